@@ -1,0 +1,7 @@
+"""`python -m agentspec`."""
+
+import sys
+
+from agentspec.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,37 @@
+"""The command `agentspec`: one subcommand a module, imported when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from agentspec.errors import AgentspecError
+
+# name -> (module that holds `add_arguments(parser)` and `run(args, rest) -> exit status`, help line)
+COMMANDS = {
+    "serve": ("agentspec.integrations.sglang.serve", "start an SGLang server with agentspec on whatever device there is"),
+    "demo": ("agentspec.evals.demo", "plain SGLang, NGRAM and agentspec on the same text-to-SQL work"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status. Errors that agentspec raises on purpose print as one line."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="agentspec", description="Suffix speculative decoding for agents on SGLang.")
+    parser.add_argument("--version", action="version", version=f"agentspec {version('agentspec')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    for name, (module, help_line) in COMMANDS.items():
+        command = commands.add_parser(name, help=help_line, description=help_line)
+        if name == chosen:
+            importlib.import_module(module).add_arguments(command)
+    args, rest = parser.parse_known_args(argv)
+    command = importlib.import_module(COMMANDS[args.command][0])
+    try:
+        return int(command.run(args, rest))
+    except AgentspecError as error:
+        print(f"agentspec {args.command}: {error}", file=sys.stderr)
+        return 2

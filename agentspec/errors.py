@@ -1,0 +1,53 @@
+"""Every error that agentspec raises on purpose.
+
+    AgentspecError
+    ├── ConfigError (ValueError)            a setting is unknown, of the wrong type or out of range
+    ├── TokenError (ValueError)             an array of tokens has the wrong dtype, shape or values
+    ├── RequestError (ValueError)           a request is used against its life cycle
+    │   ├── DuplicateRequestError           opened twice
+    │   └── UnknownRequestError (KeyError)  never opened, or closed already
+    ├── UnsupportedError (RuntimeError)     the host runs in a combination that agentspec refuses
+    └── ServerError (RuntimeError)          a server that agentspec started or called did not do its part
+
+Each class also inherits the standard error it stands for, so callers that know nothing of agentspec can
+catch it. Messages say what was required, what was got and what to do; all are picklable, because they
+cross from scheduler processes to the launcher.
+"""
+
+from __future__ import annotations
+
+
+class AgentspecError(Exception):
+    """Root of all errors raised by agentspec."""
+
+
+class ConfigError(AgentspecError, ValueError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+
+class TokenError(AgentspecError, ValueError):
+    """An array of tokens has the wrong dtype, shape or values."""
+
+
+class RequestError(AgentspecError, ValueError):
+    """A request is used against its life cycle."""
+
+
+class DuplicateRequestError(RequestError):
+    """A request id is opened while a request of that id is still open."""
+
+
+class UnknownRequestError(RequestError, KeyError):
+    """A request id was never opened, or is closed already."""
+
+    def __str__(self) -> str:
+        # KeyError prints the repr of its argument; a message is meant to be read.
+        return Exception.__str__(self)
+
+
+class UnsupportedError(AgentspecError, RuntimeError):
+    """The host runs in a combination of features that agentspec refuses."""
+
+
+class ServerError(AgentspecError, RuntimeError):
+    """A server that agentspec started or called did not do its part."""

@@ -1,0 +1,86 @@
+"""A chat model in this process: transformers, greedy, float32, concurrent requests answered in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.workflows.text_to_sql.client import Completion
+from agentspec.workflows.text_to_sql.prompts import Message
+
+_Pending = tuple[list[Message], int, "asyncio.Future[Completion]"]
+
+
+class LocalChat:
+    """Answers requests of `agentspec.workflows` without a server.
+
+    Requests that arrive while a batch runs form the next batch, of at most `max_batch`.
+    """
+
+    def __init__(self, folder: Path, *, max_batch: int = 64) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self._max_batch = max_batch
+        self._pending: list[_Pending] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
+        """Answer the messages; a failure of the model is returned in `Completion.error`."""
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._pending.append((list(messages), max_tokens, future))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        return await future
+
+    async def _work(self) -> None:
+        while self._pending:
+            # One turn of the loop lets every request that is ready join this batch.
+            await asyncio.sleep(0.005)
+            batch, self._pending = self._pending[: self._max_batch], self._pending[self._max_batch :]
+            try:
+                completions = await asyncio.to_thread(self._generate, batch)
+            except Exception as error:  # The contract of a chat model: failures are answers.
+                completions = [Completion(error=f"{type(error).__name__}: {error}")] * len(batch)
+            for (_, _, future), completion in zip(batch, completions, strict=True):
+                if not future.done():
+                    future.set_result(completion)
+
+    def _generate(self, batch: list[_Pending]) -> list[Completion]:
+        import torch
+
+        start = time.perf_counter()
+        texts = [
+            self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            for messages, _, _ in batch
+        ]
+        inputs = self._tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
+        with torch.inference_mode():
+            output = self._model.generate(
+                input_ids=inputs["input_ids"],
+                attention_mask=inputs["attention_mask"],
+                max_new_tokens=max(limit for _, limit, _ in batch),
+                do_sample=False,
+            )
+        seconds = time.perf_counter() - start
+        width, end = inputs["input_ids"].shape[1], self._tokenizer.eos_token_id
+        completions = []
+        for row, (_, limit, _) in enumerate(batch):
+            ids = output[row, width:].tolist()
+            stop = ids.index(end) if end in ids else len(ids)
+            finished = stop < limit and stop < len(ids)
+            completions.append(
+                Completion(
+                    text=self._tokenizer.decode(ids[: min(stop, limit)], skip_special_tokens=True),
+                    prompt_tokens=int(inputs["attention_mask"][row].sum()),
+                    completion_tokens=min(stop + 1, limit) if finished else limit,
+                    finish_reason="stop" if finished else "length",
+                    seconds=seconds,
+                )
+            )
+        return completions

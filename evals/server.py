@@ -1,0 +1,149 @@
+"""A server under test: started as its own process, waited for, asked, stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from agentspec.errors import ServerError
+from agentspec.integrations.sglang.serve import launch_command
+
+
+class Server:
+    """An SGLang server on a free local port, as a context manager.
+
+    Args:
+        model: folder of the model.
+        algorithm: value of --speculative-algorithm; "none" for plain decoding.
+        log: file that gets what the server prints.
+        arguments: further arguments for SGLang.
+        environment: variables over those of this process.
+        start_seconds: how long the server may take until it answers.
+        on_wait: called about once a second while waiting, with the seconds so far.
+
+    Raises:
+        ServerError: on entering, where the server ends or does not answer in time; carries the log's last lines.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        algorithm: str,
+        *,
+        log: Path,
+        arguments: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+        start_seconds: float = 240.0,
+        on_wait: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.start_seconds = 0.0
+        self._log = log
+        self._limit = start_seconds
+        self._on_wait = on_wait
+        rest = ["--host", "127.0.0.1", "--port", str(self.port), *arguments]
+        self.command, variables = launch_command(str(model), algorithm, rest)
+        # Nothing may be looked up or fetched from outside.
+        self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Server:
+        started = time.monotonic()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self.command, env=self._environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            self._wait(started)
+        except BaseException:
+            self.stop()
+            raise
+        self.start_seconds = time.monotonic() - started
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends the server and every process it started."""
+        if self._process is None:
+            return
+        for end in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._process.pid, end)
+            except ProcessLookupError:
+                break
+            try:
+                self._process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                continue
+        self._process.wait()
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def get(self, path: str, timeout: float = 30.0) -> Any:
+        """GET `path`, parsed as JSON where it is JSON."""
+        return _read(urllib.request.Request(self.url + path), timeout)
+
+    def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
+        """POST `body` as JSON to `path`.
+
+        Raises:
+            urllib.error.HTTPError: the server refused; its body tells why.
+        """
+        data = json.dumps({} if body is None else body).encode()
+        return _read(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}), timeout)
+
+    def agentspec_state(self) -> dict[str, Any] | None:
+        """The block `agentspec` of `/server_info`, or None where agentspec is not active."""
+        states = self.get("/server_info")["internal_states"]
+        found = states[0].get("agentspec") if states else None
+        return found if isinstance(found, dict) else None
+
+    def log_tail(self, lines: int = 25) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _wait(self, started: float) -> None:
+        while True:
+            waited = time.monotonic() - started
+            if not self.is_running():
+                raise ServerError(f"the server ended while starting; the end of {self._log}:\n{self.log_tail()}")
+            if waited > self._limit:
+                raise ServerError(
+                    f"the server did not answer within {self._limit:.0f} s; the end of {self._log}:\n{self.log_tail()}"
+                )
+            try:
+                self.get("/health_generate", timeout=30.0)
+                return
+            except (urllib.error.URLError, OSError):
+                self._on_wait(waited)
+                time.sleep(0.5)
+
+
+def free_port() -> int:
+    """A TCP port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _read(request: urllib.request.Request, timeout: float) -> Any:
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        body = response.read()
+        if "json" in response.headers.get("Content-Type", ""):
+            return json.loads(body)
+        return body.decode(errors="replace")

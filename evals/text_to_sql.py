@@ -1,0 +1,177 @@
+"""Execution accuracy of a model on held-out text-to-SQL questions.
+
+Dataset: questions of the six shipped databases whose gold SQL was kept out of training.
+Metric: execution accuracy; correct, wrong, truncated and error add up to all questions.
+Pattern: a chain of agents (link, write, check, repair) over an OpenAI-compatible server, or in this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import metadata
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agentspec.workflows.text_to_sql import (
+    DATABASES,
+    OUTCOMES,
+    STAGES,
+    Answer,
+    ChainConfig,
+    ChatModel,
+    OpenAIChat,
+    answer_questions,
+    create_all,
+    draw_questions,
+)
+
+MODEL_FOLDER = Path(__file__).resolve().parent / "models" / "tiny-sql"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; the exit status is 1 if any call of the model failed."""
+    options = _parser().parse_args(arguments)
+    config = ChainConfig(
+        concurrency=options.concurrency, max_repairs=options.max_repairs, max_tokens=options.max_tokens
+    )
+    with tempfile.TemporaryDirectory(prefix="text-to-sql-") as folder:
+        paths = create_all(DATABASES, Path(folder))
+        databases = {database: paths[database.name] for database in DATABASES}
+        questions = list(islice(draw_questions(databases, split="heldout", seed=options.seed), options.questions))
+        print(f"{len(questions)} held-out questions, seed {options.seed}", file=sys.stderr)
+        start = time.perf_counter()
+        answers = asyncio.run(_run(options, questions, databases, config))
+        seconds = time.perf_counter() - start
+    report = {
+        "command": ["python", "-m", "agentspec.evals.text_to_sql", *(arguments or sys.argv[1:])],
+        "seed": options.seed,
+        "chain": asdict(config),
+        "versions": _versions(),
+        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "system": platform.system()},
+        "seconds": round(seconds, 2),
+        **summarize(answers),
+        "answers": [_record(answer) for answer in answers],
+    }
+    print(table(report))
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 1 if report["outcomes"]["error"] else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m agentspec.evals.text_to_sql", description="Execution accuracy on held-out questions."
+    )
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--base-url", help="OpenAI-compatible server, e.g. http://127.0.0.1:30000/v1")
+    where.add_argument("--local", action="store_true", help="run the model in this process with transformers")
+    parser.add_argument("--model", default="tiny-sql", help="model name sent to the server (default: %(default)s)")
+    parser.add_argument("--model-path", type=Path, default=MODEL_FOLDER, help="model folder of --local")
+    parser.add_argument("--questions", type=int, default=200, help="number of questions (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the questions (default: %(default)s)")
+    parser.add_argument("--concurrency", type=int, default=16, help="questions in flight (default: %(default)s)")
+    parser.add_argument("--max-repairs", type=int, default=2, help="repair rounds a question (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=256, help="answer tokens a call (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="write the full report to this file")
+    return parser
+
+
+async def _run(options: argparse.Namespace, questions: Any, databases: Any, config: ChainConfig) -> list[Answer]:
+    if options.local:
+        from agentspec.evals.local_chat import LocalChat
+
+        local: ChatModel = LocalChat(options.model_path, max_batch=config.concurrency)
+        return await answer_questions(local, questions, databases, config)
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=options.base_url, api_key=os.environ.get("OPENAI_API_KEY", "none")) as client:
+        return await answer_questions(OpenAIChat(client, options.model), questions, databases, config)
+
+
+def summarize(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Counts by outcome, database and intent, and tokens by stage; `accuracy` is the share of correct answers."""
+    outcomes = Counter(answer.outcome for answer in answers)
+    by_database: dict[str, Counter[str]] = defaultdict(Counter)
+    by_intent: dict[str, Counter[str]] = defaultdict(Counter)
+    tokens: dict[str, list[tuple[int, int]]] = {stage: [] for stage in STAGES}
+    for answer in answers:
+        by_database[answer.question.database][answer.outcome] += 1
+        by_intent[answer.question.intent][answer.outcome] += 1
+        for call in answer.calls:
+            if not call.completion.error:
+                tokens[call.stage].append((call.completion.prompt_tokens, call.completion.completion_tokens))
+    return {
+        "questions": len(answers),
+        "accuracy": outcomes["correct"] / len(answers) if answers else 0.0,
+        "outcomes": {outcome: outcomes[outcome] for outcome in OUTCOMES},
+        "databases": {name: dict(counts) for name, counts in sorted(by_database.items())},
+        "intents": {name: dict(counts) for name, counts in sorted(by_intent.items())},
+        "stages": {stage: _stage_tokens(pairs) for stage, pairs in tokens.items()},
+    }
+
+
+def _stage_tokens(pairs: list[tuple[int, int]]) -> dict[str, float]:
+    prompts, completions = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    count = max(1, len(pairs))
+    return {
+        "calls": len(pairs),
+        "prompt_mean": round(sum(prompts) / count, 1),
+        "prompt_max": max(prompts, default=0),
+        "completion_mean": round(sum(completions) / count, 1),
+        "completion_max": max(completions, default=0),
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    """The summary for people."""
+    lines = [f"{'database':<12}" + "".join(f"{outcome:>11}" for outcome in OUTCOMES) + f"{'accuracy':>11}"]
+    for name, counts in [*report["databases"].items(), ("all", report["outcomes"])]:
+        total = sum(counts.values()) or 1
+        cells = "".join(f"{counts.get(outcome, 0):>11}" for outcome in OUTCOMES)
+        lines.append(f"{name:<12}{cells}{counts.get('correct', 0) / total:>11.1%}")
+    lines.append("")
+    lines.append(f"{'stage':<12}{'calls':>11}{'prompt':>17}{'answer':>17}   (tokens, mean/max)")
+    for stage, row in report["stages"].items():
+        prompt = f"{row['prompt_mean']:g}/{row['prompt_max']:g}"
+        answer = f"{row['completion_mean']:g}/{row['completion_max']:g}"
+        lines.append(f"{stage:<12}{row['calls']:>11}{prompt:>17}{answer:>17}")
+    return "\n".join(lines)
+
+
+def _record(answer: Answer) -> dict[str, Any]:
+    return {
+        "database": answer.question.database,
+        "intent": answer.question.intent,
+        "question": answer.question.text,
+        "gold": answer.question.sql,
+        "sql": answer.sql,
+        "outcome": answer.outcome,
+        "detail": answer.detail,
+        "calls": [{"stage": call.stage, **asdict(call.completion)} for call in answer.calls],
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
+    for name in ("agentspec", "openai", "torch", "transformers"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

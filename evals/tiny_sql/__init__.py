@@ -1,0 +1,1 @@
+"""The tiny SQL model: its corpus, tokenizer, network and training."""

@@ -1,0 +1,181 @@
+"""A small Llama for training on a CPU, with the parameter names and the arithmetic of LlamaForCausalLM."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class LlamaShape:
+    """Dimensions of the model; embeddings are tied."""
+
+    vocab_size: int = 1536
+    hidden: int = 256
+    layers: int = 6
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 64
+    mlp: int = 704
+    max_positions: int = 4096
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}")
+        if self.vocab_size % 64:
+            raise ValueError(f"vocab_size must be a multiple of 64, got {self.vocab_size}")
+
+    def hf_config(self, *, begin_id: int, end_id: int, pad_id: int, dtype: str) -> dict[str, object]:
+        """config.json of the equal LlamaForCausalLM."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.mlp,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "max_position_embeddings": self.max_positions,
+            "rope_theta": self.rope_theta,
+            "rms_norm_eps": self.norm_eps,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": True,
+            "bos_token_id": begin_id,
+            "eos_token_id": end_id,
+            "pad_token_id": pad_id,
+            "torch_dtype": dtype,
+        }
+
+
+class _Norm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
+
+
+class _Attention(nn.Module):
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.q_proj = nn.Linear(shape.hidden, shape.heads * shape.head_dim, bias=False)
+        self.k_proj = nn.Linear(shape.hidden, shape.kv_heads * shape.head_dim, bias=False)
+        self.v_proj = nn.Linear(shape.hidden, shape.kv_heads * shape.head_dim, bias=False)
+        self.o_proj = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        kv_heads, size = self.shape.kv_heads, self.shape.head_dim
+        group = self.shape.heads // kv_heads
+
+        def split(y: Tensor) -> Tensor:
+            return y.view(batch, length, -1, size)
+
+        # Query heads that share a key head are laid out one after another, as one longer sequence of queries.
+        q = _rotate(split(self.q_proj(x)), cos, sin).transpose(1, 2).reshape(batch * kv_heads, group * length, size)
+        k = _rotate(split(self.k_proj(x)), cos, sin).transpose(1, 2).reshape(batch * kv_heads, length, size)
+        v = split(self.v_proj(x)).transpose(1, 2).reshape(batch * kv_heads, length, size)
+        # Rows are padded on the right, so the causal mask alone keeps padding away from real tokens. Written out,
+        # because on short rows the CPU's fused attention takes longer in its backward pass than these three products.
+        mask = torch.full((length, length), float("-inf"), dtype=x.dtype).triu(1).repeat(group, 1)
+        weights = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=size**-0.5).softmax(-1)
+        y = (weights @ v).view(batch, self.shape.heads, length, size).transpose(1, 2).reshape(batch, length, -1)
+        out: Tensor = self.o_proj(y)
+        return out
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+class _Mlp(nn.Module):
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden, shape.mlp, bias=False)
+        self.up_proj = nn.Linear(shape.hidden, shape.mlp, bias=False)
+        self.down_proj = nn.Linear(shape.mlp, shape.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class _Layer(nn.Module):
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.input_layernorm = _Norm(shape.hidden, shape.norm_eps)
+        self.self_attn = _Attention(shape)
+        self.post_attention_layernorm = _Norm(shape.hidden, shape.norm_eps)
+        self.mlp = _Mlp(shape)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class TinyLlama(nn.Module):
+    """`forward` gives the loss over the positions that have a target; logits of other positions are never made."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden)
+        self.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
+        self.norm = _Norm(shape.hidden, shape.norm_eps)
+        frequencies = shape.rope_theta ** -(torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
+        angles = torch.outer(torch.arange(shape.max_positions).float(), frequencies)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                # Projections that write to the residual stream start smaller, by the number of writes.
+                writes = name.endswith(("o_proj.weight", "down_proj.weight"))
+                nn.init.normal_(parameter, std=0.02 / (2 * shape.layers) ** 0.5 if writes else 0.02)
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Final hidden states, [batch, length, hidden], of int64 tokens [batch, length]."""
+        x = self.embed_tokens(tokens)
+        assert isinstance(self.cos, Tensor) and isinstance(self.sin, Tensor)
+        cos, sin = (t[: tokens.shape[1], None].to(x.dtype) for t in (self.cos, self.sin))
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        out: Tensor = self.norm(x)
+        return out
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Logits [batch, length, vocab] of every position."""
+        return F.linear(self.hidden(tokens), self.embed_tokens.weight)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy of `targets` [batch, length], where -100 means none; position i predicts targets[i]."""
+        wanted = targets != -100
+        logits = F.linear(self.hidden(tokens)[wanted], self.embed_tokens.weight)
+        return F.cross_entropy(logits.float(), targets[wanted])
+
+
+def save_model(model: TinyLlama, config: dict[str, object], folder: Path, *, dtype: torch.dtype) -> None:
+    """Write config.json, generation_config.json and model.safetensors with weights rounded to `dtype`."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {f"model.{name}": p.detach().to(dtype).contiguous() for name, p in model.named_parameters()}
+    save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    generation = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    (folder / "generation_config.json").write_text(json.dumps({**generation, "do_sample": False}, indent=2) + "\n")

@@ -1,0 +1,196 @@
+"""Trains the tiny SQL model from scratch: the loop, its schedule and its measure on held-out samples."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from agentspec.evals.tiny_sql.corpus import Sample, draw_samples
+from agentspec.evals.tiny_sql.model import LlamaShape, TinyLlama
+from agentspec.evals.tiny_sql.tokenizer import END, PAD, render, train_tokenizer
+from agentspec.workflows.text_to_sql.databases import Database
+
+# Batches sorted by length within a pool of this many: little padding, still well mixed.
+_POOL_BATCHES = 32
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What a training run depends on, beside the databases.
+
+    `tokens_per_batch` counts prompt, answer and padding; `matrix_lr` is the rate of Muon for the matrices of the
+    layers, `lr` the rate of AdamW for embeddings and norms. Rates warm up over `warmup` of the steps, then decay
+    linearly to zero.
+    """
+
+    seed: int = 0
+    steps: int = 1000
+    tokens_per_batch: int = 6144
+    lr: float = 3e-3
+    matrix_lr: float = 3e-3
+    weight_decay: float = 0.01
+    warmup: float = 0.03
+    tokenizer_samples: int = 20_000
+    measured_samples: int = 400
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.tokens_per_batch < 512:
+            raise ValueError(
+                f"steps must be at least 1 and tokens_per_batch at least 512, got {self.steps}, {self.tokens_per_batch}"
+            )
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids of one sample: the prompt with the generation prompt, and the answer with its end token."""
+
+    stage: str
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.answer)
+
+
+def encode(tokenizer: Tokenizer, samples: Sequence[Sample]) -> list[Encoded]:
+    """Token ids of the samples."""
+    prompts = tokenizer.encode_batch([render(sample.messages) for sample in samples])
+    answers = tokenizer.encode_batch([sample.answer + END for sample in samples])
+    return [
+        Encoded(sample.stage, tuple(prompt.ids), tuple(answer.ids))
+        for sample, prompt, answer in zip(samples, prompts, answers, strict=True)
+    ]
+
+
+def to_batch(samples: Sequence[Encoded], pad_id: int) -> tuple[Tensor, Tensor]:
+    """(tokens, targets), int64 [batch, length], padded on the right; targets are -100 but for answer tokens."""
+    length = max(len(sample) for sample in samples) - 1
+    tokens = torch.full((len(samples), length), pad_id)
+    targets = torch.full((len(samples), length), -100)
+    for row, sample in enumerate(samples):
+        ids = torch.tensor(sample.prompt + sample.answer)
+        tokens[row, : len(ids) - 1] = ids[:-1]
+        targets[row, len(sample.prompt) - 1 : len(ids) - 1] = ids[len(sample.prompt) :]
+    return tokens, targets
+
+
+def batches(
+    samples: Iterator[Sample], tokenizer: Tokenizer, config: TrainConfig
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of about `tokens_per_batch` tokens, of samples of like length, in random order."""
+    rng = random.Random(f"batches/{config.seed}")
+    pad_id = tokenizer.token_to_id(PAD)
+    while True:
+        pool: list[Encoded] = []
+        while sum(len(sample) for sample in pool) < _POOL_BATCHES * config.tokens_per_batch:
+            pool += encode(tokenizer, list(islice(samples, 512)))
+        pool.sort(key=lambda sample: (len(sample), sample.answer))
+        groups: list[list[Encoded]] = [[]]
+        for sample in pool:
+            if len(sample) * (len(groups[-1]) + 1) > config.tokens_per_batch:
+                groups.append([])
+            groups[-1].append(sample)
+        rng.shuffle(groups)
+        for group in groups:
+            if group:
+                yield to_batch(group, pad_id)
+
+
+def train(
+    databases: dict[Database, Path], shape: LlamaShape, config: TrainConfig
+) -> tuple[Tokenizer, TinyLlama, list[float]]:
+    """Train tokenizer and model; gives both and the loss of every step. Progress goes to standard error.
+
+    The forward and backward passes run on a bfloat16 copy; the float32 master weights take the steps.
+    """
+    torch.manual_seed(config.seed)
+    tokenizer = train_tokenizer(
+        (
+            text
+            for sample in islice(draw_samples(databases, split="train", seed=config.seed), config.tokenizer_samples)
+            for text in (render(sample.messages), sample.answer)
+        ),
+        vocab_size=shape.vocab_size,
+    )
+    master, model = TinyLlama(shape), TinyLlama(shape).bfloat16()
+    optimizers = _optimizers(master, config)
+    feed = batches(draw_samples(databases, split="train", seed=config.seed), tokenizer, config)
+    losses: list[float] = []
+    start, seen = time.monotonic(), 0
+    for step in range(config.steps):
+        model.load_state_dict(master.state_dict())
+        tokens, targets = next(feed)
+        loss = model(tokens, targets)
+        loss.backward()
+        for ours, theirs in zip(master.parameters(), model.parameters(), strict=True):
+            ours.grad = None if theirs.grad is None else theirs.grad.float()
+            theirs.grad = None
+        torch.nn.utils.clip_grad_norm_(master.parameters(), 1.0)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * _rate(step, config)
+            optimizer.step()
+        losses.append(loss.item())
+        seen += tokens.numel()
+        if (step + 1) % 20 == 0 or step + 1 == config.steps:
+            _progress(step + 1, losses, seen, time.monotonic() - start, config)
+    return tokenizer, master, losses
+
+
+def _rate(step: int, config: TrainConfig) -> float:
+    warmup = max(1, round(config.warmup * config.steps))
+    return min((step + 1) / warmup, (config.steps - step) / max(1, config.steps - warmup))
+
+
+def _optimizers(model: TinyLlama, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    matrices = [p for name, p in model.named_parameters() if name.startswith("layers") and p.ndim == 2]
+    others = [p for name, p in model.named_parameters() if not (name.startswith("layers") and p.ndim == 2)]
+    found: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(
+            matrices, lr=config.matrix_lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
+        ),
+        torch.optim.AdamW(others, lr=config.lr, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+    for optimizer in found:
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+    return found
+
+
+def _progress(step: int, losses: list[float], seen: int, seconds: float, config: TrainConfig) -> None:
+    recent = losses[-20:]
+    left = seconds / step * (config.steps - step)
+    print(
+        f"step {step}/{config.steps}  loss {sum(recent) / len(recent):.4f}  {seen / seconds:,.0f} tokens/s  "
+        f"{seconds / 60:.1f} min, {left / 60:.1f} min to go",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+@torch.no_grad()
+def exact_share(
+    model: TinyLlama, tokenizer: Tokenizer, databases: dict[Database, Path], config: TrainConfig
+) -> dict[str, float]:
+    """Share of held-out samples, by stage, whose every answer token is the model's first choice.
+
+    That is what greedy decoding would write, given the right prompt.
+    """
+    samples = list(islice(draw_samples(databases, split="heldout", seed=config.seed), config.measured_samples))
+    pad_id = tokenizer.token_to_id(PAD)
+    right: dict[str, list[bool]] = defaultdict(list)
+    for sample in sorted(encode(tokenizer, samples), key=len):
+        tokens, targets = to_batch([sample], pad_id)
+        wanted = targets != -100
+        right[sample.stage].append(bool((model.logits(tokens).argmax(-1)[wanted] == targets[wanted]).all()))
+    return {stage: sum(hits) / len(hits) for stage, hits in sorted(right.items())}

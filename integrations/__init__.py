@@ -1,0 +1,1 @@
+"""Bridges from the core to the systems it runs in."""

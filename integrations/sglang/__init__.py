@@ -1,0 +1,1 @@
+"""The SGLang plugin: `--speculative-algorithm AGENTSPEC`."""

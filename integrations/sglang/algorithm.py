@@ -1,0 +1,156 @@
+"""Makes `AGENTSPEC` a name that SGLang accepts, and our worker the one that it creates.
+
+SGLang compares the algorithm's name in some forty places, so a foreign name works in some of them only. Hence the
+name is an umbrella: while arguments are handled it is rewritten to the built-in NGRAM, whose schedule, memory and
+graph handling fit a model-free drafter, and the one place that creates the worker is hooked.
+
+    command line:   ServerArgs.from_cli_args     rewritten before the record exists, settings noted on the record
+    sglang.Engine:  validate_server_args         rewritten during resolution; the raw input still says AGENTSPEC
+    scheduler:      SpeculativeAlgorithm.create_worker -> AgentspecWorker, where the record says so
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.integrations.sglang import compat, settings
+from agentspec.integrations.sglang.refusals import refuse_unsupported
+
+# Tokens verified in a row, root included: a captured graph always pays the full width, other steps what they use.
+DEFAULT_FIXED_WIDTH = 16
+DEFAULT_VARYING_WIDTH = 32
+
+
+def install() -> None:
+    """Registers the name and the hooks; to be called once in each process, by the plugin."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+    from sglang.srt.speculative.spec_registry import CustomSpecAlgo
+
+    class Umbrella(CustomSpecAlgo):  # type: ignore[misc]
+        """What AGENTSPEC resolves to until it is rewritten to the base algorithm."""
+
+        def handle_server_args(self, server_args: Any) -> None:
+            _handle_base_arguments(server_args)
+
+        def is_ngram(self) -> bool:
+            return True
+
+    @SpeculativeAlgorithm.register(  # type: ignore[untyped-decorator]
+        compat.ALGORITHM, supports_overlap=True, validate_server_args=_rewrite_late, spec_class=Umbrella
+    )
+    def _worker(server_args: Any) -> type:
+        del server_args
+        return _worker_class()
+
+    record = "sglang.srt.server_args.ServerArgs"
+    HookRegistry.register(f"{record}.add_cli_args", _add_cli_args, HookType.AFTER)
+    HookRegistry.register(f"{record}.from_cli_args", _from_cli_args, HookType.AROUND)
+    algorithm = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm"
+    HookRegistry.register(f"{algorithm}.create_worker", _create_worker, HookType.AROUND)
+    scheduler = "sglang.srt.managers.scheduler.Scheduler"
+    HookRegistry.register(f"{scheduler}.abort_request", _after_abort, HookType.AFTER)
+    path, gets_state = compat.internal_state_hook()
+    HookRegistry.register(path, _describe_into if gets_state else _describe_in_reply, HookType.AFTER)
+
+
+def _is_ours(name: Any) -> bool:
+    return isinstance(name, str) and name.upper() == compat.ALGORITHM
+
+
+def _add_cli_args(result: Any, parser: argparse.ArgumentParser) -> Any:
+    settings.add_flags(parser)
+    return result
+
+
+def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
+    flags = settings.pop_flags(args)
+    if not _is_ours(getattr(args, "speculative_algorithm", None)):
+        if flags:
+            names = ", ".join(settings.FLAG_PREFIX + name.replace("_", "-") for name in flags)
+            raise ConfigError(f"{names} need --speculative-algorithm {compat.ALGORITHM}")
+        return original(cls, args)
+    chosen = settings.resolve(flags, os.environ)
+    args.speculative_algorithm = compat.BASE_ALGORITHM
+    for name, value in _base_settings(args, chosen).items():
+        setattr(args, name, value)
+    server_args = original(cls, args)
+    refuse_unsupported(server_args)
+    compat.mark(server_args, chosen.as_dict())
+    return server_args
+
+
+def _rewrite_late(server_args: Any) -> None:
+    """For `sglang.Engine(speculative_algorithm="AGENTSPEC")`, which has no command line."""
+    chosen = settings.resolve({}, os.environ)
+    refuse_unsupported(server_args)
+    for name, value in _base_settings(server_args, chosen).items():
+        setattr(server_args, name, value)
+
+
+def _handle_base_arguments(server_args: Any) -> None:
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    server_args.speculative_algorithm = compat.BASE_ALGORITHM
+    SpeculativeAlgorithm[compat.BASE_ALGORITHM].handle_server_args(server_args)
+
+
+def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
+    """The base algorithm's arguments that follow from ours."""
+    wanted: dict[str, Any] = {}
+    if getattr(args, "speculative_num_draft_tokens", None) is None:
+        wanted["speculative_num_draft_tokens"] = _default_width(args)
+    backend = getattr(args, "attention_backend", None)
+    paged_chain = (getattr(args, "page_size", None) or 1) > 1 and backend != "flashinfer"
+    if chosen.mode == "chain" or (
+        chosen.mode == "auto" and (paged_chain or backend in compat.CHAIN_ONLY_BACKENDS)
+    ):
+        # A breadth of one is how NGRAM tells backends that drafts are chains.
+        wanted["speculative_ngram_min_bfs_breadth"] = 1
+        wanted["speculative_ngram_max_bfs_breadth"] = 1
+    return wanted
+
+
+def _default_width(args: Any) -> int:
+    import torch
+
+    on_cpu = getattr(args, "device", None) == "cpu" or not torch.cuda.is_available()
+    varying = on_cpu or bool(getattr(args, "disable_cuda_graph", False))
+    return DEFAULT_VARYING_WIDTH if varying else DEFAULT_FIXED_WIDTH
+
+
+def _worker_class() -> type:
+    from agentspec.integrations.sglang.worker import AgentspecWorker
+
+    return AgentspecWorker
+
+
+def _create_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
+    if compat.marked_settings(server_args) is not None or compat.asked_by_name(server_args):
+        return _worker_class()
+    return original(algorithm, server_args)
+
+
+def _after_abort(result: Any, scheduler: Any, recv_req: Any) -> Any:
+    note_abort = getattr(getattr(scheduler, "draft_worker", None), "note_abort", None)
+    if note_abort is not None:
+        note_abort(recv_req.rid or "", bool(recv_req.abort_all))
+    return result
+
+
+def _describe_into(result: Any, component: Any, state: dict[str, Any]) -> Any:
+    describe = getattr(component.scheduler.draft_worker, "describe", None)
+    if describe is not None:
+        state["agentspec"] = describe()
+    return result
+
+
+def _describe_in_reply(reply: Any, scheduler: Any, recv_req: Any) -> Any:
+    del recv_req
+    describe = getattr(scheduler.draft_worker, "describe", None)
+    if describe is not None:
+        reply.internal_state["agentspec"] = describe()
+    return reply

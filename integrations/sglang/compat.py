@@ -1,0 +1,145 @@
+"""Everything that differs between the SGLang releases agentspec runs on, found by probing, never by version.
+
+Supported: 0.5.17 and 0.5.23. Where they differ:
+
+* settings of the running process: `server_args` itself, or the namespaces of `runtime_context`;
+* the place where `/server_info` is filled: `Scheduler.get_internal_state`, or `InternalStateComponent._add_speculative`;
+* attributes of an unpublished record: a plain dataclass, or a frozen msgspec struct with a `__dict__`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+ALGORITHM = "AGENTSPEC"
+# The built-in algorithm whose schedule, memory and graph handling agentspec takes over.
+BASE_ALGORITHM = "NGRAM"
+# Attribute of a ServerArgs record that carries the resolved settings to the scheduler processes. The underscore
+# matters: only such attributes may be set on the frozen record, and they survive pickling.
+SETTINGS_ATTRIBUTE = "_agentspec_settings"
+# Attention backends that verify a draft as a chain, whatever its mask says.
+CHAIN_ONLY_BACKENDS = frozenset({"trtllm_mha", "trtllm_mla", "flashmla", "cutlass_mla"})
+
+
+def server_args_setting(server_args: Any, name: str, default: Any = None) -> Any:
+    """A field of the record as far as it is resolved, or `default` where this release has no such field."""
+    try:
+        view = importlib.import_module("sglang.srt.arg_groups.overrides").resolving_view
+    except (ImportError, AttributeError):
+        return getattr(server_args, name, default)
+    return getattr(view(server_args), name, default)
+
+
+def mark(server_args: Any, settings: dict[str, Any]) -> None:
+    """Notes on the record that agentspec is wanted, with its resolved settings."""
+    try:
+        setattr(server_args, SETTINGS_ATTRIBUTE, settings)
+    except AttributeError:
+        object.__setattr__(server_args, SETTINGS_ATTRIBUTE, settings)
+
+
+def marked_settings(server_args: Any) -> dict[str, Any] | None:
+    """The settings that `mark` noted, or None."""
+    found = getattr(server_args, SETTINGS_ATTRIBUTE, None)
+    return found if isinstance(found, dict) else None
+
+
+def asked_by_name(server_args: Any) -> bool:
+    """Whether the record was built with the name AGENTSPEC itself, as `sglang.Engine(...)` does."""
+    raw = getattr(server_args, "_raw_input", None) or {}
+    name = raw.get("speculative_algorithm") or getattr(server_args, "speculative_algorithm", None)
+    return isinstance(name, str) and name.upper() == ALGORITHM
+
+
+def verify_width(server_args: Any) -> int:
+    """The number of tokens a row of a verify step may hold, its root included."""
+    with contextlib.suppress(ImportError, AttributeError):
+        spec = importlib.import_module("sglang.srt.runtime_context").get_spec()
+        return int(spec.speculative_num_draft_tokens)
+    return int(server_args.speculative_num_draft_tokens)
+
+
+def tp_rank(worker: Any) -> int:
+    with contextlib.suppress(ImportError, AttributeError):
+        return int(importlib.import_module("sglang.srt.runtime_context").get_parallel().tp_rank)
+    return int(getattr(worker, "tp_rank", 0))
+
+
+def tensor_parallel_group() -> Any:
+    """The group whose ranks must verify the same trees, or None where there is one rank only."""
+    with contextlib.suppress(ImportError, AttributeError):
+        group = importlib.import_module("sglang.srt.runtime_context").get_parallel().tp_group
+        return group if group.world_size > 1 else None
+    group = importlib.import_module("sglang.srt.distributed").get_tp_group()
+    return group if group.world_size > 1 else None
+
+
+def verifies_trees(server_args: Any) -> bool:
+    """Whether the attention backends in use honour a tree mask."""
+    names = ("attention_backend", "decode_attention_backend", "prefill_attention_backend")
+    return not any(server_args_setting(server_args, name) in CHAIN_ONLY_BACKENDS for name in names)
+
+
+def captures_graphs(server_args: Any, device: str) -> bool:
+    """Whether verify steps replay a captured graph, whose width is fixed."""
+    return device != "cpu" and not server_args_setting(server_args, "disable_cuda_graph", False)
+
+
+def metrics_enabled(server_args: Any) -> bool:
+    return bool(getattr(server_args, "enable_metrics", False))
+
+
+def internal_state_hook() -> tuple[str, bool]:
+    """The dotted path to hook for `/server_info`, and whether it is handed the state dict (else it returns it)."""
+    with contextlib.suppress(ImportError):
+        module = importlib.import_module("sglang.srt.managers.scheduler_components.internal_state")
+        for name, member in vars(module).items():
+            if isinstance(member, type) and "_add_speculative" in vars(member):
+                return f"{module.__name__}.{name}._add_speculative", True
+    return "sglang.srt.managers.scheduler.Scheduler.get_internal_state", False
+
+
+@contextlib.contextmanager
+def without_ngram_corpus() -> Iterator[None]:
+    """While `NGRAMWorker.__init__` runs, keeps it from building its own trie of up to gigabytes."""
+    module = importlib.import_module("sglang.srt.speculative.ngram_worker")
+    original = module.NgramCorpus
+    module.NgramCorpus = NoCorpus
+    try:
+        yield
+    finally:
+        module.NgramCorpus = original
+
+
+class NoCorpus:
+    """Stands where NGRAMWorker keeps its trie. agentspec's engine drafts instead, so nothing is kept here."""
+
+    def __init__(self, **settings: Any) -> None:
+        del settings
+
+    def reset(self) -> None:
+        """Nothing to reset."""
+
+    def synchronize(self) -> None:
+        """Nothing is inserted in the background."""
+
+    def erase_match_state(self, request_ids: list[str]) -> None:
+        """Requests end by the scheduler's events, not by leaving the batch."""
+
+    def list_external_corpora(self) -> dict[str, int]:
+        return {}
+
+    def load_external_corpus_named(self, corpus_id: str, token_chunks: list[list[int]]) -> int:
+        raise NotImplementedError(
+            f"corpus {corpus_id!r} was refused: external corpora belong to SGLang's NGRAM; "
+            "agentspec learns from finished outputs"
+        )
+
+    def commit_external_corpus_load(self, corpus_id: str, loaded_token_count: int) -> None:
+        """Never reached: loading is refused."""
+
+    def remove_external_corpus(self, corpus_id: str) -> None:
+        raise KeyError(f"there is no corpus {corpus_id!r}")

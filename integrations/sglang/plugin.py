@@ -1,0 +1,28 @@
+"""The entry point that SGLang calls once in its launcher and once in every process it starts."""
+
+from __future__ import annotations
+
+import logging
+
+logger = logging.getLogger("agentspec")
+
+_registered = False
+
+
+def register() -> None:
+    """Registers the algorithm AGENTSPEC and the hooks it needs. Idempotent; changes nothing for other algorithms.
+
+    SGLang logs and swallows what a plugin raises and then serves without it, so a failure is logged here in one
+    plain sentence as well; `/server_info` tells whether agentspec is active.
+    """
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    try:
+        from agentspec.integrations.sglang import algorithm
+
+        algorithm.install()
+    except Exception:
+        logger.exception("agentspec could not register with SGLang: --speculative-algorithm AGENTSPEC is not available")
+        raise

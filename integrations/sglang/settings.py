@@ -1,0 +1,164 @@
+"""The settings of the plugin: flag over environment variable over JSON file over default."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from agentspec.config import EngineConfig
+from agentspec.errors import ConfigError
+
+FLAG_PREFIX = "--agentspec-"
+VARIABLE_PREFIX = "AGENTSPEC_"
+# Names of the JSON file, which cannot itself be set in that file.
+CONFIG_FLAG = "config"
+CONFIG_VARIABLE = "AGENTSPEC_CONFIG"
+
+
+def _setting(default: Any, help_text: str, parse: Callable[[str], Any]) -> Any:
+    return field(default=default, metadata={"help": help_text, "parse": parse})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an operator may choose. Every field is also a flag, a variable and a key of the JSON file.
+
+    Raises:
+        ConfigError: a value is of the wrong type or out of range; the message names field, value and range.
+    """
+
+    mode: Literal["auto", "tree", "chain"] = _setting(
+        "auto", "shape of the drafts: tree, chain, or auto (tree where the attention backend verifies trees)", str
+    )
+    alpha: float = _setting(4.0, "drafted tokens per matched token (SuffixDecoding's max spec factor), > 0", float)
+    max_pattern: int = _setting(64, "longest pattern that is matched, in tokens, >= 1", int)
+    min_token_prob: float = _setting(0.1, "a token whose estimated acceptance is below is not drafted, 0 to 1", float)
+    budget_mb: int = _setting(256, "memory for finished outputs over all namespaces, in MiB, >= 0", int)
+    breaker_failures: int = _setting(
+        10, "drafting failures in a row after which drafting pauses for a while, >= 1", int
+    )
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("auto", "tree", "chain"):
+            raise ConfigError(f"mode must be auto, tree or chain, got {self.mode!r}; set {FLAG_PREFIX}mode to one of them")
+        for name in ("max_pattern", "budget_mb", "breaker_failures"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ConfigError(f"{name} must be a whole number, got {value!r}")
+        for name in ("alpha", "min_token_prob"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigError(f"{name} must be a number, got {value!r}")
+        if self.budget_mb < 0:
+            raise ConfigError(f"budget_mb must be >= 0 MiB, got {self.budget_mb}; 0 keeps no finished outputs")
+        if self.breaker_failures < 1:
+            raise ConfigError(f"breaker_failures must be >= 1, got {self.breaker_failures}")
+        # The engine owns the ranges of its own fields; checked here so that a bad value stops the launcher.
+        self.engine_config(vocab_size=None, max_draft_tokens=1, trees=True)
+
+    def engine_config(self, *, vocab_size: int | None, max_draft_tokens: int, trees: bool) -> EngineConfig:
+        """The engine's configuration; `trees` says whether the attention backend can verify trees."""
+        mode: Literal["tree", "chain"] = "tree" if self.mode == "tree" or (self.mode == "auto" and trees) else "chain"
+        return EngineConfig(
+            vocab_size=vocab_size,
+            max_pattern=self.max_pattern,
+            alpha=float(self.alpha),
+            min_token_prob=float(self.min_token_prob),
+            mode=mode,
+            max_draft_tokens=max_draft_tokens,
+            budget_bytes=self.budget_mb << 20,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds `--agentspec-*` to `parser`; their defaults are absent, so that only given flags count."""
+    group = parser.add_argument_group("agentspec", "settings of --speculative-algorithm AGENTSPEC")
+    for name, f in FIELDS.items():
+        group.add_argument(
+            FLAG_PREFIX + name.replace("_", "-"),
+            dest="agentspec_" + name,
+            default=argparse.SUPPRESS,
+            type=f.metadata["parse"],
+            help=f"{f.metadata['help']} (default {f.default}; variable {VARIABLE_PREFIX}{name.upper()})",
+        )
+    group.add_argument(
+        FLAG_PREFIX + CONFIG_FLAG,
+        dest="agentspec_" + CONFIG_FLAG,
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help=f"JSON file with any of these settings (variable {CONFIG_VARIABLE})",
+    )
+
+
+def pop_flags(args: argparse.Namespace) -> dict[str, Any]:
+    """Takes what `add_flags` parsed out of `args`; only flags that were given are in the result."""
+    given = {}
+    for name in (*FIELDS, CONFIG_FLAG):
+        key = "agentspec_" + name
+        if hasattr(args, key):
+            given[name] = getattr(args, key)
+            delattr(args, key)
+    return given
+
+
+def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
+    """Merges the three places a setting may come from.
+
+    Args:
+        flags: as `pop_flags` returns them.
+        environment: the process's environment; of it only `AGENTSPEC_*` is read.
+
+    Raises:
+        ConfigError: an unknown variable or key, an unreadable file, a value that does not parse or is out of range.
+    """
+    variables = {k: v for k, v in environment.items() if k.startswith(VARIABLE_PREFIX)}
+    path = flags.get(CONFIG_FLAG) or variables.pop(CONFIG_VARIABLE, None)
+    variables.pop(CONFIG_VARIABLE, None)
+    values: dict[str, Any] = _read_file(Path(path)) if path else {}
+    for variable, text in variables.items():
+        name = variable.removeprefix(VARIABLE_PREFIX).lower()
+        if name not in FIELDS:
+            raise ConfigError(f"unknown variable {variable}; {_known(VARIABLE_PREFIX, str.upper)}")
+        try:
+            values[name] = FIELDS[name].metadata["parse"](text)
+        except ValueError:
+            kind = FIELDS[name].metadata["parse"].__name__
+            raise ConfigError(f"{variable} must be of type {kind}, got {text!r}: {FIELDS[name].metadata['help']}") from None
+    values.update({name: value for name, value in flags.items() if name != CONFIG_FLAG})
+    return Settings(**values)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the settings file {path}: {error.strerror}; check {CONFIG_VARIABLE}") from error
+    except ValueError as error:
+        raise ConfigError(f"the settings file {path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"the settings file {path} must hold one JSON object, got {type(content).__name__}")
+    unknown = sorted(set(content) - set(FIELDS))
+    if unknown:
+        raise ConfigError(f"unknown settings {', '.join(unknown)} in {path}; {_known('', str.lower)}")
+    return cast(dict[str, Any], content)
+
+
+def _known(prefix: str, case: Callable[[str], str]) -> str:
+    return "known are " + ", ".join(prefix + case(name) for name in FIELDS)
+
+
+def resolve_for_process(marked: Mapping[str, Any] | None) -> Settings:
+    """The settings in a scheduler process: those the launcher resolved, else from this process's environment."""
+    return Settings(**marked) if marked is not None else resolve({}, os.environ)

@@ -1,0 +1,263 @@
+"""Attention over SGLang's paged key-value cache: the two ops that its CPU attention backend calls.
+
+Decoding (one query a request) and verification of a token tree (D queries a request) run through the same padded,
+batched computation, so that their results agree to the last bits: greedy speculative decoding can only be identical to
+plain decoding if they do. Prompts, whose lengths differ, are computed one request at a time.
+
+Shapes: T query tokens in all, H query heads, G key-value heads (H a multiple of G), K and V head dimensions, S cache
+slots, B requests. Arithmetic is in float32 where the inputs are narrower.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from agentspec.errors import UnsupportedError
+
+def decode_attention_cpu(
+    query: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k_scale: float,
+    v_scale: float,
+    output: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    loc: Tensor,
+    attn_logits: Tensor,
+    req_to_token: Tensor,
+    req_pool_indices: Tensor,
+    seq_lens: Tensor,
+    sm_scale: float,
+    logit_cap: float,
+    is_cross_attn: bool,
+    sliding_window_size: int,
+    encoder_lens: Tensor | None,
+    sinks: Tensor | None,
+) -> None:
+    """Store one new token a request in the cache, then attend from it to its whole sequence.
+
+    Args:
+        query: [B, H, K].
+        k_cache, v_cache: [S, G, K] and [S, G, V]; written at `loc` unless `key` is None.
+        output: [B, H, V], written.
+        key, value: [B, G, K] and [B, G, V] or flat over the heads; None where the cache holds them already.
+        loc: int64 [B], the slot of each new token.
+        attn_logits: scratch space of the optimized kernel; not used.
+        req_to_token: int32 [requests, positions], the slot of each position.
+        req_pool_indices: int64 [B], the row of each request in `req_to_token`.
+        seq_lens: int64 [B], lengths including the new token.
+
+    Raises:
+        UnsupportedError: an option of the optimized kernel is asked for that this one lacks.
+    """
+    _refuse_unsupported(k_cache, k_scale, v_scale, logit_cap, is_cross_attn, sliding_window_size, encoder_lens, sinks)
+    if key is not None and value is not None:
+        k_cache[loc] = key.reshape(-1, *k_cache.shape[1:]).to(k_cache.dtype)
+        v_cache[loc] = value.reshape(-1, *v_cache.shape[1:]).to(v_cache.dtype)
+    if query.shape[0]:
+        _attend_uniform(
+            query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, sm_scale, tree_mask=None
+        )
+
+
+def extend_attention_cpu(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    output: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k_scale: float,
+    v_scale: float,
+    req_to_token: Tensor,
+    req_pool_indices: Tensor,
+    seq_lens: Tensor,
+    extend_seq_lens: Tensor,
+    extend_start_loc: Tensor,
+    max_len_extend: int,
+    sm_scale: float,
+    logit_cap: float,
+    is_cross_attn: bool,
+    sliding_window_size: int,
+    encoder_lens: Tensor | None,
+    sinks: Tensor | None,
+    tree_mask: Tensor | None,
+    is_causal: bool,
+) -> None:
+    """Attend from the last `extend_seq_lens[b]` tokens of each request to its sequence.
+
+    The keys and values of those tokens are read from the cache, where SGLang's backend stores them before the call;
+    `key` and `value` are not used.
+
+    Args:
+        query: [T, H, K], requests one after the other.
+        output: [T, H, V], written.
+        k_cache, v_cache: [S, G, K] and [S, G, V].
+        req_to_token: int32 [requests, positions], the slot of each position.
+        req_pool_indices: int64 [B], the row of each request in `req_to_token`.
+        seq_lens: int64 [B], lengths including the extension.
+        extend_seq_lens, extend_start_loc: integer [B], number of queries and index of the first.
+        tree_mask: bool, B blocks of D x D flattened, where every request extends by D: row i marks the extension
+            tokens that token i attends to, beside the whole prefix. None means causal order.
+        is_causal: whether a token attends to its own sequence up to itself only; ignored under a `tree_mask`.
+
+    Raises:
+        UnsupportedError: an option of the optimized kernel is asked for that this one lacks.
+        ValueError: `tree_mask` has another size, or masks requests of different extension.
+    """
+    _refuse_unsupported(k_cache, k_scale, v_scale, logit_cap, is_cross_attn, sliding_window_size, encoder_lens, sinks)
+    lens: list[int] = extend_seq_lens.tolist()
+    if not lens or not query.shape[0]:
+        return
+    uniform = min(lens) == max(lens) and lens[0] * len(lens) == query.shape[0]
+    if tree_mask is not None:
+        wanted = lens[0] ** 2 * len(lens)
+        if not uniform or tree_mask.numel() != wanted:
+            raise ValueError(
+                f"tree_mask has to hold one D x D block for each of {len(lens)} requests that all extend by D tokens "
+                f"({wanted} cells); got {tree_mask.numel()} cells and extensions {lens}."
+            )
+    if tree_mask is not None or (uniform and is_causal and lens[0] <= _MAX_PADDED_QUERIES):
+        _attend_uniform(query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, sm_scale, tree_mask)
+        return
+    starts: list[int] = extend_start_loc.tolist()
+    totals: list[int] = seq_lens.tolist()
+    for row, start, n, total in zip(req_pool_indices.tolist(), starts, lens, totals, strict=True):
+        if n:
+            _attend_prompt(
+                query[start : start + n],
+                output[start : start + n],
+                k_cache,
+                v_cache,
+                req_to_token[row, :total],
+                sm_scale,
+                is_causal,
+            )
+
+
+# A short extension gains from one padded computation for the batch; a prompt would spend memory on its mask.
+_MAX_PADDED_QUERIES = 64
+
+
+def _attend_uniform(
+    query: Tensor,
+    output: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    req_to_token: Tensor,
+    req_pool_indices: Tensor,
+    seq_lens: Tensor,
+    scale: float,
+    tree_mask: Tensor | None,
+) -> None:
+    """One computation for requests that all extend by the same number of tokens, padded to the longest sequence."""
+    batch = seq_lens.shape[0]
+    n = query.shape[0] // batch
+    width = int(seq_lens.max())
+    columns = torch.arange(width)
+    if batch == 1:
+        slots = req_to_token[req_pool_indices, :width]
+    else:
+        # Padding repeats the last token of the row: a slot of another request could hold anything, and an infinity
+        # there would survive the mask.
+        slots = req_to_token[req_pool_indices[:, None], torch.minimum(columns, (seq_lens - 1)[:, None])]
+    keys = _gather(k_cache, slots)
+    values = _gather(v_cache, slots)
+    output.copy_(
+        _attend(
+            query.view(batch, n, *query.shape[1:]), keys, values, _mask(seq_lens, n, columns, tree_mask), scale
+        ).reshape(output.shape)
+    )
+
+
+def _mask(seq_lens: Tensor, n: int, columns: Tensor, tree_mask: Tensor | None) -> Tensor | None:
+    """Which positions each query sees: bool [B, n, width], or None where all see all."""
+    batch, width = seq_lens.shape[0], columns.shape[0]
+    if n == 1:
+        return None if batch == 1 else (columns < seq_lens[:, None])[:, None]
+    prefix = (seq_lens - n)[:, None]
+    if tree_mask is None:
+        return columns <= (prefix + columns[:n])[:, :, None]
+    mask = (columns < prefix)[:, None].expand(batch, n, width).contiguous()
+    block = (prefix + columns[:n])[:, None].expand(batch, n, n)
+    return mask.scatter_(2, block, tree_mask.view(batch, n, n).to(torch.bool))
+
+
+def _attend_prompt(
+    query: Tensor,
+    output: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    scale: float,
+    is_causal: bool,
+) -> None:
+    """One request: [n, H, K] queries that end its sequence of `slots`."""
+    n, total = query.shape[0], slots.shape[0]
+    mask = torch.ones(n, total, dtype=torch.bool).tril_(total - n)[None] if is_causal else None
+    keys = _gather(k_cache, slots[None])
+    values = _gather(v_cache, slots[None])
+    output.copy_(_attend(query[None], keys, values, mask, scale)[0])
+
+
+def _gather(cache: Tensor, slots: Tensor) -> Tensor:
+    """Rows of a cache [S, G, X] at slots [B, width]: [B, width, G, X], in float32."""
+    rows = cache.flatten(1).index_select(0, slots.flatten())
+    return rows.view(*slots.shape, *cache.shape[1:]).float()
+
+
+def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Softmax attention.
+
+    The query heads that share a key-value head are laid beside each other as more queries of that head, which spares
+    repeating the keys and values.
+
+    Args:
+        query: [B, n, H, K]; keys: [B, width, G, K]; values: [B, width, G, V]; mask: bool [B, n, width] or None.
+
+    Returns:
+        [B, n, H, V], float32.
+    """
+    batch, n, heads, _ = query.shape
+    groups = keys.shape[2]
+    shared = heads // groups
+    # [B, n, G, shared, K] -> [B, G, n * shared, K]: query tokens outside, so that a mask row repeats side by side.
+    folded = query.float().view(batch, n, groups, shared, -1).transpose(1, 2).reshape(batch, groups, n * shared, -1)
+    if mask is not None:
+        mask = mask[:, :, None].expand(-1, -1, shared, -1).reshape(batch, 1, -1, mask.shape[-1])
+    out = F.scaled_dot_product_attention(
+        folded, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask, scale=scale
+    )
+    return out.view(batch, groups, n, shared, -1).transpose(1, 2).reshape(batch, n, heads, -1)
+
+
+def _refuse_unsupported(
+    k_cache: Tensor,
+    k_scale: float,
+    v_scale: float,
+    logit_cap: float,
+    is_cross_attn: bool,
+    sliding_window_size: int,
+    encoder_lens: Tensor | None,
+    sinks: Tensor | None,
+) -> None:
+    asked = [
+        name
+        for name, present in (
+            ("logit_cap", logit_cap > 0),
+            ("cross attention", is_cross_attn or encoder_lens is not None),
+            ("sliding_window_size", sliding_window_size > 0),
+            ("sinks", sinks is not None),
+            ("a quantized key-value cache", k_cache.dtype.itemsize < 2 or k_scale != 1.0 or v_scale != 1.0),
+        )
+        if present
+    ]
+    if asked:
+        raise UnsupportedError(
+            f"The reference attention of agentspec for CPUs computes plain self-attention; this model asks for "
+            f"{', '.join(asked)}. Serve a model without it (Llama, Qwen2 or Qwen3, for example), with an unquantized "
+            "key-value cache, or use a GPU."
+        )

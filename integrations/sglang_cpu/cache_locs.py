@@ -1,0 +1,98 @@
+"""Bookkeeping of cache slots: which slots a step reads and writes.
+
+`req_to_token` is int32 [requests, positions] and maps a position of a request to its slot; a *window* is the range of
+positions [start, end) of one request. Windows of a batch are flattened one after the other. `pool_len` is the width of
+`req_to_token`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def assign_req_to_token_pool_cpu(
+    req_pool_indices: Tensor,
+    req_to_token: Tensor,
+    start_offset: Tensor,
+    end_offset: Tensor,
+    out_cache_loc: Tensor,
+    pool_len: int,
+) -> None:
+    """Write slots into the windows of a batch: `req_to_token[r, start:end] = out_cache_loc[...]`, in place.
+
+    Raises:
+        ValueError: a window ends before it starts or past `pool_len`.
+    """
+    rows, columns = _windows(req_pool_indices, start_offset, end_offset, pool_len)
+    req_to_token[rows, columns] = out_cache_loc[: rows.numel()].to(req_to_token.dtype)
+
+
+def assign_extend_cache_locs_cpu(
+    req_pool_indices: Tensor,
+    req_to_token: Tensor,
+    start_offset: Tensor,
+    end_offset: Tensor,
+    out_cache_loc: Tensor,
+    pool_len: int,
+) -> None:
+    """Read the windows of a batch into the front of `out_cache_loc`, in place; the rest is left as it is.
+
+    Raises:
+        ValueError: a window ends before it starts or past `pool_len`.
+    """
+    rows, columns = _windows(req_pool_indices, start_offset, end_offset, pool_len)
+    out_cache_loc[: rows.numel()] = req_to_token[rows, columns].to(out_cache_loc.dtype)
+
+
+def assign_draft_cache_locs_contiguous_cpu(
+    req_pool_indices: Tensor,
+    req_to_token: Tensor,
+    seq_lens: Tensor,
+    out_cache_loc: Tensor,
+    pool_len: int,
+    topk: int,
+    speculative_num_steps: int,
+) -> None:
+    """Read the `topk * speculative_num_steps` slots that follow each sequence into `out_cache_loc`, in place.
+
+    Raises:
+        ValueError: a window ends past `pool_len`.
+    """
+    end = seq_lens + topk * speculative_num_steps
+    assign_extend_cache_locs_cpu(req_pool_indices, req_to_token, seq_lens, end, out_cache_loc, pool_len)
+
+
+def fill_bonus_tokens_cpu(
+    accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int
+) -> None:
+    """Write the last accepted token of each request to `bonus_tokens` [B], in place.
+
+    `accept_tokens` holds `accept_stride` tokens a request, of which the first `accept_lens[b]` >= 1 are accepted.
+    """
+    last = torch.arange(accept_lens.numel()) * accept_stride + accept_lens - 1
+    bonus_tokens.copy_(accept_tokens.flatten()[last])
+
+
+def fill_accept_out_cache_loc_cpu(accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor) -> None:
+    """Write the slots of the accepted nodes to the front of `accept_out_cache_loc`, in place, in their order.
+
+    `accept_index` holds indices into `out_cache_loc`, and -1 where nothing was accepted.
+    """
+    flat = accept_index.flatten()
+    slots = out_cache_loc[flat[flat >= 0]]
+    accept_out_cache_loc[: slots.numel()] = slots.to(accept_out_cache_loc.dtype)
+
+
+def _windows(req_pool_indices: Tensor, start: Tensor, end: Tensor, pool_len: int) -> tuple[Tensor, Tensor]:
+    """Rows and columns of `req_to_token`, int64 [total], for the windows of a batch."""
+    start, lens = start.long(), (end - start).long()
+    if lens.numel() and (int(lens.min()) < 0 or int(start.min()) < 0 or int(end.max()) > pool_len):
+        raise ValueError(
+            f"Windows have to lie in order within [0, {pool_len}]; got starts {start.tolist()} and ends "
+            f"{end.tolist()}. A request may be longer than the context length that the server was started with."
+        )
+    rows = req_pool_indices.long().repeat_interleave(lens)
+    # The flat index less where its window starts in it, plus the first column.
+    columns = torch.arange(rows.numel()) + (start - (lens.cumsum(0) - lens)).repeat_interleave(lens)
+    return rows, columns

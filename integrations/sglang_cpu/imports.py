@@ -1,0 +1,129 @@
+"""Import hooks that let SGLang run on a CPU without its binary packages.
+
+    sgl_kernel                        found in the folder `sgl_kernel/` beside this file
+    torchvision                       gets the schemas of the ops its Python code expects, where its binary does not load
+    two modules of SGLang             patched as soon as they are imported (see `backend`)
+
+Standard library only: `site/sitecustomize.py` loads this file at the start of every child process, by path, before
+anything else is known to be importable.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+KERNELS = Path(__file__).resolve().parent / "sgl_kernel"
+_BACKEND = "agentspec.integrations.sglang_cpu.backend"
+
+
+def install() -> None:
+    """Put the hooks in front of all other finders, once a process."""
+    if not is_installed():
+        sys.meta_path.insert(0, ReferenceFinder())
+
+
+def is_installed() -> bool:
+    """Whether this process has the hooks."""
+    # By name: where sitecustomize has loaded this file too, the class exists twice.
+    return any(type(finder).__name__ == ReferenceFinder.__name__ for finder in sys.meta_path)
+
+
+class ReferenceFinder(MetaPathFinder):
+    """Finds the reference `sgl_kernel` and adds a step before or after the import of three other modules."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == "sgl_kernel":
+            return spec_from_file_location(
+                fullname, KERNELS / "__init__.py", submodule_search_locations=[str(KERNELS)]
+            )
+        if fullname not in _STEPS:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    before, after = _STEPS[fullname]
+                    spec.loader = _SteppedLoader(spec, spec.loader, before, after)
+                return spec
+        return None
+
+
+Step = Callable[[ModuleSpec], None]
+
+
+class _SteppedLoader(Loader):
+    """Runs one step before and one after a module's own loader, then hands the module back to that loader."""
+
+    def __init__(self, spec: ModuleSpec, loader: Loader, before: Step | None, after: Step | None) -> None:
+        self._spec, self._loader, self._before, self._after = spec, loader, before, after
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._spec.loader = module.__loader__ = self._loader
+        if self._before is not None:
+            self._before(self._spec)
+        self._loader.exec_module(module)
+        if self._after is not None:
+            self._after(self._spec)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _define_torchvision_ops(spec: ModuleSpec) -> None:
+    """Define the two ops for which torchvision registers fakes at import, unless its binary does.
+
+    torchvision on PyPI links against CUDA libraries; without them its ops are missing and the import fails. SGLang
+    needs the import alone: no text model calls these ops.
+    """
+    import torch
+
+    for folder in spec.submodule_search_locations or []:
+        for library in sorted([*Path(folder).glob("_C*.so"), *Path(folder).glob("_C*.pyd")]):
+            try:
+                torch.ops.load_library(str(library))
+            except OSError:
+                continue
+    for name in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, name):
+            _torchvision_library().define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def _torchvision_library() -> Any:
+    import torch
+
+    # A library object takes its definitions with it when it is collected.
+    global _torchvision
+    if _torchvision is None:
+        _torchvision = torch.library.Library("torchvision", "FRAGMENT")
+    return _torchvision
+
+
+_torchvision: Any = None
+
+
+def _patch_attention_registry(spec: ModuleSpec) -> None:
+    importlib.import_module(_BACKEND).patch_attention_registry()
+
+
+def _patch_draft_backends(spec: ModuleSpec) -> None:
+    importlib.import_module(_BACKEND).patch_draft_backends()
+
+
+_STEPS: dict[str, tuple[Step | None, Step | None]] = {
+    "torchvision": (_define_torchvision_ops, None),
+    "sglang.srt.layers.attention.attention_registry": (None, _patch_attention_registry),
+    "sglang.srt.speculative.draft_utils": (None, _patch_draft_backends),
+}

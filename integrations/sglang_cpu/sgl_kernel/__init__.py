@@ -1,0 +1,48 @@
+"""Stands in for a CPU build of `sgl_kernel`; imported under that name (see `agentspec.integrations.sglang_cpu`).
+
+Carries what SGLang 0.5.23 imports on a CPU for dense models with NGRAM, STANDALONE, EAGLE and EAGLE3, as functions
+and as `torch.ops.sgl_kernel.*`. Whatever else is asked for is absent, as in a build that lacks it.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from agentspec.integrations.sglang_cpu.cache_locs import (
+    assign_draft_cache_locs_contiguous_cpu,
+    assign_extend_cache_locs_cpu,
+    assign_req_to_token_pool_cpu,
+    fill_accept_out_cache_loc_cpu,
+    fill_bonus_tokens_cpu,
+)
+from agentspec.integrations.sglang_cpu.errors import MissingKernelError
+from agentspec.integrations.sglang_cpu.kv_cache import copy_all_layer_kv_cache_cpu
+from agentspec.integrations.sglang_cpu.ops import register_ops
+from agentspec.integrations.sglang_cpu.tree import (
+    build_draft_decode_metadata_cpu,
+    build_tree_kernel_efficient_cpu,
+    rotate_input_ids_cpu,
+    verify_tree_greedy_cpu,
+)
+
+__all__ = [
+    "assign_draft_cache_locs_contiguous_cpu",
+    "assign_extend_cache_locs_cpu",
+    "assign_req_to_token_pool_cpu",
+    "build_draft_decode_metadata_cpu",
+    "build_tree_kernel_efficient_cpu",
+    "copy_all_layer_kv_cache_cpu",
+    "fill_accept_out_cache_loc_cpu",
+    "fill_bonus_tokens_cpu",
+    "rotate_input_ids_cpu",
+    "verify_tree_greedy_cpu",
+]
+
+# The release of sgl_kernel that SGLang 0.5.23 is built against.
+__version__ = "0.4.10"
+
+register_ops()
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise MissingKernelError(name)

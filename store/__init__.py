@@ -1,0 +1,1 @@
+"""What is remembered across requests, restarts and replicas."""

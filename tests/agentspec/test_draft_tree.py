@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentspec import ConfigError, DraftBatch, build_tree_arrays
+
+
+def make_batch(rows: list[tuple[list[int], list[int]]]) -> DraftBatch:
+    """A batch of (tokens, parents); the other fields do not matter to build_tree_arrays."""
+    sizes = [len(tokens) for tokens, _ in rows]
+    return DraftBatch(
+        offsets=np.cumsum([0, *sizes], dtype=np.int32),
+        tokens=np.array([t for tokens, _ in rows for t in tokens], dtype=np.int32),
+        parents=np.array([p for _, parents in rows for p in parents], dtype=np.int32),
+        estimates=np.ones(sum(sizes), dtype=np.float32),
+        sources=np.zeros(sum(sizes), dtype=np.uint8),
+        match_lens=np.arange(len(rows), dtype=np.int32),
+        scores=np.full(len(rows), 0.5, dtype=np.float32),
+    )
+
+
+# node(token)
+#
+# 0(50) ─┬─ 1(51) ─┬─ 3(53) ─── 6(56) ─┬─ 8(58) ─── 11(61)
+#        │         │                   └─ 10(60)
+#        │         └─ 4(54)
+#        ├─ 2(52) ─── 7(57) ─── 9(59)
+#        └─ 5(55)
+TWELVE_NODES = (list(range(50, 62)), [-1, 0, 0, 1, 1, 0, 3, 2, 6, 7, 6, 8])
+
+
+def test_a_drawn_tree() -> None:
+    arrays = build_tree_arrays(make_batch([TWELVE_NODES]), 14)
+
+    assert arrays.tokens.tolist() == [[50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 0, 0]]
+    assert arrays.depths.tolist() == [[0, 1, 1, 2, 2, 1, 3, 2, 4, 3, 4, 5, 1, 1]]
+    assert arrays.next_token.tolist() == [[1, 3, 7, 6, -1, -1, 8, 9, 11, -1, -1, -1, -1, -1]]
+    assert arrays.next_sibling.tolist() == [[-1, 2, 5, 4, -1, -1, -1, -1, 10, -1, -1, -1, -1, -1]]
+    seen = {
+        0: {0}, 1: {0, 1}, 2: {0, 2}, 3: {0, 1, 3}, 4: {0, 1, 4}, 5: {0, 5}, 6: {0, 1, 3, 6}, 7: {0, 2, 7},
+        8: {0, 1, 3, 6, 8}, 9: {0, 2, 7, 9}, 10: {0, 1, 3, 6, 10}, 11: {0, 1, 3, 6, 8, 11}, 12: {0, 12}, 13: {0, 13},
+    }  # fmt: skip
+    assert {i: set(np.flatnonzero(arrays.mask[0, i]).tolist()) for i in range(14)} == seen
+    assert arrays.num_nodes.tolist() == [12]
+    assert [getattr(arrays, name).dtype for name in ("tokens", "depths", "next_token", "next_sibling")] == [
+        np.int64
+    ] * 4
+    assert (arrays.mask.dtype, arrays.num_nodes.dtype) == (np.bool_, np.int32)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    size = draw(st.integers(1, 12))
+    parents = [-1] + [draw(st.integers(0, node - 1)) for node in range(1, size)]
+    return draw(st.lists(st.integers(0, 99), min_size=size, max_size=size)), parents
+
+
+@given(rows=st.lists(trees(), max_size=4), spare=st.integers(0, 3))
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+def test_random_trees_match_the_definitions(rows: list[tuple[list[int], list[int]]], spare: int) -> None:
+    width = max([len(tokens) for tokens, _ in rows], default=1) + spare
+    arrays = build_tree_arrays(make_batch(rows), width)
+
+    assert arrays.tokens.shape == (len(rows), width)
+    assert arrays.mask.shape == (len(rows), width, width)
+    for row, (tokens, parents) in enumerate(rows):
+        parent_of = dict(enumerate(parents + [0] * (width - len(parents))))
+        for node in range(width):
+            path = [node]
+            while parent_of[path[-1]] >= 0:
+                path.append(parent_of[path[-1]])
+            is_node = node < len(tokens)
+            children = [child for child in range(node + 1, len(tokens)) if parents[child] == node]
+            siblings = [s for s in range(node + 1, len(tokens)) if is_node and parents[s] == parents[node]]
+            assert arrays.mask[row, node].tolist() == [other in path for other in range(width)]
+            assert arrays.depths[row, node] == len(path) - 1
+            assert arrays.tokens[row, node] == (tokens[node] if is_node else 0)
+            assert arrays.next_token[row, node] == (children if is_node and children else [-1])[0]
+            assert arrays.next_sibling[row, node] == (siblings or [-1])[0]
+        assert arrays.num_nodes[row] == len(tokens)
+
+
+def test_too_narrow_a_width_is_refused() -> None:
+    batch = make_batch([([1], [-1]), TWELVE_NODES])
+    with pytest.raises(ConfigError, match=r"got 11 while row 1 has 12; .* raise width"):
+        build_tree_arrays(batch, 11)
+
+
+@pytest.mark.parametrize("width", [0, -1, 2.0, True])
+def test_a_width_that_holds_no_root_is_refused(width: int) -> None:
+    with pytest.raises(ConfigError, match=r"width must be an integer >= 1"):
+        build_tree_arrays(make_batch([([1], [-1])]), width)
+
+
+@pytest.mark.parametrize(
+    "parents",
+    [
+        pytest.param([0, 0, 1], id="root with a parent"),
+        pytest.param([-1, 2, 0], id="child before its parent"),
+        pytest.param([-1, 1, 0], id="its own parent"),
+        pytest.param([-1, -1, 0], id="two roots"),
+    ],
+)
+def test_rows_that_are_no_trees_are_refused(parents: list[int]) -> None:
+    with pytest.raises(ConfigError, match=r"row 0: the root's parent must be -1"):
+        build_tree_arrays(make_batch([([5, 6, 7], parents)]), 4)
+
+
+def test_offsets_that_do_not_fit_the_nodes_are_refused() -> None:
+    good = make_batch([([5, 6], [-1, 0]), ([7], [-1])])
+    for offsets in ([0, 2], [1, 3], [0, 2, 2, 3], [0, 5, 3], [0, -1, 3]):
+        bad = DraftBatch(
+            offsets=np.array(offsets, dtype=np.int32),
+            tokens=good.tokens,
+            parents=good.parents,
+            estimates=good.estimates,
+            sources=good.sources,
+            match_lens=good.match_lens,
+            scores=good.scores,
+        )
+        with pytest.raises(ConfigError, match=r"offsets must begin with 0|must have a root"):
+            build_tree_arrays(bad, 4)
+
+
+def test_row_gives_one_request_of_the_batch() -> None:
+    batch = make_batch([([1], [-1]), TWELVE_NODES])
+    assert batch.row(0).tokens.tolist() == [1]
+    assert batch.row(1).parents.tolist() == TWELVE_NODES[1]
+    assert (batch.row(-1).match_len, batch.row(-1).score) == (1, 0.5)
+    with pytest.raises(IndexError, match=r"got 2"):
+        batch.row(2)

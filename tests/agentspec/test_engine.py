@@ -1,0 +1,418 @@
+"""What the engine promises beside its drafts: isolation, budget, bounds, errors."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import threading
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import agentspec
+from agentspec import (
+    ConfigError,
+    DraftBatch,
+    DuplicateRequestError,
+    Engine,
+    EngineConfig,
+    Source,
+    TokenError,
+    UnknownRequestError,
+    _core,
+)
+
+
+def ids(*tokens: int) -> NDArray[np.int32]:
+    return np.array(tokens, dtype=np.int32)
+
+
+def as_bytes(batch: DraftBatch) -> tuple[bytes, ...]:
+    fields = ("offsets", "tokens", "parents", "estimates", "sources", "match_lens", "scores")
+    return tuple(getattr(batch, name).tobytes() for name in fields)
+
+
+def keep(engine: Engine, output: NDArray[np.int32], namespace: str = "") -> None:
+    engine.open("kept", ids(0), namespace)
+    engine.extend("kept", output)
+    engine.close("kept")
+
+
+def random_output(rng: np.random.Generator, length: int, vocab_size: int = 50) -> NDArray[np.int32]:
+    return rng.integers(0, vocab_size, length, dtype=np.int32)
+
+
+# Drafts -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_first_repeat_is_certain() -> None:
+    engine = Engine()
+    engine.open("a", ids(5, 6, 7, 8, 5, 6))
+    row = engine.draft(["a"]).row(0)
+    assert row.tokens.tolist() == [6, 7, 8, 5, 6]
+    assert row.estimates.tolist() == [1.0] * 5
+    assert row.sources.tolist() == [Source.ROOT] + [Source.REQUEST] * 4
+    assert (row.match_len, row.score) == (2, 4.0)
+
+
+def test_a_split_history_gives_a_tree_of_its_shares() -> None:
+    # After 1 came 2 three times, then 3 once.
+    engine = Engine(EngineConfig(alpha=2.0))
+    keep(engine, ids(1, 2, 9, 1, 2, 8, 1, 2, 9, 1, 3))
+    engine.open("a", ids(4, 1))
+    row = engine.draft(["a"]).row(0)
+    assert row.tokens.tolist() == [1, 2, 9]
+    assert row.parents.tolist() == [-1, 0, 1]
+    assert row.estimates.tolist() == [1.0, 0.75, 0.5]
+    assert set(row.sources[1:].tolist()) == {Source.GLOBAL}
+
+
+def test_a_draft_is_not_cut_by_the_pattern_length() -> None:
+    engine = Engine(EngineConfig(max_pattern=4, alpha=16.0, max_draft_tokens=60))
+    keep(engine, np.arange(100, dtype=np.int32))
+    engine.open("a", ids(500, 10, 11, 12, 13))
+    assert engine.draft(["a"]).tokens.tolist() == list(range(13, 74))
+
+
+def test_an_output_is_cut_before_it_is_kept() -> None:
+    engine = Engine()
+    engine.open("a", ids(0))
+    engine.extend("a", ids(1, 2, 3, 4, 5))
+    engine.close("a", num_output_tokens=3)
+    engine.open("b", ids(9, 1))
+    assert engine.draft(["b"]).tokens.tolist() == [1, 2, 3]
+    assert engine.stats().output_tokens == 3
+
+
+def test_prompts_and_dropped_outputs_are_not_kept() -> None:
+    engine = Engine()
+    engine.open("a", ids(1, 2, 3))
+    engine.extend("a", ids(4, 5))
+    engine.close("a", keep=False)
+    engine.open("b", ids(1, 2, 3))
+    engine.close("b")
+    assert engine.stats().outputs == 0
+    engine.open("c", ids(7, 1, 2))
+    assert engine.draft(["c"]).tokens.tolist() == [2]
+
+
+def test_an_empty_batch_drafts_nothing() -> None:
+    batch = Engine().draft([])
+    assert len(batch) == 0
+    assert batch.offsets.tolist() == [0]
+
+
+# Namespaces and budget --------------------------------------------------------------------------------------------
+
+
+def test_another_namespace_changes_not_a_byte() -> None:
+    rng = np.random.default_rng(1)
+    texts = [random_output(rng, 40, 4) for _ in range(12)]
+    alone, shared = Engine(), Engine()
+    for i, text in enumerate(texts):
+        for engine in (alone, shared):
+            engine.open(f"{i}", text[:20], "tenant-a")
+        shared.open("other", text[:20], "tenant-b")
+        shared.extend("other", text[10:])
+        shared.close("other")
+        names = [f"{j}" for j in range(i + 1) if alone.is_open(f"{j}")]
+        assert as_bytes(alone.draft(names)) == as_bytes(shared.draft(names))
+        for engine in (alone, shared):
+            engine.extend(f"{i}", text[20:])
+            if i % 2:
+                engine.close(f"{i}")
+    assert shared.stats().namespaces == 2
+
+
+@pytest.mark.parametrize("budget_bytes", [0, 3_000, 20_000, 100_000])
+def test_the_budget_holds_after_every_close(budget_bytes: int) -> None:
+    rng = np.random.default_rng(budget_bytes)
+    engine = Engine(EngineConfig(budget_bytes=budget_bytes))
+    for step in range(150):
+        keep(engine, random_output(rng, int(rng.integers(1, 60)), 6), f"tenant-{step % 3}")
+        stats = engine.stats()
+        assert stats.global_bytes <= budget_bytes
+        assert stats.outputs + stats.evicted_outputs == step + 1
+        engine.check_integrity()
+    assert stats.evicted_outputs > 0
+    assert (stats.outputs > 0) == (budget_bytes > 0)
+
+
+def test_the_oldest_go_first_over_all_namespaces() -> None:
+    engine = Engine(EngineConfig(budget_bytes=40_000))
+    rng = np.random.default_rng(3)
+    keep(engine, random_output(rng, 40), "old")
+    keep(engine, random_output(rng, 40), "new")
+    while engine.stats().evicted_outputs == 0:
+        keep(engine, random_output(rng, 40), "newer")
+    assert engine.stats().namespaces == 2
+    engine.open("a", random_output(rng, 40), "old")
+    assert Source.GLOBAL not in engine.draft(["a"]).sources
+
+
+def test_an_output_beyond_the_whole_budget_pushes_nothing_out() -> None:
+    engine = Engine(EngineConfig(budget_bytes=20_000))
+    keep(engine, ids(1, 2, 3))
+    before = engine.stats()
+    for length in (400, 100_000):
+        keep(engine, np.arange(length, dtype=np.int32))
+    after = engine.stats()
+    assert (after.outputs, after.global_bytes) == (before.outputs, before.global_bytes)
+    assert after.evicted_outputs == 2
+
+
+def test_clear_drops_outputs_and_leaves_requests() -> None:
+    engine = Engine()
+    engine.open("a", ids(1, 2, 3, 1))
+    keep(engine, ids(1, 9, 9, 9))
+    engine.draft(["a"])
+    engine.clear()
+    stats = engine.stats()
+    assert (stats.global_bytes, stats.namespaces, stats.outputs, stats.open_requests) == (0, 0, 0, 1)
+    assert engine.draft(["a"]).sources.tolist() == [Source.ROOT] + [Source.REQUEST] * 3
+    keep(engine, ids(1, 8, 8, 8, 8))
+    assert engine.draft(["a"]).tokens.tolist() == [1, 8, 8, 8, 8]
+
+
+# Bounds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("period", [1, 3])
+def test_long_repeats_are_counted_right(period: int) -> None:
+    length = 1 << 16
+    engine = Engine(EngineConfig(vocab_size=period))
+    engine.open("a", np.arange(length, dtype=np.int32) % period)
+    row = engine.draft(["a"]).row(0)
+    assert row.tokens.tolist() == [(length - 1 + i) % period for i in range(32)]
+    assert row.score == 31.0
+    engine.extend("a", np.arange(length, length + 10, dtype=np.int32) % period)
+    engine.check_integrity()
+    engine.close("a", keep=False)
+    keep(engine, np.arange(length, dtype=np.int32) % period)
+    engine.check_integrity()
+
+
+def test_other_threads_run_while_an_index_is_built() -> None:
+    """They could not if the call held the interpreter's lock: this thread opens, the other waits for its turn."""
+    engine = Engine()
+    prompt = np.random.default_rng(0).integers(0, 1000, 200_000, dtype=np.int32)
+    progress = 0
+    stop = threading.Event()
+
+    def count() -> None:
+        nonlocal progress
+        while not stop.wait(0.0005):
+            progress += 1
+
+    thread = threading.Thread(target=count)
+    interval = sys.getswitchinterval()
+    thread.start()
+    try:
+        # The interpreter takes its lock from no thread by force now; only a call that gives it back lets others run.
+        sys.setswitchinterval(1000.0)
+        before = progress
+        for i in range(5):
+            engine.open(f"{i}", prompt)
+        assert progress > before
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        thread.join()
+
+
+def test_threads_may_share_an_engine() -> None:
+    engine = Engine(EngineConfig(budget_bytes=200_000))
+
+    def work(number: int) -> None:
+        rng = np.random.default_rng(number)
+        for step in range(40):
+            name = f"{number}-{step}"
+            engine.open(name, random_output(rng, 50, 5), f"{number % 2}")
+            engine.extend(name, random_output(rng, 50, 5))
+            assert len(engine.draft([name, name])) == 2
+            engine.close(name)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    engine.check_integrity()
+    stats = engine.stats()
+    assert stats.outputs + stats.evicted_outputs == 160
+    assert stats.open_requests == 0
+
+
+# What is refused --------------------------------------------------------------------------------------------------
+
+BAD_TOKENS: list[Any] = [
+    pytest.param(np.array([1.0, 2.0]), r"must be integers, got float64", id="float"),
+    pytest.param(np.array([True, False]), r"must be integers, got bool", id="bool"),
+    pytest.param([1, 2.5], r"must be integers, got float64", id="list of floats"),
+    pytest.param(["a"], r"must be integers", id="list of strings"),
+    pytest.param([1, 2**70], r"must be integers, got object", id="no machine integer"),
+    pytest.param("12", r"list of ints, got str", id="string"),
+    pytest.param(None, r"list of ints, got NoneType", id="None"),
+    pytest.param(np.zeros((2, 2), dtype=np.int32), r"one dimension, got the shape \(2, 2\)", id="two dimensions"),
+    pytest.param(np.array(3, dtype=np.int32), r"one dimension, got the shape \(\)", id="no dimension"),
+    pytest.param(ids(1, -1, -2), r"in \[0, 10\), got -1 at index 1; .*vocab_size", id="negative id"),
+    pytest.param(ids(1, 2, 10), r"in \[0, 10\), got 10 at index 2", id="id beyond the vocabulary"),
+    pytest.param([3, 2**40], r"got 1099511627776 at index 1", id="id beyond int32"),
+]
+
+
+@pytest.fixture
+def engine() -> Engine:
+    """An engine with two open requests and a kept output."""
+    engine = Engine(EngineConfig(vocab_size=10))
+    keep(engine, ids(1, 2, 3, 4))
+    engine.open("a", ids(5, 1, 2, 5, 1))
+    engine.open("b", ids(7, 3))
+    return engine
+
+
+@pytest.fixture
+def unchanged(engine: Engine) -> Any:
+    """Checks that the test left the engine as it was."""
+    before, stats = as_bytes(engine.draft(["a", "b"])), engine.stats()
+    yield
+    assert as_bytes(engine.draft(["a", "b"])) == before
+    assert engine.stats() == stats
+    engine.check_integrity()
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("tokens", "message"), BAD_TOKENS)
+def test_bad_tokens_are_refused(engine: Engine, tokens: Any, message: str) -> None:
+    with pytest.raises(TokenError, match=message):
+        engine.extend("a", tokens)
+    with pytest.raises(TokenError, match=message):
+        engine.open("new", tokens)
+    assert not engine.is_open("new")
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        pytest.param(ids(2, 3), id="int32"),
+        pytest.param(ids(2, 9, 3, 9)[::2], id="every second of int32"),
+        pytest.param(np.array([2, 3]), id="int64"),
+        pytest.param(np.array([2, 3], dtype=np.uint16), id="uint16"),
+        pytest.param(array("i", [2, 3]), id="array i"),
+        pytest.param(array("q", [2, 3]), id="array q"),
+        pytest.param([2, 3], id="list"),
+    ],
+)
+def test_integers_of_all_kinds_are_accepted(engine: Engine, tokens: Any) -> None:
+    engine.extend("b", tokens)
+    assert engine.num_tokens("b") == 4
+    assert engine.draft(["b"]).tokens.tolist() == [3, 2, 3]
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("nothing", [[], ids(), array("i")])
+def test_no_tokens_extend_nothing_and_open_nothing(engine: Engine, nothing: Any) -> None:
+    engine.extend("a", nothing)
+    with pytest.raises(TokenError, match=r"prompt of request 'new' must have at least one token"):
+        engine.open("new", nothing)
+    assert not engine.is_open("new")
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_second_open_is_refused(engine: Engine) -> None:
+    with pytest.raises(DuplicateRequestError, match=r"request 'a' is open already; close\(\) it first"):
+        engine.open("a", ids(1))
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_unknown_requests_are_refused(engine: Engine) -> None:
+    message = r"request 'gone' is not open; open\(\) it with its prompt first"
+    with pytest.raises(UnknownRequestError, match=message):
+        engine.extend("gone", ids(1))
+    with pytest.raises(UnknownRequestError, match=message):
+        engine.draft(["a", "gone"])
+    with pytest.raises(UnknownRequestError, match=message):
+        engine.close("gone")
+    with pytest.raises(UnknownRequestError, match=message):
+        engine.num_tokens("gone")
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    ("max_tokens", "message"),
+    [
+        (-1, r"must be >= 0, got -1; pass 0"),
+        (ids(3, -2), r"must be >= 0, got -2 at index 1; pass 0"),
+        (ids(3), r"int32\[2\], one limit for each request, got int32\[1\]"),
+        (np.array([3, 3]), r"got int64\[2\]"),
+        (True, r"got bool"),
+        (1.5, r"got float"),
+    ],
+)
+def test_bad_limits_are_refused(engine: Engine, max_tokens: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        engine.draft(["a", "b"], max_tokens=max_tokens)
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_negative_cut_is_refused(engine: Engine) -> None:
+    with pytest.raises(ConfigError, match=r"num_output_tokens must be >= 0, got -1"):
+        engine.close("a", num_output_tokens=-1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("vocab_size", 0),
+        ("vocab_size", 2**31),
+        ("max_pattern", 0),
+        ("max_pattern", 2.0),
+        ("alpha", 0.0),
+        ("alpha", -1.0),
+        ("alpha", float("inf")),
+        ("alpha", float("nan")),
+        ("alpha", "4"),
+        ("min_token_prob", -0.1),
+        ("min_token_prob", 1.1),
+        ("min_token_prob", True),
+        ("mode", "linear"),
+        ("max_draft_tokens", 0),
+        ("max_draft_tokens", True),
+        ("budget_bytes", -1),
+    ],
+)
+def test_settings_out_of_range_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^{field} must be .*got {value!r}; \w+"):
+        EngineConfig(**{field: value})
+
+
+def test_the_native_boundary_converts_nothing(engine: Engine) -> None:
+    for tokens in (np.array([1, 2]), ids(1, 9, 2)[::2], np.zeros((1, 1), dtype=np.int32), [1, 2]):
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            engine._core.extend("a", tokens)  # type: ignore[arg-type]
+
+
+# The package ------------------------------------------------------------------------------------------------------
+
+
+def test_public_names_are_there_and_listed_in_order() -> None:
+    assert agentspec.__all__ == sorted(agentspec.__all__)
+    assert all(getattr(agentspec, name).__module__.startswith("agentspec") for name in agentspec.__all__)
+
+
+def test_the_stub_names_what_the_native_module_has() -> None:
+    stub = ast.parse(Path(agentspec.__file__).with_name("_core.pyi").read_text(encoding="utf-8"))
+    (engine_class,) = (node for node in stub.body if isinstance(node, ast.ClassDef))
+    functions = {node.name for node in stub.body if isinstance(node, ast.FunctionDef)}
+    methods = {node.name for node in engine_class.body if isinstance(node, ast.FunctionDef)} - {"__init__"}
+    assert functions | {"Engine"} == {name for name in dir(_core) if not name.startswith("_")}
+    assert methods == {name for name in dir(_core.Engine) if not name.startswith("_")}
+
+
+def test_importing_loads_no_heavy_module() -> None:
+    code = "import sys, agentspec; print(*{m.partition('.')[0] for m in sys.modules} & {'torch', 'redis', 'sglang'})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,224 @@
+"""The engine drafts what the brute-force oracle drafts, after whatever was done to it before."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from agentspec import DraftBatch, Engine, EngineConfig, Source
+
+NAMESPACES = ("", "tenant-a", "tenant-b")
+
+
+def _load_oracle() -> ModuleType:
+    # Tests are not a package: with --import-mode=importlib a neighbour is loaded by its path.
+    name = "agentspec_test_oracle"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("oracle.py"))
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+oracle = _load_oracle()
+
+
+class Model:
+    """An engine beside plain lists of what it was told."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.engine = Engine(config)
+        self.prompts: dict[str, list[int]] = {}
+        self.texts: dict[str, list[int]] = {}
+        self.namespaces: dict[str, str] = {}
+        self.kept: list[tuple[str, list[int]]] = []
+
+    def open(self, request_id: str, prompt: list[int], namespace: str) -> None:
+        self.engine.open(request_id, np.array(prompt, dtype=np.int32), namespace)
+        self.prompts[request_id] = prompt
+        self.texts[request_id] = list(prompt)
+        self.namespaces[request_id] = namespace
+
+    def extend(self, request_id: str, tokens: list[int]) -> None:
+        self.engine.extend(request_id, np.array(tokens, dtype=np.int32))
+        self.texts[request_id] += tokens
+        assert self.engine.num_tokens(request_id) == len(self.texts[request_id])
+
+    def close(self, request_id: str, keep: bool, num_output_tokens: int | None) -> None:
+        self.engine.close(request_id, keep, num_output_tokens=num_output_tokens)
+        output = self.texts.pop(request_id)[len(self.prompts.pop(request_id)) :][:num_output_tokens]
+        namespace = self.namespaces.pop(request_id)
+        if keep and output:
+            self.kept.append((namespace, output))
+        assert not self.engine.is_open(request_id)
+
+    def clear(self) -> None:
+        self.engine.clear()
+        self.kept.clear()
+
+    def outputs(self, namespace: str) -> list[list[int]]:
+        return [output for name, output in self.kept if name == namespace]
+
+    def check_draft(self, request_ids: list[str], max_tokens: list[int] | int | None) -> None:
+        limits = np.array(max_tokens, dtype=np.int32) if isinstance(max_tokens, list) else max_tokens
+        batch = self.engine.draft(request_ids, max_tokens=limits)
+        assert len(batch) == len(request_ids)
+        for i, request_id in enumerate(request_ids):
+            cap = max_tokens[i] if isinstance(max_tokens, list) else max_tokens
+            text = self.texts[request_id]
+            check_row(batch, i, oracle.draft(self.config, text, self.outputs(self.namespaces[request_id]), cap))
+
+    def check_stats(self) -> None:
+        self.engine.check_integrity()
+        stats = self.engine.stats()
+        assert stats.open_requests == len(self.texts)
+        assert stats.outputs == len(self.kept)
+        assert stats.output_tokens == sum(len(output) for _, output in self.kept)
+        assert stats.namespaces == len({name for name, _ in self.kept})
+        assert stats.evicted_outputs == 0
+
+
+def check_row(batch: DraftBatch, i: int, expected: oracle.Tree) -> None:  # type: ignore[name-defined]
+    row = batch.row(i)
+    assert row.tokens.tolist() == expected.tokens
+    assert row.parents.tolist() == expected.parents
+    assert row.sources.tolist() == [Source.ROOT] + [expected.source] * (len(expected.tokens) - 1)
+    assert row.match_len == expected.match_len
+    np.testing.assert_array_equal(row.estimates, np.array(expected.estimates, dtype=np.float32))
+    assert row.score == float(np.float32(expected.score))
+
+
+configs = st.builds(
+    EngineConfig,
+    vocab_size=st.just(4),
+    max_pattern=st.integers(1, 6),
+    alpha=st.sampled_from([0.4, 1.0, 1.5, 2.0, 4.0]),
+    min_token_prob=st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0]),
+    mode=st.sampled_from(["tree", "chain"]),
+    max_draft_tokens=st.integers(1, 8),
+)
+texts = st.lists(st.integers(0, 3), min_size=1, max_size=16) | st.lists(st.integers(0, 1), min_size=1, max_size=30)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_opened = 0
+
+    @initialize(config=configs)
+    def make(self, config: EngineConfig) -> None:
+        self.model = Model(config)
+
+    def request_id(self, data: st.DataObject) -> str:
+        return data.draw(st.sampled_from(sorted(self.model.texts)))
+
+    @rule(prompt=texts, namespace=st.sampled_from(NAMESPACES))
+    def open(self, prompt: list[int], namespace: str) -> None:
+        self.num_opened += 1
+        self.model.open(f"request-{self.num_opened}", prompt, namespace)
+
+    @precondition(lambda self: self.model.texts)
+    @rule(data=st.data(), tokens=texts)
+    def extend(self, data: st.DataObject, tokens: list[int]) -> None:
+        self.model.extend(self.request_id(data), tokens)
+
+    @precondition(lambda self: self.model.texts)
+    @rule(data=st.data())
+    def extend_by_draft(self, data: st.DataObject) -> None:
+        # What a verification does: the text grows by what was drafted for it.
+        request_id = self.request_id(data)
+        self.model.extend(request_id, self.model.engine.draft([request_id]).tokens[1:4].tolist())
+
+    @precondition(lambda self: self.model.texts)
+    @rule(data=st.data())
+    def draft(self, data: st.DataObject) -> None:
+        request_ids = data.draw(st.lists(st.sampled_from(sorted(self.model.texts)), max_size=3))
+        each = st.lists(st.integers(0, 9), min_size=len(request_ids), max_size=len(request_ids))
+        self.model.check_draft(request_ids, data.draw(st.none() | st.integers(0, 9) | each))
+
+    @precondition(lambda self: self.model.texts)
+    @rule(data=st.data(), keep=st.sampled_from([True, True, False]), cut=st.none() | st.integers(0, 12))
+    def close(self, data: st.DataObject, keep: bool, cut: int | None) -> None:
+        self.model.close(self.request_id(data), keep, cut)
+
+    @precondition(lambda self: len(self.model.kept) > 3)
+    @rule()
+    def clear(self) -> None:
+        self.model.clear()
+
+    @invariant()
+    def stats_agree(self) -> None:
+        if hasattr(self, "model"):
+            self.model.check_stats()
+
+
+EngineMachine.TestCase.settings = settings(
+    max_examples=300,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestEngineMachine = EngineMachine.TestCase
+
+
+def test_long_lives() -> None:
+    """Longer texts and more requests than the drawn machines reach, with repeats at a distance."""
+    rng = random.Random(7)
+    for round_number in range(12):
+        config = EngineConfig(
+            vocab_size=40,
+            max_pattern=rng.choice([3, 8, 64]),
+            alpha=rng.choice([1.0, 2.0, 4.0]),
+            min_token_prob=rng.choice([0.0, 0.1, 0.3]),
+            mode=rng.choice(["tree", "chain"]),
+            max_draft_tokens=rng.choice([5, 16]),
+        )
+        model = Model(config)
+        # Texts are made of shared phrases; one token in ten is noise. Token 0 follows many, as a comma does.
+        phrases = [[rng.randrange(40) for _ in range(rng.randrange(3, 12))] + [0] for _ in range(10)]
+
+        def some_text(length: int, phrases: list[list[int]] = phrases) -> list[int]:
+            text = [t for _ in range(length) for t in rng.choice(phrases)][:length]
+            return [rng.randrange(40) if rng.random() < 0.1 else t for t in text]
+
+        for step in range(14):
+            request_id = f"{round_number}-{step}"
+            model.open(request_id, some_text(60), rng.choice(NAMESPACES[:2]))
+            for _ in range(4):
+                model.extend(request_id, some_text(rng.randrange(8)))
+                model.check_draft([request_id, rng.choice(list(model.texts))], None)
+            if step % 4:
+                model.close(request_id, keep=True, num_output_tokens=None)
+            model.check_stats()
+
+
+def test_drafts_follow_what_eviction_left() -> None:
+    rng = random.Random(11)
+    for budget_bytes in (4_000, 30_000):
+        model = Model(EngineConfig(vocab_size=4, max_pattern=5, max_draft_tokens=6, budget_bytes=budget_bytes))
+        # It stays open all along, so that its matches meet segments that grow and go.
+        model.open("watcher", [0, 1, 2, 3], "")
+        for step in range(60):
+            model.open("writer", [0], "")
+            model.extend("writer", [rng.randrange(4) for _ in range(rng.randrange(1, 20))])
+            model.close("writer", keep=True, num_output_tokens=None)
+            stats = model.engine.stats()
+            assert stats.global_bytes <= budget_bytes
+            assert 0 < stats.outputs == step + 1 - stats.evicted_outputs
+            model.kept = model.kept[-stats.outputs :]
+            assert stats.output_tokens == sum(len(output) for _, output in model.kept)
+            model.extend("watcher", [rng.randrange(4)])
+            model.check_draft(["watcher"], None)
+        assert stats.evicted_outputs > 10

@@ -1,0 +1,202 @@
+"""The two attention ops against attention written out as loops over queries, heads and positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install torch")
+
+from agentspec.errors import UnsupportedError  # noqa: E402
+from agentspec.integrations.sglang_cpu.attention import decode_attention_cpu, extend_attention_cpu  # noqa: E402
+
+SLOTS, POSITIONS = 256, 48
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Requests of `lens` tokens whose slots are scattered over the cache, and H query heads over G cached heads."""
+
+    lens: tuple[int, ...]
+    heads: int
+    groups: int
+    key_dim: int
+    value_dim: int
+
+    def draw(self, seed: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        table = torch.randperm(SLOTS, generator=generator)[: (len(self.lens) + 2) * POSITIONS // 2]
+        rows = torch.zeros(len(self.lens) + 2, POSITIONS, dtype=torch.int32)
+        rows[:, : POSITIONS // 2] = table.view(len(self.lens) + 2, -1)
+        cached = {
+            "k_cache": torch.randn(SLOTS, self.groups, self.key_dim, generator=generator),
+            "v_cache": torch.randn(SLOTS, self.groups, self.value_dim, generator=generator),
+        }
+        # What no request owns must not matter, whatever it holds.
+        owned = torch.zeros(SLOTS, dtype=torch.bool)
+        indices = torch.randperm(len(self.lens) + 2, generator=generator)[: len(self.lens)]
+        for index, length in zip(indices.tolist(), self.lens, strict=True):
+            owned[rows[index, :length].long()] = True
+        cached["k_cache"][~owned] = float("nan")
+        cached["v_cache"][~owned] = float("inf")
+        return {**cached, "req_to_token": rows, "req_pool_indices": indices, "seq_lens": torch.tensor(self.lens)}
+
+
+BATCHES = [
+    Batch((1,), heads=1, groups=1, key_dim=4, value_dim=4),
+    Batch((13,), heads=4, groups=2, key_dim=8, value_dim=8),
+    Batch((7, 20, 9, 12), heads=6, groups=2, key_dim=8, value_dim=8),
+    Batch((17, 11), heads=8, groups=1, key_dim=8, value_dim=6),
+]
+
+
+def attend(query, keys, values, scale):
+    """One head of one query over the keys that it sees: softmax, written out."""
+    scores = [scale * sum(float(a) * float(b) for a, b in zip(query, key, strict=True)) for key in keys]
+    weights = torch.softmax(torch.tensor(scores, dtype=torch.float64), 0)
+    return sum(weight * value.double() for weight, value in zip(weights, values, strict=True))
+
+
+def by_definition(query, sees, drawn, scale):
+    """Query [T, H, K] where query t belongs to request `sees[t][0]` and sees its positions `sees[t][1]`."""
+    heads, groups = query.shape[1], drawn["k_cache"].shape[1]
+    out = torch.empty(query.shape[0], heads, drawn["v_cache"].shape[2], dtype=torch.float64)
+    for token, (request, positions) in enumerate(sees):
+        slots = drawn["req_to_token"][drawn["req_pool_indices"][request]][positions].long()
+        for head in range(heads):
+            group = head * groups // heads
+            keys, values = drawn["k_cache"][slots, group], drawn["v_cache"][slots, group]
+            out[token, head] = attend(query[token, head], keys, values, scale)
+    return out.float()
+
+
+def extend(query, drawn, lens, *, mask=None, causal=True, max_len=None, **options):
+    output = torch.empty(query.shape[0], query.shape[1], drawn["v_cache"].shape[2])
+    starts = torch.tensor([0, *lens[:-1]]).cumsum(0)
+    settings = {
+        "k_scale": 1.0, "v_scale": 1.0, "sm_scale": 0.3, "logit_cap": 0.0, "is_cross_attn": False,
+        "sliding_window_size": 0, "encoder_lens": None, "sinks": None,
+    } | options  # fmt: skip
+    extend_attention_cpu(
+        query, None, None, output, **drawn, **settings, extend_seq_lens=torch.tensor(lens, dtype=torch.int32),
+        extend_start_loc=starts.int(), max_len_extend=max(lens), tree_mask=mask, is_causal=causal,
+    )  # fmt: skip
+    return output
+
+
+def decode(query, drawn, key=None, value=None, loc=None, **options):
+    output = torch.empty(query.shape[0], query.shape[1], drawn["v_cache"].shape[2])
+    settings = {
+        "k_scale": 1.0, "v_scale": 1.0, "sm_scale": 0.3, "logit_cap": 0.0, "is_cross_attn": False,
+        "sliding_window_size": 0, "encoder_lens": None, "sinks": None,
+    } | options  # fmt: skip
+    decode_attention_cpu(
+        query, output=output, key=key, value=value, loc=torch.empty(0, dtype=torch.long) if loc is None else loc,
+        attn_logits=torch.empty(0), **drawn, **settings,
+    )  # fmt: skip
+    return output
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_decoding_attends_to_the_whole_sequence(batch):
+    drawn = batch.draw(seed=1)
+    query = torch.randn(len(batch.lens), batch.heads, batch.key_dim)
+    sees = [(request, range(length)) for request, length in enumerate(batch.lens)]
+    torch.testing.assert_close(decode(query, drawn), by_definition(query, sees, drawn, 0.3))
+
+
+def test_decoding_stores_the_new_token_first():
+    batch = BATCHES[2]
+    drawn = batch.draw(seed=2)
+    tokens = len(batch.lens)
+    query = torch.randn(tokens, batch.heads, batch.key_dim)
+    last = [
+        int(drawn["req_to_token"][row, n - 1])
+        for row, n in zip(drawn["req_pool_indices"], batch.lens, strict=True)
+    ]  # fmt: skip
+    drawn["k_cache"][last], drawn["v_cache"][last] = float("nan"), float("nan")
+    key, value = torch.randn(tokens, batch.groups * 8), torch.randn(tokens, batch.groups, 8)
+    got = decode(query, drawn, key, value, torch.tensor(last))
+    assert torch.equal(drawn["k_cache"][last].flatten(), key.flatten())
+    assert torch.equal(drawn["v_cache"][last], value)
+    sees = [(request, range(length)) for request, length in enumerate(batch.lens)]
+    torch.testing.assert_close(got, by_definition(query, sees, drawn, 0.3))
+
+
+@pytest.mark.parametrize("batch", BATCHES[1:])
+@pytest.mark.parametrize("nodes", [1, 2, 7])
+def test_a_tree_sees_its_prefix_and_its_marked_nodes(batch, nodes):
+    drawn = batch.draw(seed=3)
+    mask = torch.rand(len(batch.lens), nodes, nodes) < 0.4
+    mask |= torch.eye(nodes, dtype=torch.bool)
+    query = torch.randn(len(batch.lens) * nodes, batch.heads, batch.key_dim)
+    sees = []
+    for request, length in enumerate(batch.lens):
+        for node in range(nodes):
+            marked = [length - nodes + other for other in range(nodes) if mask[request, node, other]]
+            sees.append((request, [*range(length - nodes), *marked]))
+    got = extend(query, drawn, [nodes] * len(batch.lens), mask=mask.flatten())
+    torch.testing.assert_close(got, by_definition(query, sees, drawn, 0.3))
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("uniform", [True, False], ids=["one extension", "drawn extensions"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_an_extension_sees_its_sequence(batch, uniform, causal):
+    drawn = batch.draw(seed=4)
+    generator = torch.Generator().manual_seed(5)
+    lens = [min(batch.lens)] * len(batch.lens)
+    if not uniform:
+        lens = [int(torch.randint(1, n + 1, (), generator=generator)) for n in batch.lens]
+    query = torch.randn(sum(lens), batch.heads, batch.key_dim)
+    sees = []
+    for request, (n, total) in enumerate(zip(lens, batch.lens, strict=True)):
+        sees += [(request, range(total - n + i + 1 if causal else total)) for i in range(n)]
+    got = extend(query, drawn, lens, causal=causal)
+    torch.testing.assert_close(got, by_definition(query, sees, drawn, 0.3))
+
+
+def test_a_chain_of_one_token_equals_decoding():
+    """Plain decoding and verification of the same token may not differ, or greedy outputs could."""
+    batch = BATCHES[2]
+    drawn = batch.draw(seed=6)
+    query = torch.randn(len(batch.lens), batch.heads, batch.key_dim)
+    chain = torch.ones(len(batch.lens), dtype=torch.bool)
+    assert torch.equal(decode(query, drawn), extend(query, drawn, [1] * len(batch.lens), mask=chain))
+
+
+def test_narrow_types_are_computed_in_float32():
+    batch = BATCHES[2]
+    drawn = batch.draw(seed=7)
+    narrow = {name: x.bfloat16() if name.endswith("cache") else x for name, x in drawn.items()}
+    wide = {name: x.float() if name.endswith("cache") else x for name, x in narrow.items()}
+    query = torch.randn(len(batch.lens), batch.heads, batch.key_dim).bfloat16()
+    assert torch.equal(decode(query, narrow), decode(query.float(), wide))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("logit_cap", 30.0), ("is_cross_attn", True), ("sliding_window_size", 8), ("sinks", torch.zeros(4)),
+        ("encoder_lens", torch.ones(1)), ("k_scale", 0.5), ("v_scale", 2.0),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("op", [decode, lambda query, drawn, **options: extend(query, drawn, [1], **options)])
+def test_what_is_not_computed_is_refused(op, option, value):
+    drawn = BATCHES[1].draw(seed=8)
+    with pytest.raises(UnsupportedError, match="asks for"):
+        op(torch.randn(1, 4, 8), drawn, **{option: value})
+
+
+@pytest.mark.parametrize(("lens", "cells"), [([2, 2], 7), ([2, 3], 13)])
+def test_a_mask_of_another_size_is_refused(lens, cells):
+    drawn = BATCHES[3].draw(seed=9)
+    with pytest.raises(ValueError, match="D x D"):
+        extend(torch.randn(sum(lens), 8, 8), drawn, lens, mask=torch.ones(cells, dtype=torch.bool))
+
+
+def test_an_idle_batch_does_nothing():
+    drawn = BATCHES[1].draw(seed=10)
+    empty = {**drawn, "req_pool_indices": torch.empty(0, dtype=torch.long), "seq_lens": torch.empty(0).long()}
+    assert decode(torch.empty(0, 4, 8), empty).shape == (0, 4, 8)

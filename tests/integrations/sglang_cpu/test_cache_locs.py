@@ -1,0 +1,82 @@
+"""Slot bookkeeping against its definition: one Python loop over requests and positions each."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install torch")
+
+from agentspec.integrations.sglang_cpu import cache_locs  # noqa: E402
+
+WIDTH = 24
+
+
+@pytest.fixture(params=range(4))
+def drawn(request):
+    generator = torch.Generator().manual_seed(request.param)
+    batch = 1 + request.param
+    start = torch.randint(0, 12, (batch,), generator=generator)
+    return {
+        "table": torch.randint(0, 999, (6, WIDTH), generator=generator, dtype=torch.int32),
+        "rows": torch.randperm(6, generator=generator)[:batch],
+        "start": start,
+        "end": start + torch.randint(0, 8, (batch,), generator=generator),
+    }
+
+
+def windows(drawn):
+    for row, start, end in zip(drawn["rows"].tolist(), drawn["start"].tolist(), drawn["end"].tolist(), strict=True):
+        yield from ((row, column) for column in range(start, end))
+
+
+def test_extend_locs_reads_the_windows_one_after_the_other(drawn):
+    expected = [int(drawn["table"][cell]) for cell in windows(drawn)]
+    out = torch.full((50,), -7)
+    cache_locs.assign_extend_cache_locs_cpu(drawn["rows"], drawn["table"], drawn["start"], drawn["end"], out, WIDTH)
+    assert out.tolist() == expected + [-7] * (50 - len(expected))
+
+
+def test_req_to_token_writes_the_windows_and_nothing_else(drawn):
+    slots = torch.randint(1000, 2000, (60,))
+    expected = drawn["table"].clone()
+    for cell, slot in zip(windows(drawn), slots.tolist(), strict=False):
+        expected[cell] = slot
+    cache_locs.assign_req_to_token_pool_cpu(drawn["rows"], drawn["table"], drawn["start"], drawn["end"], slots, WIDTH)
+    assert torch.equal(drawn["table"], expected)
+
+
+@pytest.mark.parametrize(("topk", "steps"), [(1, 1), (2, 3), (4, 2)])
+def test_draft_locs_follow_the_sequence(drawn, topk, steps):
+    out = torch.empty(len(drawn["rows"]) * topk * steps, dtype=torch.long)
+    cache_locs.assign_draft_cache_locs_contiguous_cpu(
+        drawn["rows"], drawn["table"], drawn["start"], out, WIDTH, topk, steps
+    )
+    expected = [
+        int(drawn["table"][row, start + i])
+        for row, start in zip(drawn["rows"].tolist(), drawn["start"].tolist(), strict=True)
+        for i in range(topk * steps)
+    ]
+    assert out.tolist() == expected
+
+
+@pytest.mark.parametrize(("start", "end"), [([3], [2]), ([-1], [2]), ([20], [WIDTH + 1])])
+def test_windows_outside_of_the_table_are_refused(start, end):
+    with pytest.raises(ValueError, match="in order within"):
+        cache_locs.assign_extend_cache_locs_cpu(
+            torch.tensor([0]), torch.zeros(1, WIDTH).int(), torch.tensor(start), torch.tensor(end), torch.zeros(9), WIDTH
+        )
+
+
+def test_the_bonus_token_is_the_last_accepted_one():
+    accepted = torch.tensor([[5, 6, 7], [8, -1, -1], [9, 10, -1]], dtype=torch.int32)
+    bonus = torch.zeros(3, dtype=torch.int32)
+    cache_locs.fill_bonus_tokens_cpu(accepted, torch.tensor([3, 1, 2], dtype=torch.int32), bonus, 3)
+    assert bonus.tolist() == [7, 8, 10]
+
+
+def test_accepted_slots_move_to_the_front():
+    index = torch.tensor([[0, 2, -1], [3, -1, -1], [6, 7, 8]], dtype=torch.int32)
+    slots = torch.arange(100, 109)
+    out = torch.zeros(9, dtype=torch.long)
+    cache_locs.fill_accept_out_cache_loc_cpu(index, slots, out)
+    assert out.tolist() == [100, 102, 103, 106, 107, 108, 0, 0, 0]
