@@ -15,7 +15,9 @@ CACHE := .cache
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # What the compiled engine is made from.
-NATIVE := $(wildcard agentspec/native/*.cc agentspec/native/*.h) agentspec/native/CMakeLists.txt pyproject.toml
+NATIVE := $(wildcard agentspec/native/*.cc agentspec/native/*.h) agentspec/native/CMakeLists.txt pyproject.toml# The editable install learns the packages when it is made.
+PACKAGES := $(wildcard */__init__.py */*/__init__.py)
+
 OLD_SGLANG := 0.5.17
 
 .PHONY: demo test setup links lint types native-test model clean help
@@ -51,7 +53,7 @@ $(VENV)/.dependencies: $(VENV)/.python pyproject.toml
 	@$(PIP) install --no-deps $(SGLANG) $(TORCHVISION)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.dependencies $(NATIVE)
+$(VENV)/.installed: $(VENV)/.dependencies $(NATIVE) $(PACKAGES)
 	@echo "[4/4] building agentspec"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps -e .
 	@touch $@

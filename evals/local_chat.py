@@ -45,7 +45,7 @@ class LocalChat:
             batch, self._pending = self._pending[: self._max_batch], self._pending[self._max_batch :]
             try:
                 completions = await asyncio.to_thread(self._generate, batch)
-            except Exception as error:  # The contract of a chat model: failures are answers.
+            except Exception as error:  # noqa: BLE001 - the contract of a chat model: failures are answers.
                 completions = [Completion(error=f"{type(error).__name__}: {error}")] * len(batch)
             for (_, _, future), completion in zip(batch, completions, strict=True):
                 if not future.done():

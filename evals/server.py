@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from agentspec.errors import ServerError
 from agentspec.integrations.sglang.serve import launch_command
@@ -58,7 +58,7 @@ class Server:
         self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         started = time.monotonic()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -114,8 +114,11 @@ class Server:
         found = states[0].get("agentspec") if states else None
         return found if isinstance(found, dict) else None
 
+    def log_text(self) -> str:
+        return self._log.read_text(errors="replace")
+
     def log_tail(self, lines: int = 25) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(self.log_text().splitlines()[-lines:])
 
     def _wait(self, started: float) -> None:
         while True:

@@ -12,7 +12,10 @@ from agentspec.errors import AgentspecError
 
 # name -> (module that holds `add_arguments(parser)` and `run(args, rest) -> exit status`, help line)
 COMMANDS = {
-    "serve": ("agentspec.integrations.sglang.serve", "start an SGLang server with agentspec on whatever device there is"),
+    "serve": (
+        "agentspec.integrations.sglang.serve",
+        "start an SGLang server with agentspec on whatever device there is",
+    ),
     "demo": ("agentspec.evals.demo", "plain SGLang, NGRAM and agentspec on the same text-to-SQL work"),
 }
 
@@ -25,9 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = next((word for word in argv if not word.startswith("-")), None)
     for name, (module, help_line) in COMMANDS.items():
-        command = commands.add_parser(name, help=help_line, description=help_line)
+        subparser = commands.add_parser(name, help=help_line, description=help_line)
         if name == chosen:
-            importlib.import_module(module).add_arguments(command)
+            importlib.import_module(module).add_arguments(subparser)
     args, rest = parser.parse_known_args(argv)
     command = importlib.import_module(COMMANDS[args.command][0])
     try:

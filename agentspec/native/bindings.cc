@@ -1,5 +1,6 @@
-// The Python module agentspec._core. Arguments are strict: 1-D contiguous int32 arrays on the CPU, never converted.
-// Every call gives the interpreter's lock back before it takes the engine's, so the two are never waited for together.
+// The Python module agentspec._core. Arguments are strict: 1-D contiguous int32 arrays on the CPU, never
+// converted. Every call gives the interpreter's lock back before it takes the engine's, so the two are never
+// waited for together.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -87,8 +88,8 @@ nb::tuple stats(const agentspec::Engine& engine) {
     const nb::gil_scoped_release release;
     s = engine.stats();
   }
-  return nb::make_tuple(s.open_requests, s.request_bytes, s.global.bytes, s.global.namespaces, s.global.outputs,
-                        s.global.output_tokens, s.global.evicted_outputs);
+  return nb::make_tuple(s.open_requests, s.request_bytes, s.global.bytes, s.global.namespaces,
+                        s.global.outputs, s.global.output_tokens, s.global.evicted_outputs);
 }
 
 // Raises the class of agentspec.errors that has the same name as the native one.
@@ -146,7 +147,8 @@ NB_MODULE(_core, m) {
           },
           "request_id"_a, "tokens"_a.noconvert(), release)
       .def("draft", &draft, "request_ids"_a, "max_tokens"_a.noconvert().none())
-      .def("close", &agentspec::Engine::close, "request_id"_a, "keep"_a, "num_output_tokens"_a.none(), release)
+      .def("close", &agentspec::Engine::close, "request_id"_a, "keep"_a, "num_output_tokens"_a.none(),
+           release)
       .def("num_tokens", &agentspec::Engine::num_tokens, "request_id"_a, release)
       .def("is_open", &agentspec::Engine::is_open, "request_id"_a, release)
       .def("clear", &agentspec::Engine::clear, release)

@@ -63,7 +63,8 @@ void Drafter::Patterns::gather() {
   if (length_ <= 0) return;
   for (std::size_t i = 0; i < ends_.size(); ++i) {
     if (ends_[i].length < length_) continue;
-    while (automata_[i]->link_length(ends_[i].state) >= length_) ends_[i].state = automata_[i]->link(ends_[i].state);
+    while (automata_[i]->link_length(ends_[i].state) >= length_)
+      ends_[i].state = automata_[i]->link(ends_[i].state);
     places_.push_back({static_cast<std::int32_t>(i), ends_[i].state});
   }
 }
@@ -119,7 +120,8 @@ void Drafter::grow(const Patterns& patterns, Source source, std::int32_t max_nod
     const auto size = static_cast<std::int32_t>(current_.nodes.size());
     if (size == max_nodes) break;
     if (limits_.chain) heap_.clear();
-    expand(patterns.automata(), size, added.estimate, added.first_place, added.num_places, index(max_nodes - size));
+    expand(patterns.automata(), size, added.estimate, added.first_place, added.num_places,
+           index(max_nodes - size));
   }
   if (score <= best_.score) return;
   current_.score = score;
@@ -156,13 +158,15 @@ void Drafter::expand(std::span<SuffixAutomaton* const> automata, std::int32_t no
       return left > 0 && static_cast<double>(left) >= needed;
     });
   } else {
-    // A child with a certain share of all occurrences has that share of the occurrences in one place at least.
+    // A child with a certain share of all occurrences has that share of the occurrences in one place at
+    // least.
     tokens_.clear();
     for (std::size_t i = first; i < first + count; ++i) {
       SuffixAutomaton& automaton = *automata[index(places_[i].automaton)];
       std::int64_t left = automaton.continuations(places_[i].state);
       if (left == 0) continue;
-      const double needed_here = needed * (static_cast<double>(left) / static_cast<double>(total)) * (1.0 - kSlack);
+      const double needed_here =
+          needed * (static_cast<double>(left) / static_cast<double>(total)) * (1.0 - kSlack);
       automaton.visit_likely_edges(places_[i].state, needed_here, [&](Token token, StateId target) {
         const std::int32_t occurrences = automaton.count(target);
         left -= occurrences;

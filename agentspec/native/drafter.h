@@ -13,10 +13,10 @@ namespace agentspec {
 enum class Source : std::uint8_t { kRoot = 0, kRequest = 1, kGlobal = 2 };
 
 struct DraftLimits {
-  std::int32_t max_pattern = 64;   // P
-  double alpha = 4.0;              // a pattern of p tokens drafts at most floor(alpha * p)
-  double min_token_prob = 0.1;     // nodes with a smaller estimate are not drafted
-  bool chain = false;              // each node has one child at most
+  std::int32_t max_pattern = 64;  // P
+  double alpha = 4.0;             // a pattern of p tokens drafts at most floor(alpha * p)
+  double min_token_prob = 0.1;    // nodes with a smaller estimate are not drafted
+  bool chain = false;             // each node has one child at most
 };
 
 // A node of a draft without its root; parents are numbered with the root as 0 and the first node as 1.
@@ -33,8 +33,8 @@ struct Draft {
   std::vector<DraftNode> nodes;  // in the order they were added, best first
 };
 
-// Where the end of a text was found in one automaton: the longest suffix of the text that occurs in it, or one of
-// at least P tokens. It lies in `state`.
+// Where the end of a text was found in one automaton: the longest suffix of the text that occurs in it, or
+// one of at least P tokens. It lies in `state`.
 struct Match {
   StateId state = kInitialState;
   std::int32_t length = 0;
@@ -42,15 +42,16 @@ struct Match {
   void advance(const SuffixAutomaton& automaton, Token token);
 };
 
-// SuffixDecoding's algorithm 1: grows one tree for each source and each length of pattern, best estimates first, and
-// returns the one with the best score. It holds scratch memory only, so each call stands for itself.
+// SuffixDecoding's algorithm 1: grows one tree for each source and each length of pattern, best estimates
+// first, and returns the one with the best score. It holds scratch memory only, so each call stands for
+// itself.
 class Drafter {
  public:
   explicit Drafter(const DraftLimits& limits);
 
-  // `request` is the automaton of the request's own text. `segments` are the global automata, oldest first, with the
-  // match of the text in each. All stay what they are; only hubs are put in order, to be searched faster. The result is
-  // valid until the next call.
+  // `request` is the automaton of the request's own text. `segments` are the global automata, oldest first,
+  // with the match of the text in each. All stay what they are; only hubs are put in order, to be searched
+  // faster. The result is valid until the next call.
   const Draft& draft(SuffixAutomaton& request, std::span<SuffixAutomaton* const> segments,
                      std::span<const Match> matches, std::int32_t max_nodes);
 
@@ -71,8 +72,8 @@ class Drafter {
     std::uint32_t num_places;
   };
 
-  // The patterns of one source from the longest to the shortest. Lengths whose places are the same share their
-  // continuations; of these only the longest counts, since it may draft the most.
+  // The patterns of one source from the longest to the shortest. Lengths whose places are the same share
+  // their continuations; of these only the longest counts, since it may draft the most.
   class Patterns {
    public:
     void start(std::span<SuffixAutomaton* const> automata, std::span<const Match> matches,
@@ -92,8 +93,8 @@ class Drafter {
   };
 
   void grow(const Patterns& patterns, Source source, std::int32_t max_nodes);
-  void expand(std::span<SuffixAutomaton* const> automata, std::int32_t node, double estimate, std::size_t first,
-              std::size_t count, std::size_t room);
+  void expand(std::span<SuffixAutomaton* const> automata, std::int32_t node, double estimate,
+              std::size_t first, std::size_t count, std::size_t room);
   [[nodiscard]] std::int32_t max_spec(std::int32_t pattern_length, std::int32_t max_nodes) const;
 
   DraftLimits limits_;

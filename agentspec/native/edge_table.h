@@ -35,7 +35,8 @@ class EdgeTable {
   };
 
   static std::uint64_t make_key(std::int32_t state, std::int32_t token) {
-    return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(state)) << 32) | static_cast<std::uint32_t>(token);
+    return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(state)) << 32) |
+           static_cast<std::uint32_t>(token);
   }
 
   // The upper bits of a product depend on all bits of the key.

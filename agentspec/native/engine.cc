@@ -33,9 +33,10 @@ Engine::Engine(const EngineConfig& config)
 void Engine::check_tokens(std::span<const Token> tokens) const {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] >= 0 && tokens[i] < config_.num_token_ids) continue;
-    throw TokenError("token ids must be in [0, " + std::to_string(config_.num_token_ids) + "), got " +
-                     std::to_string(tokens[i]) + " at index " + std::to_string(i) +
-                     "; pass the ids of the served model's tokenizer, or set EngineConfig.vocab_size to its size");
+    throw TokenError(
+        "token ids must be in [0, " + std::to_string(config_.num_token_ids) + "), got " +
+        std::to_string(tokens[i]) + " at index " + std::to_string(i) +
+        "; pass the ids of the served model's tokenizer, or set EngineConfig.vocab_size to its size");
   }
 }
 
@@ -49,8 +50,9 @@ void Engine::check_not_open(const std::string& request_id) const {
 Engine::Request& Engine::find(const std::string& request_id) const {
   const auto found = requests_.find(request_id);
   if (found == requests_.end()) {
-    throw UnknownRequestError("request " + quoted(request_id) +
-                              " is not open; open() it with its prompt first, and use it no more after close()");
+    throw UnknownRequestError(
+        "request " + quoted(request_id) +
+        " is not open; open() it with its prompt first, and use it no more after close()");
   }
   return *found->second;
 }
@@ -93,7 +95,8 @@ void Engine::match_segments(Request& request) {
     for (const auto& segment : *segments) {
       while (known != request.matches.end() && known->segment_id < segment->id) ++known;
       // Anew from the last P tokens, or on from where the last draft stopped if that is not farther back.
-      SegmentMatch found{segment->id, segment->num_outputs, text_length - std::min(text_length, max_pattern), {}};
+      SegmentMatch found{
+          segment->id, segment->num_outputs, text_length - std::min(text_length, max_pattern), {}};
       if (known != request.matches.end() && known->segment_id == segment->id &&
           known->segment_version == segment->num_outputs && known->text_length >= found.text_length) {
         found = *known;

@@ -42,9 +42,9 @@ struct DraftBatch {
   std::vector<float> scores;
 };
 
-// Indexes the texts of open requests and the outputs of finished ones, and drafts from both. Safe for threads: one
-// mutex guards everything; building and freeing a request's index happens outside of it. A call that throws has
-// changed nothing.
+// Indexes the texts of open requests and the outputs of finished ones, and drafts from both. Safe for
+// threads: one mutex guards everything; building and freeing a request's index happens outside of it. A call
+// that throws has changed nothing.
 class Engine {
  public:
   explicit Engine(const EngineConfig& config);
@@ -64,8 +64,8 @@ class Engine {
   void check_integrity() const;
 
  private:
-  // The match of a request's text in one segment. It stays true as long as the segment does not change, and then
-  // needs only the tokens that the text has grown by.
+  // The match of a request's text in one segment. It stays true as long as the segment does not change, and
+  // then needs only the tokens that the text has grown by.
   struct SegmentMatch {
     std::uint64_t segment_id = 0;
     std::uint32_t segment_version = 0;
@@ -83,8 +83,8 @@ class Engine {
     std::string name;
     std::vector<Token> text;  // the prompt, then the output
     std::size_t prompt_length = 0;
-    SuffixAutomaton automaton;           // of the text
-    std::vector<SegmentMatch> matches;   // of the namespace's segments at the last draft
+    SuffixAutomaton automaton;          // of the text
+    std::vector<SegmentMatch> matches;  // of the namespace's segments at the last draft
   };
   using Requests = std::unordered_map<std::string, std::unique_ptr<Request>>;
 

@@ -35,7 +35,8 @@ const Segments* GlobalIndex::find(std::string_view name) const {
   return found == namespaces_.end() ? nullptr : &found->second.segments;
 }
 
-// The segment that takes an output of so many tokens: the last one or, if that may outgrow its share, a new one.
+// The segment that takes an output of so many tokens: the last one or, if that may outgrow its share, a new
+// one.
 Segment& GlobalIndex::open_segment(Namespace& space, std::size_t num_tokens) {
   if (!space.segments.empty()) {
     Segment& last = *space.segments.back();
@@ -124,7 +125,8 @@ void GlobalIndex::check_integrity() const {
       const Segment& segment = *space.segments[i];
       require(i == 0 || space.segments[i - 1]->id < segment.id, "segments out of order");
       const auto aged = by_age_.find(segment.id);
-      require(aged != by_age_.end() && aged->second == &space, "a segment is missing from the order of eviction");
+      require(aged != by_age_.end() && aged->second == &space,
+              "a segment is missing from the order of eviction");
       require(segment.num_outputs > 0, "a segment without outputs");
       segment.automaton.check_integrity();
       sum.bytes += segment_bytes(segment);
@@ -134,8 +136,8 @@ void GlobalIndex::check_integrity() const {
     }
   }
   require(num_segments == by_age_.size(), "the order of eviction names a segment that is gone");
-  require(sum.bytes == stats_.bytes, "its bytes are " + std::to_string(sum.bytes) + ", counted were " +
-                                         std::to_string(stats_.bytes));
+  require(sum.bytes == stats_.bytes,
+          "its bytes are " + std::to_string(sum.bytes) + ", counted were " + std::to_string(stats_.bytes));
   require(sum.namespaces == stats_.namespaces && sum.outputs == stats_.outputs &&
               sum.output_tokens == stats_.output_tokens,
           "its outputs were miscounted");

@@ -25,8 +25,8 @@ struct Segment {
   explicit Segment(std::uint64_t segment_id, std::int32_t max_counted_length)
       : id(segment_id), automaton(max_counted_length) {}
 
-  std::uint64_t id;                 // the number of its first output in the order of all kept; never used again
-  std::uint32_t num_outputs = 0;    // rises with every change, so that it serves as a version too
+  std::uint64_t id;               // the number of its first output in the order of all kept; never used again
+  std::uint32_t num_outputs = 0;  // rises with every change, so that it serves as a version too
   SuffixAutomaton automaton;
 };
 
@@ -46,14 +46,15 @@ struct GlobalIndexStats {
 //     namespace "b"   [segment 2: outputs 2 3 7]
 //                      ^ evicted first            ^ evicted last
 //
-// Outputs are added to a namespace's last segment until it may outgrow its share of the budget. Eviction drops the
-// segment with the smallest id as a whole, so what a namespace retains is always its latest outputs.
+// Outputs are added to a namespace's last segment until it may outgrow its share of the budget. Eviction
+// drops the segment with the smallest id as a whole, so what a namespace retains is always its latest
+// outputs.
 class GlobalIndex {
  public:
   GlobalIndex(std::size_t budget_bytes, std::int32_t max_counted_length);
 
-  // Keeps an output and evicts until bytes() <= budget. An empty output is ignored; one that does not fit the whole
-  // budget is not kept and counts as evicted.
+  // Keeps an output and evicts until bytes() <= budget. An empty output is ignored; one that does not fit the
+  // whole budget is not kept and counts as evicted.
   void add(std::string_view name, std::span<const Token> output);
   void clear();
 

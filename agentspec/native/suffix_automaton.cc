@@ -11,8 +11,8 @@ namespace {
 
 // From so many edges on, a state's list is searched through the table.
 constexpr int kHubEdges = 12;
-// Continuations that are sought are rarer than one in so many only where almost all are wanted; a hub's list is put in
-// order for them, with those of half that share among the frequent ones, so that the order lasts.
+// Continuations that are sought are rarer than one in so many only where almost all are wanted; a hub's list
+// is put in order for them, with those of half that share among the frequent ones, so that the order lasts.
 constexpr std::int32_t kFrequentShare = 16;
 
 // Grows by a quarter, not by a factor of two: what is allocated stays close to what is used.
@@ -170,8 +170,8 @@ void SuffixAutomaton::copy_edges(StateId from, StateId to) {
   states_[index(to)].next_edge = first;
 }
 
-// Splits off from `target` the strings that are no longer than length(from) + 1: they now end at one more place
-// than the others. The new state takes the count, the link and the continuations that they had so far.
+// Splits off from `target` the strings that are no longer than length(from) + 1: they now end at one more
+// place than the others. The new state takes the count, the link and the continuations that they had so far.
 StateId SuffixAutomaton::split(StateId from, Token token, StateId target) {
   const StateId clone = new_state(states_[index(target)]);
   states_[index(clone)].length = length(from) + 1;
@@ -216,7 +216,8 @@ void SuffixAutomaton::append(Token token) {
     tail_ = link(tail_);
   }
 
-  // 3. Each suffix of the tail has one more occurrence, which ends here. Each step has a smaller length, so there
+  // 3. Each suffix of the tail has one more occurrence, which ends here. Each step has a smaller length, so
+  // there
   //    are at most max_counted_length_ of them.
   for (StateId s = tail_; s != kInitialState; s = link(s)) {
     State& state = states_[index(s)];
@@ -240,7 +241,8 @@ void SuffixAutomaton::check_hub(StateId state) const {
   if (state == kInitialState || link_length(state) + 1 >= max_counted_length_) return;
   bool is_rare = hub.last_frequent < 0;
   for (std::int32_t e = hub.first_edge; e >= 0; e = edges_[index(e)].next) {
-    require(!is_rare || count(edges_[index(e)].target) <= hub.max_rare_count + continuations(state) - hub.ordered_at,
+    require(!is_rare ||
+                count(edges_[index(e)].target) <= hub.max_rare_count + continuations(state) - hub.ordered_at,
             "an edge is more frequent than it may be where it stands", state);
     is_rare = is_rare || e == hub.last_frequent;
   }
@@ -265,7 +267,8 @@ void SuffixAutomaton::check_integrity() const {
       require(target > 0 && index(target) < states_.size(), "an edge names no state", s);
       require(tokens.insert(token).second, "two edges with one token", s);
       require(next(s, token) == target, "an edge is not found", s);
-      require(length(target) > state.length && link_length(target) <= state.length, "an edge skips a state", s);
+      require(length(target) > state.length && link_length(target) <= state.length, "an edge skips a state",
+              s);
       sum += count(target);
       return true;
     });
@@ -279,14 +282,18 @@ void SuffixAutomaton::check_integrity() const {
     if (s == kInitialState) {
       require(sum == num_tokens_, "the counts of the single tokens do not add up to the number of tokens", s);
     } else {
-      require(state.count >= 1 && state.last_end >= 1 && state.last_end <= num_tokens_, "it never occurred", s);
+      require(state.count >= 1 && state.last_end >= 1 && state.last_end <= num_tokens_, "it never occurred",
+              s);
       require(sum == continuations(s), "the counts of its continuations do not add up to its own", s);
     }
   }
-  require(hub_edges == table_.size(), "the table of edges holds more or fewer than the hubs have", kInitialState);
+  require(hub_edges == table_.size(), "the table of edges holds more or fewer than the hubs have",
+          kInitialState);
   require(list_edges == edges_.size(), "an edge belongs to no state", kInitialState);
-  require(tail_length_ == std::min(max_counted_length_, sequence_length_), "the tail has a wrong length", tail_);
-  require(link_length(tail_) < tail_length_ && tail_length_ <= length(tail_), "the tail is in another state", tail_);
+  require(tail_length_ == std::min(max_counted_length_, sequence_length_), "the tail has a wrong length",
+          tail_);
+  require(link_length(tail_) < tail_length_ && tail_length_ <= length(tail_), "the tail is in another state",
+          tail_);
 }
 
 }  // namespace agentspec

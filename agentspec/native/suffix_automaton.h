@@ -18,8 +18,8 @@ inline constexpr StateId kInitialState = 0;
 // A suffix automaton over one or more sequences of tokens that counts how often each string occurs.
 //
 // A state stands for all strings that end at the same set of places. They are suffixes of one another: the
-// longest has `length` tokens, the shortest length(link) + 1. So a state has one count, one last place and one
-// set of continuations for all its strings.
+// longest has `length` tokens, the shortest length(link) + 1. So a state has one count, one last place and
+// one set of continuations for all its strings.
 //
 // Strings longer than `max_counted_length` are matched but not counted: the counts of states whose shortest
 // string is longer are meaningless. This bounds the work of an append, whatever the text.
@@ -57,12 +57,14 @@ class SuffixAutomaton {
   // The same for the continuations with at least min_count occurrences, and for some others.
   template <typename Visit>
   void visit_likely_edges(StateId state, double min_count, Visit&& visit) {
-    visit_edges(state, states_[index(state)].is_hub && prepare_hub(state, min_count), std::forward<Visit>(visit));
+    visit_edges(state, states_[index(state)].is_hub && prepare_hub(state, min_count),
+                std::forward<Visit>(visit));
   }
 
   [[nodiscard]] StateId link(StateId state) const { return states_[index(state)].link; }
   [[nodiscard]] std::int32_t length(StateId state) const { return states_[index(state)].length; }
-  // Length of the longest proper suffix of the state's strings that lies in another state; -1 for the initial state.
+  // Length of the longest proper suffix of the state's strings that lies in another state; -1 for the initial
+  // state.
   [[nodiscard]] std::int32_t link_length(StateId state) const {
     return state == kInitialState ? -1 : length(link(state));
   }
@@ -104,9 +106,9 @@ class SuffixAutomaton {
     std::int32_t last_end;
     std::uint32_t num_finished : 31;  // sequences that end with the state's strings, finished ones only
     std::uint32_t is_hub : 1;
-    Token token;            // of the first edge
-    StateId target;         // of the first edge; kNoState: no edges at all
-    std::int32_t next_edge; // head of the list of further edges, or -1; a hub's index in hubs_
+    Token token;             // of the first edge
+    StateId target;          // of the first edge; kNoState: no edges at all
+    std::int32_t next_edge;  // head of the list of further edges, or -1; a hub's index in hubs_
   };
   static_assert(sizeof(State) == 32);
 
@@ -116,16 +118,16 @@ class SuffixAutomaton {
     std::int32_t next;  // in the same state's list, or -1
   };
 
-  // A state with many edges. Those of its list are in table_ too, and the frequent ones stand first in the list, so
-  // that a search for frequent continuations need not see all. Counts change after the list was put in order, but no
-  // edge's by more than continuations(state) does.
+  // A state with many edges. Those of its list are in table_ too, and the frequent ones stand first in the
+  // list, so that a search for frequent continuations need not see all. Counts change after the list was put
+  // in order, but no edge's by more than continuations(state) does.
   //
   //     first_edge -> frequent -> ... -> last_frequent -> rare -> rare -> ...
   struct Hub {
     std::int32_t first_edge;
-    std::int32_t last_frequent;     // -1: none; new edges come after it
-    std::int32_t max_rare_count;    // when the list was put in order; 0: there were no rare ones
-    std::int32_t ordered_at;        // continuations(state) then
+    std::int32_t last_frequent;   // -1: none; new edges come after it
+    std::int32_t max_rare_count;  // when the list was put in order; 0: there were no rare ones
+    std::int32_t ordered_at;      // continuations(state) then
   };
 
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
@@ -155,7 +157,6 @@ class SuffixAutomaton {
       if (!visit(edges_[index(e)].token, edges_[index(e)].target) || e == last) return;
     }
   }
-
 
   std::vector<State> states_;  // [0] is the initial state: the empty string, link kNoState
   std::vector<Edge> edges_;

@@ -8,14 +8,16 @@
 namespace agentspec {
 namespace {
 
-// Throws unless `offsets` cuts the nodes into rows, each of them a tree in topological order of at most `width` nodes.
-void check(std::span<const std::int32_t> offsets, std::size_t num_tokens, std::span<const std::int32_t> parents,
-           std::size_t width) {
+// Throws unless `offsets` cuts the nodes into rows, each of them a tree in topological order of at most
+// `width` nodes.
+void check(std::span<const std::int32_t> offsets, std::size_t num_tokens,
+           std::span<const std::int32_t> parents, std::size_t width) {
   if (offsets.empty() || offsets.front() != 0 || static_cast<std::size_t>(offsets.back()) != parents.size() ||
       num_tokens != parents.size()) {
-    throw ConfigError("offsets must begin with 0 and end with the number of nodes, which tokens and parents share; got " +
-                      std::to_string(num_tokens) + " tokens and " + std::to_string(parents.size()) +
-                      " parents; pass a batch as Engine.draft() returns it");
+    throw ConfigError(
+        "offsets must begin with 0 and end with the number of nodes, which tokens and parents share; got " +
+        std::to_string(num_tokens) + " tokens and " + std::to_string(parents.size()) +
+        " parents; pass a batch as Engine.draft() returns it");
   }
   for (std::size_t row = 0; row + 1 < offsets.size(); ++row) {
     const std::int32_t first = offsets[row];
@@ -26,8 +28,8 @@ void check(std::span<const std::int32_t> offsets, std::size_t num_tokens, std::s
                         std::to_string(end));
     }
     if (static_cast<std::size_t>(end - first) > width) {
-      throw ConfigError("width must be at least the number of nodes of each row, got " + std::to_string(width) +
-                        " while " + name + " has " + std::to_string(end - first) +
+      throw ConfigError("width must be at least the number of nodes of each row, got " +
+                        std::to_string(width) + " while " + name + " has " + std::to_string(end - first) +
                         "; draft with max_tokens = width - 1, or raise width");
     }
     for (std::int32_t node = 0; node < end - first; ++node) {

@@ -17,8 +17,8 @@ struct TreeArrays {
   std::vector<std::int32_t> num_nodes;     // [rows], without padding
 };
 
-// Padding nodes see the root and themselves and no link leads to them. Throws ConfigError if a row has more nodes than
-// `width` or is no tree in topological order.
+// Padding nodes see the root and themselves and no link leads to them. Throws ConfigError if a row has more
+// nodes than `width` or is no tree in topological order.
 TreeArrays build_tree_arrays(std::span<const std::int32_t> offsets, std::span<const std::int32_t> tokens,
                              std::span<const std::int32_t> parents, std::size_t width);
 

@@ -104,8 +104,20 @@ def corrupt(sql: str, database: Database, rng: random.Random) -> tuple[str, str]
     tables = [table.name for table in database.tables]
     columns = sorted({column.name for table in database.tables for column in table.columns} - {"id"})
     kind = rng.choice(
-        ("column", "column", "table", "join", "syntax", "syntax", "value", "value", "function", "order", "operator",
-         "condition")
+        (
+            "column",
+            "column",
+            "table",
+            "join",
+            "syntax",
+            "syntax",
+            "value",
+            "value",
+            "function",
+            "order",
+            "operator",
+            "condition",
+        )
     )
     if kind == "column":
         return _swap_word(sql, columns, rng, rng.choice(columns)), "A column does not match the question."

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+# Half precision with the longer mantissa: weights of this size are far from its range limits.
+SHIPPED_DTYPE = torch.float16
+
 
 @dataclass(frozen=True)
 class LlamaShape:
@@ -32,7 +35,7 @@ class LlamaShape:
         if self.vocab_size % 64:
             raise ValueError(f"vocab_size must be a multiple of 64, got {self.vocab_size}")
 
-    def hf_config(self, *, begin_id: int, end_id: int, pad_id: int, dtype: str) -> dict[str, object]:
+    def hf_config(self, *, begin_id: int, end_id: int, pad_id: int) -> dict[str, object]:
         """config.json of the equal LlamaForCausalLM."""
         return {
             "architectures": ["LlamaForCausalLM"],
@@ -54,7 +57,7 @@ class LlamaShape:
             "bos_token_id": begin_id,
             "eos_token_id": end_id,
             "pad_token_id": pad_id,
-            "torch_dtype": dtype,
+            "torch_dtype": str(SHIPPED_DTYPE).removeprefix("torch."),
         }
 
 
@@ -169,12 +172,19 @@ class TinyLlama(nn.Module):
         return F.cross_entropy(logits.float(), targets[wanted])
 
 
-def save_model(model: TinyLlama, config: dict[str, object], folder: Path, *, dtype: torch.dtype) -> None:
-    """Write config.json, generation_config.json and model.safetensors with weights rounded to `dtype`."""
+def rounded(model: TinyLlama) -> TinyLlama:
+    """A float32 copy with the weights rounded to the shipped dtype: the model that is served and measured."""
+    twin = TinyLlama(model.shape)
+    twin.load_state_dict({name: p.to(SHIPPED_DTYPE).float() for name, p in model.state_dict().items()})
+    return twin
+
+
+def save_model(model: TinyLlama, config: dict[str, object], folder: Path) -> None:
+    """Write config.json, generation_config.json and model.safetensors, weights rounded to the shipped dtype."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {f"model.{name}": p.detach().to(dtype).contiguous() for name, p in model.named_parameters()}
+    weights = {f"model.{name}": p.detach().to(SHIPPED_DTYPE).contiguous() for name, p in model.named_parameters()}
     save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     generation = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}

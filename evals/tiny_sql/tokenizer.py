@@ -30,6 +30,14 @@ def render(messages: Sequence[Message]) -> str:
     return f"{BEGIN}{turns}<|assistant|>"
 
 
+def special_id(tokenizer: Tokenizer, token: str) -> int:
+    """Id of a special token; KeyError if the tokenizer has no such token."""
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise KeyError(f"the tokenizer has no token {token!r}; it should be one of {SPECIAL_TOKENS}")
+    return int(found)
+
+
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     """Train a byte-level BPE; the vocabulary has `vocab_size` entries or, of a small corpus, fewer."""
     tokenizer = Tokenizer(models.BPE())
@@ -40,7 +48,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
+    trainer = trainers.BpeTrainer(  # type: ignore[no-untyped-call]
         vocab_size=vocab_size,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from agentspec.evals.tiny_sql.corpus import Sample, draw_samples
 from agentspec.evals.tiny_sql.model import LlamaShape, TinyLlama
-from agentspec.evals.tiny_sql.tokenizer import END, PAD, render, train_tokenizer
+from agentspec.evals.tiny_sql.tokenizer import END, PAD, render, special_id, train_tokenizer
 from agentspec.workflows.text_to_sql.databases import Database
 
 # Batches sorted by length within a pool of this many: little padding, still well mixed.
@@ -34,10 +34,10 @@ class TrainConfig:
     """
 
     seed: int = 0
-    steps: int = 1000
-    tokens_per_batch: int = 6144
+    steps: int = 1300
+    tokens_per_batch: int = 4096
     lr: float = 3e-3
-    matrix_lr: float = 3e-3
+    matrix_lr: float = 6e-3
     weight_decay: float = 0.01
     warmup: float = 0.03
     tokenizer_samples: int = 20_000
@@ -84,12 +84,10 @@ def to_batch(samples: Sequence[Encoded], pad_id: int) -> tuple[Tensor, Tensor]:
     return tokens, targets
 
 
-def batches(
-    samples: Iterator[Sample], tokenizer: Tokenizer, config: TrainConfig
-) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(samples: Iterator[Sample], tokenizer: Tokenizer, config: TrainConfig) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of about `tokens_per_batch` tokens, of samples of like length, in random order."""
     rng = random.Random(f"batches/{config.seed}")
-    pad_id = tokenizer.token_to_id(PAD)
+    pad_id = special_id(tokenizer, PAD)
     while True:
         pool: list[Encoded] = []
         while sum(len(sample) for sample in pool) < _POOL_BATCHES * config.tokens_per_batch:
@@ -187,7 +185,7 @@ def exact_share(
     That is what greedy decoding would write, given the right prompt.
     """
     samples = list(islice(draw_samples(databases, split="heldout", seed=config.seed), config.measured_samples))
-    pad_id = tokenizer.token_to_id(PAD)
+    pad_id = special_id(tokenizer, PAD)
     right: dict[str, list[bool]] = defaultdict(list)
     for sample in sorted(encode(tokenizer, samples), key=len):
         tokens, targets = to_batch([sample], pad_id)

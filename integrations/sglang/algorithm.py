@@ -18,6 +18,7 @@ from typing import Any
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import compat, settings
 from agentspec.integrations.sglang.refusals import refuse_unsupported
+from agentspec.integrations.sglang.request_checks import check_request
 
 # Tokens verified in a row, root included: a captured graph always pays the full width, other steps what they use.
 DEFAULT_FIXED_WIDTH = 16
@@ -53,6 +54,8 @@ def install() -> None:
     HookRegistry.register(f"{algorithm}.create_worker", _create_worker, HookType.AROUND)
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
     HookRegistry.register(f"{scheduler}.abort_request", _after_abort, HookType.AFTER)
+    manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+    HookRegistry.register(f"{manager}._validate_one_request", _before_validation, HookType.BEFORE)
     path, gets_state = compat.internal_state_hook()
     HookRegistry.register(path, _describe_into if gets_state else _describe_in_reply, HookType.AFTER)
 
@@ -105,9 +108,7 @@ def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
         wanted["speculative_num_draft_tokens"] = _default_width(args)
     backend = getattr(args, "attention_backend", None)
     paged_chain = (getattr(args, "page_size", None) or 1) > 1 and backend != "flashinfer"
-    if chosen.mode == "chain" or (
-        chosen.mode == "auto" and (paged_chain or backend in compat.CHAIN_ONLY_BACKENDS)
-    ):
+    if chosen.mode == "chain" or (chosen.mode == "auto" and (paged_chain or backend in compat.CHAIN_ONLY_BACKENDS)):
         # A breadth of one is how NGRAM tells backends that drafts are chains.
         wanted["speculative_ngram_min_bfs_breadth"] = 1
         wanted["speculative_ngram_max_bfs_breadth"] = 1
@@ -129,9 +130,14 @@ def _worker_class() -> type:
 
 
 def _create_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
-    if compat.marked_settings(server_args) is not None or compat.asked_by_name(server_args):
+    if compat.wants_agentspec(server_args):
         return _worker_class()
     return original(algorithm, server_args)
+
+
+def _before_validation(manager: Any, obj: Any, input_ids: Any) -> None:
+    if compat.wants_agentspec(manager.server_args):
+        check_request(obj, input_ids, int(manager.model_config.vocab_size))
 
 
 def _after_abort(result: Any, scheduler: Any, recv_req: Any) -> Any:

@@ -47,8 +47,13 @@ def marked_settings(server_args: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def asked_by_name(server_args: Any) -> bool:
-    """Whether the record was built with the name AGENTSPEC itself, as `sglang.Engine(...)` does."""
+def wants_agentspec(server_args: Any) -> bool:
+    """Whether the record is of a server that runs agentspec, in any process that holds it.
+
+    Either `mark` noted so, or the record was built with the name itself, as `sglang.Engine(...)` does.
+    """
+    if marked_settings(server_args) is not None:
+        return True
     raw = getattr(server_args, "_raw_input", None) or {}
     name = raw.get("speculative_algorithm") or getattr(server_args, "speculative_algorithm", None)
     return isinstance(name, str) and name.upper() == ALGORITHM
@@ -105,7 +110,7 @@ def internal_state_hook() -> tuple[str, bool]:
 @contextlib.contextmanager
 def without_ngram_corpus() -> Iterator[None]:
     """While `NGRAMWorker.__init__` runs, keeps it from building its own trie of up to gigabytes."""
-    module = importlib.import_module("sglang.srt.speculative.ngram_worker")
+    module: Any = importlib.import_module("sglang.srt.speculative.ngram_worker")
     original = module.NgramCorpus
     module.NgramCorpus = NoCorpus
     try:

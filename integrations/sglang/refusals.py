@@ -16,7 +16,10 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "speculative_use_rejection_sampling": (bool, "drafts have no probabilities to reject by; drop the flag"),
     "speculative_use_block_verification": (bool, "block verification needs a draft distribution; drop the flag"),
     "speculative_adaptive": (bool, "agentspec sets the width of each draft itself; drop --speculative-adaptive"),
-    "speculative_draft_model_path": (bool, "AGENTSPEC drafts without a model here; drop --speculative-draft-model-path"),
+    "speculative_draft_model_path": (
+        bool,
+        "AGENTSPEC drafts without a model here; drop --speculative-draft-model-path",
+    ),
     "speculative_ngram_external_corpus_path": (bool, "external corpora belong to NGRAM; drop the flag"),
     "enable_multi_layer_eagle": (bool, "drop --enable-multi-layer-eagle"),
     "enable_pdmux": (bool, "drop --enable-pdmux"),

@@ -46,7 +46,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.mode not in ("auto", "tree", "chain"):
-            raise ConfigError(f"mode must be auto, tree or chain, got {self.mode!r}; set {FLAG_PREFIX}mode to one of them")
+            raise ConfigError(
+                f"mode must be auto, tree or chain, got {self.mode!r}; set {FLAG_PREFIX}mode to one of them"
+            )
         for name in ("max_pattern", "budget_mb", "breaker_failures"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -135,7 +137,9 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Setting
             values[name] = FIELDS[name].metadata["parse"](text)
         except ValueError:
             kind = FIELDS[name].metadata["parse"].__name__
-            raise ConfigError(f"{variable} must be of type {kind}, got {text!r}: {FIELDS[name].metadata['help']}") from None
+            raise ConfigError(
+                f"{variable} must be of type {kind}, got {text!r}: {FIELDS[name].metadata['help']}"
+            ) from None
     values.update({name: value for name, value in flags.items() if name != CONFIG_FLAG})
     return Settings(**values)
 

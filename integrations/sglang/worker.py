@@ -131,11 +131,10 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         if decoding:
             result.cap_lens = torch.from_numpy(self._pending[-1].num_drafted)
             self._widen(result.next_draft_input, width)
-        elif batch.forward_mode.is_extend():
+        elif self._drafts_here and batch.forward_mode.is_extend():
             # After the launch: on a GPU the prompt's index is built while the prefill runs.
-            if self._drafts_here:
-                for request in batch.reqs:
-                    self._guarded(self._book.admit, request)
+            for request in batch.reqs:
+                self._guarded(self._book.admit, request)
         return result
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
@@ -192,11 +191,11 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         rows = batch.spec_info.accept_tokens.reshape(len(batch.reqs), -1).tolist()
         return [row[:length] for row, length in zip(rows, accept_lens, strict=True)]
 
-    def _draft(
-        self, batch: Any, seq_lens: NDArray[np.int64], tails: list[Sequence[int]]
-    ) -> tuple[TreeArrays, _Step]:
+    def _draft(self, batch: Any, seq_lens: NDArray[np.int64], tails: list[Sequence[int]]) -> tuple[TreeArrays, _Step]:
         started = time.perf_counter()
-        roots = np.array([_last_token(request, tail) for request, tail in zip(batch.reqs, tails, strict=True)], np.int32)
+        roots = np.array(
+            [_last_token(request, tail) for request, tail in zip(batch.reqs, tails, strict=True)], np.int32
+        )
         drafts = _roots_only(roots)
         if self._drafts_here and self._breaker.allow():
             try:

@@ -33,6 +33,9 @@ _DEFAULTS = {
     # SGLang compiles a few small functions of its model drafters: ten to thirty seconds in the first decoding step of a
     # machine, for nothing that a CPU would notice.
     "TORCH_COMPILE_DISABLE": "1",
+    # OpenMP threads that spin while they wait make a step ten times as long where anything else wants the cores, and a
+    # small model makes them wait often. (One thread is fastest for models of a few million parameters: OMP_NUM_THREADS.)
+    "OMP_WAIT_POLICY": "PASSIVE",
 }
 
 

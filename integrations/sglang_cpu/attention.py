@@ -16,6 +16,7 @@ from torch import Tensor
 
 from agentspec.errors import UnsupportedError
 
+
 def decode_attention_cpu(
     query: Tensor,
     k_cache: Tensor,

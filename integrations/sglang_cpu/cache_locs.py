@@ -63,9 +63,7 @@ def assign_draft_cache_locs_contiguous_cpu(
     assign_extend_cache_locs_cpu(req_pool_indices, req_to_token, seq_lens, end, out_cache_loc, pool_len)
 
 
-def fill_bonus_tokens_cpu(
-    accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int
-) -> None:
+def fill_bonus_tokens_cpu(accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int) -> None:
     """Write the last accepted token of each request to `bonus_tokens` [B], in place.
 
     `accept_tokens` holds `accept_stride` tokens a request, of which the first `accept_lens[b]` >= 1 are accepted.

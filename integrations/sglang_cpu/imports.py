@@ -10,6 +10,7 @@ anything else is known to be importable.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 KERNELS = Path(__file__).resolve().parent / "sgl_kernel"
 _BACKEND = "agentspec.integrations.sglang_cpu.backend"
@@ -43,9 +44,7 @@ class ReferenceFinder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname == "sgl_kernel":
-            return spec_from_file_location(
-                fullname, KERNELS / "__init__.py", submodule_search_locations=[str(KERNELS)]
-            )
+            return spec_from_file_location(fullname, KERNELS / "__init__.py", submodule_search_locations=[str(KERNELS)])
         if fullname not in _STEPS:
             return None
         for finder in sys.meta_path:
@@ -88,29 +87,22 @@ def _define_torchvision_ops(spec: ModuleSpec) -> None:
     torchvision on PyPI links against CUDA libraries; without them its ops are missing and the import fails. SGLang
     needs the import alone: no text model calls these ops.
     """
-    import torch
-
-    for folder in spec.submodule_search_locations or []:
-        for library in sorted([*Path(folder).glob("_C*.so"), *Path(folder).glob("_C*.pyd")]):
-            try:
-                torch.ops.load_library(str(library))
-            except OSError:
-                continue
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
-            _torchvision_library().define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
-def _torchvision_library() -> Any:
-    import torch
-
-    # A library object takes its definitions with it when it is collected.
     global _torchvision
-    if _torchvision is None:
-        _torchvision = torch.library.Library("torchvision", "FRAGMENT")
-    return _torchvision
+    import torch
+
+    ops, library = cast(Any, torch.ops), cast(Any, torch.library)
+    for folder in spec.submodule_search_locations or []:
+        for binary in sorted([*Path(folder).glob("_C*.so"), *Path(folder).glob("_C*.pyd")]):
+            with contextlib.suppress(OSError):
+                ops.load_library(str(binary))
+    missing = [name for name in ("nms", "qnms") if not hasattr(ops.torchvision, name)]
+    if missing:
+        _torchvision = library.Library("torchvision", "FRAGMENT")
+    for name in missing:
+        _torchvision.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
+# Definitions last as long as the object that made them.
 _torchvision: Any = None
 
 

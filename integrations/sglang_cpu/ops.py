@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from agentspec.errors import UnsupportedError
@@ -46,14 +48,15 @@ _OPS = {
 }
 
 # Definitions last as long as the object that made them.
-_library: torch.library.Library | None = None
+_library: Any = None
 
 
 def register_ops() -> None:
     """Define the ops, once a process."""
     global _library
     if _library is None:
-        _library = torch.library.Library("sgl_kernel", "FRAGMENT")
+        library: Any = torch.library
+        _library = library.Library("sgl_kernel", "FRAGMENT")
         for function, signature in _OPS.items():
             _library.define(function.__name__ + signature)
             _library.impl(function.__name__, function, "CompositeExplicitAutograd")

@@ -38,11 +38,15 @@ class ChatModel(Protocol):
 
 
 class OpenAIChat:
-    """Chat completions of an OpenAI-compatible server, at temperature 0."""
+    """Chat completions of an OpenAI-compatible server, at temperature 0.
 
-    def __init__(self, client: AsyncOpenAI, model: str) -> None:
+    `extra_body` is added to every request: what a server understands beyond the OpenAI API.
+    """
+
+    def __init__(self, client: AsyncOpenAI, model: str, extra_body: dict[str, Any] | None = None) -> None:
         self._client = client
         self._model = model
+        self._extra_body = extra_body
 
     async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
         """Answer the messages; any error of the API, timeouts included, is returned."""
@@ -55,6 +59,7 @@ class OpenAIChat:
                 messages=list(messages),  # type: ignore[arg-type]
                 temperature=0.0,
                 max_tokens=max_tokens,
+                extra_body=self._extra_body,
             )
         except OpenAIError as error:
             return Completion(error=f"{type(error).__name__}: {error}", seconds=time.perf_counter() - start)
@@ -67,7 +72,7 @@ class OpenAIChat:
             text=choice.message.content or "",
             prompt_tokens=usage.prompt_tokens if usage else 0,
             completion_tokens=usage.completion_tokens if usage else 0,
-            finish_reason=choice.finish_reason or "",
+            finish_reason=choice.finish_reason,
             seconds=seconds,
             extra=extra,
         )

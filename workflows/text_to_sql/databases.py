@@ -97,9 +97,7 @@ class Database:
 
     def references(self) -> list[tuple[Table, Column, Table]]:
         """Every foreign key as (child, ref column, parent)."""
-        return [
-            (child, column, self.table(column.refers)) for child in self.tables for column in child.of_kind("ref")
-        ]
+        return [(child, column, self.table(column.refers)) for child in self.tables for column in child.of_kind("ref")]
 
     def schema_text(self, only: frozenset[str] = frozenset()) -> str:
         """One line a table, `orders: id, customer_id = customers.id, total`; only the named tables if any are named."""
@@ -127,9 +125,7 @@ def rows_of(database: Database, *, seed: int = 0) -> Iterator[tuple[Table, list[
         )
 
 
-def _value(
-    column: Column, row: int, rng: random.Random, labels: dict[str, list[str]], counts: dict[str, int]
-) -> Value:
+def _value(column: Column, row: int, rng: random.Random, labels: dict[str, list[str]], counts: dict[str, int]) -> Value:
     if column.kind == "key":
         return row
     if column.kind == "label":

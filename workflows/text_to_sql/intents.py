@@ -85,8 +85,11 @@ def distinct_values(d: Drawer) -> Asked | None:
         text = d.pick("How many different {} values do {} have", "Count the distinct {} values of {}")
         select: tuple[str, ...] = (f"COUNT(DISTINCT {_full(table, column)})",)
         return text.format(column.phrase, table.plural + words), Query(table.name, select, where=where)
-    text = d.pick("List the different {} values of {}", "What distinct {} values do {} have", "Which unique {} values "
-                  "occur among {}")
+    text = d.pick(
+        "List the different {} values of {}",
+        "What distinct {} values do {} have",
+        "Which unique {} values occur among {}",
+    )
     return text.format(column.phrase, table.plural + words), Query(
         table.name, (_full(table, column),), where=where, distinct=True
     )
@@ -105,15 +108,23 @@ def top_rows(d: Drawer) -> Asked | None:
     limit = 1 if d.chance(0.4) else d.rng.randint(2, 9)
     name = table.identity.phrase
     if limit == 1:
-        form = d.pick("Which of the {t}{w} has the {b} {s}? Give its {n}", "What is the {n} of the {o} with the {b} {s} "
-                      "among {t}{w}")
+        form = d.pick(
+            "Which of the {t}{w} has the {b} {s}? Give its {n}",
+            "What is the {n} of the {o} with the {b} {s} among {t}{w}",
+        )
     else:
-        form = d.pick("Show the {n} of the {l} {t} with the {b} {s} among {t}{w}", "Which {l} of the {t}{w} have the "
-                      "{b} {s}? Give their {n}")
+        form = d.pick(
+            "Show the {n} of the {l} {t} with the {b} {s} among {t}{w}",
+            "Which {l} of the {t}{w} have the {b} {s}? Give their {n}",
+        )
     text = form.format(t=table.plural, o=table.singular, w=words, b=best, s=sort.phrase, n=name, l=limit)
     return text, Query(
-        table.name, (_full(table, table.identity),), where=tuple(filters), connector=connector,
-        order=_full(table, sort) + (" DESC" if descending else ""), limit=limit,
+        table.name,
+        (_full(table, table.identity),),
+        where=tuple(filters),
+        connector=connector,
+        order=_full(table, sort) + (" DESC" if descending else ""),
+        limit=limit,
     )
 
 
@@ -127,20 +138,26 @@ def group_rows(d: Drawer) -> Asked | None:
     drawn = _aggregate(d, table) if d.chance(0.55) else None
     if drawn is None:
         expression = "COUNT(*)"
-        form = d.pick("How many {t} are there for each {c}", "Count the {t} per {c}", "Show each {c} with its number "
-                      "of {t}")
+        form = d.pick(
+            "How many {t} are there for each {c}", "Count the {t} per {c}", "Show each {c} with its number of {t}"
+        )
     else:
         expression = drawn[0]
-        form = d.pick("What is the {a} of {t} for each {c}", "Show the {a} of {t} per {c}", "For each {c}, give the {a} "
-                      "of {t}")
+        form = d.pick(
+            "What is the {a} of {t} for each {c}", "Show the {a} of {t} per {c}", "For each {c}, give the {a} of {t}"
+        )
     text = form.format(t=table.plural + words, c=column.phrase, a=drawn[1] if drawn else "")
     order = ""
     if d.chance(0.25):
         order = f"{expression} DESC"
         text += ", largest first"
     return text, Query(
-        table.name, (_full(table, column), expression), where=tuple(filters), connector=connector,
-        group=_full(table, column), order=order,
+        table.name,
+        (_full(table, column), expression),
+        where=tuple(filters),
+        connector=connector,
+        group=_full(table, column),
+        order=order,
     )
 
 
@@ -159,13 +176,13 @@ def group_having(d: Drawer) -> Asked | None:
         having = f"COUNT(*) {op} {bound}"
     else:
         bound = int((number.low + number.high) / 2 * d.rng.uniform(0.8, 1.2))
-        text = d.pick("Which {c} values have an average {n} of {o} {b} over {t}", "List every {c} whose {t} have an "
-                      "average {n} of {o} {b}")
+        text = d.pick(
+            "Which {c} values have an average {n} of {o} {b} over {t}",
+            "List every {c} whose {t} have an average {n} of {o} {b}",
+        )
         having = f"AVG({_full(table, number)}) {op} {bound}"
     text = text.format(c=column.phrase, o=comparing, b=bound, t=table.plural + words, n=number.phrase)
-    return text, Query(
-        table.name, (_full(table, column),), where=where, group=_full(table, column), having=having
-    )
+    return text, Query(table.name, (_full(table, column),), where=where, group=_full(table, column), having=having)
 
 
 def _join(child: Table, ref: Column, parent: Table) -> tuple[str, str]:
@@ -226,13 +243,17 @@ def join_group(d: Drawer) -> Asked | None:
     drawn = _aggregate(d, child) if d.chance(0.4) else None
     expression = drawn[0] if drawn else "COUNT(*)"
     what = f"{drawn[1]} of" if drawn else "number of"
-    form = d.pick("For each {p} {c}, show the {w} {t}", "What is the {w} {t} for each {p} {c}", "Give the {w} {t} per "
-                  "{p} {c}")
+    form = d.pick(
+        "For each {p} {c}, show the {w} {t}", "What is the {w} {t} for each {p} {c}", "Give the {w} {t} per {p} {c}"
+    )
     children = child.plural + (f" {condition.words}" if condition else "")
     group = _full(parent, by) if by.kind == "category" else f"{parent.name}.id"
     return form.format(p=parent.singular, c=by.phrase, w=what, t=children), Query(
-        child.name, (_full(parent, by), expression), (_join(child, ref, parent),),
-        (condition.filter,) if condition else (), group=group,
+        child.name,
+        (_full(parent, by), expression),
+        (_join(child, ref, parent),),
+        (condition.filter,) if condition else (),
+        group=group,
     )
 
 
@@ -254,12 +275,19 @@ def join_rank(d: Drawer) -> Asked | None:
         if limit == 1:
             form = d.pick("Which {o} has the most {t}? Give the {n}", "What is the {n} of the {o} with the most {t}")
         else:
-            form = d.pick("Which {l} {p} have the most {t}? Give the {n}", "Show the {n} of the {l} {p} with the most "
-                          "{t}")
+            form = d.pick(
+                "Which {l} {p} have the most {t}? Give the {n}", "Show the {n} of the {l} {p} with the most {t}"
+            )
         text = form.format(o=parent.singular, p=parent.plural, l=limit, t=children, n=parent.identity.phrase)
     return text, Query(
-        child.name, (_full(parent, parent.identity),), (_join(child, ref, parent),),
-        (condition.filter,) if condition else (), group=f"{parent.name}.id", having=having, order=order, limit=limit,
+        child.name,
+        (_full(parent, parent.identity),),
+        (_join(child, ref, parent),),
+        (condition.filter,) if condition else (),
+        group=f"{parent.name}.id",
+        having=having,
+        order=order,
+        limit=limit,
     )
 
 
@@ -298,14 +326,19 @@ def bridge(d: Drawer) -> Asked | None:
     condition = d.condition(other)
     if condition is None:
         return None
-    form = d.pick("Which {w} have {t} {r} {o} {c}? Give the different {n} values", "List the distinct {n} values of {w} "
-                  "that have {t} {r} {o} {c}")
+    form = d.pick(
+        "Which {w} have {t} {r} {o} {c}? Give the different {n} values",
+        "List the distinct {n} values of {w} that have {t} {r} {o} {c}",
+    )
     text = form.format(
         w=wanted.plural, t=table.plural, r=far.relation, o=other.plural, c=condition.words, n=wanted.identity.phrase
     )
     return text, Query(
-        table.name, (_full(wanted, wanted.identity),), (_join(table, near, wanted), _join(table, far, other)),
-        (condition.filter,), distinct=True,
+        table.name,
+        (_full(wanted, wanted.identity),),
+        (_join(table, near, wanted), _join(table, far, other)),
+        (condition.filter,),
+        distinct=True,
     )
 
 
@@ -340,12 +373,16 @@ def against_average(d: Drawer) -> Asked | None:
     bound = f"(SELECT AVG({number.name}) FROM {table.name})"
     where = (Filter(_full(table, number), ">" if above else "<", bound),) + ((condition.filter,) if condition else ())
     if d.chance(0.4):
-        form = d.pick("How many {t}{w} have a {c} {s} the overall average", "Count the {t}{w} that have a {c} {s} the "
-                      "overall average")
+        form = d.pick(
+            "How many {t}{w} have a {c} {s} the overall average",
+            "Count the {t}{w} that have a {c} {s} the overall average",
+        )
         select: tuple[str, ...] = ("COUNT(*)",)
     else:
-        form = d.pick("Which {t}{w} have a {c} {s} the overall average? Give the {n}", "List the {n} of {t}{w} that have "
-                      "a {c} {s} the overall average")
+        form = d.pick(
+            "Which {t}{w} have a {c} {s} the overall average? Give the {n}",
+            "List the {n} of {t}{w} that have a {c} {s} the overall average",
+        )
         select = (_full(table, table.identity),)
     text = form.format(t=table.plural, w=words, c=number.phrase, s=side, n=table.identity.phrase)
     return text, Query(table.name, select, where=where)

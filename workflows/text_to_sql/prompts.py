@@ -61,9 +61,7 @@ def check_messages(question: str, sql: str, execution: Execution) -> list[Messag
 
 def repair_messages(database: Database, question: str, sql: str, problem: str) -> list[Message]:
     """Messages to the repairer; `problem` is the SQLite error or the checker's reason."""
-    return _messages(
-        "repair", database.schema_text(), f"question: {question}", f"sql: {sql}", f"problem: {problem}"
-    )
+    return _messages("repair", database.schema_text(), f"question: {question}", f"sql: {sql}", f"problem: {problem}")
 
 
 def shown(execution: Execution) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from agentspec.errors import UnsupportedError
 from agentspec.integrations.sglang_cpu.cache_locs import (
     assign_draft_cache_locs_contiguous_cpu,
     assign_extend_cache_locs_cpu,
@@ -15,7 +16,6 @@ from agentspec.integrations.sglang_cpu.cache_locs import (
     fill_accept_out_cache_loc_cpu,
     fill_bonus_tokens_cpu,
 )
-from agentspec.integrations.sglang_cpu.errors import MissingKernelError
 from agentspec.integrations.sglang_cpu.kv_cache import copy_all_layer_kv_cache_cpu
 from agentspec.integrations.sglang_cpu.ops import register_ops
 from agentspec.integrations.sglang_cpu.tree import (
@@ -44,5 +44,16 @@ __version__ = "0.4.10"
 register_ops()
 
 
+class MissingKernelError(UnsupportedError, NotImplementedError, AttributeError):
+    """A kernel is asked for that has no reference implementation.
+
+    An AttributeError too, so that `hasattr` and `from sgl_kernel import ...` answer as on a build without the kernel.
+    """
+
+
 def __getattr__(name: str) -> NoReturn:
-    raise MissingKernelError(name)
+    raise MissingKernelError(
+        f"sgl_kernel has no {name} on this machine: agentspec's reference kernels cover dense models with plain, NGRAM, "
+        "STANDALONE, EAGLE and EAGLE3 decoding. Serve another model or quantization, install a CPU build of sgl-kernel "
+        "(which needs AMX), or use a GPU."
+    )

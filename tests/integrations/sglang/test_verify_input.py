@@ -8,7 +8,7 @@ import pytest
 from agentspec import DraftBatch, Source, build_tree_arrays
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
-from agentspec.integrations.sglang.verify_input import verify_tensors  # noqa: E402
+from agentspec.integrations.sglang.verify_input import verify_tensors
 
 #   row 0:   7 ─┬─ 8 ── 9        row 1:   5 (its root alone)
 #               └─ 4

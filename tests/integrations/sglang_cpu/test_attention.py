@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install torch")
 
-from agentspec.errors import UnsupportedError  # noqa: E402
-from agentspec.integrations.sglang_cpu.attention import decode_attention_cpu, extend_attention_cpu  # noqa: E402
+from agentspec.errors import UnsupportedError
+from agentspec.integrations.sglang_cpu.attention import decode_attention_cpu, extend_attention_cpu
 
 SLOTS, POSITIONS = 256, 48
 

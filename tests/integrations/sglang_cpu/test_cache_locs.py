@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install torch")
 
-from agentspec.integrations.sglang_cpu import cache_locs  # noqa: E402
+from agentspec.integrations.sglang_cpu import cache_locs
 
 WIDTH = 24
 
@@ -63,7 +63,12 @@ def test_draft_locs_follow_the_sequence(drawn, topk, steps):
 def test_windows_outside_of_the_table_are_refused(start, end):
     with pytest.raises(ValueError, match="in order within"):
         cache_locs.assign_extend_cache_locs_cpu(
-            torch.tensor([0]), torch.zeros(1, WIDTH).int(), torch.tensor(start), torch.tensor(end), torch.zeros(9), WIDTH
+            torch.tensor([0]),
+            torch.zeros(1, WIDTH).int(),
+            torch.tensor(start),
+            torch.tensor(end),
+            torch.zeros(9),
+            WIDTH,
         )
 
 

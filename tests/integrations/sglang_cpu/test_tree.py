@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install torch")
 
-from agentspec.errors import UnsupportedError  # noqa: E402
-from agentspec.integrations.sglang_cpu import tree  # noqa: E402
+from agentspec.errors import UnsupportedError
+from agentspec.integrations.sglang_cpu import tree
 
 QLEN_ONLY = 1
 
@@ -49,7 +49,9 @@ class Arrays:
 
     def check(self, trees, roots):
         nodes = len(trees[0])
-        depths = [root + len(path_to_root(p, i)) - 1 for p, root in zip(trees, roots, strict=True) for i in range(nodes)]
+        depths = [
+            root + len(path_to_root(p, i)) - 1 for p, root in zip(trees, roots, strict=True) for i in range(nodes)
+        ]
         assert self.positions.tolist() == depths
         assert self.links[0].flatten().tolist() == list(range(len(trees) * nodes))
         assert self.links[1].tolist() == [links(parents)[0] for parents in trees]

@@ -1,0 +1,43 @@
+"""The shipped model: its limits, and that it loads and answers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the model needs torch; `make setup` installs it")
+pytest.importorskip("transformers", reason="the model needs transformers; `make setup` installs it")
+
+from agentspec.evals import text_to_sql
+
+FOLDER = text_to_sql.MODEL_FOLDER
+
+
+def test_size_limits() -> None:
+    from safetensors import safe_open
+
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) <= 12_000_000
+    with safe_open(FOLDER / "model.safetensors", "pt") as weights:
+        assert sum(weights.get_tensor(name).numel() for name in set(weights.keys())) <= 6_000_000
+    config = json.loads((FOLDER / "config.json").read_text())
+    assert config["num_hidden_layers"] >= 6 and config["max_position_embeddings"] >= 4096
+
+
+def test_chain_answers_heldout_questions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert text_to_sql.main(["--local", "--questions", "12", "--seed", "3"]) == 0
+    total = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("all"))
+    correct, wrong, truncated, error = (int(cell) for cell in total.split()[1:5])
+    assert correct + wrong + truncated + error == 12
+    assert correct >= 8 and error == 0
+
+
+def test_strange_request_ends() -> None:
+    import asyncio
+
+    from agentspec.evals.local_chat import LocalChat
+
+    chat = LocalChat(FOLDER)
+    completion = asyncio.run(chat.complete([{"role": "user", "content": "Why is the sky blue? \U0001f600"}], 64))
+    assert not completion.error and completion.finish_reason in ("stop", "length")
+    assert 0 < completion.completion_tokens <= 64

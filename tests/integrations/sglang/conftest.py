@@ -1,0 +1,101 @@
+"""Real SGLang servers on CPU, shared by all tests of the session.
+
+`plain` decodes token by token and is the reference. `agentspec` drafts. `faulty` drafts too, but its engine fails on
+every third call and its requests are retracted over and over: it must answer the same.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server_requests import CONTEXT_LENGTH, MODEL
+
+from agentspec.evals.server import Server
+
+# Small chunks and a small cache: prompts are prefilled in pieces, and prefixes are evicted and hit.
+ARGUMENTS = (
+    "--context-length", str(CONTEXT_LENGTH), "--chunked-prefill-size", "96", "--max-total-tokens", "8192",
+    "--max-running-requests", "8", "--grammar-backend", "xgrammar", "--random-seed", "1", "--skip-server-warmup",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    installed = importlib.util.find_spec("sglang") is not None
+    for item in items:
+        if item.get_closest_marker("sglang") and not installed:
+            if os.environ.get("CI"):
+                pytest.fail("SGLang is not installed, and CI must not skip what needs it: run `make setup`")
+            item.add_marker(pytest.mark.skip(reason="needs SGLang: run `make setup`, then `make test`"))
+
+
+def _server(folder: Path, algorithm: str, *arguments: str, **environment: str) -> Server:
+    return Server(
+        MODEL,
+        algorithm,
+        log=folder / f"{algorithm}.log",
+        arguments=(*ARGUMENTS, *arguments),
+        environment=environment,
+    )
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with _server(tmp_path_factory.mktemp("plain"), "none") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def agentspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with _server(tmp_path_factory.mktemp("agentspec"), "AGENTSPEC", "--enable-metrics") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("faulty")
+    site = _faulty_plugin(folder / "site")
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    # The launch command prepends its own folder to the PYTHONPATH of this process.
+    previous = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = path
+    try:
+        server = _server(folder, "AGENTSPEC", SGLANG_TEST_RETRACT="1", SGLANG_TEST_RETRACT_INTERVAL="7")
+    finally:
+        if previous is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = previous
+    with server:
+        yield server
+
+
+def _faulty_plugin(site: Path) -> Path:
+    """A second SGLang plugin that makes the engine fail, found through its distribution's entry point."""
+    info = site / "faulty-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[sglang.srt.plugins]\nfaulty = faulty_plugin:register\n")
+    (site / "faulty_plugin.py").write_text(
+        textwrap.dedent(
+            """
+            def register():
+                from agentspec.engine import Engine
+
+                draft, calls = Engine.draft, [0]
+
+                def sometimes(self, *args, **kwargs):
+                    calls[0] += 1
+                    if calls[0] % 3 == 0:
+                        raise MemoryError("made to fail by a test")
+                    return draft(self, *args, **kwargs)
+
+                Engine.draft = sometimes
+            """
+        )
+    )
+    return site

@@ -1,0 +1,164 @@
+"""What the plugin uses of SGLang exists, with the parameters it is called with, in every supported release.
+
+The older release is unpacked and read, never imported: it needs another torch. The newer one is the installed one.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+OLD = ROOT / ".cache" / "sglang-0.5.17"
+
+
+def releases() -> list[Path]:
+    found = importlib.util.find_spec("sglang")
+    installed = Path(found.origin).parent.parent if found and found.origin else Path("sglang is not installed")
+    return [OLD, installed]
+
+
+pytestmark = [pytest.mark.sglang, pytest.mark.parametrize("release", releases(), ids=["0.5.17", "installed"])]
+
+
+@cache
+def module(release: Path, name: str) -> ast.Module:
+    path = release / Path(*name.split("."))
+    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+        if candidate.is_file():
+            return ast.parse(candidate.read_text(encoding="utf-8"))
+    pytest.fail(f"{name} is not in {release}; `make test` unpacks the older release")
+
+
+def find(release: Path, name: str, *path: str) -> ast.ClassDef | ast.FunctionDef:
+    body: list[ast.stmt] = module(release, name).body
+    found: ast.ClassDef | ast.FunctionDef | None = None
+    for part in path:
+        found = next((n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == part), None)
+        assert found is not None, f"{name}:{'.'.join(path)} is missing"
+        body = found.body
+    assert found is not None
+    return found
+
+
+def parameters(function: ast.ClassDef | ast.FunctionDef) -> set[str]:
+    assert isinstance(function, ast.FunctionDef)
+    arguments = function.args
+    return {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+
+
+@dataclass(frozen=True)
+class Uses:
+    """A function or method of SGLang and the parameters it must have."""
+
+    name: str
+    path: tuple[str, ...]
+    parameters: frozenset[str] = frozenset()
+
+
+NGRAM = "sglang.srt.speculative.ngram_worker"
+USED = [
+    Uses("sglang.srt.plugins.hook_registry", ("HookRegistry", "register"), frozenset({"target", "hook", "hook_type"})),
+    Uses(
+        "sglang.srt.speculative.spec_info",
+        ("SpeculativeAlgorithm", "register"),
+        frozenset({"name", "supports_overlap", "validate_server_args", "spec_class"}),
+    ),
+    Uses("sglang.srt.speculative.spec_info", ("SpeculativeAlgorithm", "create_worker"), frozenset({"server_args"})),
+    Uses(
+        "sglang.srt.speculative.spec_info", ("SpeculativeAlgorithm", "handle_server_args"), frozenset({"server_args"})
+    ),
+    Uses("sglang.srt.speculative.spec_registry", ("CustomSpecAlgo", "handle_server_args"), frozenset({"server_args"})),
+    Uses("sglang.srt.server_args", ("ServerArgs", "add_cli_args"), frozenset({"parser"})),
+    Uses("sglang.srt.server_args", ("ServerArgs", "from_cli_args"), frozenset({"args"})),
+    Uses("sglang.srt.managers.scheduler", ("Scheduler", "abort_request"), frozenset({"recv_req"})),
+    Uses(NGRAM, ("NGRAMWorker", "__init__"), frozenset({"server_args"})),
+    Uses(NGRAM, ("NGRAMWorker", "forward_batch_generation"), frozenset({"batch", "on_publish"})),
+    Uses(NGRAM, ("NGRAMWorker", "_prepare_for_speculative_decoding"), frozenset({"batch"})),
+    Uses(NGRAM, ("NGRAMWorker", "_update_ngram_corpus"), frozenset({"batch"})),
+    Uses(NGRAM, ("NGRAMWorker", "clear_cache_pool")),
+    Uses(NGRAM, ("NGRAMWorker", "on_verify_complete_cpu"), frozenset({"num_correct_drafts_per_req", "batch_size"})),
+    Uses(
+        "sglang.srt.speculative.base_spec_worker",
+        ("BaseSpecWorker", "note_request_finished"),
+        frozenset({"rid", "natural_stop"}),
+    ),
+    Uses(
+        "sglang.srt.speculative.ngram_info",
+        ("NgramVerifyInput", "__init__"),
+        frozenset(
+            {
+                "draft_token",
+                "custom_mask",
+                "positions",
+                "retrieve_index",
+                "retrieve_next_token",
+                "retrieve_next_sibling",
+                "draft_token_num",
+                "accept_tokens",
+                "accept_lens",
+            }
+        ),
+    ),
+    Uses("sglang.srt.managers.schedule_batch", ("ScheduleBatch", "grammar_needs_sync")),
+    Uses("sglang.srt.managers.schedule_batch", ("Req", "finished")),
+]
+
+
+@pytest.mark.parametrize("used", USED, ids=lambda used: ".".join((used.name.rpartition(".")[2], *used.path)))
+def test_what_is_called_exists_with_its_parameters(release: Path, used: Uses) -> None:
+    missing = used.parameters - parameters(find(release, used.name, *used.path)) if used.parameters else set()
+    find(release, used.name, *used.path)
+    assert not missing, f"{'.'.join(used.path)} lacks {sorted(missing)}"
+
+
+def source(release: Path, name: str, *path: str) -> str:
+    return ast.unparse(find(release, name, *path))
+
+
+def test_the_base_worker_reads_the_width_and_the_host_tree_that_are_set(release: Path) -> None:
+    forward = source(release, NGRAM, "NGRAMWorker", "forward_batch_generation")
+    for attribute in ("self.draft_token_num", "self.speculative_num_draft_tokens", "self.grammar_tree_host"):
+        assert attribute in forward
+    assert "self._prepare_for_speculative_decoding(batch)" in forward
+    assert "move_accept_tokens_to_target_kvcache" in forward
+
+
+def test_names_that_the_worker_takes_from_the_base_module(release: Path) -> None:
+    text = ast.unparse(module(release, NGRAM))
+    for name in ("assign_extend_cache_locs_func", "prepare_mamba_track_for_verify", "NgramCorpus"):
+        assert name in text
+
+
+def test_attributes_of_requests_and_batches(release: Path) -> None:
+    text = ast.unparse(module(release, "sglang.srt.managers.schedule_batch"))
+    for attribute in (
+        "self.origin_input_ids",
+        "self.origin_input_ids_unpadded",
+        "self.output_ids",
+        "self.extra_key",
+        "self.finished_len",
+        "self.sampling_params",
+        "seq_lens_cpu",
+    ):
+        assert attribute in text
+
+
+def test_results_carry_the_drafted_number_per_row(release: Path) -> None:
+    result = source(release, "sglang.srt.managers.utils", "GenerationBatchResult")
+    for attribute in ("cap_lens", "next_draft_input", "speculative_num_draft_tokens"):
+        assert attribute in result
+
+
+def test_the_server_s_internal_state_can_be_extended(release: Path) -> None:
+    try:
+        text = (release / "sglang/srt/managers/scheduler_components/internal_state.py").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        find(release, "sglang.srt.managers.scheduler", "Scheduler", "get_internal_state")
+    else:
+        assert "def _add_speculative(self, state" in text

@@ -1,0 +1,75 @@
+"""What agentspec refuses, at start and per request, with the value and the remedy in the message."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentspec.errors import UnsupportedError
+from agentspec.integrations.sglang.refusals import refuse_unsupported
+from agentspec.integrations.sglang.request_checks import check_request
+
+
+def arguments(**changes: Any) -> SimpleNamespace:
+    """Server arguments at SGLang's defaults, with `changes`."""
+    return SimpleNamespace(
+        **{"pp_size": 1, "disaggregation_mode": "null", "speculative_num_draft_tokens": 32, **changes}
+    )
+
+
+def test_defaults_pass() -> None:
+    refuse_unsupported(arguments())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pp_size", 2),
+        ("enable_dp_attention", True),
+        ("attn_dp_size", 2),
+        ("speculative_use_rejection_sampling", True),
+        ("speculative_use_block_verification", True),
+        ("speculative_adaptive", True),
+        ("speculative_draft_model_path", "some/model"),
+        ("speculative_ngram_external_corpus_path", "corpus.jsonl"),
+        ("enable_multi_layer_eagle", True),
+        ("enable_pdmux", True),
+        ("enable_two_batch_overlap", True),
+        ("dllm_algorithm", "LowConfidence"),
+        ("disaggregation_mode", "prefill"),
+        ("speculative_num_draft_tokens", 1),
+    ],
+)
+def test_each_unsupported_argument_is_named_with_its_value(name: str, value: Any) -> None:
+    with pytest.raises(UnsupportedError) as refused:
+        refuse_unsupported(arguments(**{name: value}))
+    assert f"{name}={value!r}" in str(refused.value)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(UnsupportedError, match="pp_size=4.*enable_pdmux=True"):
+        refuse_unsupported(arguments(pp_size=4, enable_pdmux=True))
+
+
+def request(**sampling: Any) -> SimpleNamespace:
+    return SimpleNamespace(sampling_params=sampling)
+
+
+def test_ordinary_requests_pass() -> None:
+    check_request(request(beam_width=1), [0, 5, 9], vocab_size=10)
+    check_request(request(), None, vocab_size=10)
+    check_request(request(), [], vocab_size=10)
+    check_request(SimpleNamespace(sampling_params=None), [1], vocab_size=10)
+
+
+@pytest.mark.parametrize(("tokens", "named"), [([1, 10], "10 at index 1"), ([-1], "-1 at index 0")])
+def test_token_ids_outside_the_vocabulary(tokens: list[int], named: str) -> None:
+    with pytest.raises(ValueError, match=rf"\[0, 10\), got {named}"):
+        check_request(request(), tokens, vocab_size=10)
+
+
+def test_beam_search_is_refused() -> None:
+    with pytest.raises(ValueError, match="beam_width must be 1"):
+        check_request(request(beam_width=4), [1], vocab_size=10)

@@ -1,0 +1,277 @@
+"""agentspec inside a real SGLang server: the same tokens as plain decoding, whatever happens to a request."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import urllib.error
+from typing import Any
+
+import pytest
+
+from server_requests import CONTEXT_LENGTH, chat_prompts, generate, tokens_of
+
+from agentspec.evals.server import Server
+
+pytestmark = pytest.mark.sglang
+
+GREEDY = {"temperature": 0, "max_new_tokens": 48}
+
+
+def body(text: str, **sampling: Any) -> dict[str, Any]:
+    return {"text": text, "sampling_params": {**GREEDY, **sampling}}
+
+
+def accepted(server: Server) -> int:
+    state = server.agentspec_state()
+    assert state is not None, "agentspec is not active in the server"
+    return int(state["counters"]["accepted_tokens"])
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5, 8])
+def test_greedy_tokens_equal_plain_decoding(plain: Server, agentspec: Server, at_once: int) -> None:
+    """Whole answers and answers cut at various lengths, over prompts that span several prefill chunks."""
+    requests = [
+        body(text, max_new_tokens=length, ignore_eos=length < 20)
+        for text, length in zip(chat_prompts(16, seed=at_once), [90, 7, 48, 19] * 4, strict=True)
+    ]
+    before = accepted(agentspec)
+    expected, got = generate(plain, requests, at_once), generate(agentspec, requests, at_once)
+    assert tokens_of(got) == tokens_of(expected)
+    assert [reply["text"] for reply in got] == [reply["text"] for reply in expected]
+    assert accepted(agentspec) > before, "nothing was drafted, so nothing was shown"
+
+
+def test_prefixes_found_in_the_cache(plain: Server, agentspec: Server) -> None:
+    shared = chat_prompts(1, seed=50)[0]
+    requests = [body(shared)] + [body(shared + tail) for tail in (" a", " b", " SELECT")]
+    for round_number in range(2):
+        expected, got = generate(plain, requests, 1), generate(agentspec, requests, 1)
+        assert tokens_of(got) == tokens_of(expected)
+        if round_number:
+            assert all(reply["meta_info"]["cached_tokens"] > 0 for reply in got)
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 2, 3, 4, 5, 6])
+def test_max_tokens_inside_a_draft(plain: Server, agentspec: Server, max_new_tokens: int) -> None:
+    requests = [body(text, max_new_tokens=max_new_tokens) for text in chat_prompts(4, seed=60)]
+    expected, got = generate(plain, requests, 4), generate(agentspec, requests, 4)
+    assert tokens_of(got) == tokens_of(expected)
+    assert all(reply["meta_info"]["completion_tokens"] <= max_new_tokens for reply in got)
+
+
+def test_stops_inside_a_draft(plain: Server, agentspec: Server) -> None:
+    """A stop string and a stop token at every place of an answer, the answer being known to the index by then."""
+    text = chat_prompts(1, seed=70)[0]
+    full = generate(plain, [body(text)], 1)[0]
+    generate(agentspec, [body(text)], 1)
+    words = sorted({word for word in full["text"].replace(",", " ").split() if len(word) > 1})[:8]
+    requests = [body(text, stop=[word]) for word in words]
+    requests += [body(text, stop_token_ids=[token]) for token in dict.fromkeys(full["output_ids"][2:14])]
+    expected, got = generate(plain, requests, 4), generate(agentspec, requests, 4)
+    assert tokens_of(got) == tokens_of(expected)
+    assert [r["text"] for r in got] == [r["text"] for r in expected]
+    assert [r["meta_info"]["finish_reason"] for r in got] == [r["meta_info"]["finish_reason"] for r in expected]
+
+
+def test_the_end_of_the_context(plain: Server, agentspec: Server) -> None:
+    repeat = [11, 12, 13, 14, 15]
+    for room in (0, 1, 2, 7, 40):
+        prompt = (repeat * CONTEXT_LENGTH)[: CONTEXT_LENGTH - room]
+        request = {"input_ids": prompt, "sampling_params": {**GREEDY, "max_new_tokens": room, "ignore_eos": True}}
+        answers = []
+        for server in (plain, agentspec):
+            try:
+                answers.append(server.post("/generate", request)["output_ids"])
+            except urllib.error.HTTPError as error:
+                answers.append(error.code)
+        assert answers[0] == answers[1], f"{room} tokens before the end"
+        assert answers[0] == 400 if room == 0 else len(answers[0]) == room
+
+
+def test_json_schema_and_regex(plain: Server, agentspec: Server) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "tables": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
+            "ok": {"type": "boolean"},
+        },
+        "required": ["tables", "ok"],
+    }
+    requests = [body(text, json_schema=json.dumps(schema), max_new_tokens=64) for text in chat_prompts(4, seed=80)]
+    requests += [body(text, regex="(SELECT|WITH) [a-z]{1,12} FROM [a-z]{1,12};") for text in chat_prompts(3, seed=81)]
+    requests += [body(text) for text in chat_prompts(2, seed=82)]  # rows without a grammar in the same batch
+    for at_once in (1, 6):
+        expected, got = generate(plain, requests, at_once), generate(agentspec, requests, at_once)
+        assert tokens_of(got) == tokens_of(expected)
+    for reply in got[:4]:
+        if reply["meta_info"]["finish_reason"]["type"] == "stop":
+            assert set(json.loads(reply["text"])) == {"tables", "ok"}
+
+
+def test_logprobs(plain: Server, agentspec: Server) -> None:
+    requests = [
+        {**body(text, max_new_tokens=24), "return_logprob": True, "top_logprobs_num": 3, "logprob_start_len": -1}
+        for text in chat_prompts(4, seed=90)
+    ]
+    expected, got = generate(plain, requests, 4), generate(agentspec, requests, 4)
+    for theirs, ours in zip(expected, got, strict=True):
+        for key in ("output_token_logprobs", "output_top_logprobs"):
+            theirs_flat, ours_flat = _numbers(theirs["meta_info"][key]), _numbers(ours["meta_info"][key])
+            assert ours_flat == pytest.approx(theirs_flat, abs=2e-4)
+
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, list):
+        return [number for part in value for number in _numbers(part)]
+    return [float(value)] if isinstance(value, int | float) else []
+
+
+def test_several_choices(plain: Server, agentspec: Server) -> None:
+    requests = [body(text, n=3) for text in chat_prompts(2, seed=100)]
+    expected, got = generate(plain, requests, 2), generate(agentspec, requests, 2)
+    assert [tokens_of(r) for r in got] == [tokens_of(r) for r in expected]
+    assert len(got[0]) == 3
+
+
+def test_chat_over_the_openai_api_with_accept_figures(plain: Server, agentspec: Server) -> None:
+    question = {
+        "model": "tiny-sql",
+        "messages": [{"role": "user", "content": "question: how many orders are there?"}],
+        "temperature": 0,
+        "max_tokens": 40,
+    }
+    expected = plain.post("/v1/chat/completions", question)
+    for _ in range(2):
+        got = agentspec.post("/v1/chat/completions", {**question, "return_spec_tokens_details": True})
+    assert got["choices"][0]["message"]["content"] == expected["choices"][0]["message"]["content"]
+    # The second time the whole answer is known.
+    details = json.dumps(got)
+    assert "spec_accept_length" in details and "spec_verify_ct" in details
+
+
+def test_meta_info_tells_drafted_and_accepted_per_request(agentspec: Server) -> None:
+    request = body(chat_prompts(1, seed=110)[0])
+    generate(agentspec, [request], 1)
+    info = generate(agentspec, [request], 1)[0]["meta_info"]
+    steps, correct = info["spec_verify_ct"], info["spec_num_correct_drafts"]
+    assert 0 < correct <= info["spec_cap_length"] * steps, "accepted at most what was drafted"
+    assert info["completion_tokens"] <= correct + steps + 1
+
+
+def test_aborted_requests_leave_nothing_behind(plain: Server, agentspec: Server) -> None:
+    state = agentspec.agentspec_state()
+    assert state is not None
+    learnt = state["engine"]["outputs"]
+    long_request = {**body(chat_prompts(1, seed=120)[0], max_new_tokens=400, ignore_eos=True), "rid": "to-abort"}
+    thread = threading.Thread(target=_ignore_errors, args=(agentspec, long_request))
+    thread.start()
+    for _ in range(200):
+        state = agentspec.agentspec_state()
+        assert state is not None
+        if state["engine"]["open_requests"]:
+            break
+    else:
+        pytest.fail("the request never started")
+    agentspec.post("/abort_request", {"rid": "to-abort"})
+    thread.join(timeout=60)
+    assert not thread.is_alive()
+    request = body(chat_prompts(1, seed=121)[0])
+    assert tokens_of(generate(agentspec, [request], 1)) == tokens_of(generate(plain, [request], 1))
+    state = agentspec.agentspec_state()
+    assert state is not None
+    assert state["engine"]["open_requests"] == 0
+    assert state["engine"]["outputs"] == learnt + 1, "only the finished answer is learnt from"
+
+
+def _ignore_errors(server: Server, request: dict[str, Any]) -> None:
+    try:
+        server.post("/generate", request)
+    except urllib.error.HTTPError:
+        pass
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"text": "", "sampling_params": GREEDY},
+        {"input_ids": [], "sampling_params": GREEDY},
+        {"input_ids": [5] * (CONTEXT_LENGTH + 1), "sampling_params": GREEDY},
+        {"input_ids": [5, 10_000_000], "sampling_params": GREEDY},
+        {"input_ids": [5, -3], "sampling_params": GREEDY},
+        {"text": "x", "sampling_params": {"max_new_tokens": -1}},
+        {"text": "x", "sampling_params": {**GREEDY, "json_schema": "{"}},
+        {"text": "x", "sampling_params": {**GREEDY, "beam_width": 2}},
+    ],
+    ids=["empty", "no tokens", "too long", "id too large", "id negative", "negative length", "bad schema", "beams"],
+)
+def test_bad_requests_are_answered_and_the_server_goes_on(
+    plain: Server, agentspec: Server, bad: dict[str, Any]
+) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        agentspec.post("/generate", bad, timeout=60)
+    assert 400 <= refused.value.code < 500
+    request = body(chat_prompts(1, seed=130)[0], max_new_tokens=8)
+    assert tokens_of(generate(agentspec, [request], 1)) == tokens_of(generate(plain, [request], 1))
+
+
+def test_server_info_and_metrics_tell_what_happens(agentspec: Server) -> None:
+    generate(agentspec, [body(text) for text in chat_prompts(2, seed=140)], 2)
+    state = agentspec.agentspec_state()
+    assert state is not None and state["active"] is True
+    assert state["settings"]["mode"] == "tree" and state["version"]
+    counters = state["counters"]
+    assert counters["drafted_tokens"] >= counters["accepted_tokens"] > 0
+    assert counters["draft_errors"] == 0
+    metrics = agentspec.get("/metrics")
+    for name in ("drafted_tokens", "accepted_tokens", "verify_steps", "draft_errors", "drafting_seconds"):
+        assert f"agentspec:{name}_total" in metrics
+    for source in ("none", "request", "global"):
+        assert f'source="{source}"' in metrics
+
+
+def test_flush_forgets_finished_outputs(plain: Server, agentspec: Server) -> None:
+    request = body(chat_prompts(1, seed=150)[0])
+    expected = tokens_of(generate(plain, [request], 1))
+    assert tokens_of(generate(agentspec, [request], 1)) == expected
+    agentspec.post("/flush_cache")
+    state = agentspec.agentspec_state()
+    assert state is not None and state["engine"]["outputs"] == 0
+    assert tokens_of(generate(agentspec, [request], 1)) == expected
+
+
+def test_failing_drafts_and_retractions_change_no_token(plain: Server, faulty: Server) -> None:
+    requests = [body(text, max_new_tokens=80, ignore_eos=True) for text in chat_prompts(8, seed=160)]
+    expected = tokens_of(generate(plain, requests, 8))
+    for _ in range(2):
+        assert tokens_of(generate(faulty, requests, 8)) == expected
+    state = faulty.agentspec_state()
+    assert state is not None
+    assert state["counters"]["draft_errors"] > 0, "the engine was made to fail"
+    assert state["counters"]["accepted_tokens"] > 0, "it worked in between"
+    assert state["engine"]["open_requests"] == 0
+    assert "Testing retraction" in faulty.log_text() or "retract" in faulty.log_text().lower()
+
+
+def test_a_storm_of_mixed_requests(plain: Server, agentspec: Server) -> None:
+    """Random lengths, stops, grammars and choices, eight at a time, twice: cold and warm."""
+    rng = random.Random(7)
+    requests = []
+    for text in chat_prompts(20, seed=170):
+        options: dict[str, Any] = {"max_new_tokens": rng.randrange(1, 70)}
+        match rng.randrange(5):
+            case 0:
+                options["stop"] = [rng.choice(["SELECT", '"', "FROM", " o"])]
+            case 1:
+                options["regex"] = "[a-z ]{1,30}"
+            case 2:
+                options["ignore_eos"] = True
+            case 3:
+                options["frequency_penalty"] = 0.0
+        requests.append(body(text, **options))
+    expected = tokens_of(generate(plain, requests, 8))
+    for _ in range(2):
+        assert tokens_of(generate(agentspec, requests, 8)) == expected
+        time.sleep(0.1)
