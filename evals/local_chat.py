@@ -22,6 +22,11 @@ class LocalChat:
 
     def __init__(self, folder: Path, *, max_batch: int = 64) -> None:
         import torch
+
+        from agentspec.integrations.sglang_cpu.imports import install
+
+        # transformers imports torchvision wherever it is installed, also where its binary does not load.
+        install()
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")

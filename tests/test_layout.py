@@ -53,13 +53,3 @@ def test_imports_point_one_way(folder: str) -> None:
     for path in found:
         allowed = ALLOWED[folder] | ({"errors"} if "core" in ALLOWED[folder] else set())
         assert imported_parts(path) <= allowed, path
-
-
-def test_no_file_outgrows_its_noun() -> None:
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for folder in ALLOWED
-        for path in files(folder)
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 400
-    }
-    assert not long, f"split these by what they are about: {long}"

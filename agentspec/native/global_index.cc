@@ -35,8 +35,7 @@ const Segments* GlobalIndex::find(std::string_view name) const {
   return found == namespaces_.end() ? nullptr : &found->second.segments;
 }
 
-// The segment that takes an output of so many tokens: the last one or, if that may outgrow its share, a new
-// one.
+// The segment for an output of so many tokens: the last one, or a new one if that may outgrow its share.
 Segment& GlobalIndex::open_segment(Namespace& space, std::size_t num_tokens) {
   if (!space.segments.empty()) {
     Segment& last = *space.segments.back();

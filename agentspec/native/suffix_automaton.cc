@@ -100,12 +100,11 @@ void SuffixAutomaton::make_hub(StateId state) {
 // True if all edges with at least min_count occurrences are the state's first or frequent ones.
 bool SuffixAutomaton::prepare_hub(StateId state, double min_count) {
   const std::int32_t total = continuations(state);
-  // Few would be spared.
+  // So many may be wanted that the order spares nothing.
   if (min_count * kFrequentShare < total) return false;
   const Hub& hub = hubs_[index(states_[index(state)].next_edge)];
-  const auto may_be_frequent = [&] { return hub.max_rare_count + (total - hub.ordered_at) >= min_count; };
-  if (may_be_frequent()) order_hub(state);
-  return !may_be_frequent();
+  if (hub.max_rare_count + (total - hub.ordered_at) >= min_count) order_hub(state);
+  return true;
 }
 
 // Puts the edges that make up a certain share of all occurrences before the others.
@@ -206,9 +205,9 @@ void SuffixAutomaton::append(Token token) {
   ++num_tokens_;
   ++sequence_length_;
 
-  // 2. The tail: first undo what a split did to the string it stood for, then follow the token, then drop the
-  //    string's first token if it has grown too long. The longer strings of its state, if any, cannot matter.
-  if (tail_ != kInitialState && link_length(tail_) >= tail_length_) tail_ = link(tail_);
+  // 2. The tail: follow the token, then drop the string's first token if it has grown too long. If the step
+  //    has split the old tail and its string is the new state's now, that makes no difference: on the way to
+  //    the split the old tail was given this continuation, and the new state took it over.
   tail_ = next(tail_, token);
   if (tail_length_ < max_counted_length_) {
     ++tail_length_;
@@ -216,9 +215,8 @@ void SuffixAutomaton::append(Token token) {
     tail_ = link(tail_);
   }
 
-  // 3. Each suffix of the tail has one more occurrence, which ends here. Each step has a smaller length, so
-  // there
-  //    are at most max_counted_length_ of them.
+  // 3. Each suffix of the tail has one more occurrence, which ends here. Lengths fall from step to step, so
+  //    there are at most max_counted_length_ of them.
   for (StateId s = tail_; s != kInitialState; s = link(s)) {
     State& state = states_[index(s)];
     ++state.count;

@@ -90,6 +90,8 @@ def _rewrite_late(server_args: Any) -> None:
     """For `sglang.Engine(speculative_algorithm="AGENTSPEC")`, which has no command line."""
     chosen = settings.resolve({}, os.environ)
     refuse_unsupported(server_args)
+    # Where resolution works on a stand-in, the note is lost with it, and the record's raw input says the same.
+    compat.mark(server_args, chosen.as_dict())
     for name, value in _base_settings(server_args, chosen).items():
         setattr(server_args, name, value)
 

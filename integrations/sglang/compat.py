@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,11 +27,9 @@ CHAIN_ONLY_BACKENDS = frozenset({"trtllm_mha", "trtllm_mla", "flashmla", "cutlas
 
 def server_args_setting(server_args: Any, name: str, default: Any = None) -> Any:
     """A field of the record as far as it is resolved, or `default` where this release has no such field."""
-    try:
-        view = importlib.import_module("sglang.srt.arg_groups.overrides").resolving_view
-    except (ImportError, AttributeError):
-        return getattr(server_args, name, default)
-    return getattr(view(server_args), name, default)
+    # A process that holds a record has loaded what its release needs to read it.
+    view = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "resolving_view", None)
+    return getattr(server_args if view is None else view(server_args), name, default)
 
 
 def mark(server_args: Any, settings: dict[str, Any]) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
-from pathlib import Path
-from types import ModuleType
 
+import engine_oracle as oracle
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -16,20 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from agentspec import DraftBatch, Engine, EngineConfig, Source
 
 NAMESPACES = ("", "tenant-a", "tenant-b")
-
-
-def _load_oracle() -> ModuleType:
-    # Tests are not a package: with --import-mode=importlib a neighbour is loaded by its path.
-    name = "agentspec_test_oracle"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("oracle.py"))
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-oracle = _load_oracle()
 
 
 class Model:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -9,17 +10,25 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch; `make setup` installs it")
 pytest.importorskip("transformers", reason="training needs transformers; `make setup` installs it")
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from agentspec.evals.tiny_sql.corpus import Sample, corrupt, draw_samples
 from agentspec.evals.tiny_sql.model import LlamaShape, TinyLlama, rounded, save_model
 from agentspec.evals.tiny_sql.tokenizer import PAD, render, save_tokenizer, special_id, train_tokenizer
 from agentspec.evals.tiny_sql.train import TrainConfig, encode, to_batch, train
+from agentspec.integrations.sglang_cpu.imports import install
 from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
 from agentspec.workflows.text_to_sql.domains import SHOP
 from agentspec.workflows.text_to_sql.questions import split_of
 
 TINY = LlamaShape(vocab_size=512, hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, mlp=64, max_positions=512)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    # Models this small gain nothing from threads, and threads that wait for each other are slow on a busy machine.
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +61,8 @@ def test_corruptions_break_or_change_the_query() -> None:
 
 
 def test_tokenizer_keeps_text_and_its_template_is_render(samples: list[Sample], tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
     save_tokenizer(_tokenizer(samples), tmp_path, max_length=512)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     for text in ("SELECT  a\n\tFROM t;", "naïve \u2192 \u4e2d\u6587 \U0001f600", "", samples[0].answer):
@@ -82,12 +93,16 @@ def test_targets_are_the_answer_tokens_alone(samples: list[Sample]) -> None:
 
 
 def test_loss_falls_within_a_few_steps(databases: dict[Database, Path]) -> None:
-    config = TrainConfig(steps=25, tokens_per_batch=1024, lr=1e-2, matrix_lr=1e-2, tokenizer_samples=300)
+    config = TrainConfig(steps=25, tokens_per_batch=1024, lr=3e-2, matrix_lr=3e-2, tokenizer_samples=300)
     _, _, losses = train(databases, TINY, config)
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 
 
 def test_saved_model_is_the_same_llama(samples: list[Sample], tmp_path: Path) -> None:
+    # transformers imports torchvision wherever it is installed, also where its binary does not load.
+    install()
+    from transformers import AutoModelForCausalLM
+
     torch.manual_seed(0)
     model = TinyLlama(TINY)
     save_model(model, TINY.hf_config(begin_id=1, end_id=2, pad_id=0), tmp_path)

@@ -10,7 +10,6 @@ import urllib.error
 from typing import Any
 
 import pytest
-
 from server_requests import CONTEXT_LENGTH, chat_prompts, generate, tokens_of
 
 from agentspec.evals.server import Server

@@ -1,0 +1,81 @@
+"""Ways to start: the offline engine, and servers that must refuse to start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from server_requests import MODEL, chat_prompts, generate, tokens_of
+
+from agentspec.evals.server import Server
+
+pytestmark = pytest.mark.sglang
+
+OFFLINE = """
+    import json, sys
+    from agentspec.integrations.sglang_cpu import activate
+
+    activate()
+
+    import sglang
+
+    if __name__ == "__main__":
+        engine = sglang.Engine(
+            model_path=sys.argv[1], speculative_algorithm="AGENTSPEC", device="cpu", dtype="float32",
+            mem_fraction_static=0.5, max_total_tokens=8192, max_running_requests=4, random_seed=1,
+        )
+        prompts = json.loads(sys.argv[2])
+        sampling = {"temperature": 0, "max_new_tokens": 32}
+        tokens = [[reply["output_ids"] for reply in engine.generate(prompts, sampling)] for _ in range(2)]
+        state = engine.get_server_info()["internal_states"][0]["agentspec"]
+        print("RESULT " + json.dumps({"tokens": tokens, "state": state}))
+        engine.shutdown()
+"""
+
+
+def test_the_offline_engine_runs_it_by_name(plain: Server) -> None:
+    prompts = chat_prompts(3, seed=200)
+    expected = tokens_of(
+        generate(
+            plain, [{"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": 32}} for text in prompts], 3
+        )
+    )
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", textwrap.dedent(OFFLINE), str(MODEL), json.dumps(prompts)],
+        env={**os.environ, "AGENTSPEC_ALPHA": "2.5", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    results = [line for line in run.stdout.splitlines() if line.startswith("RESULT ")]
+    assert results, run.stderr[-3000:]
+    result = json.loads(results[0].removeprefix("RESULT "))
+    assert result["tokens"] == [expected, expected]
+    assert result["state"]["active"] and result["state"]["settings"]["alpha"] == 2.5
+    assert result["state"]["counters"]["accepted_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--agentspec-alpha", "-1"], "alpha"),
+        (["--pp-size", "2"], "pp_size=2"),
+        (["--speculative-algorithm", "NGRAM", "--agentspec-alpha", "2"], "need --speculative-algorithm AGENTSPEC"),
+    ],
+    ids=["out of range", "unsupported", "flags without the algorithm"],
+)
+def test_servers_that_refuse_to_start_say_why(arguments: list[str], named: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-P", "-m", "agentspec", "serve", "--model", str(MODEL), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode != 0
+    assert named in run.stderr.splitlines()[-1] or named in run.stderr[-1500:]
