@@ -54,8 +54,9 @@ class Server:
         self._on_wait = on_wait
         rest = ["--host", "127.0.0.1", "--port", str(self.port), *arguments]
         self.command, variables = launch_command(str(model), algorithm, rest)
-        # Nothing may be looked up or fetched from outside.
-        self._environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables, **(environment or {})}
+        # Nothing may be looked up or fetched from outside. The small models of the evals run fastest on one thread.
+        defaults = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        self._environment = {**defaults, **os.environ, **variables, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

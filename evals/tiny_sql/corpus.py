@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agentspec.workflows.text_to_sql.databases import Database
 from agentspec.workflows.text_to_sql.execute import Execution, execute
@@ -50,13 +51,13 @@ def draw_samples(databases: dict[Database, Path], *, split: Split, seed: int) ->
 
 
 def _samples_of(question: Question, database: Database, path: Path, rng: random.Random) -> Iterator[Sample]:
-    links = links_answer(question.query.links())
+    links = links_answer(database, question.text, question.query.links())
     yield Sample("link", tuple(link_messages(database, question.text)), links)
     given = _noisy(links, rng) if rng.random() < _NOISY_LINKS else links
     yield Sample("write", tuple(write_messages(database, question.text, given)), question.sql)
     if rng.random() < _CHECK_RIGHT:
         execution = execute(path, question.sql)
-        answer = check_answer("ok", approval(execution), question.sql)
+        answer = check_answer(question.text, question.sql, "ok", approval(execution))
         yield Sample("check", tuple(check_messages(question.text, question.sql, execution)), answer)
     if rng.random() < max(_CHECK_WRONG, _REPAIR):
         broken, reason = corrupt(question.sql, database, rng)
@@ -67,7 +68,7 @@ def _samples_of(question: Question, database: Database, path: Path, rng: random.
         said = f"The query fails: {problem}." if execution.error else reason
         if rng.random() < _CHECK_WRONG / max(_CHECK_WRONG, _REPAIR):
             messages = check_messages(question.text, broken, execution)
-            yield Sample("check", tuple(messages), check_answer("repair", said, broken))
+            yield Sample("check", tuple(messages), check_answer(question.text, broken, "repair", said))
         yield Sample("repair", tuple(repair_messages(database, question.text, broken, problem)), question.sql)
 
 
@@ -81,7 +82,7 @@ def _noisy(links: str, rng: random.Random) -> str:
     """Links with one entry dropped, or cut off within the JSON."""
     if rng.random() < 0.2:
         return links[: rng.randrange(len(links) // 2, len(links))]
-    parsed: dict[str, list[str]] = json.loads(links)
+    parsed: dict[str, Any] = json.loads(links)
     filled = [key for key in ("columns", "joins", "filters", "group", "order") if parsed[key]]
     if not filled:
         return links

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from agentspec.evals.tiny_sql.corpus import Sample, draw_samples
 from agentspec.evals.tiny_sql.model import LlamaShape, TinyLlama
-from agentspec.evals.tiny_sql.tokenizer import END, PAD, render, special_id, train_tokenizer
+from agentspec.evals.tiny_sql.tokenizer import BEGIN, END, PAD, SPECIAL_TOKENS, render, special_id, train_tokenizer
 from agentspec.workflows.text_to_sql.databases import Database
 
 # Batches sorted by length within a pool of this many: little padding, still well mixed.
 _POOL_BATCHES = 32
+_COPIED_TOKENS = 40
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,18 @@ class TrainConfig:
 
     `tokens_per_batch` counts prompt, answer and padding; `matrix_lr` is the rate of Muon for the matrices of the
     layers, `lr` the rate of AdamW for embeddings and norms. Rates warm up over `warmup` of the steps, then decay
-    linearly to zero.
+    linearly to zero. The first `copy_steps` batches hold nothing but random tokens to repeat, and `copy_share` of
+    the later samples do: values have to be copied from the question to the SQL, and heads that copy form within a
+    hundred such steps where the agents' answers alone take thousands.
     """
 
     seed: int = 0
-    steps: int = 1300
+    steps: int = 1800
+    copy_steps: int = 120
+    copy_share: float = 0.04
     tokens_per_batch: int = 4096
-    lr: float = 3e-3
-    matrix_lr: float = 6e-3
+    lr: float = 6e-3
+    matrix_lr: float = 1e-2
     weight_decay: float = 0.01
     warmup: float = 0.03
     tokenizer_samples: int = 20_000
@@ -72,6 +77,13 @@ def encode(tokenizer: Tokenizer, samples: Sequence[Sample]) -> list[Encoded]:
     ]
 
 
+def copy_sample(tokenizer: Tokenizer, rng: random.Random, length: int) -> Encoded:
+    """`length` random tokens, to be repeated."""
+    begin, user, end, assistant = (special_id(tokenizer, t) for t in (BEGIN, "<|user|>", END, "<|assistant|>"))
+    copied = tuple(rng.randrange(len(SPECIAL_TOKENS), tokenizer.get_vocab_size()) for _ in range(length))
+    return Encoded("copy", (begin, user, *copied, end, assistant), (*copied, end))
+
+
 def to_batch(samples: Sequence[Encoded], pad_id: int) -> tuple[Tensor, Tensor]:
     """(tokens, targets), int64 [batch, length], padded on the right; targets are -100 but for answer tokens."""
     length = max(len(sample) for sample in samples) - 1
@@ -88,10 +100,15 @@ def batches(samples: Iterator[Sample], tokenizer: Tokenizer, config: TrainConfig
     """Batches of about `tokens_per_batch` tokens, of samples of like length, in random order."""
     rng = random.Random(f"batches/{config.seed}")
     pad_id = special_id(tokenizer, PAD)
+    for _ in range(config.copy_steps):
+        count = config.tokens_per_batch // (2 * _COPIED_TOKENS + 5)
+        yield to_batch([copy_sample(tokenizer, rng, _COPIED_TOKENS) for _ in range(count)], pad_id)
     while True:
         pool: list[Encoded] = []
         while sum(len(sample) for sample in pool) < _POOL_BATCHES * config.tokens_per_batch:
             pool += encode(tokenizer, list(islice(samples, 512)))
+            copies = round(512 * config.copy_share)
+            pool += [copy_sample(tokenizer, rng, rng.randint(2, 2 * _COPIED_TOKENS)) for _ in range(copies)]
         pool.sort(key=lambda sample: (len(sample), sample.answer))
         groups: list[list[Encoded]] = [[]]
         for sample in pool:

@@ -44,9 +44,12 @@ def samples(databases: dict[Database, Path]) -> list[Sample]:
 
 def test_corpus_holds_every_stage_and_no_heldout_sql(samples: list[Sample]) -> None:
     assert {sample.stage for sample in samples} == {"link", "write", "check", "repair", "other"}
+    database = ""
     for sample in samples:
-        if sample.stage in ("write", "repair"):
+        if sample.stage in ("link", "repair"):
+            # The samples of a question come one after another, and the linker, who is shown the database, is first.
             database = sample.messages[1]["content"].split("\n")[0].removeprefix("database ")
+        if sample.stage in ("write", "repair"):
             assert split_of(database, sample.answer) == "train"
 
 
@@ -93,7 +96,7 @@ def test_targets_are_the_answer_tokens_alone(samples: list[Sample]) -> None:
 
 
 def test_loss_falls_within_a_few_steps(databases: dict[Database, Path]) -> None:
-    config = TrainConfig(steps=25, tokens_per_batch=1024, lr=3e-2, matrix_lr=3e-2, tokenizer_samples=300)
+    config = TrainConfig(steps=25, copy_steps=0, tokens_per_batch=1024, lr=3e-2, matrix_lr=3e-2, tokenizer_samples=300)
     _, _, losses = train(databases, TINY, config)
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 

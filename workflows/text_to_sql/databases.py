@@ -99,15 +99,15 @@ class Database:
         """Every foreign key as (child, ref column, parent)."""
         return [(child, column, self.table(column.refers)) for child in self.tables for column in child.of_kind("ref")]
 
-    def schema_text(self, only: frozenset[str] = frozenset()) -> str:
-        """One line a table, `orders: id, customer_id = customers.id, total`; only the named tables if any are named."""
+    def table_text(self, name: str) -> str:
+        """The columns of one table, `id, customer_id = customers.id, total`."""
+        columns = self.table(name).columns
+        return ", ".join(f"{c.name} = {c.refers}.id" if c.kind == "ref" else c.name for c in columns)
+
+    def schema_text(self) -> str:
+        """One line a table, `orders: id, customer_id = customers.id, total`."""
         lines = [f"database {self.name}"]
-        for table in self.tables:
-            if only and table.name not in only:
-                continue
-            cells = [f"{c.name} = {c.refers}.id" if c.kind == "ref" else c.name for c in table.columns]
-            lines.append(f"{table.name}: {', '.join(cells)}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"{table.name}: {self.table_text(table.name)}" for table in self.tables)])
 
 
 def rows_of(database: Database, *, seed: int = 0) -> Iterator[tuple[Table, list[tuple[Value, ...]]]]:

@@ -1,8 +1,9 @@
 """Messages of the four agents and the readers of their answers.
 
-linker   schema, question                                -> JSON: tables, columns, joins, filters, group, order
-writer   schema of the linked tables, question, links    -> one SQL statement
-checker  question, SQL, what it returned or its error    -> JSON: verdict (ok | repair), reason, sql
+linker   schema, question                                -> JSON: question, tables with their part of the schema,
+                                                            columns, joins, filters, group, order
+writer   links; the schema where they name no table      -> one SQL statement
+checker  question, SQL, what it returned or its error    -> JSON: question, sql, verdict (ok | repair), reason
 repairer schema, question, SQL, error or checker reason  -> one SQL statement
 """
 
@@ -31,9 +32,10 @@ class Message(TypedDict):
 
 
 SYSTEM: dict[Stage, str] = {
-    "link": "You link questions to a database schema. Answer in JSON with tables, columns, joins, filters, group and order.",
+    "link": "You link questions to a database schema. Answer in JSON with question, tables, columns, joins, filters, "
+    "group and order.",
     "write": "You write SQLite queries. Answer with one SELECT statement.",
-    "check": "You check SQLite queries. Answer in JSON with verdict ok or repair, reason and sql.",
+    "check": "You check SQLite queries. Answer in JSON with question, sql, verdict ok or repair, and reason.",
     "repair": "You repair SQLite queries. Answer with one SELECT statement.",
 }
 
@@ -49,9 +51,9 @@ def link_messages(database: Database, question: str) -> list[Message]:
 
 def write_messages(database: Database, question: str, links: str) -> list[Message]:
     """Messages to the SQL writer; `links` is the linker's answer as it came, valid JSON or not."""
-    return _messages(
-        "write", database.schema_text(linked_tables(database, links)), f"question: {question}", f"links: {links}"
-    )
+    if linked_tables(database, links):
+        return _messages("write", f"links: {links}")
+    return _messages("write", database.schema_text(), f"question: {question}", f"links: {links}")
 
 
 def check_messages(question: str, sql: str, execution: Execution) -> list[Message]:
@@ -78,14 +80,15 @@ def _cell(cell: Cell) -> str:
     return text[:_SHOWN_CHARACTERS]
 
 
-def links_answer(links: Links) -> str:
-    """The linker's answer for these links."""
-    return json.dumps(asdict(links))
+def links_answer(database: Database, question: str, links: Links) -> str:
+    """The linker's answer for these links: the question, and of the schema what it needs."""
+    tables = {name: database.table_text(name) for name in links.tables}
+    return json.dumps({"question": question, **asdict(links), "tables": tables})
 
 
-def check_answer(verdict: Literal["ok", "repair"], reason: str, sql: str) -> str:
+def check_answer(question: str, sql: str, verdict: Literal["ok", "repair"], reason: str) -> str:
     """The checker's answer."""
-    return json.dumps({"verdict": verdict, "reason": reason, "sql": sql})
+    return json.dumps({"question": question, "sql": sql, "verdict": verdict, "reason": reason})
 
 
 def linked_tables(database: Database, links: str) -> frozenset[str]:

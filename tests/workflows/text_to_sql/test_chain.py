@@ -22,6 +22,7 @@ from agentspec.workflows.text_to_sql import (
     answer_questions,
     draw_questions,
 )
+from agentspec.workflows.text_to_sql.domains import database_named
 from agentspec.workflows.text_to_sql.prompts import SYSTEM, check_answer, links_answer
 
 # stage, user message -> answer text, or an int: an HTTP status to fail with
@@ -97,12 +98,12 @@ def gold_script(questions: list[Question], **changed: str | int) -> Script:
     def script(stage: str, user: str) -> str | int:
         if stage in changed:
             return changed[stage]
-        question = next(q for q in questions if f"question: {q.text}" in user)
+        question = next(q for q in questions if q.text in user)
         if stage == "link":
-            return links_answer(question.query.links())
+            return links_answer(database_named(question.database), question.text, question.query.links())
         if stage == "check":
             assert "rows: " in user or "error: " in user
-            return check_answer("ok", "fine", question.sql)
+            return check_answer(question.text, question.sql, "ok", "fine")
         return question.sql
 
     return script
@@ -148,7 +149,7 @@ def test_failing_sql_is_repaired_whatever_the_checker_says(
 def test_failing_repair_does_not_replace_running_sql(
     questions: list[Question], databases: dict[Database, Path]
 ) -> None:
-    doubt = check_answer("repair", "hm", "")
+    doubt = check_answer("?", "", "repair", "hm")
     for answer in run(gold_script(questions, check=doubt, repair="SELECT"), questions, databases):
         assert answer.outcome == "correct" and answer.sql == answer.question.sql
 

@@ -43,10 +43,8 @@ def test_schema_text_names_every_table_and_column(database: Database) -> None:
         assert [cell.split(" = ")[0] for cell in lines[table.name].split(", ")] == [c.name for c in table.columns]
 
 
-def test_schema_text_of_some_tables() -> None:
-    assert SHOP.schema_text(frozenset({"orders"})) == (
-        "database shop\norders: id, customer_id = customers.id, ordered_on, status, total"
-    )
+def test_text_of_one_table() -> None:
+    assert SHOP.table_text("orders") == "id, customer_id = customers.id, ordered_on, status, total"
 
 
 def test_unknown_database_lists_the_known() -> None:

@@ -16,9 +16,10 @@ from agentspec.workflows.text_to_sql.prompts import (
 )
 
 
-def test_writer_sees_the_linked_tables_only() -> None:
-    content = write_messages(SHOP, "How many orders?", json.dumps({"tables": ["orders"]}))[1]["content"]
-    assert "orders: id" in content and "products: id" not in content
+def test_the_writer_sees_the_linker_s_part_of_the_schema_only() -> None:
+    links = json.dumps({"tables": {"orders": SHOP.table_text("orders")}})
+    content = write_messages(SHOP, "How many orders?", links)[1]["content"]
+    assert "customer_id = customers.id" in content and "products: id" not in content
 
 
 @pytest.mark.parametrize("links", ["{", "[]", '"orders"', "{}", '{"tables": 3}', '{"tables": ["nowhere"]}'])
@@ -43,8 +44,8 @@ def test_read_sql(answer: str, sql: str) -> None:
 
 
 def test_read_verdict() -> None:
-    assert read_verdict(check_answer("ok", "fine", "SELECT 1;")).ok
-    assert read_verdict("Sure: " + check_answer("repair", "no", "SELECT 1;") + " done").reason == "no"
+    assert read_verdict(check_answer("How many?", "SELECT 1;", "ok", "fine")).ok
+    assert read_verdict("Sure: " + check_answer("How many?", "SELECT 1;", "repair", "no") + " done").reason == "no"
     for unreadable in ("", "ok", "{", '{"reason": "x"}', "[1]", "} {"):
         assert not read_verdict(unreadable).ok
 
