@@ -77,3 +77,11 @@ def _with_prefix(cells: torch.Tensor, seq_lens: NDArray[np.int64]) -> torch.Tens
     columns = torch.arange(width, device=cells.device)
     mask[(first_cells[:, :, None] + columns).flatten()] = cells.flatten()
     return mask
+
+
+def grammar_mask(arrays: TreeArrays) -> NDArray[np.bool_]:
+    """The mask without padding's line to the root, so that no grammar is walked through padding."""
+    mask = arrays.mask.copy()
+    padding = np.arange(mask.shape[1])[None, :] >= arrays.num_nodes[:, None]
+    mask[:, :, 0] &= ~padding
+    return mask

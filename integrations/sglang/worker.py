@@ -33,9 +33,10 @@ from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.breaker import Breaker
 from agentspec.integrations.sglang.counters import Counters
 from agentspec.integrations.sglang.requests import RequestBook
+from agentspec.integrations.sglang.rows import last_token, roots_only, spread
 from agentspec.integrations.sglang.settings import Settings, resolve_for_process
 from agentspec.integrations.sglang.splice import SpliceError, unprocessed_tokens
-from agentspec.integrations.sglang.verify_input import verify_tensors
+from agentspec.integrations.sglang.verify_input import grammar_mask, verify_tensors
 
 logger = logging.getLogger("agentspec")
 
@@ -153,7 +154,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             full_mask=torch.device(self.device).type != "cpu",
             device=self.device,
         )
-        self.grammar_tree_host = (_grammar_mask(arrays), arrays.tokens.ravel()) if batch.has_grammar else None
+        self.grammar_tree_host = (grammar_mask(arrays), arrays.tokens.ravel()) if batch.has_grammar else None
         batch.forward_mode = ForwardMode.TARGET_VERIFY
         batch.input_ids = tensors.tokens
         batch.out_cache_loc = ngram_worker.assign_extend_cache_locs_func(
@@ -193,10 +194,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
 
     def _draft(self, batch: Any, seq_lens: NDArray[np.int64], tails: list[Sequence[int]]) -> tuple[TreeArrays, _Step]:
         started = time.perf_counter()
-        roots = np.array(
-            [_last_token(request, tail) for request, tail in zip(batch.reqs, tails, strict=True)], np.int32
-        )
-        drafts = _roots_only(roots)
+        roots = np.array([last_token(request, tail) for request, tail in zip(batch.reqs, tails, strict=True)], np.int32)
+        drafts = roots_only(roots)
         if self._drafts_here and self._breaker.allow():
             try:
                 drafts = self._checked(self._engine_drafts(batch, seq_lens, tails, roots), roots)
@@ -240,9 +239,9 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
                 ids.append(request.rid)
                 caps.append(self._room(request, int(seq_lens[row]), len(unprocessed)))
         if not rows:
-            return _roots_only(roots)
+            return roots_only(roots)
         drafts = self.engine.draft(ids, max_tokens=np.array(caps, np.int32))
-        return drafts if len(rows) == len(roots) else _spread(drafts, rows, roots)
+        return drafts if len(rows) == len(roots) else spread(drafts, rows, roots)
 
     def _room(self, request: Any, seq_len: int, num_unprocessed: int) -> int:
         """How many drafted tokens can still count: up to max_tokens, the context's end and the width of a row."""
@@ -289,58 +288,3 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         draft_input.draft_token_num = self.max_width
         draft_input.num_tokens_per_req = self.max_width
         draft_input.num_tokens_for_logprob_per_req = self.max_width
-
-
-def _last_token(request: Any, tail: Sequence[int]) -> int:
-    for tokens in (tail, request.output_ids, request.origin_input_ids):
-        if len(tokens):
-            return int(tokens[-1])
-    raise ValueError("a request without any token cannot be decoded")
-
-
-def _roots_only(roots: NDArray[np.int32]) -> DraftBatch:
-    n = len(roots)
-    return DraftBatch(
-        offsets=np.arange(n + 1, dtype=np.int32),
-        tokens=roots,
-        parents=np.full(n, -1, np.int32),
-        estimates=np.ones(n, np.float32),
-        sources=np.full(n, int(Source.ROOT), np.uint8),
-        match_lens=np.zeros(n, np.int32),
-        scores=np.zeros(n, np.float32),
-    )
-
-
-def _spread(drafts: DraftBatch, rows: list[int], roots: NDArray[np.int32]) -> DraftBatch:
-    """Places the trees of `rows` among all rows; the others get their root."""
-    sizes = np.ones(len(roots), np.int64)
-    sizes[rows] = np.diff(drafts.offsets)
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    spread = _roots_only(roots)
-    n = int(offsets[-1])
-    tokens, parents = np.zeros(n, np.int32), np.full(n, -1, np.int32)
-    estimates, sources = np.ones(n, np.float32), np.zeros(n, np.uint8)
-    match_lens, scores = spread.match_lens, spread.scores
-    tokens[offsets[:-1]] = roots
-    for i, row in enumerate(rows):
-        source, target = slice(*drafts.offsets[i : i + 2]), slice(*offsets[row : row + 2])
-        tokens[target], parents[target] = drafts.tokens[source], drafts.parents[source]
-        estimates[target], sources[target] = drafts.estimates[source], drafts.sources[source]
-        match_lens[row], scores[row] = drafts.match_lens[i], drafts.scores[i]
-    return DraftBatch(
-        offsets=offsets,
-        tokens=tokens,
-        parents=parents,
-        estimates=estimates,
-        sources=sources,
-        match_lens=match_lens,
-        scores=scores,
-    )
-
-
-def _grammar_mask(arrays: TreeArrays) -> NDArray[np.bool_]:
-    """The mask without padding's line to the root, so that no grammar is walked through padding."""
-    mask = arrays.mask.copy()
-    padding = np.arange(mask.shape[1])[None, :] >= arrays.num_nodes[:, None]
-    mask[:, :, 0] &= ~padding
-    return mask
