@@ -57,9 +57,11 @@ def launch_command(model: str, algorithm: str, rest: Sequence[str]) -> tuple[lis
     command = [sys.executable, "-P", "-m", "sglang.launch_server", "--model-path", model]
     if algorithm.lower() != "none":
         command += ["--speculative-algorithm", algorithm]
-    variables: dict[str, str] = {}
+    # SGLang builds some kernels at start with the ninja that is installed beside this interpreter.
+    folder = str(Path(sys.executable).parent)
+    variables = {"PATH": os.pathsep.join([folder, os.environ.get("PATH", "")])}
     if activate():
-        variables = environment()
+        variables |= environment()
         given = {argument.partition("=")[0] for argument in rest}
         for flag, value in _CPU_DEFAULTS.items():
             if flag not in given:

@@ -8,7 +8,7 @@ import pytest
 from agentspec import DraftBatch, Source, build_tree_arrays
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
-from agentspec.integrations.sglang.verify_input import verify_tensors
+from agentspec.integrations.sglang.verify_input import grammar_mask, verify_tensors
 
 #   row 0:   7 ─┬─ 8 ── 9        row 1:   5 (its root alone)
 #               └─ 4
@@ -52,3 +52,12 @@ def test_the_short_mask_is_the_trees_alone() -> None:
     arrays = build_tree_arrays(BATCH, 4)
     tensors = verify_tensors(arrays, SEQ_LENS, max_position=100, full_mask=False, device="cpu")
     assert tensors.mask.tolist() == arrays.mask.ravel().tolist()
+
+
+def test_no_grammar_is_walked_through_padding() -> None:
+    arrays = build_tree_arrays(BATCH, 4)
+    mask = grammar_mask(arrays)
+    assert mask[0].tolist() == arrays.mask[0].tolist(), "a full row has no padding"
+    for node in (1, 2, 3):
+        assert np.flatnonzero(mask[1, node]).tolist() == [node], "padding has no parent"
+    assert mask[1, 0, 0]
