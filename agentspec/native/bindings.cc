@@ -116,6 +116,8 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 NB_MODULE(_core, m) {
+  // A server that is killed leaves its engine behind; that is no leak worth a page of warnings.
+  nb::set_leak_warnings(false);
   m.doc() = "The native core of agentspec; use it through agentspec.Engine.";
   nb::register_exception_translator(translate);
   const auto release = nb::call_guard<nb::gil_scoped_release>();

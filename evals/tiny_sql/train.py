@@ -37,12 +37,12 @@ class TrainConfig:
     """
 
     seed: int = 0
-    steps: int = 1800
+    steps: int = 1600
     copy_steps: int = 120
     copy_share: float = 0.04
     tokens_per_batch: int = 4096
-    lr: float = 6e-3
-    matrix_lr: float = 1e-2
+    lr: float = 3e-3
+    matrix_lr: float = 6e-3
     weight_decay: float = 0.01
     warmup: float = 0.03
     tokenizer_samples: int = 20_000

@@ -16,6 +16,8 @@ def check_request(obj: Any, input_ids: Sequence[int] | None, vocab_size: int) ->
         input_ids: the prompt's tokens, or None where the prompt is embeddings.
         vocab_size: token ids must be in [0, vocab_size).
     """
+    if input_ids is not None and not len(input_ids) and getattr(obj, "input_embeds", None) is None:
+        raise ValueError("the prompt must have at least one token, got none; send some text or input_ids")
     if input_ids is not None and len(input_ids):
         tokens = np.asarray(input_ids, dtype=np.int64)
         outside = np.flatnonzero((tokens < 0) | (tokens >= vocab_size))

@@ -60,7 +60,7 @@ def request(**sampling: Any) -> SimpleNamespace:
 def test_ordinary_requests_pass() -> None:
     check_request(request(beam_width=1), [0, 5, 9], vocab_size=10)
     check_request(request(), None, vocab_size=10)
-    check_request(request(), [], vocab_size=10)
+    check_request(SimpleNamespace(sampling_params={}, input_embeds=[[0.5]]), [], vocab_size=10)
     check_request(SimpleNamespace(sampling_params=None), [1], vocab_size=10)
 
 
@@ -68,6 +68,11 @@ def test_ordinary_requests_pass() -> None:
 def test_token_ids_outside_the_vocabulary(tokens: list[int], named: str) -> None:
     with pytest.raises(ValueError, match=rf"\[0, 10\), got {named}"):
         check_request(request(), tokens, vocab_size=10)
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one token"):
+        check_request(request(), [], vocab_size=10)
 
 
 def test_beam_search_is_refused() -> None:
