@@ -16,6 +16,8 @@ from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_question
 from agentspec.workflows.text_to_sql.prompts import link_messages
 
 MODEL = MODEL_FOLDER
+# What assert_same has compared in this run: answers and their tokens.
+compared = {"answers": 0, "tokens": 0}
 CONTEXT_LENGTH = 640
 
 
@@ -38,3 +40,10 @@ def generate(server: Server, requests: list[dict[str, Any]], at_once: int) -> li
 
 def tokens_of(replies: list[Any]) -> list[list[int]]:
     return [reply["output_ids"] for reply in replies]
+
+
+def assert_same(got: list[list[int]], expected: list[list[int]]) -> None:
+    """The same tokens, answer by answer; counts what was compared."""
+    assert got == expected
+    compared["answers"] += len(got)
+    compared["tokens"] += sum(len(tokens) for tokens in got)

@@ -11,9 +11,10 @@ import os
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from server_requests import CONTEXT_LENGTH, MODEL
+from server_requests import CONTEXT_LENGTH, MODEL, compared
 
 from agentspec.evals.server import Server
 
@@ -31,6 +32,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if os.environ.get("CI"):
                 pytest.fail("SGLang is not installed, and CI must not skip what needs it: run `make setup`")
             item.add_marker(pytest.mark.skip(reason="needs SGLang: run `make setup`, then `make test`"))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if compared["answers"]:
+        terminalreporter.write_line(
+            f"parity: {compared['answers']} answers of {compared['tokens']} tokens compared with plain SGLang's, "
+            "those of passed comparisons without a difference"
+        )
 
 
 def _server(folder: Path, algorithm: str, *arguments: str, **environment: str) -> Server:

@@ -10,7 +10,7 @@ import urllib.error
 from typing import Any
 
 import pytest
-from server_requests import CONTEXT_LENGTH, chat_prompts, generate, tokens_of
+from server_requests import CONTEXT_LENGTH, assert_same, chat_prompts, generate, tokens_of
 
 from agentspec.evals.server import Server
 
@@ -38,7 +38,7 @@ def test_greedy_tokens_equal_plain_decoding(plain: Server, agentspec: Server, at
     ]
     before = accepted(agentspec)
     expected, got = generate(plain, requests, at_once), generate(agentspec, requests, at_once)
-    assert tokens_of(got) == tokens_of(expected)
+    assert_same(tokens_of(got), tokens_of(expected))
     assert [reply["text"] for reply in got] == [reply["text"] for reply in expected]
     assert accepted(agentspec) > before, "nothing was drafted, so nothing was shown"
 
@@ -48,7 +48,7 @@ def test_prefixes_found_in_the_cache(plain: Server, agentspec: Server) -> None:
     requests = [body(shared)] + [body(shared + tail) for tail in (" a", " b", " SELECT")]
     for round_number in range(2):
         expected, got = generate(plain, requests, 1), generate(agentspec, requests, 1)
-        assert tokens_of(got) == tokens_of(expected)
+        assert_same(tokens_of(got), tokens_of(expected))
         if round_number:
             assert all(reply["meta_info"]["cached_tokens"] > 0 for reply in got)
 
@@ -57,7 +57,7 @@ def test_prefixes_found_in_the_cache(plain: Server, agentspec: Server) -> None:
 def test_max_tokens_inside_a_draft(plain: Server, agentspec: Server, max_new_tokens: int) -> None:
     requests = [body(text, max_new_tokens=max_new_tokens) for text in chat_prompts(4, seed=60)]
     expected, got = generate(plain, requests, 4), generate(agentspec, requests, 4)
-    assert tokens_of(got) == tokens_of(expected)
+    assert_same(tokens_of(got), tokens_of(expected))
     assert all(reply["meta_info"]["completion_tokens"] <= max_new_tokens for reply in got)
 
 
@@ -70,7 +70,7 @@ def test_stops_inside_a_draft(plain: Server, agentspec: Server) -> None:
     requests = [body(text, stop=[word]) for word in words]
     requests += [body(text, stop_token_ids=[token]) for token in dict.fromkeys(full["output_ids"][2:14])]
     expected, got = generate(plain, requests, 4), generate(agentspec, requests, 4)
-    assert tokens_of(got) == tokens_of(expected)
+    assert_same(tokens_of(got), tokens_of(expected))
     assert [r["text"] for r in got] == [r["text"] for r in expected]
     assert [r["meta_info"]["finish_reason"] for r in got] == [r["meta_info"]["finish_reason"] for r in expected]
 
@@ -104,7 +104,7 @@ def test_json_schema_and_regex(plain: Server, agentspec: Server) -> None:
     requests += [body(text) for text in chat_prompts(2, seed=82)]  # rows without a grammar in the same batch
     for at_once in (1, 6):
         expected, got = generate(plain, requests, at_once), generate(agentspec, requests, at_once)
-        assert tokens_of(got) == tokens_of(expected)
+        assert_same(tokens_of(got), tokens_of(expected))
     for reply in got[:4]:
         if reply["meta_info"]["finish_reason"]["type"] == "stop":
             assert set(json.loads(reply["text"])) == {"tables", "ok"}
@@ -131,7 +131,8 @@ def _numbers(value: Any) -> list[float]:
 def test_several_choices(plain: Server, agentspec: Server) -> None:
     requests = [body(text, n=3) for text in chat_prompts(2, seed=100)]
     expected, got = generate(plain, requests, 2), generate(agentspec, requests, 2)
-    assert [tokens_of(r) for r in got] == [tokens_of(r) for r in expected]
+    for ours, theirs in zip(got, expected, strict=True):
+        assert_same(tokens_of(ours), tokens_of(theirs))
     assert len(got[0]) == 3
 
 
@@ -178,7 +179,7 @@ def test_aborted_requests_leave_nothing_behind(plain: Server, agentspec: Server)
     thread.join(timeout=60)
     assert not thread.is_alive()
     request = body(chat_prompts(1, seed=121)[0])
-    assert tokens_of(generate(agentspec, [request], 1)) == tokens_of(generate(plain, [request], 1))
+    assert_same(tokens_of(generate(agentspec, [request], 1)), tokens_of(generate(plain, [request], 1)))
     state = agentspec.agentspec_state()
     assert state is not None
     assert state["engine"]["open_requests"] == 0
@@ -213,7 +214,7 @@ def test_bad_requests_are_answered_and_the_server_goes_on(
         agentspec.post("/generate", bad, timeout=60)
     assert 400 <= refused.value.code < 500
     request = body(chat_prompts(1, seed=130)[0], max_new_tokens=8)
-    assert tokens_of(generate(agentspec, [request], 1)) == tokens_of(generate(plain, [request], 1))
+    assert_same(tokens_of(generate(agentspec, [request], 1)), tokens_of(generate(plain, [request], 1)))
 
 
 def test_server_info_and_metrics_tell_what_happens(agentspec: Server) -> None:
@@ -234,18 +235,18 @@ def test_server_info_and_metrics_tell_what_happens(agentspec: Server) -> None:
 def test_flush_forgets_finished_outputs(plain: Server, agentspec: Server) -> None:
     request = body(chat_prompts(1, seed=150)[0])
     expected = tokens_of(generate(plain, [request], 1))
-    assert tokens_of(generate(agentspec, [request], 1)) == expected
+    assert_same(tokens_of(generate(agentspec, [request], 1)), expected)
     agentspec.post("/flush_cache")
     state = agentspec.agentspec_state()
     assert state is not None and state["engine"]["outputs"] == 0
-    assert tokens_of(generate(agentspec, [request], 1)) == expected
+    assert_same(tokens_of(generate(agentspec, [request], 1)), expected)
 
 
 def test_failing_drafts_and_retractions_change_no_token(plain: Server, faulty: Server) -> None:
     requests = [body(text, max_new_tokens=80, ignore_eos=True) for text in chat_prompts(8, seed=160)]
     expected = tokens_of(generate(plain, requests, 8))
     for _ in range(2):
-        assert tokens_of(generate(faulty, requests, 8)) == expected
+        assert_same(tokens_of(generate(faulty, requests, 8)), expected)
     state = faulty.agentspec_state()
     assert state is not None
     assert state["counters"]["draft_errors"] > 0, "the engine was made to fail"
@@ -272,5 +273,5 @@ def test_a_storm_of_mixed_requests(plain: Server, agentspec: Server) -> None:
         requests.append(body(text, **options))
     expected = tokens_of(generate(plain, requests, 8))
     for _ in range(2):
-        assert tokens_of(generate(agentspec, requests, 8)) == expected
+        assert_same(tokens_of(generate(agentspec, requests, 8)), expected)
         time.sleep(0.1)
