@@ -63,8 +63,8 @@ class PassResult:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, default=MODEL_FOLDER, help="model folder (default: the shipped tiny-sql)")
-    parser.add_argument("--questions", type=int, default=48, help="questions a pass (default %(default)s)")
-    parser.add_argument("--concurrency", type=int, default=8, help="questions in flight (default %(default)s)")
+    parser.add_argument("--questions", type=int, default=24, help="questions a pass (default %(default)s)")
+    parser.add_argument("--concurrency", type=int, default=2, help="questions in flight (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the questions (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")

@@ -186,6 +186,8 @@ def save_model(model: TinyLlama, config: dict[str, object], folder: Path) -> Non
     folder.mkdir(parents=True, exist_ok=True)
     weights = {f"model.{name}": p.detach().to(SHIPPED_DTYPE).contiguous() for name, p in model.named_parameters()}
     save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    # Some releases of safetensors leave the file readable by its owner alone; a server may be another user.
+    (folder / "model.safetensors").chmod(0o644)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     generation = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     (folder / "generation_config.json").write_text(json.dumps({**generation, "do_sample": False}, indent=2) + "\n")

@@ -20,9 +20,8 @@ from agentspec.integrations.sglang import compat, settings
 from agentspec.integrations.sglang.refusals import refuse_unsupported
 from agentspec.integrations.sglang.request_checks import check_request
 
-# Tokens verified in a row, root included: a captured graph always pays the full width, other steps what they use.
-DEFAULT_FIXED_WIDTH = 16
-DEFAULT_VARYING_WIDTH = 32
+# Tokens verified in a row, root included.
+DEFAULT_WIDTH = 16
 
 
 def install() -> None:
@@ -107,7 +106,7 @@ def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
     """The base algorithm's arguments that follow from ours."""
     wanted: dict[str, Any] = {}
     if getattr(args, "speculative_num_draft_tokens", None) is None:
-        wanted["speculative_num_draft_tokens"] = _default_width(args)
+        wanted["speculative_num_draft_tokens"] = DEFAULT_WIDTH
     backend = getattr(args, "attention_backend", None)
     paged_chain = (getattr(args, "page_size", None) or 1) > 1 and backend != "flashinfer"
     if chosen.mode == "chain" or (chosen.mode == "auto" and (paged_chain or backend in compat.CHAIN_ONLY_BACKENDS)):
@@ -115,14 +114,6 @@ def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
         wanted["speculative_ngram_min_bfs_breadth"] = 1
         wanted["speculative_ngram_max_bfs_breadth"] = 1
     return wanted
-
-
-def _default_width(args: Any) -> int:
-    import torch
-
-    on_cpu = getattr(args, "device", None) == "cpu" or not torch.cuda.is_available()
-    varying = on_cpu or bool(getattr(args, "disable_cuda_graph", False))
-    return DEFAULT_VARYING_WIDTH if varying else DEFAULT_FIXED_WIDTH
 
 
 def _worker_class() -> type:

@@ -36,7 +36,7 @@ class Settings:
     mode: Literal["auto", "tree", "chain"] = _setting(
         "auto", "shape of the drafts: tree, chain, or auto (tree where the attention backend verifies trees)", str
     )
-    alpha: float = _setting(4.0, "drafted tokens per matched token (SuffixDecoding's max spec factor), > 0", float)
+    alpha: float = _setting(8.0, "drafted tokens per matched token (SuffixDecoding's max spec factor), > 0", float)
     max_pattern: int = _setting(64, "longest pattern that is matched, in tokens, >= 1", int)
     min_token_prob: float = _setting(0.1, "a token whose estimated acceptance is below is not drafted, 0 to 1", float)
     budget_mb: int = _setting(256, "memory for finished outputs over all namespaces, in MiB, >= 0", int)

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ pytest.importorskip("transformers", reason="training needs transformers; `make s
 from agentspec.evals.tiny_sql.corpus import Sample, corrupt, draw_samples
 from agentspec.evals.tiny_sql.model import LlamaShape, TinyLlama, rounded, save_model
 from agentspec.evals.tiny_sql.tokenizer import PAD, render, save_tokenizer, special_id, train_tokenizer
-from agentspec.evals.tiny_sql.train import TrainConfig, encode, to_batch, train
+from agentspec.evals.tiny_sql.train import TrainConfig, batches, encode, to_batch, train
 from agentspec.integrations.sglang_cpu.imports import install
 from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
 from agentspec.workflows.text_to_sql.domains import SHOP
@@ -93,6 +94,20 @@ def test_targets_are_the_answer_tokens_alone(samples: list[Sample]) -> None:
         assert tuple(targets[row][targets[row] != -100].tolist()) == sample.answer
         # The last prompt token predicts the first answer token.
         assert targets[row, len(sample.prompt) - 1] == sample.answer[0]
+
+
+def test_training_begins_with_copying(samples: list[Sample]) -> None:
+    config = TrainConfig(steps=3, copy_steps=2, tokens_per_batch=1024)
+
+    def is_copy(row: Any, targets: Any) -> bool:
+        wanted = targets != -100
+        prompt = row[: int(wanted.nonzero()[0]) + 1].tolist()
+        # The begin and the two role tokens are all that a prompt has beside what is repeated.
+        return [t for t in prompt if t not in (prompt[0], prompt[1], prompt[-1])] == targets[wanted].tolist()
+
+    feed = islice(batches(iter(samples * 3), _tokenizer(samples), config), 3)
+    copying = [all(is_copy(row, targets) for row, targets in zip(*batch, strict=True)) for batch in feed]
+    assert copying == [True, True, False]
 
 
 def test_loss_falls_within_a_few_steps(databases: dict[Database, Path]) -> None:
