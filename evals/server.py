@@ -146,8 +146,13 @@ def free_port() -> int:
 
 
 def _read(request: urllib.request.Request, timeout: float) -> Any:
-    with urllib.request.urlopen(request, timeout=timeout) as response:
-        body = response.read()
-        if "json" in response.headers.get("Content-Type", ""):
-            return json.loads(body)
-        return body.decode(errors="replace")
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            body = response.read()
+            is_json = "json" in response.headers.get("Content-Type", "")
+    except urllib.error.HTTPError as error:
+        # The error holds the connection; whoever catches it should not have to close it.
+        with error:
+            reason = f"{error.reason}: {error.read().decode(errors='replace')[:1000]}"
+        raise urllib.error.HTTPError(request.full_url, error.code, reason, error.headers, None) from None
+    return json.loads(body) if is_json else body.decode(errors="replace")
