@@ -12,6 +12,7 @@ graph handling fit a model-free drafter, and the one place that creates the work
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 from typing import Any
 
@@ -53,6 +54,8 @@ def install() -> None:
     HookRegistry.register(f"{algorithm}.create_worker", _create_worker, HookType.AROUND)
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
     HookRegistry.register(f"{scheduler}.abort_request", _after_abort, HookType.AFTER)
+    pool = "sglang.srt.mem_cache.memory_pool.ReqToTokenPool"
+    HookRegistry.register(f"{pool}.__init__", _roomier_pool, HookType.AROUND)
     manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
     HookRegistry.register(f"{manager}._validate_one_request", _before_validation, HookType.BEFORE)
     path, gets_state = compat.internal_state_hook()
@@ -126,6 +129,17 @@ def _create_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
     if compat.wants_agentspec(server_args):
         return _worker_class()
     return original(algorithm, server_args)
+
+
+def _roomier_pool(original: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
+    """Widens the rows of the token table for speculation without a draft model.
+
+    Each decode step reserves slots for two steps ahead, and rows end one step's width past the context: a request
+    that decodes up to the context's end would write past its row.
+    """
+    call = inspect.signature(original).bind(pool, *args, **kwargs)
+    call.arguments["max_context_len"] += compat.speculative_width(compat.BASE_ALGORITHM)
+    original(*call.args, **call.kwargs)
 
 
 def _before_validation(manager: Any, obj: Any, input_ids: Any) -> None:

@@ -66,6 +66,17 @@ def verify_width(server_args: Any) -> int:
     return int(server_args.speculative_num_draft_tokens)
 
 
+def speculative_width(algorithm: str) -> int:
+    """The width of a verified row in a process that runs `algorithm`, else 0."""
+    try:
+        spec = importlib.import_module("sglang.srt.runtime_context").get_spec()
+        name, width = spec.speculative_algorithm, spec.speculative_num_draft_tokens
+    except Exception:
+        # No configuration is published in this process: nothing speculates in it.
+        return 0
+    return int(width or 0) if isinstance(name, str) and name.upper() == algorithm else 0
+
+
 def tp_rank(worker: Any) -> int:
     with contextlib.suppress(ImportError, AttributeError):
         return int(importlib.import_module("sglang.srt.runtime_context").get_parallel().tp_rank)
