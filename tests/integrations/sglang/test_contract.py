@@ -77,6 +77,12 @@ USED = [
     Uses("sglang.srt.server_args", ("ServerArgs", "add_cli_args"), frozenset({"parser"})),
     Uses("sglang.srt.server_args", ("ServerArgs", "from_cli_args"), frozenset({"args"})),
     Uses("sglang.srt.managers.scheduler", ("Scheduler", "abort_request"), frozenset({"recv_req"})),
+    Uses("sglang.srt.mem_cache.memory_pool", ("ReqToTokenPool", "__init__"), frozenset({"max_context_len"})),
+    Uses(
+        "sglang.srt.managers.tokenizer_manager",
+        ("TokenizerManager", "_validate_one_request"),
+        frozenset({"obj", "input_ids"}),
+    ),
     Uses(NGRAM, ("NGRAMWorker", "__init__"), frozenset({"server_args"})),
     Uses(NGRAM, ("NGRAMWorker", "forward_batch_generation"), frozenset({"batch", "on_publish"})),
     Uses(NGRAM, ("NGRAMWorker", "_prepare_for_speculative_decoding"), frozenset({"batch"})),
