@@ -5,6 +5,33 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+NUM_BIASES: int
+"""The first weights of an estimator."""
+NUM_KNOTS: int
+"""The weights of each of its functions, which are the others."""
+NUM_WEIGHTS: int
+NUM_RECENCIES: int
+"""The functions of a slot and length."""
+NUM_SLOTS: int
+"""Contexts that are weighed against each other, the global index's and the corpora's from these on:"""
+GLOBAL_SLOT: int
+CORPUS_SLOT: int
+
+class DraftBuffers:
+    def __init__(
+        self,
+        offsets: NDArray[np.int32],
+        tokens: NDArray[np.int32],
+        parents: NDArray[np.int32],
+        estimates: NDArray[np.float32],
+        sources: NDArray[np.uint8],
+        match_lens: NDArray[np.int32],
+        scores: NDArray[np.float32],
+    ) -> None: ...
+
+class TreeBuffers:
+    def __init__(self, integers: NDArray[np.int64], mask: NDArray[np.bool_], num_nodes: NDArray[np.int32]) -> None: ...
+
 class Engine:
     def __init__(
         self,
@@ -14,13 +41,22 @@ class Engine:
         alpha: float,
         min_token_prob: float,
         chain: bool,
+        plain_rule: bool,
         max_draft_tokens: int,
         budget_bytes: int,
+        conversation_bytes: int,
+        prompt_tail: int,
+        max_growing_tokens: int,
+        num_threads: int,
+        background: bool,
+        tokenizer: bytes,
+        weights: NDArray[np.float32],
+        learning_rate: float,
     ) -> None: ...
     def open(self, request_id: str, prompt: NDArray[np.int32], namespace: str) -> None: ...
     def extend(self, request_id: str, tokens: NDArray[np.int32]) -> None: ...
     def draft(
-        self, request_ids: Sequence[str], max_tokens: NDArray[np.int32] | None
+        self, request_ids: tuple[str, ...], max_tokens: NDArray[np.int32] | None
     ) -> tuple[
         NDArray[np.int32],
         NDArray[np.int32],
@@ -30,20 +66,29 @@ class Engine:
         NDArray[np.int32],
         NDArray[np.float32],
     ]: ...
-    def close(self, request_id: str, keep: bool, num_output_tokens: int | None) -> None: ...
+    def draft_into(
+        self, request_ids: tuple[str, ...], max_tokens: NDArray[np.int32] | None, out: DraftBuffers
+    ) -> int: ...
+    def close(self, request_id: str, keep: bool, num_output_tokens: int | None) -> int: ...
     def num_tokens(self, request_id: str) -> int: ...
     def is_open(self, request_id: str) -> bool: ...
+    def flush(self) -> None: ...
     def clear(self) -> None: ...
-    def stats(self) -> tuple[int, int, int, int, int, int, int]: ...
+    def erase_output(self, output_id: int) -> bool: ...
+    def erase_namespace(self, namespace: str) -> bool: ...
+    def save(self, namespace: str, path: str) -> int: ...
+    def load(self, namespace: str, path: str) -> int: ...
+    def attach_corpus(self, path: str, namespaces: Sequence[str]) -> None: ...
+    def detach_corpus(self, path: str) -> bool: ...
+    def trials(
+        self, request_id: str, truth: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8]]: ...
+    def weights(self) -> NDArray[np.float32]: ...
+    def stats(self) -> tuple[int, int, int, int, int, int, int, int, int, int, int, int]: ...
     def check_integrity(self) -> None: ...
 
+def build_corpus(path: str, tokens: NDArray[np.int32], num_token_ids: int, tokenizer: bytes) -> None: ...
+def segment_info(path: str) -> tuple[str, int, int, int, int, str]: ...
 def build_tree_arrays(
-    offsets: NDArray[np.int32], tokens: NDArray[np.int32], parents: NDArray[np.int32], width: int
-) -> tuple[
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.bool_],
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.int32],
-]: ...
+    offsets: NDArray[np.int32], tokens: NDArray[np.int32], parents: NDArray[np.int32], width: int, out: TreeBuffers
+) -> None: ...

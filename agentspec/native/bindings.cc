@@ -8,17 +8,24 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "engine.h"
 #include "errors.h"
+#include "segment.h"
+#include "segment_file.h"
 #include "tree_arrays.h"
 
 namespace nb = nanobind;
@@ -26,16 +33,34 @@ using namespace nb::literals;
 
 namespace {
 
+using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Int32Array = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using Buffer = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 template <typename T>
 using Array1 = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 template <typename T>
 using Array2 = nb::ndarray<nb::numpy, T, nb::ndim<2>>;
-template <typename T>
-using Array3 = nb::ndarray<nb::numpy, T, nb::ndim<3>>;
 
 std::span<const std::int32_t> view(const Int32Array& array) { return {array.data(), array.size()}; }
+template <typename T>
+std::span<T> view(const Buffer<T>& array) {
+  return {array.data(), array.size()};
+}
+
+// Views of a tuple's strings, valid until the next call on this thread and as long as the tuple.
+std::span<const std::string_view> view(const nb::tuple& strings) {
+  static thread_local std::vector<std::string_view> views;
+  views.clear();
+  for (const nb::handle item : strings) {
+    Py_ssize_t size = 0;
+    const char* const text = PyUnicode_AsUTF8AndSize(item.ptr(), &size);
+    if (text == nullptr) throw nb::python_error();
+    views.emplace_back(text, static_cast<std::size_t>(size));
+  }
+  return views;
+}
 
 // Hands a result to Python, where the arrays made from its vectors keep it alive.
 template <typename Result>
@@ -52,12 +77,17 @@ Array1<T> array1(std::vector<T>& values, const nb::capsule& owner) {
   return Array1<T>(values.data(), {values.size()}, owner);
 }
 
-nb::tuple draft(agentspec::Engine& engine, const std::vector<std::string>& request_ids,
+std::span<const std::int32_t> limits_of(const std::optional<Int32Array>& max_tokens) {
+  return max_tokens ? view(*max_tokens) : std::span<const std::int32_t>{};
+}
+
+nb::tuple draft(agentspec::Engine& engine, const nb::tuple& request_ids,
                 const std::optional<Int32Array>& max_tokens) {
   agentspec::DraftBatch batch;
+  const std::span<const std::string_view> ids = view(request_ids);
   {
     const nb::gil_scoped_release release;
-    batch = engine.draft(request_ids, max_tokens ? view(*max_tokens) : std::span<const std::int32_t>{});
+    engine.draft(ids, limits_of(max_tokens), batch);
   }
   const auto [b, owner] = hand_over(std::move(batch));
   return nb::make_tuple(array1(b->offsets, owner), array1(b->tokens, owner), array1(b->parents, owner),
@@ -65,21 +95,161 @@ nb::tuple draft(agentspec::Engine& engine, const std::vector<std::string>& reque
                         array1(b->scores, owner));
 }
 
-nb::tuple build_tree_arrays(const Int32Array& offsets, const Int32Array& tokens, const Int32Array& parents,
-                            std::size_t width) {
-  agentspec::TreeArrays arrays;
+// Arrays of the caller that drafts are written to, batch after batch. They stay alive as long as this.
+class DraftBuffers {
+ public:
+  DraftBuffers(const Buffer<std::int32_t>& offsets, const Buffer<std::int32_t>& tokens,
+               const Buffer<std::int32_t>& parents, const Buffer<float>& estimates,
+               const Buffer<std::uint8_t>& sources, const Buffer<std::int32_t>& match_lens,
+               const Buffer<float>& scores)
+      : owners_{offsets, tokens, parents, estimates, sources, match_lens, scores},
+        spans_{view(offsets), view(tokens),     view(parents), view(estimates),
+               view(sources), view(match_lens), view(scores)} {
+    const std::size_t rows = scores.size();
+    const std::size_t nodes = tokens.size();
+    if (offsets.size() == rows + 1 && match_lens.size() == rows && parents.size() == nodes &&
+        estimates.size() == nodes && sources.size() == nodes) {
+      return;
+    }
+    throw agentspec::ConfigError("arrays of drafts must agree in their numbers of rows and nodes");
+  }
+
+  [[nodiscard]] const agentspec::DraftSpans& spans() const { return spans_; }
+
+ private:
+  std::tuple<Buffer<std::int32_t>, Buffer<std::int32_t>, Buffer<std::int32_t>, Buffer<float>,
+             Buffer<std::uint8_t>, Buffer<std::int32_t>, Buffer<float>>
+      owners_;
+  agentspec::DraftSpans spans_;
+};
+
+std::size_t draft_into(agentspec::Engine& engine, const nb::tuple& request_ids,
+                       const std::optional<Int32Array>& max_tokens, const DraftBuffers& out) {
+  const std::span<const std::string_view> ids = view(request_ids);
+  const nb::gil_scoped_release release;
+  return engine.draft(ids, limits_of(max_tokens), out.spans());
+}
+
+struct TrialArrays {
+  std::vector<std::int32_t> weights;  // [n, kNumSlots + 1]; the bias last, -1 where a context is missing
+  std::vector<float> fractions;       // [n, kNumSlots + 1]
+  std::vector<float> estimates;       // [n]
+  std::vector<std::uint8_t> accepted;  // [n]
+};
+
+nb::tuple trials(agentspec::Engine& engine, const std::string& request_id, const Int32Array& truth) {
+  TrialArrays arrays;
+  constexpr std::size_t kWidth = agentspec::kNumSlots + 1;
   {
     const nb::gil_scoped_release release;
-    arrays = agentspec::build_tree_arrays(view(offsets), view(tokens), view(parents), width);
+    std::vector<agentspec::Drafter::Trial> rows;
+    engine.trials(request_id, view(truth), rows);
+    arrays.weights.assign(rows.size() * kWidth, -1);
+    arrays.fractions.assign(rows.size() * kWidth, 0.0F);
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      const agentspec::Features& features = rows[row].features;
+      for (std::size_t i = 0; i < features.size; ++i) {
+        arrays.weights[row * kWidth + i] = features.items[i].weight;
+        arrays.fractions[row * kWidth + i] = static_cast<float>(features.items[i].fraction) / 65535.0F;
+      }
+      arrays.weights[row * kWidth + kWidth - 1] = features.bias;
+      arrays.estimates.push_back(rows[row].estimate);
+      arrays.accepted.push_back(rows[row].accepted ? 1 : 0);
+    }
   }
   const auto [a, owner] = hand_over(std::move(arrays));
-  const std::size_t rows = a->num_nodes.size();
-  const auto wide = [&](std::vector<std::int64_t>& values) {
-    return Array2<std::int64_t>(values.data(), {rows, width}, owner);
-  };
-  return nb::make_tuple(wide(a->tokens), wide(a->depths),
-                        Array3<bool>(reinterpret_cast<bool*>(a->mask.data()), {rows, width, width}, owner),
-                        wide(a->next_token), wide(a->next_sibling), array1(a->num_nodes, owner));
+  const std::size_t num_rows = a->estimates.size();
+  return nb::make_tuple(Array2<std::int32_t>(a->weights.data(), {num_rows, kWidth}, owner),
+                        Array2<float>(a->fractions.data(), {num_rows, kWidth}, owner),
+                        array1(a->estimates, owner), array1(a->accepted, owner));
+}
+
+nb::object weights(const agentspec::Engine& engine) {
+  std::vector<float> values;
+  {
+    const nb::gil_scoped_release release;
+    values = engine.weights();
+  }
+  const auto [v, owner] = hand_over(std::move(values));
+  return nb::cast(array1(*v, owner));
+}
+
+// Arrays of the caller that trees are written to, batch after batch. They stay alive as long as this.
+class TreeBuffers {
+ public:
+  // integers: room for the tokens, depths, first children and next siblings of a batch, one after another.
+  TreeBuffers(const Buffer<std::int64_t>& integers, const Buffer<bool>& mask,
+              const Buffer<std::int32_t>& num_nodes)
+      : integers_(integers), mask_(mask), num_nodes_(num_nodes) {}
+
+  // The first elements, for a batch of so many rows.
+  [[nodiscard]] agentspec::TreeArrays spans(std::size_t rows, std::size_t width) const {
+    const std::size_t nodes = rows * width;
+    if (rows > num_nodes_.size() || 4 * nodes > integers_.size() || nodes * width > mask_.size()) {
+      throw agentspec::ConfigError("the buffers must have room for " + std::to_string(rows) + " rows of " +
+                                   std::to_string(width) + " nodes, got room for " +
+                                   std::to_string(num_nodes_.size()) + " rows and " +
+                                   std::to_string(integers_.size() / 4) + " nodes in all; make larger ones");
+    }
+    std::int64_t* const first = integers_.data();
+    return {{first, nodes},
+            {first + nodes, nodes},
+            {first + 2 * nodes, nodes},
+            {first + 3 * nodes, nodes},
+            {mask_.data(), nodes * width},
+            {num_nodes_.data(), rows}};
+  }
+
+ private:
+  Buffer<std::int64_t> integers_;
+  Buffer<bool> mask_;
+  Buffer<std::int32_t> num_nodes_;
+};
+
+void build_tree_arrays(const Int32Array& offsets, const Int32Array& tokens, const Int32Array& parents,
+                       std::size_t width, const TreeBuffers& out) {
+  const nb::gil_scoped_release release;
+  const std::size_t rows = offsets.size() == 0 ? 0 : offsets.size() - 1;
+  agentspec::build_tree_arrays(view(offsets), view(tokens), view(parents), width, out.spans(rows, width));
+}
+
+std::array<std::uint8_t, 32> identity_bytes(const nb::bytes& tokenizer) {
+  std::array<std::uint8_t, 32> result{};
+  const auto* const bytes = static_cast<const std::uint8_t*>(tokenizer.data());
+  std::copy_n(bytes, std::min(tokenizer.size(), result.size()), result.begin());
+  return result;
+}
+
+// tokens: documents one after another, each ended by kEnd.
+void build_corpus(const std::string& path, const Int32Array& tokens, std::int32_t num_token_ids,
+                  const nb::bytes& tokenizer) {
+  const agentspec::Segment::Identity identity{num_token_ids, identity_bytes(tokenizer),
+                                              agentspec::SegmentKind::kCorpus};
+  const nb::gil_scoped_release release;
+  std::vector<agentspec::OutputRecord> documents;
+  const std::span<const agentspec::Token> text = view(tokens);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (i > 0 && text[i - 1] != agentspec::kEnd) continue;
+    documents.push_back({documents.size() + 1, static_cast<std::uint32_t>(i), 0, 0});
+  }
+  agentspec::save(*agentspec::Segment::build(text, documents, identity), path);
+}
+
+nb::tuple segment_info(const std::string& path) {
+  std::shared_ptr<const agentspec::Segment> segment;
+  {
+    const nb::gil_scoped_release release;
+    segment = agentspec::load(path, nullptr);
+  }
+  const agentspec::Segment::Identity& identity = segment->identity();
+  std::string tokenizer;
+  for (const std::uint8_t byte : identity.tokenizer) {
+    for (const int digit : {byte >> 4, byte & 15}) tokenizer += "0123456789abcdef"[digit];
+  }
+  const std::size_t outputs = segment->outputs().size();
+  return nb::make_tuple(identity.kind == agentspec::SegmentKind::kCorpus ? "corpus" : "outputs", outputs,
+                        segment->tokens().size() - outputs, segment->bytes(), identity.num_token_ids,
+                        tokenizer);
 }
 
 nb::tuple stats(const agentspec::Engine& engine) {
@@ -88,8 +258,9 @@ nb::tuple stats(const agentspec::Engine& engine) {
     const nb::gil_scoped_release release;
     s = engine.stats();
   }
-  return nb::make_tuple(s.open_requests, s.request_bytes, s.global.bytes, s.global.namespaces,
-                        s.global.outputs, s.global.output_tokens, s.global.evicted_outputs);
+  return nb::make_tuple(s.open_requests, s.request_bytes, s.conversation_bytes, s.spared_tokens,
+                        s.waiting_outputs, s.corpora, s.global.bytes, s.global.namespaces, s.global.outputs,
+                        s.global.output_tokens, s.global.segments, s.global.evicted_outputs);
 }
 
 // Raises the class of agentspec.errors that has the same name as the native one.
@@ -108,6 +279,10 @@ void translate(const std::exception_ptr& pointer, void*) {
     raise("DuplicateRequestError", error);
   } catch (const agentspec::UnknownRequestError& error) {
     raise("UnknownRequestError", error);
+  } catch (const agentspec::SegmentError& error) {
+    raise("SegmentError", error);
+  } catch (const std::system_error& error) {
+    raise("SegmentError", error);
   } catch (const agentspec::IntegrityError& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }
@@ -122,21 +297,46 @@ NB_MODULE(_core, m) {
   nb::register_exception_translator(translate);
   const auto release = nb::call_guard<nb::gil_scoped_release>();
 
+  nb::class_<DraftBuffers>(m, "DraftBuffers")
+      .def(nb::init<const Buffer<std::int32_t>&, const Buffer<std::int32_t>&, const Buffer<std::int32_t>&,
+                    const Buffer<float>&, const Buffer<std::uint8_t>&, const Buffer<std::int32_t>&,
+                    const Buffer<float>&>(),
+           "offsets"_a.noconvert(), "tokens"_a.noconvert(), "parents"_a.noconvert(),
+           "estimates"_a.noconvert(), "sources"_a.noconvert(), "match_lens"_a.noconvert(),
+           "scores"_a.noconvert());
+  nb::class_<TreeBuffers>(m, "TreeBuffers")
+      .def(nb::init<const Buffer<std::int64_t>&, const Buffer<bool>&, const Buffer<std::int32_t>&>(),
+           "integers"_a.noconvert(), "mask"_a.noconvert(), "num_nodes"_a.noconvert());
   nb::class_<agentspec::Engine>(m, "Engine")
       .def(
           "__init__",
           [](agentspec::Engine* self, std::int32_t num_token_ids, std::int32_t max_pattern, double alpha,
-             double min_token_prob, bool chain, std::int32_t max_draft_tokens, std::size_t budget_bytes) {
-            new (self) agentspec::Engine({.num_token_ids = num_token_ids,
-                                          .limits = {.max_pattern = max_pattern,
-                                                     .alpha = alpha,
-                                                     .min_token_prob = min_token_prob,
-                                                     .chain = chain},
-                                          .max_draft_tokens = max_draft_tokens,
-                                          .budget_bytes = budget_bytes});
+             double min_token_prob, bool chain, bool plain_rule, std::int32_t max_draft_tokens,
+             std::size_t budget_bytes, std::size_t conversation_bytes, std::size_t prompt_tail,
+             std::size_t max_growing_tokens, std::size_t num_threads, bool background,
+             const nb::bytes& tokenizer, const FloatArray& weights, float learning_rate) {
+            agentspec::EngineConfig config{.num_token_ids = num_token_ids,
+                                           .limits = {.max_pattern = max_pattern,
+                                                      .alpha = alpha,
+                                                      .min_token_prob = min_token_prob,
+                                                      .chain = chain},
+                                           .plain_rule = plain_rule,
+                                           .max_draft_tokens = max_draft_tokens,
+                                           .budget_bytes = budget_bytes,
+                                           .conversation_bytes = conversation_bytes,
+                                           .prompt_tail = prompt_tail,
+                                           .max_growing_tokens = max_growing_tokens,
+                                           .num_threads = num_threads,
+                                           .background = background,
+                                           .tokenizer = identity_bytes(tokenizer),
+                                           .weights = {weights.data(), weights.data() + weights.size()},
+                                           .learning_rate = learning_rate};
+            new (self) agentspec::Engine(config);
           },
           nb::kw_only(), "num_token_ids"_a, "max_pattern"_a, "alpha"_a, "min_token_prob"_a, "chain"_a,
-          "max_draft_tokens"_a, "budget_bytes"_a)
+          "plain_rule"_a, "max_draft_tokens"_a, "budget_bytes"_a, "conversation_bytes"_a, "prompt_tail"_a,
+          "max_growing_tokens"_a, "num_threads"_a, "background"_a, "tokenizer"_a, "weights"_a.noconvert(),
+          "learning_rate"_a)
       .def(
           "open",
           [](agentspec::Engine& self, const std::string& request_id, const Int32Array& prompt,
@@ -149,13 +349,32 @@ NB_MODULE(_core, m) {
           },
           "request_id"_a, "tokens"_a.noconvert(), release)
       .def("draft", &draft, "request_ids"_a, "max_tokens"_a.noconvert().none())
+      .def("draft_into", &draft_into, "request_ids"_a, "max_tokens"_a.noconvert().none(), "out"_a)
       .def("close", &agentspec::Engine::close, "request_id"_a, "keep"_a, "num_output_tokens"_a.none(),
            release)
       .def("num_tokens", &agentspec::Engine::num_tokens, "request_id"_a, release)
       .def("is_open", &agentspec::Engine::is_open, "request_id"_a, release)
+      .def("flush", &agentspec::Engine::flush, release)
       .def("clear", &agentspec::Engine::clear, release)
+      .def("erase_output", &agentspec::Engine::erase_output, "output_id"_a, release)
+      .def("erase_namespace", &agentspec::Engine::erase_namespace, "namespace"_a, release)
+      .def("save", &agentspec::Engine::save, "namespace"_a, "path"_a, release)
+      .def("load", &agentspec::Engine::load, "namespace"_a, "path"_a, release)
+      .def("attach_corpus", &agentspec::Engine::attach_corpus, "path"_a, "namespaces"_a, release)
+      .def("detach_corpus", &agentspec::Engine::detach_corpus, "path"_a, release)
+      .def("trials", &trials, "request_id"_a, "truth"_a.noconvert())
+      .def("weights", &weights)
       .def("stats", &stats)
       .def("check_integrity", &agentspec::Engine::check_integrity, release);
+  m.def("build_corpus", &build_corpus, "path"_a, "tokens"_a.noconvert(), "num_token_ids"_a, "tokenizer"_a);
+  m.def("segment_info", &segment_info, "path"_a);
+  m.attr("NUM_BIASES") = agentspec::Estimator::kNumBiases;
+  m.attr("NUM_KNOTS") = agentspec::Estimator::kKnots;
+  m.attr("NUM_RECENCIES") = agentspec::Estimator::kRecencies;
+  m.attr("NUM_SLOTS") = agentspec::kNumSlots;
+  m.attr("GLOBAL_SLOT") = agentspec::kGlobalSlot;
+  m.attr("CORPUS_SLOT") = agentspec::kCorpusSlot;
+  m.attr("NUM_WEIGHTS") = agentspec::Estimator::kNumWeights;
   m.def("build_tree_arrays", &build_tree_arrays, "offsets"_a.noconvert(), "tokens"_a.noconvert(),
-        "parents"_a.noconvert(), "width"_a);
+        "parents"_a.noconvert(), "width"_a, "out"_a);
 }

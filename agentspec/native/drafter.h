@@ -5,16 +5,19 @@
 #include <span>
 #include <vector>
 
+#include "estimator.h"
+#include "index_part.h"
 #include "suffix_automaton.h"
+#include "token.h"
 
 namespace agentspec {
 
-// Where a draft was found. The values are agentspec.Source's.
-enum class Source : std::uint8_t { kRoot = 0, kRequest = 1, kGlobal = 2 };
+// Where a node of a draft was found. The values are agentspec.Source's.
+enum class Source : std::uint8_t { kRoot = 0, kRequest = 1, kGlobal = 2, kCorpus = 3 };
 
 struct DraftLimits {
   std::int32_t max_pattern = 64;  // P
-  double alpha = 4.0;             // a pattern of p tokens drafts at most floor(alpha * p)
+  double alpha = 4.0;             // the plain rule: a pattern of p tokens drafts at most floor(alpha * p)
   double min_token_prob = 0.1;    // nodes with a smaller estimate are not drafted
   bool chain = false;             // each node has one child at most
 };
@@ -23,89 +26,113 @@ struct DraftLimits {
 struct DraftNode {
   Token token;
   std::int32_t parent;
-  double estimate;  // D(N)
+  double estimate;  // the probability that the node is accepted, D(N)
+  Source source;   // where most of its evidence is from
+  Features features;
 };
 
 struct Draft {
-  Source source = Source::kRoot;  // kRoot: nothing to draft
-  std::int32_t match_length = 0;
+  std::int32_t match_length = 0;  // of the longest pattern that was continued
   double score = 0.0;
+
   std::vector<DraftNode> nodes;  // in the order they were added, best first
 };
 
-// Where the end of a text was found in one automaton: the longest suffix of the text that occurs in it, or
-// one of at least P tokens. It lies in `state`.
-struct Match {
-  StateId state = kInitialState;
-  std::int32_t length = 0;
-
-  void advance(const SuffixAutomaton& automaton, Token token);
+// What a request's next tokens are looked for in.
+struct DraftSources {
+  const SuffixAutomaton* request = nullptr;
+  std::span<const PartMatch> global;  // newest text last
+  std::span<const PartMatch> corpora;
 };
 
-// SuffixDecoding's algorithm 1: grows one tree for each source and each length of pattern, best estimates
-// first, and returns the one with the best score. It holds scratch memory only, so each call stands for
-// itself.
+// Grows one tree from all sources, the likeliest continuation first (SSSD, algorithm 1; SuffixDecoding's
+// D(N) with calibrated estimates in the place of shares).
+//
+//   1. Choose contexts. In each source: the longest pattern that occurs, then shorter ones that occur several
+//      times as often; see kMoreOften.
+//   2. Expand the root: unite what follows in all contexts, and estimate each continuation from what every
+//      context says about it.
+//   3. Take the continuation with the largest product of estimates from the root on, expand it with the
+//      contexts made longer by its token, and go on until the tree is full or nothing likely is left.
+//
+// It holds scratch memory only, so each call stands for itself; one thread at a time.
 class Drafter {
  public:
-  explicit Drafter(const DraftLimits& limits);
+  Drafter(const DraftLimits& limits, const Estimator& estimator);
 
-  // `request` is the automaton of the request's own text. `segments` are the global automata, oldest first,
-  // with the match of the text in each. All stay what they are; only hubs are put in order, to be searched
-  // faster. The result is valid until the next call.
-  const Draft& draft(SuffixAutomaton& request, std::span<SuffixAutomaton* const> segments,
-                     std::span<const Match> matches, std::int32_t max_nodes);
+  // The result is valid until the next call.
+  const Draft& draft(const DraftSources& sources, std::int32_t max_nodes);
+
+  // What the drafter knew about continuations on the way that the request really took: a row for each
+  // continuation that it weighed, as long as it weighed the true one.
+  struct Trial {
+    Features features;
+    float estimate;  // D(N) of the continuation
+    bool accepted;
+  };
+  void trials(const DraftSources& sources, std::span<const Token> truth, std::vector<Trial>& rows);
 
  private:
-  // A state in one of a source's automata.
-  struct Place {
-    std::int32_t automaton;
-    StateId state;
-  };
-
-  // A string that may be drafted: the places of all automata where it occurs, in places_.
   struct Candidate {
-    double estimate;
-    std::int64_t recency;  // larger: occurred later
+    float estimate;
     std::int32_t parent;
+    std::int32_t age;
     Token token;
-    std::uint32_t first_place;
-    std::uint32_t num_places;
+    Source source;
+    std::int32_t depth;
+    std::uint32_t first_interval;
+    Features features;
+  };
+  // What a node is continued by: its contexts in all parts, in cursors_.
+  struct Place {
+    std::uint32_t first_cursor = 0;
+    std::uint32_t num_cursors = 0;
+  };
+  // A continuation while the contexts of its parent are read.
+  struct Child {
+    Token token;
+    float probability;
+    std::int32_t age;
+    std::uint32_t first_interval;  // in intervals_, one for each interval among the parent's contexts
+    float share;  // the largest among its contexts, as far as they were read
+    std::array<std::int32_t, kNumSlots> seen;  // how often it occurred in each context
+    std::array<std::int32_t, kNumSlots> met;   // how often it was met where a context was read in part only
+    std::array<std::int32_t, kNumSlots> ages;  // tokens since it last occurred in each context
+    Features features;
   };
 
-  // The patterns of one source from the longest to the shortest. Lengths whose places are the same share
-  // their continuations; of these only the longest counts, since it may draft the most.
-  class Patterns {
-   public:
-    void start(std::span<SuffixAutomaton* const> automata, std::span<const Match> matches,
-               std::int32_t max_pattern);
-    void advance();
-    [[nodiscard]] std::int32_t length() const { return length_; }  // 0: no more
-    [[nodiscard]] std::span<const Place> places() const { return places_; }
-    [[nodiscard]] std::span<SuffixAutomaton* const> automata() const { return automata_; }
-
-   private:
-    void gather();
-
-    std::span<SuffixAutomaton* const> automata_;
-    std::vector<Match> ends_;  // per automaton; ends_[i].length >= length_: its state contains the pattern
-    std::vector<Place> places_;
-    std::int32_t length_ = 0;
-  };
-
-  void grow(const Patterns& patterns, Source source, std::int32_t max_nodes);
-  void expand(std::span<SuffixAutomaton* const> automata, std::int32_t node, double estimate,
-              std::size_t first, std::size_t count, std::size_t room);
-  [[nodiscard]] std::int32_t max_spec(std::int32_t pattern_length, std::int32_t max_nodes) const;
+  void start(const DraftSources& sources);
+  void add_contexts(std::span<const PartMatch> matches, std::uint16_t first_part, int first_slot, int end_slot);
+  void read_children(Place place, std::int32_t depth, double path);
+  Child* child(Token token);
+  [[nodiscard]] std::span<Child> children() { return {children_.data(), num_children_}; }
+  void meet(std::size_t slot, Token token, std::int32_t occurrences);
+  void keep_likely_children(float needed);
+  void count(std::size_t slot, Token token, std::int32_t occurrences, std::int32_t age);
+  Place descend(Place parent, std::int32_t depth, Token token, std::uint32_t first_interval);
+  void to_points(Place& place, std::int32_t depth);
+  void expand(Place place, std::int32_t node, std::int32_t depth, float estimate);
+  [[nodiscard]] Source main_source(const Child& child) const;
 
   DraftLimits limits_;
-  Patterns request_;
-  Patterns global_;
-  Draft best_;
-  Draft current_;
+  const Estimator& estimator_;
+  Draft draft_;
+  std::vector<IndexPart> parts_;  // the request's own, then the global ones, then the corpora
+  std::array<std::int32_t, kNumSlots> lengths_{};  // of the contexts that are being read
+  std::array<std::int32_t, kNumSlots> totals_{};
+  std::array<std::int32_t, kNumSlots> read_{};  // how many of the totals were read
+  std::int32_t match_length_ = 0;
+  std::vector<Cursor> cursors_;
+  std::vector<std::uint32_t> points_;
+  std::vector<Interval> intervals_;  // of contexts made longer by a child's token
+  std::vector<Place> places_;  // of the root and each node
   std::vector<Candidate> heap_;
-  std::vector<Candidate> children_;
-  std::vector<Token> tokens_;
-  std::vector<Place> places_;
+  std::vector<Child> children_;  // the first num_children_ are in use
+  std::size_t num_children_ = 0;
+  std::array<Token, 64> met_;  // what follows the places that are being read
+  std::size_t last_child_ = 0;
+  std::vector<Cursor> tier_;
+  std::vector<Walk> walks_;
 };
 
 }  // namespace agentspec

@@ -12,16 +12,16 @@ class EdgeTable {
   // The index stored for the key, or -1.
   [[nodiscard]] std::int32_t find(std::int32_t state, std::int32_t token) const {
     if (slots_.empty()) return -1;
-    const std::uint64_t key = make_key(state, token);
-    for (std::size_t i = home(key);; i = (i + 1) & (slots_.size() - 1)) {
-      if (slots_[i].edge < 0 || slots_[i].key == key) return slots_[i].edge;
+    for (std::size_t i = home(state, token);; i = (i + 1) & (slots_.size() - 1)) {
+      const Slot& slot = slots_[i];
+      if (slot.edge < 0 || (slot.state == state && slot.token == token)) return slot.edge;
     }
   }
 
   // The key must not be in the table yet.
   void insert(std::int32_t state, std::int32_t token, std::int32_t edge) {
-    if (2 * (size_ + 1) > slots_.size()) grow();
-    place({make_key(state, token), edge});
+    if (4 * (size_ + 1) > 3 * slots_.size()) grow();
+    place({state, token, edge});
     ++size_;
   }
 
@@ -30,22 +30,20 @@ class EdgeTable {
 
  private:
   struct Slot {
-    std::uint64_t key = 0;
+    std::int32_t state = 0;
+    std::int32_t token = 0;
     std::int32_t edge = -1;  // -1: the slot is free
   };
 
-  static std::uint64_t make_key(std::int32_t state, std::int32_t token) {
-    return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(state)) << 32) |
-           static_cast<std::uint32_t>(token);
-  }
-
   // The upper bits of a product depend on all bits of the key.
-  [[nodiscard]] std::size_t home(std::uint64_t key) const {
+  [[nodiscard]] std::size_t home(std::int32_t state, std::int32_t token) const {
+    const std::uint64_t key = (static_cast<std::uint64_t>(static_cast<std::uint32_t>(state)) << 32) |
+                              static_cast<std::uint32_t>(token);
     return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ULL) >> 32) & (slots_.size() - 1);
   }
 
   void place(const Slot& slot) {
-    std::size_t i = home(slot.key);
+    std::size_t i = home(slot.state, slot.token);
     while (slots_[i].edge >= 0) i = (i + 1) & (slots_.size() - 1);
     slots_[i] = slot;
   }
@@ -58,7 +56,7 @@ class EdgeTable {
     }
   }
 
-  std::vector<Slot> slots_;  // size: 0 or a power of two; at most half of it is taken
+  std::vector<Slot> slots_;  // size: 0 or a power of two; at most three quarters of it are taken
   std::size_t size_ = 0;
 };
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -9,11 +11,17 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "conversations.h"
 #include "drafter.h"
+#include "estimator.h"
 #include "global_index.h"
+#include "plain_drafter.h"
+#include "segment.h"
 #include "suffix_automaton.h"
+#include "worker.h"
 
 namespace agentspec {
 
@@ -21,13 +29,26 @@ namespace agentspec {
 struct EngineConfig {
   Token num_token_ids = 0;  // tokens must be in [0, num_token_ids)
   DraftLimits limits;
+  bool plain_rule = false;
   std::int32_t max_draft_tokens = 31;
   std::size_t budget_bytes = 0;
+  std::size_t conversation_bytes = 0;
+  std::size_t prompt_tail = 0;  // tokens of a prompt's end that are kept before its output
+  std::size_t max_growing_tokens = 8192;
+  std::size_t num_threads = 1;
+  bool background = false;
+  std::array<std::uint8_t, 32> tokenizer{};
+  std::vector<float> weights;  // Estimator::kNumWeights
+  float learning_rate = 0.0F;
 };
 
 struct EngineStats {
   std::size_t open_requests = 0;
   std::size_t request_bytes = 0;
+  std::size_t conversation_bytes = 0;
+  std::size_t waiting_outputs = 0;  // closed, not yet in the global index
+  std::uint64_t spared_tokens = 0;  // of prompts, found in earlier turns
+  std::size_t corpora = 0;
   GlobalIndexStats global;
 };
 
@@ -42,65 +63,162 @@ struct DraftBatch {
   std::vector<float> scores;
 };
 
+// The same in memory of the caller, for any draft of so many rows and nodes. `offsets` has one more than rows.
+struct DraftSpans {
+  std::span<std::int32_t> offsets;
+  std::span<std::int32_t> tokens;
+  std::span<std::int32_t> parents;
+  std::span<float> estimates;
+  std::span<std::uint8_t> sources;
+  std::span<std::int32_t> match_lens;
+  std::span<float> scores;
+};
+
 // Indexes the texts of open requests and the outputs of finished ones, and drafts from both. Safe for
-// threads: one mutex guards everything; building and freeing a request's index happens outside of it. A call
-// that throws has changed nothing.
+// threads. A call that throws has changed nothing.
+//
+// With `background`, indexes are built, extended by outputs, sealed, merged and freed by two threads of the
+// engine's own, one for what is quick and one for what is not; without, by the thread that calls. One mutex
+// guards all state; it is held while a batch is drafted or a slice of a text is indexed, and for longer only
+// where an output is erased from a part that grows, which is then indexed anew.
+// An index that is being built belongs to its builder alone, and sealed segments never change.
 class Engine {
  public:
   explicit Engine(const EngineConfig& config);
+  ~Engine();
 
   void open(const std::string& request_id, std::span<const Token> prompt, const std::string& name);
   void extend(const std::string& request_id, std::span<const Token> tokens);
-  // `max_tokens` is empty or gives each row's limit; none may be negative.
-  DraftBatch draft(std::span<const std::string> request_ids, std::span<const std::int32_t> max_tokens);
-  // Frees the request; with `keep`, the first num_output_tokens of its output go to the global index first.
-  void close(const std::string& request_id, bool keep, std::optional<std::size_t> num_output_tokens);
+  // `max_tokens` is empty or gives each row's limit; none may be negative. Requests whose index is not built
+  // yet get their root only. `batch` is overwritten; its memory is used again.
+  void draft(std::span<const std::string_view> request_ids, std::span<const std::int32_t> max_tokens,
+             DraftBatch& batch);
+  void draft(std::span<const std::string> request_ids, std::span<const std::int32_t> max_tokens,
+             DraftBatch& batch) {
+    draft(std::vector<std::string_view>(request_ids.begin(), request_ids.end()), max_tokens, batch);
+  }
+  // Writes to the first elements of `out`; returns the number of nodes. Throws ConfigError if not all that
+  // the limits allow would fit.
+  std::size_t draft(std::span<const std::string_view> request_ids, std::span<const std::int32_t> max_tokens,
+                    const DraftSpans& out);
+  // Ends the request; with `keep`, the first num_output_tokens of its output go to the global index. Returns
+  // the output's id there, 0 if it is not kept.
+  std::uint64_t close(const std::string& request_id, bool keep, std::optional<std::size_t> num_output_tokens);
 
   [[nodiscard]] std::size_t num_tokens(const std::string& request_id) const;
   [[nodiscard]] bool is_open(const std::string& request_id) const;
+
+  // Waits until all that was given is indexed, sealed and merged as far as it is to be.
+  void flush();
   // Drops the global index of all namespaces.
   void clear();
+  bool erase_output(std::uint64_t output_id);
+  bool erase_namespace(const std::string& name);
+
+  // Writes a namespace's outputs to a file as one segment; returns how many.
+  std::size_t save(const std::string& name, const std::string& path);
+  // Adds a file's outputs to a namespace, before those it has; returns how many.
+  std::size_t load(const std::string& name, const std::string& path);
+  // Lets the namespaces draft from a corpus, or all namespaces if there are none.
+  void attach_corpus(const std::string& path, std::vector<std::string> names);
+  bool detach_corpus(const std::string& path);
+
+  // Drafter::trials() for a request whose next tokens are known.
+  void trials(const std::string& request_id, std::span<const Token> truth, std::vector<Drafter::Trial>& rows);
+  [[nodiscard]] std::vector<float> weights() const;
+
   [[nodiscard]] EngineStats stats() const;
   void check_integrity() const;
 
  private:
-  // The match of a request's text in one segment. It stays true as long as the segment does not change, and
-  // then needs only the tokens that the text has grown by.
-  struct SegmentMatch {
-    std::uint64_t segment_id = 0;
-    std::uint32_t segment_version = 0;
-    std::size_t text_length = 0;  // of the text that was matched
-    Match match;
+  // The match of a request's text in one part, carried from draft to draft. It needs only the tokens that the
+  // text has grown by; it is looked for anew when the part has grown.
+  struct KnownMatch {
+    std::uint64_t part_id = 0;
+    std::int32_t part_tokens = 0;
+    std::size_t text_length = 0;  // of the request's text that was matched
+    StateMatch state;
+    ContextMatch context;
   };
 
   struct Request {
-    Request(std::string namespace_name, std::int32_t max_counted_length)
-        : name(std::move(namespace_name)), automaton(max_counted_length) {}
-
-    void append(std::span<const Token> tokens);
-    [[nodiscard]] std::size_t bytes() const;
-
     std::string name;
-    std::vector<Token> text;  // the prompt, then the output
-    std::size_t prompt_length = 0;
-    SuffixAutomaton automaton;          // of the text
-    std::vector<SegmentMatch> matches;  // of the namespace's segments at the last draft
+    std::unique_ptr<TextIndex> index;  // its builder's until is_ready
+    bool is_ready = false;
+    std::size_t num_prompt_tokens = 0;
+    Token last_token = 0;
+    std::vector<Token> prompt_tail;
+    std::vector<Token> output;
+    std::vector<KnownMatch> matches;  // of global parts and corpora, in the order they were drafted from
+    std::vector<DraftNode> drafted;   // the last draft, to learn from
+    std::vector<PartMatch> global;    // scratch of match_parts(), as are the next two
+    std::vector<PartMatch> corpora;
+    std::vector<KnownMatch> new_matches;
+    Draft draft;
   };
-  using Requests = std::unordered_map<std::string, std::unique_ptr<Request>>;
+  using RequestPtr = std::shared_ptr<Request>;
+
+  // Ids are looked up as they come, without a copy of each.
+  struct IdHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view id) const { return std::hash<std::string_view>{}(id); }
+  };
+
+  struct Corpus {
+    std::string path;
+    std::uint64_t id;
+    std::shared_ptr<const Segment> segment;
+    std::vector<std::string> names;
+  };
 
   void check_tokens(std::span<const Token> tokens) const;
   void check_not_open(const std::string& request_id) const;
-  [[nodiscard]] Request& find(const std::string& request_id) const;
-  void match_segments(Request& request);
+  [[nodiscard]] const RequestPtr& find(std::string_view request_id) const;
+  void build(const RequestPtr& request, const std::vector<Token>& prompt);
+  void retire(const RequestPtr& request, std::uint64_t num_erasures);
+  void add_output(const std::string& name, const Output& output);
+  void compact_later();
+  void compact();
+  void take_rewritten(std::vector<RequestPtr>& found);
+  void build_anew(const std::vector<RequestPtr>& requests);
+  void match_parts(Request& request) const;
+  void match_part(Request& request, const IndexPart& part, std::uint64_t id, std::size_t& known,
+                  std::vector<PartMatch>& matches) const;
+  [[nodiscard]] DraftSources sources(const Request& request) const;
+  void learn(Request& request, std::span<const Token> tokens);
+  void find_rows(std::span<const std::string_view> request_ids, std::span<const std::int32_t> max_tokens);
+  void draft_rows(DraftBatch& batch);
+  void draft_row(std::size_t thread, Request& request, std::int32_t max_nodes);
 
   const EngineConfig config_;
-  mutable std::mutex mutex_;  // guards all below
-  Requests requests_;
+  mutable std::mutex mutex_;  // guards all down to waiting_
+  std::unordered_map<std::string, RequestPtr, IdHash, std::equal_to<>> requests_;
   GlobalIndex global_;
-  Drafter drafter_;
-  std::vector<SuffixAutomaton*> segments_;  // scratch of match_segments(), as are the next two
-  std::vector<Match> segment_matches_;
-  std::vector<SegmentMatch> new_matches_;
+  std::vector<Corpus> corpora_;
+  Estimator estimator_;
+  std::vector<Drafter> drafters_;  // one a thread, as are the plain ones
+  std::vector<PlainDrafter> plain_drafters_;
+  std::uint64_t next_output_;
+  std::uint64_t next_corpus_;
+  std::uint64_t spared_tokens_ = 0;
+  // Of outputs, namespaces or all. What an index had before one that its request's own text has not must not
+  // be drafted from after it.
+  std::uint64_t num_erasures_ = 0;
+  // Outputs on their way to the index. Those of an erased id or namespace are taken out.
+  std::unordered_map<std::uint64_t, std::string> waiting_;
+  std::vector<RequestPtr> rows_;  // scratch of draft(), as are the next three
+  std::vector<std::int32_t> limits_;
+  std::vector<const Request*> sorted_;
+  DraftBatch batch_;
+
+  mutable std::mutex conversations_mutex_;
+  Conversations conversations_;
+  std::mutex adding_mutex_;      // held while an output is added in slices
+  std::mutex compacting_mutex_;  // held while parts are merged
+  RowPool pool_;
+  // The last members: their threads end before what they work on.
+  Worker slow_worker_;
+  Worker quick_worker_;
 };
 
 }  // namespace agentspec

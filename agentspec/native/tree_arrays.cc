@@ -41,38 +41,47 @@ void check(std::span<const std::int32_t> offsets, std::size_t num_tokens,
   }
 }
 
+// Throws unless `out` has just the memory for so many rows.
+void check_sizes(const TreeArrays& out, std::size_t rows, std::size_t width) {
+  const std::size_t nodes = rows * width;
+  if (out.tokens.size() == nodes && out.depths.size() == nodes && out.next_token.size() == nodes &&
+      out.next_sibling.size() == nodes && out.mask.size() == nodes * width && out.num_nodes.size() == rows) {
+    return;
+  }
+  throw ConfigError("the arrays to write must have room for " + std::to_string(rows) + " rows of " +
+                    std::to_string(width) + " nodes, got " + std::to_string(out.num_nodes.size()) +
+                    " rows and " + std::to_string(out.tokens.size()) + " nodes; make larger buffers");
+}
+
 }  // namespace
 
-TreeArrays build_tree_arrays(std::span<const std::int32_t> offsets, std::span<const std::int32_t> tokens,
-                             std::span<const std::int32_t> parents, std::size_t width) {
+void build_tree_arrays(std::span<const std::int32_t> offsets, std::span<const std::int32_t> tokens,
+                       std::span<const std::int32_t> parents, std::size_t width, const TreeArrays& out) {
   check(offsets, tokens.size(), parents, width);
   const std::size_t rows = offsets.size() - 1;
-  TreeArrays arrays;
-  arrays.tokens.assign(rows * width, 0);
-  arrays.depths.assign(rows * width, 1);
-  arrays.next_token.assign(rows * width, -1);
-  arrays.next_sibling.assign(rows * width, -1);
-  arrays.mask.assign(rows * width * width, 0);
-  arrays.num_nodes.reserve(rows);
+  check_sizes(out, rows, width);
+  std::fill(out.next_token.begin(), out.next_token.end(), -1);
+  std::fill(out.next_sibling.begin(), out.next_sibling.end(), -1);
   for (std::size_t row = 0; row < rows; ++row) {
     const auto first = static_cast<std::size_t>(offsets[row]);
     const std::size_t size = static_cast<std::size_t>(offsets[row + 1]) - first;
-    arrays.num_nodes.push_back(static_cast<std::int32_t>(size));
-    std::int64_t* const row_depths = &arrays.depths[row * width];
-    std::int64_t* const row_next_token = &arrays.next_token[row * width];
-    std::int64_t* const row_next_sibling = &arrays.next_sibling[row * width];
-    std::uint8_t* const row_mask = &arrays.mask[row * width * width];
+    out.num_nodes[row] = static_cast<std::int32_t>(size);
+    std::int64_t* const row_tokens = &out.tokens[row * width];
+    std::int64_t* const row_depths = &out.depths[row * width];
+    std::int64_t* const row_next_token = &out.next_token[row * width];
+    std::int64_t* const row_next_sibling = &out.next_sibling[row * width];
+    bool* const row_mask = &out.mask[row * width * width];
 
+    std::fill(std::copy_n(&tokens[first], size, row_tokens), row_tokens + width, 0);
     row_depths[0] = 0;
-    row_mask[0] = 1;
-    std::copy_n(&tokens[first], size, &arrays.tokens[row * width]);
+    std::fill_n(row_mask, width, false);
+    row_mask[0] = true;
     for (std::size_t node = 1; node < width; ++node) {
       // A node sees what its parent sees, and itself; padding is given the root for a parent.
-      const bool is_padding = node >= size;
-      const std::size_t parent = is_padding ? 0 : static_cast<std::size_t>(parents[first + node]);
-      std::copy_n(row_mask + parent * width, parent + 1, row_mask + node * width);
-      row_mask[node * width + node] = 1;
-      if (!is_padding) row_depths[node] = row_depths[parent] + 1;
+      const std::size_t parent = node < size ? static_cast<std::size_t>(parents[first + node]) : 0;
+      row_depths[node] = row_depths[parent] + 1;
+      std::copy_n(row_mask + parent * width, width, row_mask + node * width);
+      row_mask[node * width + node] = true;
     }
     // From the last node to the first, so that each list of children begins with the earliest.
     for (std::size_t node = size; node-- > 1;) {
@@ -81,7 +90,6 @@ TreeArrays build_tree_arrays(std::span<const std::int32_t> offsets, std::span<co
       row_next_token[parent] = static_cast<std::int64_t>(node);
     }
   }
-  return arrays;
 }
 
 }  // namespace agentspec

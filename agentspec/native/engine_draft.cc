@@ -1,0 +1,228 @@
+// What the engine does in a step: it brings matches up to the texts, drafts, and learns from the drafts.
+
+#include <algorithm>
+#include <new>
+#include <numeric>
+#include <utility>
+
+#include "engine.h"
+#include "errors.h"
+
+namespace agentspec {
+namespace {
+
+// A match is carried over so many new tokens; beyond that it is faster to look for it anew.
+constexpr std::size_t kMaxCarried = 6;
+
+}  // namespace
+
+// Tells the estimator which of the last draft's nodes turned out to be true.
+void Engine::learn(Request& request, std::span<const Token> tokens) {
+  if (config_.learning_rate > 0.0F && !config_.plain_rule) {
+    std::int32_t node = 0;
+    for (const Token token : tokens) {
+      std::int32_t taken = -1;
+      for (std::size_t i = 0; i < request.drafted.size(); ++i) {
+        const DraftNode& child = request.drafted[i];
+        if (child.parent != node) continue;
+        estimator_.observe(child.features, child.token == token);
+        if (child.token == token) taken = static_cast<std::int32_t>(i) + 1;
+      }
+      if (taken < 0) break;
+      node = taken;
+    }
+  }
+  request.drafted.clear();
+}
+
+void Engine::match_part(Request& request, const IndexPart& part, std::uint64_t id, std::size_t& known,
+                        std::vector<PartMatch>& matches) const {
+  const SuffixAutomaton& own = request.index->automaton();
+  const std::vector<Token>& text = own.text();
+  // What was rewritten stands before an end.
+  const std::size_t farthest =
+      text.size() - static_cast<std::size_t>(std::min(own.tail_length(), config_.limits.max_pattern));
+  // Parts come in the order of the last draft, but for those that were replaced since.
+  while (known < request.matches.size() && request.matches[known].part_id != id) ++known;
+  KnownMatch found{id, 0, farthest, {}, {}};
+  const bool is_known = known < request.matches.size();
+  if (part.automaton) found.part_tokens = part.automaton->num_tokens();
+  if (is_known && request.matches[known].part_tokens == found.part_tokens) found = request.matches[known];
+  if (part.automaton) {
+    if (found.text_length < farthest) found = {id, found.part_tokens, farthest, {}, {}};
+    for (; found.text_length < text.size(); ++found.text_length) {
+      found.state.advance(*part.automaton, text[found.text_length]);
+    }
+  } else if (found.context.length > 0 && text.size() - found.text_length <= kMaxCarried) {
+    for (; found.text_length < text.size(); ++found.text_length) {
+      found.context =
+          part.segment->advance(found.context, text[found.text_length], config_.limits.max_pattern);
+    }
+  } else {
+    found.context = part.segment->locate(std::span(text).subspan(farthest), config_.limits.max_pattern);
+    found.text_length = text.size();
+  }
+  request.new_matches.push_back(found);
+  if (found.state.length > 0 || found.context.length > 0) {
+    matches.push_back({part, found.state, found.context});
+  }
+}
+
+// Brings the request's matches up to its text and to the parts that its namespace has now.
+void Engine::match_parts(Request& request) const {
+  request.global.clear();
+  request.corpora.clear();
+  request.new_matches.clear();
+  std::size_t known = 0;
+  const std::int64_t now = global_.num_tokens(request.name);
+  for (const GlobalPart& part : global_.find(request.name)) {
+    const IndexPart source{part.growing ? &part.growing->automaton : nullptr, part.segment.get(),
+                           now - part.end, part.dead};
+    std::size_t at = known;
+    match_part(request, source, part.id, at, request.global);
+    if (at < request.matches.size()) known = at;
+  }
+  for (const Corpus& corpus : corpora_) {
+    if (!corpus.names.empty() &&
+        std::find(corpus.names.begin(), corpus.names.end(), request.name) == corpus.names.end()) {
+      continue;
+    }
+    std::size_t at = known;
+    match_part(request, {nullptr, corpus.segment.get(), 0, {}}, corpus.id, at, request.corpora);
+    if (at < request.matches.size()) known = at;
+  }
+  request.matches.swap(request.new_matches);
+}
+
+DraftSources Engine::sources(const Request& request) const {
+  return {&request.index->automaton(), request.global, request.corpora};
+}
+
+void Engine::draft_row(std::size_t thread, Request& request, std::int32_t max_nodes) {
+  request.draft.nodes.clear();
+  request.draft.match_length = 0;
+  request.draft.score = 0.0;
+  if (!request.is_ready || max_nodes == 0) return;
+  try {
+    match_parts(request);
+    const DraftSources from = sources(request);
+    const Draft& draft = config_.plain_rule ? plain_drafters_[thread].draft(from, max_nodes)
+                                            : drafters_[thread].draft(from, max_nodes);
+    request.draft.nodes.assign(draft.nodes.begin(), draft.nodes.end());
+    request.draft.match_length = draft.match_length;
+    request.draft.score = draft.score;
+  } catch (const std::bad_alloc&) {
+    // The row has its root only.
+  }
+}
+
+void Engine::draft(std::span<const std::string_view> request_ids, std::span<const std::int32_t> max_tokens,
+                   DraftBatch& batch) {
+  const std::lock_guard lock(mutex_);
+  find_rows(request_ids, max_tokens);
+  draft_rows(batch);
+}
+
+std::size_t Engine::draft(std::span<const std::string_view> request_ids,
+                          std::span<const std::int32_t> max_tokens, const DraftSpans& out) {
+  const std::lock_guard lock(mutex_);
+  find_rows(request_ids, max_tokens);
+  const std::size_t most_nodes = std::accumulate(
+      limits_.begin(), limits_.end(), limits_.size(),
+      [](std::size_t sum, std::int32_t limit) { return sum + static_cast<std::size_t>(limit); });
+  if (const std::size_t rows = rows_.size(); rows > out.scores.size() || most_nodes > out.tokens.size()) {
+    rows_.clear();
+    throw ConfigError("the buffers must have room for " + std::to_string(rows) + " rows of " +
+                      std::to_string(most_nodes) + " nodes in all, roots included, got room for " +
+                      std::to_string(out.scores.size()) + " rows of " + std::to_string(out.tokens.size()) +
+                      " nodes; make larger ones, or pass fewer requests or a smaller max_tokens");
+  }
+  draft_rows(batch_);
+  std::copy(batch_.offsets.begin(), batch_.offsets.end(), out.offsets.begin());
+  std::copy(batch_.tokens.begin(), batch_.tokens.end(), out.tokens.begin());
+  std::copy(batch_.parents.begin(), batch_.parents.end(), out.parents.begin());
+  std::copy(batch_.estimates.begin(), batch_.estimates.end(), out.estimates.begin());
+  std::copy(batch_.sources.begin(), batch_.sources.end(), out.sources.begin());
+  std::copy(batch_.match_lens.begin(), batch_.match_lens.end(), out.match_lens.begin());
+  std::copy(batch_.scores.begin(), batch_.scores.end(), out.scores.begin());
+  return batch_.tokens.size();
+}
+
+// Sets rows_ and limits_.
+void Engine::find_rows(std::span<const std::string_view> request_ids,
+                       std::span<const std::int32_t> max_tokens) {
+  if (!max_tokens.empty() && max_tokens.size() != request_ids.size()) {
+    throw ConfigError("max_tokens must give one limit for each of the " + std::to_string(request_ids.size()) +
+                      " requests, got " + std::to_string(max_tokens.size()));
+  }
+  for (std::size_t i = 0; i < max_tokens.size(); ++i) {
+    if (max_tokens[i] >= 0) continue;
+    throw ConfigError("max_tokens must be >= 0, got " + std::to_string(max_tokens[i]) + " at index " +
+                      std::to_string(i) + "; pass 0 to draft nothing for a row");
+  }
+  rows_.clear();
+  limits_.clear();
+  for (std::size_t i = 0; i < request_ids.size(); ++i) {
+    rows_.push_back(find(request_ids[i]));
+    limits_.push_back(max_tokens.empty() ? config_.max_draft_tokens
+                                         : std::min(max_tokens[i], config_.max_draft_tokens));
+  }
+}
+
+// Drafts for rows_, and lets go of them.
+void Engine::draft_rows(DraftBatch& batch) {
+  batch.offsets.assign(1, 0);
+  batch.tokens.clear();
+  batch.parents.clear();
+  batch.estimates.clear();
+  batch.sources.clear();
+  batch.match_lens.clear();
+  batch.scores.clear();
+  const auto append = [&](Request& request) {
+    batch.tokens.push_back(request.last_token);
+    batch.parents.push_back(-1);
+    batch.estimates.push_back(1.0F);
+    batch.sources.push_back(static_cast<std::uint8_t>(Source::kRoot));
+    for (const DraftNode& node : request.draft.nodes) {
+      batch.tokens.push_back(node.token);
+      batch.parents.push_back(node.parent);
+      batch.estimates.push_back(static_cast<float>(node.estimate));
+      batch.sources.push_back(static_cast<std::uint8_t>(node.source));
+    }
+    batch.match_lens.push_back(request.draft.match_length);
+    batch.scores.push_back(static_cast<float>(request.draft.score));
+    batch.offsets.push_back(static_cast<std::int32_t>(batch.tokens.size()));
+    request.drafted.swap(request.draft.nodes);
+  };
+  // A request that comes twice has one place for its draft, so the rows are drafted one by one.
+  bool is_distinct = true;
+  if (pool_.num_threads() > 1) {
+    sorted_.clear();
+    for (const RequestPtr& row : rows_) sorted_.push_back(row.get());
+    std::sort(sorted_.begin(), sorted_.end());
+    is_distinct = std::adjacent_find(sorted_.begin(), sorted_.end()) == sorted_.end();
+  }
+  if (pool_.num_threads() > 1 && is_distinct) {
+    pool_.for_rows(rows_.size(), [&](std::size_t thread, std::size_t row) {
+      draft_row(thread, *rows_[row], limits_[row]);
+    });
+    for (const RequestPtr& row : rows_) append(*row);
+  } else {
+    for (std::size_t row = 0; row < rows_.size(); ++row) {
+      draft_row(0, *rows_[row], limits_[row]);
+      append(*rows_[row]);
+    }
+  }
+  rows_.clear();
+}
+
+void Engine::trials(const std::string& request_id, std::span<const Token> truth,
+                    std::vector<Drafter::Trial>& rows) {
+  const std::lock_guard lock(mutex_);
+  Request& request = *find(request_id);
+  if (!request.is_ready) return;
+  match_parts(request);
+  drafters_.front().trials(sources(request), truth, rows);
+}
+
+}  // namespace agentspec

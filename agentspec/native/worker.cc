@@ -1,0 +1,135 @@
+#include "worker.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace agentspec {
+
+Worker::Worker(bool has_thread) {
+  if (has_thread) thread_ = std::thread([this] { run(); });
+}
+
+Worker::~Worker() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Worker::do_job(const std::function<void()>& job) {
+  try {
+    job();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void Worker::post(std::function<void()> job) {
+  if (!thread_.joinable()) {
+    do_job(job);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+    ++num_posted_;
+  }
+  changed_.notify_all();
+}
+
+void Worker::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this, num_posted = num_posted_] { return num_done_ >= num_posted; });
+}
+
+void Worker::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stops_ || !jobs_.empty(); });
+    if (stops_) return;
+    std::function<void()> job = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    do_job(job);
+    job = nullptr;  // what it holds is freed before anyone is told that it is done
+    lock.lock();
+    ++num_done_;
+    changed_.notify_all();
+  }
+}
+
+RowPool::RowPool(std::size_t num_threads) {
+  for (std::size_t thread = 1; thread < num_threads; ++thread) {
+    threads_.emplace_back([this, thread] { run(thread); });
+  }
+}
+
+RowPool::~RowPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void RowPool::for_rows(std::size_t num_rows, const std::function<void(std::size_t, std::size_t)>& work) {
+  // Waking a thread costs more than a row or two.
+  if (threads_.empty() || num_rows < 4) {
+    for (std::size_t row = 0; row < num_rows; ++row) work(0, row);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    work_ = &work;
+    num_rows_ = num_rows;
+    next_row_ = 0;
+    num_active_ = threads_.size();
+    ++round_;
+  }
+  changed_.notify_all();
+  take_rows(0);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return num_active_ == 0; });
+  work_ = nullptr;
+}
+
+void RowPool::run(std::size_t thread) {
+  std::size_t seen = 0;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stops_ || round_ != seen; });
+      if (stops_) return;
+      seen = round_;
+    }
+    take_rows(thread);
+    bool is_last;
+    {
+      const std::lock_guard lock(mutex_);
+      is_last = --num_active_ == 0;
+    }
+    if (is_last) changed_.notify_all();
+  }
+}
+
+void RowPool::take_rows(std::size_t thread) {
+  constexpr std::size_t kRowsAtOnce = 2;
+  for (;;) {
+    std::size_t first;
+    std::size_t end;
+    {
+      const std::lock_guard lock(mutex_);
+      first = next_row_;
+      end = std::min(num_rows_, first + kRowsAtOnce);
+      next_row_ = end;
+    }
+    if (first == end) return;
+    for (std::size_t row = first; row < end; ++row) (*work_)(thread, row);
+  }
+}
+
+}  // namespace agentspec

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace agentspec {
+
+// Does jobs one after another, in the order they were posted: on a thread of its own, or at once on the
+// caller's if it has none. A job may throw std::bad_alloc only: it ends there, and what it works on must be
+// in order all the same.
+class Worker {
+ public:
+  explicit Worker(bool has_thread);
+  ~Worker();  // drops the jobs that wait, finishes the one that runs
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // Throws std::bad_alloc if there is no memory to keep the job.
+  void post(std::function<void()> job);
+  // Waits for the jobs posted so far, and for no later ones.
+  void wait();
+
+ private:
+  static void do_job(const std::function<void()>& job);
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  std::uint64_t num_posted_ = 0;
+  std::uint64_t num_done_ = 0;
+  bool stops_ = false;
+  std::thread thread_;
+};
+
+// A few threads that share out the rows of a batch. The caller works too, so `num_threads` of 1 means no
+// thread at all.
+class RowPool {
+ public:
+  explicit RowPool(std::size_t num_threads);
+  ~RowPool();
+  RowPool(const RowPool&) = delete;
+  RowPool& operator=(const RowPool&) = delete;
+
+  [[nodiscard]] std::size_t num_threads() const { return threads_.size() + 1; }
+  // Calls work(thread, row) once for each row in [0, num_rows), `thread` in [0, num_threads()). It must not
+  // throw.
+  void for_rows(std::size_t num_rows, const std::function<void(std::size_t, std::size_t)>& work);
+
+ private:
+  void run(std::size_t thread);
+  void take_rows(std::size_t thread);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::function<void(std::size_t, std::size_t)>* work_ = nullptr;
+  std::size_t num_rows_ = 0;
+  std::size_t next_row_ = 0;  // guarded by mutex_: rows take microseconds each, and are taken a few at a time
+  std::size_t num_active_ = 0;
+  std::size_t round_ = 0;
+  bool stops_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace agentspec

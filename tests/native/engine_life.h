@@ -1,0 +1,366 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine.h"
+#include "errors.h"
+#include "tree_arrays.h"
+#include "tree_memory.h"
+
+namespace agentspec::test {
+
+inline EngineConfig small_engine_config() {
+  EngineConfig config;
+  config.num_token_ids = 100;
+  config.limits = {.max_pattern = 16, .alpha = 4.0, .min_token_prob = 0.05, .chain = false};
+  config.max_draft_tokens = 12;
+  config.budget_bytes = 1 << 20;
+  config.conversation_bytes = 1 << 20;
+  config.prompt_tail = 4;
+  config.max_growing_tokens = 64;
+  config.weights.assign(Estimator::kNumWeights, 0.0F);
+  return config;
+}
+
+// One engine led through any sequence of operations, with what must hold of it checked after each. Choices
+// come from outside: random numbers or a fuzzer's bytes. Each namespace writes in tokens of its own, so that
+// a token tells where it was found.
+class EngineLife {
+ public:
+  // Returns a number in [low, high].
+  using Choose = std::function<std::int32_t(std::int32_t low, std::int32_t high)>;
+
+  // Files are written to `folder`, a path that ends with a separator; none if it is empty. Without threads
+  // the same choices lead to the same life.
+  EngineLife(const Choose& choose, const std::string& folder, bool may_have_threads)
+      : choose_(choose),
+        folder_(folder),
+        config_(choose_config(choose, may_have_threads)),
+        engine_(config_) {}
+
+  // Throws std::logic_error or IntegrityError if something does not hold that must.
+  void step() {
+    const std::int32_t action = choose_(0, 31);
+    if (action < 6 || open_.empty()) {
+      open();
+    } else if (action < 14) {
+      extend();
+    } else if (action < 20) {
+      close();
+    } else if (action < 22) {
+      erase_output();
+    } else if (action == 22) {
+      erase_namespace();
+    } else if (action == 23 && choose_(0, 3) == 0) {
+      engine_.clear();
+      for (auto& outputs : outputs_) outputs.clear();
+    } else if (action == 24) {
+      engine_.flush();
+      require(engine_.stats().waiting_outputs == 0, "nothing waits after flush()");
+    } else if (action == 25) {
+      trials();
+    } else if (action == 26 && !folder_.empty()) {
+      save_and_load();
+    }
+    draft();
+    check();
+  }
+
+  void end() {
+    engine_.flush();
+    draft();
+    check();
+    if (config_.background) require(engine_.stats().waiting_outputs == 0, "nothing waits at the end");
+  }
+
+ private:
+  static constexpr std::int32_t kNamespaces = 3;
+  static constexpr std::int32_t kVocabulary = 33;
+
+  struct Text {
+    std::int32_t space;
+    std::vector<Token> tokens;
+    std::size_t num_output;
+  };
+
+  static void require(bool holds, const char* what) {
+    if (!holds) throw std::logic_error(std::string("it does not hold that ") + what);
+  }
+
+  static EngineConfig choose_config(const Choose& choose, bool may_have_threads) {
+    EngineConfig config = small_engine_config();
+    config.limits.max_pattern = choose(0, 3) == 0 ? 64 : choose(1, 12);
+    config.limits.alpha = choose(1, 8) / 2.0;
+    config.limits.min_token_prob = choose(0, 4) / 10.0;
+    config.limits.chain = choose(0, 3) == 0;
+    config.plain_rule = choose(0, 1) == 0;
+    config.max_draft_tokens = choose(1, 20);
+    const std::int32_t budget = choose(0, 3);
+    config.budget_bytes = budget == 0 ? 4'000 : budget == 1 ? 30'000 : 1 << 20;
+    config.conversation_bytes = choose(0, 2) == 0 ? 20'000 : 1 << 20;
+    config.prompt_tail = static_cast<std::size_t>(choose(0, 8));
+    if (may_have_threads) config.num_threads = static_cast<std::size_t>(choose(1, 2));
+    config.background = may_have_threads && choose(0, 3) == 0;
+    config.learning_rate = choose(0, 1) == 0 ? 0.0F : 0.3F;
+    return config;
+  }
+
+  static std::string name_of(std::int32_t space) {
+    return space == 0 ? "" : std::string(1, static_cast<char>('a' + space));
+  }
+
+  // Few different tokens make long matches, many make states with many continuations.
+  std::vector<Token> choose_tokens(std::int32_t space, std::int32_t max_length) {
+    const std::int32_t length = choose_(0, max_length);
+    const std::int32_t vocabulary = choose_(0, 2) == 0 ? kVocabulary : 3;
+    std::vector<Token> tokens;
+    Token next = choose_(0, vocabulary - 1);
+    for (std::int32_t i = 0; i < length; ++i) {
+      tokens.push_back(space * kVocabulary + next);
+      next = choose_(0, 3) == 0 ? choose_(0, vocabulary - 1) : (next * 2 + 1) % vocabulary;
+    }
+    return tokens;
+  }
+
+  std::string choose_open() {
+    auto found = open_.begin();
+    std::advance(found, choose_(0, static_cast<std::int32_t>(open_.size()) - 1));
+    return found->first;
+  }
+
+  void open() {
+    Text text{choose_(0, kNamespaces - 1), {}, 0};
+    if (!ended_.empty() && choose_(0, 1) == 0) {
+      // The next turn of a conversation, perhaps with its end rewritten, or somebody else's text.
+      const Text& last =
+          ended_[static_cast<std::size_t>(choose_(0, static_cast<std::int32_t>(ended_.size()) - 1))];
+      text = last;
+      text.num_output = 0;
+      if (choose_(0, 2) == 0)
+        text.tokens.resize(
+            static_cast<std::size_t>(choose_(1, static_cast<std::int32_t>(text.tokens.size()))));
+    }
+    const std::vector<Token> more = choose_tokens(text.space, choose_(0, 3) == 0 ? 400 : 30);
+    text.tokens.insert(text.tokens.end(), more.begin(), more.end());
+    const std::string request_id = std::to_string(++num_opened_);
+    if (text.tokens.empty()) {
+      try {
+        engine_.open(request_id, text.tokens, name_of(text.space));
+      } catch (const TokenError&) {
+        return;
+      }
+      require(false, "an empty prompt is refused");
+    }
+    engine_.open(request_id, text.tokens, name_of(text.space));
+    require(engine_.is_open(request_id), "an opened request is open");
+    open_.emplace(request_id, std::move(text));
+  }
+
+  void extend() {
+    const std::string request_id = choose_open();
+    Text& text = open_.at(request_id);
+    std::vector<Token> tokens;
+    const auto draft = drafted_.find(request_id);
+    if (draft != drafted_.end() && choose_(0, 1) == 0) {
+      tokens = draft->second;  // what a verification that accepts all does
+    } else {
+      tokens = choose_tokens(text.space, 30);
+    }
+    engine_.extend(request_id, tokens);
+    text.tokens.insert(text.tokens.end(), tokens.begin(), tokens.end());
+    text.num_output += tokens.size();
+    require(engine_.num_tokens(request_id) == text.tokens.size(),
+            "a request has the tokens that it was given");
+  }
+
+  void close() {
+    const std::string request_id = choose_open();
+    Text text = open_.at(request_id);
+    open_.erase(request_id);
+    drafted_.erase(request_id);
+    const bool keep = choose_(0, 4) > 0;
+    std::optional<std::size_t> cut;
+    if (choose_(0, 3) == 0) cut = static_cast<std::size_t>(choose_(0, 20));
+    const std::size_t num_kept = keep ? std::min(text.num_output, cut.value_or(text.num_output)) : 0;
+    const std::uint64_t id = engine_.close(request_id, keep, cut);
+    require((id != 0) == (num_kept > 0), "an output is kept if it is to be and there is one");
+    if (id != 0) outputs_[static_cast<std::size_t>(text.space)].emplace_back(id, num_kept);
+    ended_.push_back(std::move(text));
+    if (ended_.size() > 6) ended_.erase(ended_.begin());
+  }
+
+  void erase_output() {
+    auto& outputs = outputs_[static_cast<std::size_t>(choose_(0, kNamespaces - 1))];
+    if (outputs.empty()) {
+      require(!engine_.erase_output(12345), "an unknown output is not there");
+      return;
+    }
+    const auto output = outputs.begin() + choose_(0, static_cast<std::int32_t>(outputs.size()) - 1);
+    if (!engine_.erase_output(output->first)) ++num_not_there_;
+    require(!engine_.erase_output(output->first), "an erased output is gone");
+    outputs.erase(output);
+  }
+
+  void erase_namespace() {
+    const std::int32_t space = choose_(0, kNamespaces - 1);
+    (void)engine_.erase_namespace(name_of(space));
+    require(!engine_.erase_namespace(name_of(space)), "an erased namespace is gone");
+    outputs_[static_cast<std::size_t>(space)].clear();
+  }
+
+  void trials() {
+    const std::string request_id = choose_open();
+    std::vector<Drafter::Trial> rows;
+    engine_.trials(request_id, choose_tokens(open_.at(request_id).space, 10), rows);
+    for (const Drafter::Trial& row : rows) {
+      require(row.estimate >= 0.0F && row.estimate <= 1.0F, "the estimate of a trial is a probability");
+    }
+  }
+
+  void save_and_load() {
+    const std::int32_t space = choose_(0, kNamespaces - 1);
+    const std::string path = folder_ + "space.segment";
+    const std::size_t num_saved = engine_.save(name_of(space), path);
+    if (num_saved == 0) return;
+    auto& outputs = outputs_[static_cast<std::size_t>(space)];
+    require(num_saved <= outputs.size(), "what is saved was kept");
+    if (choose_(0, 1) == 0) {
+      (void)engine_.erase_namespace(name_of(space));
+      outputs.erase(outputs.begin(), outputs.end() - static_cast<std::ptrdiff_t>(num_saved));
+      require(engine_.load(name_of(space), path) == num_saved, "what was saved is loaded");
+    }
+    std::remove(path.c_str());
+  }
+
+  void draft() {
+    std::vector<std::string> request_ids;
+    std::vector<std::int32_t> limits;
+    for (const auto& [request_id, text] : open_) {
+      if (choose_(0, 3) > 0) request_ids.push_back(request_id);
+    }
+    if (!request_ids.empty() && choose_(0, 7) == 0) request_ids.push_back(request_ids.front());
+    if (choose_(0, 1) == 0) {
+      for (std::size_t i = 0; i < request_ids.size(); ++i) limits.push_back(choose_(0, 14));
+    }
+    engine_.draft(request_ids, limits, batch_);
+    // In the background an index may have become ready since.
+    if (!config_.background && choose_(0, 3) == 0) draft_again(request_ids, limits);
+    const auto width = static_cast<std::size_t>(config_.max_draft_tokens) + 1;
+    // Throws if a row is no tree.
+    require(batch_.offsets.size() == request_ids.size() + 1, "each request has a row");
+    TreeMemory memory(request_ids.size(), width);
+    build_tree_arrays(batch_.offsets, batch_.tokens, batch_.parents, width, memory.arrays());
+    for (std::size_t row = 0; row < request_ids.size(); ++row) {
+      check_row(row, request_ids[row], limits.empty() ? config_.max_draft_tokens : limits[row]);
+    }
+  }
+
+  // The same into memory of the caller.
+  void draft_again(const std::vector<std::string>& request_ids, const std::vector<std::int32_t>& limits) {
+    const std::vector<std::string_view> ids(request_ids.begin(), request_ids.end());
+    const std::size_t num_rows = ids.size();
+    DraftBatch second;
+    const std::size_t most = num_rows * (static_cast<std::size_t>(config_.max_draft_tokens) + 1);
+    second.offsets.resize(num_rows + 1);
+    for (auto* const values : {&second.tokens, &second.parents}) values->resize(most);
+    second.estimates.resize(most);
+    second.sources.resize(most);
+    second.match_lens.resize(num_rows);
+    second.scores.resize(num_rows);
+    const std::size_t num_nodes =
+        engine_.draft(ids, limits,
+                      {second.offsets, second.tokens, second.parents, second.estimates, second.sources,
+                       second.match_lens, second.scores});
+    second.tokens.resize(num_nodes);
+    second.parents.resize(num_nodes);
+    second.estimates.resize(num_nodes);
+    require(second.offsets == batch_.offsets && second.tokens == batch_.tokens &&
+                second.parents == batch_.parents && second.estimates == batch_.estimates &&
+                second.match_lens == batch_.match_lens && second.scores == batch_.scores,
+            "a draft is the same wherever it is written to");
+  }
+
+  void check_row(std::size_t row, const std::string& request_id, std::int32_t limit) {
+    const Text& text = open_.at(request_id);
+    const auto first = static_cast<std::size_t>(batch_.offsets[row]);
+    const auto end = static_cast<std::size_t>(batch_.offsets[row + 1]);
+    require(batch_.tokens[first] == text.tokens.back(), "the root is the last token");
+    require(end - first <= static_cast<std::size_t>(limit) + 1, "a draft has no more nodes than it may");
+    require((end - first > 1) == (batch_.match_lens[row] > 0), "a draft continues a pattern");
+    require(batch_.match_lens[row] <= config_.limits.max_pattern, "a pattern is no longer than it may be");
+    float sum = 0.0F;
+    std::vector<std::pair<std::int32_t, Token>> edges;
+    std::vector<Token>& path = drafted_[request_id];
+    path.clear();
+    std::int32_t tip = 0;
+    for (std::size_t i = first + 1; i < end; ++i) {
+      const auto parent = first + static_cast<std::size_t>(batch_.parents[i]);
+      require(batch_.tokens[i] / kVocabulary == text.space, "a draft has no token of another namespace");
+      require(batch_.estimates[i] <= batch_.estimates[parent] && batch_.estimates[i] > 0.0F,
+              "a node is no likelier than its parent");
+      require(static_cast<double>(batch_.estimates[i]) >= config_.limits.min_token_prob * 0.9999,
+              "a node is likely enough");
+      require(batch_.estimates[i] <= batch_.estimates[i - 1], "nodes come best first");
+      edges.emplace_back(batch_.parents[i], batch_.tokens[i]);
+      sum += batch_.estimates[i];
+      if (batch_.parents[i] != tip) continue;
+      tip = static_cast<std::int32_t>(i - first);
+      path.push_back(batch_.tokens[i]);
+    }
+    std::sort(edges.begin(), edges.end());
+    require(std::adjacent_find(edges.begin(), edges.end()) == edges.end(), "no node has two children alike");
+    if (config_.limits.chain) {
+      require(
+          std::adjacent_find(edges.begin(), edges.end(),
+                             [](const auto& a, const auto& b) { return a.first == b.first; }) == edges.end(),
+          "a chain has no branches");
+    }
+    require(std::abs(sum - batch_.scores[row]) < 1e-3F, "the score is the sum of the estimates");
+  }
+
+  void check() {
+    engine_.check_integrity();
+    const EngineStats stats = engine_.stats();
+    require(stats.open_requests == open_.size(), "the open requests are counted");
+    require(stats.conversation_bytes <= config_.conversation_bytes, "the conversations keep their budget");
+    if (config_.background) return;
+    require(stats.waiting_outputs == 0, "no output waits without threads");
+    require(stats.global.bytes <= config_.budget_bytes, "the global index keeps its budget");
+    std::size_t num_outputs = 0;
+    std::size_t num_tokens = 0;
+    for (const auto& outputs : outputs_) {
+      num_outputs += outputs.size();
+      for (const auto& [id, length] : outputs) num_tokens += length;
+    }
+    require(stats.global.outputs <= num_outputs, "no output is there twice");
+    if (stats.global.evicted_outputs > 0) return;
+    require(num_not_there_ == 0, "an output that was kept can be erased");
+    require(stats.global.outputs == num_outputs, "all outputs are there");
+    require(stats.global.output_tokens == num_tokens, "the tokens of all outputs are there");
+  }
+
+  Choose choose_;
+  std::string folder_;
+  EngineConfig config_;
+  Engine engine_;
+  std::map<std::string, Text> open_;
+  std::map<std::string, std::vector<Token>> drafted_;  // of each request, a path down its last draft
+  std::vector<Text> ended_;
+  std::array<std::vector<std::pair<std::uint64_t, std::size_t>>, kNamespaces> outputs_;  // ids and lengths
+  DraftBatch batch_;
+  int num_opened_ = 0;
+  int num_not_there_ = 0;
+};
+
+}  // namespace agentspec::test

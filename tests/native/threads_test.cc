@@ -1,0 +1,213 @@
+// Several threads lead one engine at once, which has threads of its own besides. Made to run under
+// ThreadSanitizer; what it checks by itself is that nothing gets lost and no namespace gets another's tokens.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "engine.h"
+#include "engine_life.h"
+#include "errors.h"
+
+namespace {
+
+using namespace agentspec;
+using namespace agentspec::test;
+
+constexpr int kThreads = 4;
+constexpr Token kVocabulary = 20;  // of each namespace
+
+// Two threads share a namespace: its number is the thread's, modulo two.
+std::string name_of(int thread) { return std::string(1, static_cast<char>('a' + thread % 2)); }
+
+Text draw_own(Random& random, int thread, std::int32_t max_length) {
+  Text text = draw_text(random, draw(random, 1, max_length), 6);
+  for (Token& token : text) token += thread % 2 * kVocabulary;
+  return text;
+}
+
+std::atomic<int> num_foreign = 0;
+std::atomic<int> num_wrong = 0;
+std::atomic<std::uint64_t> num_kept = 0;
+std::atomic<std::uint64_t> num_gone = 0;  // erased, or dropped with all others
+
+void check_batch(const DraftBatch& batch, int thread) {
+  for (const Token token : batch.tokens) {
+    if (token / kVocabulary != thread % 2) ++num_foreign;
+  }
+}
+
+// What each thread does: lives of requests, most of them in batches.
+void lead(Engine& engine, int thread, int num_rounds) {
+  Random random(static_cast<std::uint32_t>(thread));
+  DraftBatch batch;
+  std::vector<std::uint64_t> ids;
+  Text history = draw_own(random, thread, 20);
+  for (int round = 0; round < num_rounds; ++round) {
+    std::vector<std::string> names;
+    for (int i = 0; i < 6; ++i) {
+      names.push_back(std::to_string(thread) + "-" + std::to_string(round) + "-" + std::to_string(i));
+      // The first of them goes on with the conversation.
+      engine.open(names.back(), i == 0 ? history : draw_own(random, thread, 60), name_of(thread));
+    }
+    for (int step = 0; step < 3; ++step) {
+      engine.draft(names, {}, batch);
+      check_batch(batch, thread);
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        const auto first = batch.tokens.begin() + batch.offsets[i];
+        const Text tokens = draw(random, 0, 1) == 0
+                                ? draw_own(random, thread, 12)
+                                : Text(first, batch.tokens.begin() + batch.offsets[i + 1]);
+        engine.extend(names[i], tokens);
+        if (i == 0) history.insert(history.end(), tokens.begin(), tokens.end());
+      }
+    }
+    for (const std::string& name : names) {
+      if (!engine.is_open(name)) ++num_wrong;
+      const std::uint64_t id = engine.close(name, draw(random, 0, 9) > 0, std::nullopt);
+      if (id == 0) continue;
+      ids.push_back(id);
+      ++num_kept;
+    }
+    if (draw(random, 0, 3) == 0) {
+      const auto which = static_cast<std::size_t>(draw(random, 0, static_cast<std::int32_t>(ids.size()) - 1));
+      if (engine.erase_output(ids[which])) ++num_gone;
+    }
+    if (history.size() > 500) history = draw_own(random, thread, 20);
+  }
+}
+
+// What a server does beside: it looks, waits, saves, and now and then drops all.
+void look(Engine& engine, const std::atomic<bool>& stops, const std::string& path, bool may_load) {
+  for (int round = 0; !stops; ++round) {
+    const EngineStats stats = engine.stats();
+    if (stats.open_requests > 6 * kThreads) ++num_wrong;
+    (void)engine.weights();
+    if (round % 3 == 0) engine.check_integrity();
+    if (round % 5 == 0) engine.flush();
+    if (round % 7 == 0) (void)engine.save("a", path);
+    if (may_load && round % 70 == 7 && std::filesystem::exists(path)) (void)engine.load("a", path);
+    if (round % 11 == 0) (void)engine.detach_corpus("none");
+    std::this_thread::yield();
+  }
+}
+
+void run_threads(EngineConfig config, bool with_deletions, int num_rounds) {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("agentspec-threads-test-" + std::to_string(std::random_device{}())))
+                               .string();
+  config.learning_rate = 0.1F;
+  num_kept = num_gone = 0;
+  Engine engine(config);
+  std::atomic<bool> stops = false;
+  std::vector<std::thread> threads;
+  std::thread looker([&] { look(engine, stops, path, with_deletions); });
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] { lead(engine, thread, num_rounds); });
+  }
+  if (with_deletions) {
+    for (int round = 0; round < 5; ++round) {
+      engine.flush();
+      if (round % 2 == 0) {
+        engine.clear();
+      } else {
+        (void)engine.erase_namespace("b");
+      }
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  stops = true;
+  looker.join();
+  engine.flush();
+  engine.check_integrity();
+  std::filesystem::remove(path);
+
+  const EngineStats stats = engine.stats();
+  CHECK(num_foreign == 0);
+  CHECK(num_wrong == 0);
+  CHECK(stats.open_requests == 0);
+  CHECK(stats.waiting_outputs == 0);
+  CHECK(stats.global.bytes <= config.budget_bytes);
+  if (!with_deletions) CHECK(stats.global.outputs + stats.global.evicted_outputs + num_gone == num_kept);
+}
+
+void test_threads_share_an_engine() {
+  for (const bool background : {true, false}) {
+    for (const bool plain_rule : {false, true}) {
+      EngineConfig config = small_engine_config();
+      config.num_token_ids = 2 * kVocabulary;
+      config.background = background;
+      config.plain_rule = plain_rule;
+      config.num_threads = 2;
+      run_threads(config, false, 25);
+      config.budget_bytes = 30'000;
+      run_threads(config, true, 25);
+    }
+  }
+}
+
+// Requests of one id are opened by one thread only, and closed by one only.
+void test_threads_race_for_one_id() {
+  for (const bool background : {true, false}) {
+    EngineConfig config = small_engine_config();
+    config.background = background;
+    Engine engine(config);
+    for (int round = 0; round < 30; ++round) {
+      std::atomic<int> num_opened = 0;
+      std::atomic<int> num_closed = 0;
+      std::array<std::thread, kThreads> threads;
+      for (std::thread& thread : threads) {
+        thread = std::thread([&] {
+          try {
+            engine.open("a", Text(200, 3), "");
+            ++num_opened;
+          } catch (const DuplicateRequestError&) {
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      for (std::thread& thread : threads) {
+        thread = std::thread([&] {
+          try {
+            (void)engine.close("a", true, std::nullopt);
+            ++num_closed;
+          } catch (const UnknownRequestError&) {
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      CHECK(num_opened == 1);
+      CHECK(num_closed == 1);
+    }
+  }
+}
+
+// The engine ends while its threads work.
+void test_an_engine_ends_at_work() {
+  Random random(9);
+  for (int round = 0; round < 20; ++round) {
+    EngineConfig config = small_engine_config();
+    config.background = true;
+    Engine engine(config);
+    for (int i = 0; i < 30; ++i) {
+      engine.open("a", draw_text(random, 100, 5), "");
+      engine.extend("a", draw_text(random, 100, 5));
+      (void)engine.close("a", true, std::nullopt);
+    }
+    engine.open("b", draw_text(random, 3000, 5), "");
+    CHECK(engine.is_open("b"));
+  }
+}
+
+}  // namespace
+
+int main() {
+  return run({test_threads_share_an_engine, test_threads_race_for_one_id, test_an_engine_ends_at_work});
+}
