@@ -8,18 +8,20 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from agentspec.config import EngineConfig
-from agentspec.draft_tree import DraftBatch, DraftRow, Source, TreeArrays, build_tree_arrays
-from agentspec.engine import Engine, EngineStats
+from agentspec.draft_tree import DraftBatch, DraftBuffers, DraftRow, Source, TreeArrays, TreeBuffers, build_tree_arrays
+from agentspec.engine import Engine, EngineStats, Trials
 from agentspec.errors import (
     AgentspecError,
     ConfigError,
     DuplicateRequestError,
     RequestError,
+    SegmentError,
     ServerError,
     TokenError,
     UnknownRequestError,
     UnsupportedError,
 )
+from agentspec.estimates import Estimates
 
 __version__ = version("agentspec")
 
@@ -27,16 +29,21 @@ __all__ = [
     "AgentspecError",
     "ConfigError",
     "DraftBatch",
+    "DraftBuffers",
     "DraftRow",
     "DuplicateRequestError",
     "Engine",
     "EngineConfig",
     "EngineStats",
+    "Estimates",
     "RequestError",
+    "SegmentError",
     "ServerError",
     "Source",
     "TokenError",
     "TreeArrays",
+    "TreeBuffers",
+    "Trials",
     "UnknownRequestError",
     "UnsupportedError",
     "build_tree_arrays",

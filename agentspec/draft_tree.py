@@ -7,8 +7,10 @@ node   0 ─┬─ 1 ─┬─ 2        tokens   [7 4 5 9 5]
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +18,12 @@ from numpy.typing import NDArray
 from agentspec import _core
 from agentspec.errors import ConfigError
 
+Allocator: TypeAlias = Callable[[int, type[np.generic]], NDArray[Any]]
+"""Called as allocate(n, dtype), returns memory of n elements as a contiguous array, as numpy.zeros does."""
+
 
 class Source(IntEnum):
-    """Where a node of a draft comes from."""
+    """Where a node of a draft comes from; of several sources, the one with the longest matching context."""
 
     ROOT = 0
     """It is not drafted: the request's last token."""
@@ -26,6 +31,8 @@ class Source(IntEnum):
     """The request's own prompt and output."""
     GLOBAL = 2
     """Outputs of finished requests of the same namespace."""
+    CORPUS = 3
+    """A corpus that the operator attached."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +66,7 @@ class DraftBatch:
     sources: NDArray[np.uint8]
     """[n], values of `Source`."""
     match_lens: NDArray[np.int32]
-    """[b], tokens of the pattern that the draft continues; 0 where nothing is drafted."""
+    """[b], tokens of the longest pattern that the draft continues; 0 where nothing is drafted."""
     scores: NDArray[np.float32]
     """[b], sum of the row's estimates without the root: how many drafted tokens are expected to be accepted."""
 
@@ -103,12 +110,128 @@ class TreeArrays:
     """[b], without padding."""
 
 
-def build_tree_arrays(batch: DraftBatch, width: int) -> TreeArrays:
+class DraftBuffers:
+    """Memory that `Engine.draft()` writes to, batch after batch; the batches it returns are views of it.
+
+    A batch is valid until the next call that writes to the same buffers; one call at a time may.
+    """
+
+    def __init__(self, max_rows: int, max_tokens: int) -> None:
+        """Makes room for `max_rows` rows of `max_tokens` drafted nodes, their roots not counted.
+
+        Raises:
+            ConfigError: A size is no integer, or too small.
+        """
+        self.max_rows = _size("max_rows", max_rows, 1)
+        self.max_tokens = _size("max_tokens", max_tokens, 0)
+        max_nodes = max_rows * (max_tokens + 1)
+        self._batch = DraftBatch(
+            offsets=np.zeros(max_rows + 1, np.int32),
+            tokens=np.zeros(max_nodes, np.int32),
+            parents=np.zeros(max_nodes, np.int32),
+            estimates=np.zeros(max_nodes, np.float32),
+            sources=np.zeros(max_nodes, np.uint8),
+            match_lens=np.zeros(max_rows, np.int32),
+            scores=np.zeros(max_rows, np.float32),
+        )
+        b = self._batch
+        self.native = _core.DraftBuffers(b.offsets, b.tokens, b.parents, b.estimates, b.sources, b.match_lens, b.scores)
+        """What the native engine writes through."""
+
+    def batch(self, rows: int, nodes: int) -> DraftBatch:
+        """The first `rows` rows with `nodes` nodes in all, as views."""
+        b = self._batch
+        return DraftBatch(
+            b.offsets[: rows + 1],
+            b.tokens[:nodes],
+            b.parents[:nodes],
+            b.estimates[:nodes],
+            b.sources[:nodes],
+            b.match_lens[:rows],
+            b.scores[:rows],
+        )
+
+
+class TreeBuffers:
+    """Memory that `build_tree_arrays()` writes to, batch after batch; the arrays it returns are views of it.
+
+    Arrays are valid until the next call that writes to the same buffers; one call at a time may.
+    """
+
+    def __init__(self, max_rows: int, max_width: int, allocate: Allocator = np.zeros) -> None:
+        """Makes room for `max_rows` rows of `max_width` nodes, in memory that `allocate` provides, such as pinned one.
+
+        Raises:
+            ConfigError: A size is no integer >= 1, or `allocate` returned something else than it was asked for.
+        """
+        self.max_rows = _size("max_rows", max_rows, 1)
+        self.max_width = _size("max_width", max_width, 1)
+        max_nodes = max_rows * max_width
+        self.integers: NDArray[np.int64] = _allocated(allocate, 4 * max_nodes, np.int64)
+        """For b rows of w nodes, the tokens, depths, first children and next siblings are its first four blocks of
+        b * w, so that one copy moves them all."""
+        self.mask: NDArray[np.bool_] = _allocated(allocate, max_nodes * max_width, np.bool_)
+        """For b rows of w nodes, the mask is the first b * w * w."""
+        self.num_nodes: NDArray[np.int32] = _allocated(allocate, max_rows, np.int32)
+        self.native = _core.TreeBuffers(self.integers, self.mask, self.num_nodes)
+        """What the native function writes through."""
+        self._last = self._views(1, 1)
+
+    def arrays(self, rows: int, width: int) -> TreeArrays:
+        """The arrays of a batch of `rows` rows of `width` nodes, as views."""
+        if self._last.tokens.shape != (rows, width):
+            self._last = self._views(rows, width)
+        return self._last
+
+    def _views(self, rows: int, width: int) -> TreeArrays:
+        tokens, depths, next_token, next_sibling = self.integers[: 4 * rows * width].reshape(4, rows, width)
+        return TreeArrays(
+            tokens,
+            depths,
+            self.mask[: rows * width * width].reshape(rows, width, width),
+            next_token,
+            next_sibling,
+            self.num_nodes[:rows],
+        )
+
+
+def build_tree_arrays(batch: DraftBatch, width: int, out: TreeBuffers | None = None) -> TreeArrays:
     """Pads each row of the batch to `width` nodes, in one native call that gives the interpreter's lock back.
 
+    Args:
+        batch: Trees in topological order.
+        width: Nodes a row, its root included.
+        out: Where to write; the result is then valid until the next call with the same buffers. None: new memory.
+
     Raises:
-        ConfigError: A row has more nodes than `width`, or is no tree in topological order.
+        ConfigError: A row has more nodes than `width`, or is no tree in topological order; or `out` is too small.
+            What `out` holds is then as before.
     """
     if not isinstance(width, int) or isinstance(width, bool) or width < 1:
         raise ConfigError(f"width must be an integer >= 1, got {width!r}; each row has its root at least")
-    return TreeArrays(*_core.build_tree_arrays(batch.offsets, batch.tokens, batch.parents, width))
+    rows = max(len(batch.offsets) - 1, 0)
+    if out is None:
+        out = TreeBuffers(max(rows, 1), width, allocate=np.empty)
+    elif rows > out.max_rows or width > out.max_width:
+        raise ConfigError(
+            f"out must have room for {rows} rows of {width} nodes, got TreeBuffers({out.max_rows}, {out.max_width}); "
+            "make larger buffers"
+        )
+    _core.build_tree_arrays(batch.offsets, batch.tokens, batch.parents, width, out.native)
+    return out.arrays(rows, width)
+
+
+def _size(name: str, value: object, low: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        raise ConfigError(f"{name} must be an integer >= {low}, got {value!r}; pass the most that a batch may have")
+    return value
+
+
+def _allocated(allocate: Allocator, size: int, dtype: type[np.generic]) -> NDArray[Any]:
+    array = allocate(size, dtype)
+    if array.dtype != dtype or array.shape != (size,) or not array.flags.c_contiguous or not array.flags.writeable:
+        raise ConfigError(
+            f"allocate must return a contiguous, writable {np.dtype(dtype)}[{size}], "
+            f"got {array.dtype}{list(array.shape)}; numpy.zeros is one that does"
+        )
+    return array

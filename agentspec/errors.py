@@ -6,6 +6,7 @@
     ├── RequestError (ValueError)           a request is used against its life cycle
     │   ├── DuplicateRequestError           opened twice
     │   └── UnknownRequestError (KeyError)  never opened, or closed already
+    ├── SegmentError (ValueError)           a file or message is no segment that can be used here
     ├── UnsupportedError (RuntimeError)     the host runs in a combination that agentspec refuses
     └── ServerError (RuntimeError)          a server that agentspec started or called did not do its part
 
@@ -43,6 +44,10 @@ class UnknownRequestError(RequestError, KeyError):
     def __str__(self) -> str:
         # KeyError prints the repr of its argument; a message is meant to be read.
         return Exception.__str__(self)
+
+
+class SegmentError(AgentspecError, ValueError):
+    """A file or message is no segment that can be used here: unreadable, damaged, of a newer format, or foreign."""
 
 
 class UnsupportedError(AgentspecError, RuntimeError):

@@ -17,6 +17,10 @@ COMMANDS = {
         "start an SGLang server with agentspec on whatever device there is",
     ),
     "demo": ("agentspec.evals.demo", "plain SGLang, NGRAM and agentspec on the same text-to-SQL work"),
+    "bench": ("agentspec.evals.bench_engine", "the engine's time and memory beside those of its peers"),
+    "corpus": ("agentspec.cli.corpus", "build a datastore that servers draft from besides what they wrote"),
+    "tune": ("agentspec.evals.tune", "fit the estimates of acceptance to recorded outputs"),
+    "replay": ("agentspec.evals.replay", "what drafters accept on recorded outputs, without a model"),
 }
 
 

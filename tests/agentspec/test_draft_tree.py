@@ -2,25 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from draft_batches import make_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec import ConfigError, DraftBatch, build_tree_arrays
-
-
-def make_batch(rows: list[tuple[list[int], list[int]]]) -> DraftBatch:
-    """A batch of (tokens, parents); the other fields do not matter to build_tree_arrays."""
-    sizes = [len(tokens) for tokens, _ in rows]
-    return DraftBatch(
-        offsets=np.cumsum([0, *sizes], dtype=np.int32),
-        tokens=np.array([t for tokens, _ in rows for t in tokens], dtype=np.int32),
-        parents=np.array([p for _, parents in rows for p in parents], dtype=np.int32),
-        estimates=np.ones(sum(sizes), dtype=np.float32),
-        sources=np.zeros(sum(sizes), dtype=np.uint8),
-        match_lens=np.arange(len(rows), dtype=np.int32),
-        scores=np.full(len(rows), 0.5, dtype=np.float32),
-    )
-
 
 # node(token)
 #

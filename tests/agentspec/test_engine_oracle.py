@@ -25,6 +25,7 @@ class Model:
         self.texts: dict[str, list[int]] = {}
         self.namespaces: dict[str, str] = {}
         self.kept: list[tuple[str, list[int]]] = []
+        self.num_output_tokens = 0
 
     def open(self, request_id: str, prompt: list[int], namespace: str) -> None:
         self.engine.open(request_id, np.array(prompt, dtype=np.int32), namespace)
@@ -39,15 +40,22 @@ class Model:
 
     def close(self, request_id: str, keep: bool, num_output_tokens: int | None) -> None:
         self.engine.close(request_id, keep, num_output_tokens=num_output_tokens)
-        output = self.texts.pop(request_id)[len(self.prompts.pop(request_id)) :][:num_output_tokens]
+        prompt = self.prompts.pop(request_id)
+        output = self.texts.pop(request_id)[len(prompt) :][:num_output_tokens]
         namespace = self.namespaces.pop(request_id)
         if keep and output:
-            self.kept.append((namespace, output))
+            self.kept.append((namespace, [*self.tail(prompt), *output]))
+            self.num_output_tokens += len(output)
         assert not self.engine.is_open(request_id)
+
+    def tail(self, prompt: list[int]) -> list[int]:
+        """What stands before an output in the global index."""
+        return prompt[max(len(prompt) - self.config.prompt_tail, 0) :]
 
     def clear(self) -> None:
         self.engine.clear()
         self.kept.clear()
+        self.num_output_tokens = 0
 
     def outputs(self, namespace: str) -> list[list[int]]:
         return [output for name, output in self.kept if name == namespace]
@@ -66,7 +74,7 @@ class Model:
         stats = self.engine.stats()
         assert stats.open_requests == len(self.texts)
         assert stats.outputs == len(self.kept)
-        assert stats.output_tokens == sum(len(output) for _, output in self.kept)
+        assert stats.output_tokens == self.num_output_tokens
         assert stats.namespaces == len({name for name, _ in self.kept})
         assert stats.evicted_outputs == 0
 
@@ -84,6 +92,9 @@ def check_row(batch: DraftBatch, i: int, expected: oracle.Tree) -> None:  # type
 configs = st.builds(
     EngineConfig,
     vocab_size=st.just(4),
+    rule=st.just("suffixdecoding"),
+    prompt_tail=st.sampled_from([0, 2]),
+    max_growing_tokens=st.just(64),
     max_pattern=st.integers(1, 6),
     alpha=st.sampled_from([0.4, 1.0, 1.5, 2.0, 4.0]),
     min_token_prob=st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0]),
@@ -162,6 +173,8 @@ def test_long_lives() -> None:
     for round_number in range(12):
         config = EngineConfig(
             vocab_size=40,
+            rule="suffixdecoding",
+            max_growing_tokens=rng.choice([64, 256]),
             max_pattern=rng.choice([3, 8, 64]),
             alpha=rng.choice([1.0, 2.0, 4.0]),
             min_token_prob=rng.choice([0.0, 0.1, 0.3]),
@@ -189,8 +202,17 @@ def test_long_lives() -> None:
 
 def test_drafts_follow_what_eviction_left() -> None:
     rng = random.Random(11)
-    for budget_bytes in (4_000, 30_000):
-        model = Model(EngineConfig(vocab_size=4, max_pattern=5, max_draft_tokens=6, budget_bytes=budget_bytes))
+    for budget_bytes in (4_000, 9_000):
+        model = Model(
+            EngineConfig(
+                vocab_size=4,
+                max_pattern=5,
+                max_draft_tokens=6,
+                budget_bytes=budget_bytes,
+                rule="suffixdecoding",
+                prompt_tail=0,
+            )
+        )
         # It stays open all along, so that its matches meet segments that grow and go.
         model.open("watcher", [0, 1, 2, 3], "")
         for step in range(60):

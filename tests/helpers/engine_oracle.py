@@ -21,6 +21,9 @@ class Tree:
     score: float = 0.0
 
 
+END = -1
+"""Follows a finished output. It counts among what came next, and is never drafted."""
+
 Continuations = dict[int, tuple[int, tuple[int, int]]]  # token -> (count, last place), where a place is (text, end)
 
 
@@ -47,6 +50,8 @@ def grow(config: EngineConfig, texts: Sequence[Sequence[int]], pattern: Sequence
         if config.mode == "chain":
             candidates = []
         for token, (count, place) in found.items():
+            if token == END:
+                continue
             candidates.append((tree.estimates[parent] * (count / total), place, -parent, token))
         candidates = [candidate for candidate in candidates if candidate[0] >= config.min_token_prob]
         if not candidates:
@@ -64,10 +69,11 @@ def grow(config: EngineConfig, texts: Sequence[Sequence[int]], pattern: Sequence
 
 def draft(config: EngineConfig, text: Sequence[int], outputs: Sequence[Sequence[int]], cap: int | None) -> Tree:
     """The draft for a request of this text whose namespace retains these outputs, oldest first."""
+    ended = [[*output, END] for output in outputs]
     cap = config.max_draft_tokens if cap is None else min(cap, config.max_draft_tokens)
     best = Tree([text[-1]])
     for length in range(min(config.max_pattern, len(text)), 0, -1):
-        for source, texts in ((Source.REQUEST, [text]), (Source.GLOBAL, outputs)):
+        for source, texts in ((Source.REQUEST, [text]), (Source.GLOBAL, ended)):
             tree = grow(config, texts, text[-length:], min(cap, math.floor(config.alpha * length)))
             if tree.score > best.score:
                 best = tree

@@ -42,6 +42,14 @@ def tokens_of(replies: list[Any]) -> list[list[int]]:
     return [reply["output_ids"] for reply in replies]
 
 
+def corpus_requests() -> list[dict[str, Any]]:
+    """Requests whose answers are in the corpus that the server under test drafts from."""
+    return [
+        {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": 48}}
+        for text in chat_prompts(3, seed=200)
+    ]
+
+
 def assert_same(got: list[list[int]], expected: list[list[int]]) -> None:
     """The same tokens, answer by answer; counts what was compared."""
     assert got == expected

@@ -1,0 +1,107 @@
+"""`agentspec corpus`: builds the datastores that servers draft from besides what they wrote, and shows what is in one."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.corpus import Reading, build_corpus, read_documents, read_info
+from agentspec.errors import ConfigError
+from agentspec.fingerprint import fingerprint
+from agentspec.replay.tokenizer import default_tokenizer_path, load_tokenizer
+
+_SHOWN_BAD = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    build = actions.add_parser("build", help="build a corpus from text, JSONL (`text` or `tokens`) or .npy files")
+    build.add_argument("files", nargs="+", type=Path, metavar="PATH", help="a file, or a folder with all below it")
+    build.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
+    build.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="the served model's tokenizer.json, tekken .json or .tiktoken (default: mistral_common's newest tekken)",
+    )
+    build.add_argument("--json", action="store_true", help="print what was done as JSON")
+    info = actions.add_parser("info", help="check a segment's file and show what it holds")
+    info.add_argument("file", type=Path, metavar="FILE")
+    info.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Builds or shows a corpus.
+
+    Raises:
+        ConfigError: An argument is unknown, nothing could be read, or there is no tokenizer.
+        SegmentError: The file cannot be written, or is no segment.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec corpus --help")
+    return _build(args) if args.action == "build" else _info(args)
+
+
+def _build(args: argparse.Namespace) -> int:
+    path = args.tokenizer or default_tokenizer_path()
+    tokenizer = load_tokenizer(path)
+    missing = [str(file) for file in args.files if not file.exists()]
+    if missing:
+        raise ConfigError(f"there is no {', '.join(missing)}; pass files or folders that exist")
+    if not args.out.parent.is_dir():
+        raise ConfigError(f"--out must lie in a folder that exists, got {args.out}; make {args.out.parent} first")
+    reading = Reading()
+    started = time.perf_counter()
+    documents = _with_progress(read_documents(args.files, tokenizer, reading), reading)
+    try:
+        build_corpus(args.out, documents, tokenizer=fingerprint(path))
+    finally:
+        _show_bad(reading.bad)
+    result = {
+        "out": str(args.out),
+        "documents": reading.documents,
+        "tokens": reading.tokens,
+        "bytes": args.out.stat().st_size,
+        "seconds": round(time.perf_counter() - started, 2),
+        "skipped": len(reading.bad),
+        "tokenizer": tokenizer.name,
+    }
+    _show(result, args.json)
+    return 0
+
+
+def _info(args: argparse.Namespace) -> int:
+    _show(dataclasses.asdict(read_info(args.file)), args.json)
+    return 0
+
+
+def _with_progress(documents: Iterator[NDArray[np.int32]], reading: Reading) -> Iterator[NDArray[np.int32]]:
+    shown = time.monotonic()
+    for document in documents:
+        yield document
+        if time.monotonic() - shown > 2.0:
+            shown = time.monotonic()
+            print(f"{reading.documents} documents, {reading.tokens} tokens", file=sys.stderr)
+
+
+def _show_bad(bad: list[str]) -> None:
+    for reason in bad[:_SHOWN_BAD]:
+        print(f"skipped {reason}", file=sys.stderr)
+    if len(bad) > _SHOWN_BAD:
+        print(f"skipped {len(bad) - _SHOWN_BAD} more", file=sys.stderr)
+
+
+def _show(values: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(values))
+        return
+    for name, value in values.items():
+        print(f"{name + ':':<12} {value}")

@@ -1,0 +1,29 @@
+"""Teacher-forced replay: what a drafter would have drafted while recorded outputs were generated.
+
+    read_trace(file) ─> calls ─> replay(calls, system) ─> accepted and drafted tokens, CPU time
+
+No model runs: the recorded output stands in for it, so that any two drafters meet the same tokens.
+"""
+
+from agentspec.replay.engine_system import EngineSystem, config_for
+from agentspec.replay.oracle import Oracle, longest_copies
+from agentspec.replay.teacher_forcing import Draft, Measurement, System, accepted_nodes, replay
+from agentspec.replay.tokenizer import Tokenizer, load_tokenizer
+from agentspec.replay.traces import Call, Trace, read_trace
+
+__all__ = [
+    "Call",
+    "Draft",
+    "EngineSystem",
+    "Measurement",
+    "Oracle",
+    "System",
+    "Tokenizer",
+    "Trace",
+    "accepted_nodes",
+    "config_for",
+    "load_tokenizer",
+    "longest_copies",
+    "read_trace",
+    "replay",
+]

@@ -1,0 +1,139 @@
+"""Tokenizers of served models, from the files that models ship them in."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import importlib
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.errors import ConfigError
+
+# A .tiktoken file has no split pattern; this one is Qwen's, whose ranks come in such a file.
+_QWEN_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# What models end their turns with; the first that a tokenizer.json has is taken.
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>", "<|end_of_text|>", "<|endoftext|>", "<eos>", "[EOS]")
+_KINDS = "a tekken .json, a Hugging Face tokenizer.json or a .tiktoken file"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokenizer:
+    """Text to token ids; special tokens are neither added nor, but for tokenizer.json files, looked for."""
+
+    name: str
+    """File name and the first twelve hex digits of its SHA-256."""
+    vocab_size: int
+    """Token ids are in [0, vocab_size)."""
+    end_of_turn: int
+    """The id that ends each output."""
+    _encode: Callable[[str], list[int]]
+    _offset: int = 0
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """The token ids of a text, int32[n]."""
+        ids = np.array(self._encode(text), dtype=np.int32)
+        return ids + np.int32(self._offset) if self._offset else ids
+
+
+def load_tokenizer(path: Path | None = None) -> Tokenizer:
+    """Loads a tokenizer from a file; None: the newest tekken that the installed mistral_common has.
+
+    Raises:
+        ConfigError: There is no such file, it is of no known kind, or the package that reads it is missing.
+    """
+    path = default_tokenizer_path() if path is None else path
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"the tokenizer must be {_KINDS}, but {path} cannot be read: {error.strerror}") from error
+    name = f"{path.name} {hashlib.sha256(data).hexdigest()[:12]}"
+    if path.suffix == ".tiktoken":
+        return _load_tiktoken(path, name, data)
+    try:
+        content = json.loads(data)
+    except ValueError as error:
+        raise ConfigError(f"the tokenizer must be {_KINDS}, but {path} is no JSON: {error}") from error
+    if isinstance(content, dict) and isinstance(content.get("vocab"), list) and "config" in content:
+        return _load_tekken(path, name, content)
+    if isinstance(content, dict) and isinstance(content.get("model"), dict):
+        return _load_hugging_face(name, data)
+    raise ConfigError(f"the tokenizer must be {_KINDS}, but {path} is another JSON; pass the tokenizer's own file")
+
+
+def default_tokenizer_path() -> Path:
+    """The newest tekken file of the installed mistral_common; raises ConfigError if there is none."""
+    found = importlib.util.find_spec("mistral_common")
+    folders = list(found.submodule_search_locations or []) if found else []
+    files = sorted(file for folder in folders for file in Path(folder).glob("data/tekken_*.json"))
+    if not files:
+        raise ConfigError(
+            "without --tokenizer the tekken file of the package mistral_common is used, which is not installed; "
+            f"`pip install mistral-common tiktoken`, or pass --tokenizer with {_KINDS}"
+        )
+    return files[-1]
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"this tokenizer needs the package {name}: {error}; `pip install {name}`") from error
+
+
+def _load_tekken(path: Path, name: str, content: dict[str, Any]) -> Tokenizer:
+    try:
+        config = content["config"]
+        special = int(config["default_num_special_tokens"])
+        vocab_size = int(config["default_vocab_size"])
+        ranks = {
+            base64.b64decode(entry["token_bytes"]): int(entry["rank"])
+            for entry in content["vocab"][: vocab_size - special]
+        }
+        pattern = config["pattern"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} looks like a tekken file but is not whole: {error!r}; get it again") from error
+    encoding = _package("tiktoken").Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    # The specials lie below the ranks; the third of them is </s>.
+    return Tokenizer(name, vocab_size, 2, encoding.encode_ordinary, special)
+
+
+def _load_tiktoken(path: Path, name: str, data: bytes) -> Tokenizer:
+    try:
+        pairs = [line.split() for line in data.splitlines() if line.strip()]
+        ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
+    except (ValueError, binascii.Error) as error:
+        raise ConfigError(f"each line of {path} must be a token in base64 and its rank: {error}") from error
+    if sorted(ranks.values()) != list(range(len(ranks))):
+        raise ConfigError(f"the ranks in {path} must be 0 to {len(ranks) - 1}, each once; get the file again")
+    encoding = _package("tiktoken").Encoding(name, pat_str=_QWEN_PATTERN, mergeable_ranks=ranks, special_tokens={})
+    # The specials follow the ranks; the first of them ends a text.
+    return Tokenizer(name, len(ranks) + 1, len(ranks), encoding.encode_ordinary)
+
+
+def _load_hugging_face(name: str, data: bytes) -> Tokenizer:
+    inner = _package("tokenizers").Tokenizer.from_buffer(data)
+    known = (inner.token_to_id(token) for token in _TURN_ENDS)
+    vocab_size = int(inner.get_vocab_size(with_added_tokens=True))
+    # Ids may have gaps, so that their number is not their bound.
+    vocab_size = max(vocab_size, 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=0))
+    end = next((token for token in known if token is not None), None)
+    if end is None:
+        end, vocab_size = vocab_size, vocab_size + 1
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = inner.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return Tokenizer(name, vocab_size, end, encode)

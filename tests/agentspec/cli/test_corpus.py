@@ -1,0 +1,99 @@
+"""The command `agentspec corpus`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from byte_tokenizer import write_byte_tokenizer
+from engine_texts import ids
+from plain_estimates import by_counts
+
+from agentspec import Engine, EngineConfig
+from agentspec.cli import main
+from agentspec.fingerprint import fingerprint
+
+pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("select name from singer")
+    (folder / "b.jsonl").write_text('{"text": "select age"}\n{\n')
+    return folder
+
+
+def build(tmp_path: Path, *words: str) -> int:
+    return main(["corpus", "build", *words, "--tokenizer", str(write_byte_tokenizer(tmp_path))])
+
+
+def test_what_is_built_is_drafted_from(texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "sql.corpus"
+    assert build(tmp_path, str(texts), "--out", str(out), "--json") == 0
+    shown = capsys.readouterr()
+    result = json.loads(shown.out)
+    assert (result["documents"], result["tokens"], result["skipped"]) == (2, 33, 1)
+    assert result["bytes"] == out.stat().st_size
+    assert shown.err.startswith(f"skipped {texts / 'b.jsonl'}:2: ")
+
+    tokenizer = fingerprint(tmp_path / "bytes.tiktoken")
+    engine = Engine(EngineConfig(tokenizer=tokenizer, estimates=by_counts(), max_draft_tokens=4))
+    engine.attach_corpus(out)
+    engine.open("a", ids(*b"name f"))
+    assert bytes(engine.draft(["a"]).tokens.tolist()) == b"from "
+
+    assert main(["corpus", "info", str(out), "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert (info["kind"], info["documents"], info["tokens"], info["tokenizer"]) == ("corpus", 2, 33, tokenizer)
+
+
+def test_figures_are_shown_by_name(texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert build(tmp_path, str(texts / "a.txt"), "--out", str(tmp_path / "c")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "documents:   1" in lines
+    assert "tokens:      23" in lines
+
+
+def test_many_bad_lines_are_told_in_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' + "{\n" * 9)
+    assert build(tmp_path, str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "c")) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert (len(lines), lines[-1]) == (6, "skipped 4 more")
+
+
+def test_nothing_to_build_from_is_refused_with_what_was_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text("{\n")
+    assert build(tmp_path, str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "c")) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(f"skipped {tmp_path / 'a.jsonl'}:1: ")
+    assert lines[1].startswith("agentspec corpus: a corpus needs one document at least, got none")
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["{folder}/none.txt", "--out", "{folder}/c"], "there is no {folder}/none.txt; pass files or folders"),
+        (["{folder}", "--out", "{folder}/no/c"], "--out must lie in a folder that exists, got {folder}/no/c"),
+        (["{folder}", "--out", "{folder}/c", "--unknown"], "unknown arguments --unknown"),
+    ],
+)
+def test_bad_arguments_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], named: str
+) -> None:
+    assert build(tmp_path, *(word.format(folder=tmp_path) for word in words)) == 2
+    assert named.format(folder=tmp_path) in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_segment_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("hello")
+    assert main(["corpus", "info", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        f"agentspec corpus: '{path}' cannot be used: not a segment: it does not begin as one\n"
+    )

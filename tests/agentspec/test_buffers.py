@@ -1,0 +1,250 @@
+"""Drafts and trees in memory that is used again: the same results as in new memory, and no more memory."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from draft_batches import make_batch
+from engine_texts import as_bytes, ids, keep, random_output
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from agentspec import (
+    ConfigError,
+    DraftBuffers,
+    Engine,
+    EngineConfig,
+    TreeArrays,
+    TreeBuffers,
+    UnknownRequestError,
+    build_tree_arrays,
+)
+
+TREE_FIELDS = ("tokens", "depths", "mask", "next_token", "next_sibling", "num_nodes")
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    size = draw(st.integers(1, 8))
+    parents = [-1] + [draw(st.integers(0, node - 1)) for node in range(1, size)]
+    return draw(st.lists(st.integers(0, 99), min_size=size, max_size=size)), parents
+
+
+def assert_equal(got: TreeArrays, expected: TreeArrays) -> None:
+    for name in TREE_FIELDS:
+        a, b = getattr(got, name), getattr(expected, name)
+        assert (a.dtype, a.shape) == (b.dtype, b.shape), name
+        np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+def opened(num_requests: int = 4, **changes: Any) -> Engine:
+    """An engine with requests "0", "1", ... that all have something to draft."""
+    rng = np.random.default_rng(5)
+    engine = Engine(EngineConfig(**{"max_draft_tokens": 7, **changes}))
+    outputs = [random_output(rng, 200) for _ in range(3)]
+    for output in outputs:
+        keep(engine, output)
+    for number in range(num_requests):
+        engine.open(f"{number}", np.concatenate([outputs[number % 3], outputs[(number + 1) % 3][: 20 + number]]))
+    return engine
+
+
+# Trees ------------------------------------------------------------------------------------------------------------
+
+# One for all examples, so that each finds what the one before has left.
+TREES = TreeBuffers(max_rows=4, max_width=10)
+
+
+@given(rows=st.lists(trees(), max_size=4), spare=st.integers(0, 2))
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+def test_used_memory_gives_the_arrays_that_new_memory_gives(
+    rows: list[tuple[list[int], list[int]]], spare: int
+) -> None:
+    batch = make_batch(rows)
+    width = max([len(tokens) for tokens, _ in rows], default=1) + spare
+    arrays = build_tree_arrays(batch, width, TREES)
+    assert_equal(arrays, build_tree_arrays(batch, width))
+    assert all(np.shares_memory(getattr(arrays, name), TREES.integers) for name in TREE_FIELDS[:2]) or not rows
+
+
+def test_a_step_s_arrays_lie_together_at_the_front() -> None:
+    buffers = TreeBuffers(max_rows=3, max_width=4)
+    arrays = build_tree_arrays(make_batch([([7, 8], [-1, 0]), ([5], [-1])]), 2, buffers)
+    blocks = [arrays.tokens, arrays.depths, arrays.next_token, arrays.next_sibling]
+    assert buffers.integers[:16].tolist() == np.stack(blocks).ravel().tolist()
+    assert buffers.integers[:4].tolist() == [7, 8, 5, 0]
+    assert buffers.mask[:8].tolist() == arrays.mask.ravel().tolist()
+    assert not buffers.integers[16:].any() and not buffers.mask[8:].any(), "nothing else is written"
+
+
+def test_a_second_batch_overwrites_the_first() -> None:
+    buffers = TreeBuffers(max_rows=1, max_width=3)
+    first = build_tree_arrays(make_batch([([1, 2, 3], [-1, 0, 1])]), 3, buffers)
+    second = build_tree_arrays(make_batch([([9], [-1])]), 3, buffers)
+    assert first.tokens.tolist() == second.tokens.tolist() == [[9, 0, 0]]
+
+
+@pytest.mark.parametrize(("rows", "width"), [(3, 2), (2, 4), (3, 4)])
+def test_trees_beyond_the_memory_are_refused_and_change_nothing(rows: int, width: int) -> None:
+    buffers = TreeBuffers(max_rows=2, max_width=3)
+    before = build_tree_arrays(make_batch([([4, 5], [-1, 0])]), 3, buffers)
+    batch = make_batch([([1], [-1])] * rows)
+    with pytest.raises(ConfigError, match=rf"room for {rows} rows of {width} nodes, got TreeBuffers\(2, 3\); make"):
+        build_tree_arrays(batch, width, buffers)
+    with pytest.raises(ConfigError, match="must be -1"):
+        build_tree_arrays(make_batch([([6, 7], [0, 0])]), 3, buffers)
+    assert before.tokens.tolist() == [[4, 5, 0]]
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.0, True, "2"])
+def test_sizes_of_buffers_are_checked(size: Any) -> None:
+    with pytest.raises(ConfigError, match="max_rows must be an integer >= 1"):
+        TreeBuffers(size, 4)
+    with pytest.raises(ConfigError, match="max_width must be an integer >= 1"):
+        TreeBuffers(4, size)
+    with pytest.raises(ConfigError, match="max_rows must be an integer >= 1"):
+        DraftBuffers(size, 4)
+    if size != 0:
+        with pytest.raises(ConfigError, match="max_tokens must be an integer >= 0"):
+            DraftBuffers(4, size)
+
+
+def test_memory_may_come_from_the_caller() -> None:
+    given_out: list[NDArray[Any]] = []
+
+    def allocate(size: int, dtype: type[np.generic]) -> NDArray[Any]:
+        given_out.append(np.full(size, 1, dtype))
+        return given_out[-1]
+
+    buffers = TreeBuffers(2, 3, allocate)
+    batch = make_batch([([4, 5], [-1, 0])])
+    arrays = build_tree_arrays(batch, 3, buffers)
+    assert_equal(arrays, build_tree_arrays(batch, 3))
+    for name in TREE_FIELDS:
+        assert any(np.shares_memory(getattr(arrays, name), memory) for memory in given_out), name
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [
+        lambda size, dtype: np.zeros(size + 1, dtype),
+        lambda size, dtype: np.zeros(2 * size, dtype)[::2],
+        lambda size, dtype: np.zeros(size, np.int16),
+        lambda size, dtype: np.broadcast_to(np.zeros(1, dtype), size),
+    ],
+    ids=["too long", "strided", "another type", "read only"],
+)
+def test_memory_of_another_kind_is_refused(allocate: Any) -> None:
+    with pytest.raises(ConfigError, match=r"allocate must return a contiguous, writable int64\[24\]"):
+        TreeBuffers(2, 3, allocate)
+
+
+# Drafts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_used_memory_gives_the_drafts_that_new_memory_gives(num_threads: int) -> None:
+    engine, buffers = opened(num_threads=num_threads, learning_rate=0.0), DraftBuffers(max_rows=6, max_tokens=7)
+    rng = np.random.default_rng(6)
+    sizes = set()
+    for _ in range(100):
+        rows = [f"{number}" for number in rng.integers(0, 4, rng.integers(0, 7))]
+        caps = rng.integers(0, 12, len(rows), dtype=np.int32)
+        batch = engine.draft(rows, max_tokens=caps, out=buffers)
+        assert as_bytes(batch) == as_bytes(engine.draft(rows, max_tokens=caps))
+        sizes.add(len(batch.tokens))
+        if rows:
+            engine.extend(rows[0], batch.row(0).tokens[1:3])
+    assert len(sizes) > 10, "the batches were of many sizes"
+
+
+def test_a_second_draft_overwrites_the_first() -> None:
+    engine, buffers = opened(), DraftBuffers(max_rows=2, max_tokens=7)
+    first = engine.draft(["0", "1"], out=buffers)
+    second = engine.draft(["2"], max_tokens=0, out=buffers)
+    assert np.shares_memory(first.tokens, second.tokens)
+    assert first.tokens[0] == second.tokens[0] == engine.draft(["2"]).tokens[0]
+    assert second.offsets.tolist() == [0, 1]
+
+
+def test_a_batch_of_drafts_may_be_made_a_tree_where_it_lies() -> None:
+    engine, drafts, trees_ = opened(), DraftBuffers(4, 7), TreeBuffers(4, 8)
+    rows = ["0", "1", "2", "3"]
+    expected = build_tree_arrays(engine.draft(rows), 8)
+    assert_equal(build_tree_arrays(engine.draft(rows, out=drafts), 8, trees_), expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "max_tokens", "named"),
+    [
+        (3, 0, r"room for 3 rows of 3 nodes in all, roots included, got room for 2 rows of 8 nodes"),
+        (2, 4, r"room for 2 rows of 10 nodes in all"),
+        (2, None, r"room for 2 rows of 16 nodes in all"),
+    ],
+)
+def test_drafts_beyond_the_memory_are_refused_and_change_nothing(rows: int, max_tokens: int | None, named: str) -> None:
+    engine, buffers = opened(), DraftBuffers(max_rows=2, max_tokens=3)
+    before = engine.draft(["0", "1"], max_tokens=3, out=buffers)
+    expected = as_bytes(before)
+    with pytest.raises(ConfigError, match=named + r".*; make larger ones"):
+        engine.draft([f"{number}" for number in range(rows)], max_tokens=max_tokens, out=buffers)
+    with pytest.raises(UnknownRequestError):
+        engine.draft(["0", "none"], max_tokens=3, out=buffers)
+    assert as_bytes(before) == expected
+
+
+def test_the_limits_of_all_rows_count_together() -> None:
+    engine, buffers = opened(), DraftBuffers(max_rows=2, max_tokens=3)
+    caps = np.array([6, 0], dtype=np.int32)
+    assert as_bytes(engine.draft(["0", "1"], max_tokens=caps, out=buffers)) == as_bytes(
+        engine.draft(["0", "1"], max_tokens=caps)
+    )
+
+
+@pytest.mark.parametrize("request_id", ["ä", "\N{SNOWMAN}" * 20, "", "a\0b"], ids=ascii)
+def test_ids_of_all_kinds_are_found(request_id: str) -> None:
+    engine, buffers = Engine(), DraftBuffers(1, 31)
+    engine.open(request_id, ids(1, 2, 3, 1, 2))
+    assert engine.draft([request_id]).tokens[:2].tolist() == [2, 3]
+    assert engine.draft([request_id], out=buffers).tokens[:2].tolist() == [2, 3]
+    with pytest.raises(UnknownRequestError):
+        engine.draft([request_id + "x"], out=buffers)
+
+
+@pytest.mark.parametrize("out", [None, DraftBuffers(1, 31)], ids=["new", "used"])
+def test_ids_that_are_no_strings_are_refused(out: DraftBuffers | None) -> None:
+    with pytest.raises(TypeError):
+        Engine().draft([7], out=out)  # type: ignore[list-item]
+
+
+# Memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_step_takes_memory_that_grows_with_the_batch() -> None:
+    """The most that a step has at any time beyond what there was before: views, whatever the batch's size."""
+    engine = opened(64, max_draft_tokens=31, learning_rate=0.0)
+    drafts, arrays = DraftBuffers(64, 31), TreeBuffers(64, 32)
+
+    def step(rows: list[str], caps: NDArray[np.int32]) -> int:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        build_tree_arrays(engine.draft(rows, max_tokens=caps, out=drafts), 32, arrays)
+        return tracemalloc.get_traced_memory()[1] - before
+
+    def peak(num_rows: int) -> int:
+        rows, caps = [f"{number}" for number in range(num_rows)], np.full(num_rows, 31, np.int32)
+        return min(step(rows, caps) for _ in range(5))
+
+    gc.collect()
+    tracemalloc.start()
+    try:
+        small, large = peak(1), peak(64)
+    finally:
+        tracemalloc.stop()
+    # The tuple of request ids has 8 bytes a row; the trees of the large batch have 130 KB.
+    assert large - small <= 64 * 8 + 512, (small, large)

@@ -1,0 +1,223 @@
+"""What is deleted is never drafted again, wherever it stood: growing, sealed, waiting, merging, or in a conversation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from engine_texts import as_bytes, drafted, ids, keep, random_output
+from numpy.typing import NDArray
+
+from agentspec import Engine, EngineConfig
+from agentspec.config import Rule
+
+RULES = get_args(Rule)
+# Each output has a vocabulary of its own, so that a drafted token tells where it is from, and no token twice.
+VOCABULARY = 40
+
+
+def output_of(rng: np.random.Generator, number: int) -> NDArray[np.int32]:
+    return rng.permutation(VOCABULARY).astype(np.int32) + np.int32(100 + number * VOCABULARY)
+
+
+def owners(tokens: list[int]) -> set[int]:
+    return {(token - 100) // VOCABULARY for token in tokens}
+
+
+def few_segments(rule: Rule, background: bool = False) -> Engine:
+    return Engine(EngineConfig(rule=rule, max_growing_tokens=64, min_token_prob=0.0, background=background))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("num_later", [0, 1, 6], ids=["growing", "full", "sealed"])
+def test_a_deleted_output_is_not_drafted(rule: Rule, num_later: int) -> None:
+    rng = np.random.default_rng(num_later)
+    engine = few_segments(rule)
+    outputs = [output_of(rng, number) for number in range(num_later + 1)]
+    output_ids = [keep(engine, output) for output in outputs]
+    assert owners(drafted(engine, outputs[0][:5])) == {0}
+    assert engine.delete_output(output_ids[0])
+    assert drafted(engine, outputs[0][:5]) == []
+    assert engine.stats().outputs == num_later
+    engine.check_integrity()
+    assert not engine.delete_output(output_ids[0])
+    for number, output in enumerate(outputs[1:], 1):
+        assert owners(drafted(engine, output[:5])) == {number}
+
+
+@pytest.mark.parametrize("num_later", [0, 1, 6], ids=["growing", "full", "sealed"])
+def test_other_outputs_keep_their_counts(num_later: int) -> None:
+    rng = np.random.default_rng(num_later)
+    engine, never = few_segments("suffixdecoding"), few_segments("suffixdecoding")
+    deleted = []
+    for step in range(num_later + 4):
+        output = random_output(rng, 30, 4)
+        if step % 2:
+            keep(never, output)
+            keep(engine, output)
+        else:
+            deleted.append(keep(engine, output))
+    for output_id in deleted:
+        assert engine.delete_output(output_id)
+        engine.check_integrity()
+    assert engine.stats().output_tokens == never.stats().output_tokens
+    for step in range(20):
+        for one in (engine, never):
+            one.open(f"{step}", random_output(np.random.default_rng(step), 6, 4))
+        assert as_bytes(engine.draft([f"{step}"])) == as_bytes(never.draft([f"{step}"]))
+
+
+def test_deletion_is_seen_by_requests_that_draft_on() -> None:
+    """An output of the same length takes the place of the deleted one: no match may be carried from one to the other."""
+    rng = np.random.default_rng(0)
+    engine = Engine(EngineConfig(min_token_prob=0.0))
+    keep(engine, output_of(rng, 0))
+    first, second = output_of(rng, 1), output_of(rng, 2)
+    output_id = keep(engine, first)
+    engine.open("a", first[:5])
+    assert owners(engine.draft(["a"]).tokens.tolist()) == {1}
+    assert engine.delete_output(output_id)
+    keep(engine, second)
+    assert engine.draft(["a"]).tokens.tolist() == [first[4]]
+    engine.extend("a", second[:5])
+    assert owners(engine.draft(["a"]).tokens[1:].tolist()) == {2}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_waiting_output_can_be_deleted(rule: Rule) -> None:
+    rng = np.random.default_rng(0)
+    engine = few_segments(rule, background=True)
+    for number in range(20):
+        # The output waits while the long prompt is indexed.
+        engine.open("long", random_output(rng, 50_000))
+        output_id = keep(engine, output_of(rng, number))
+        engine.close("long", keep=False)
+        assert engine.delete_output(output_id)
+        assert not engine.delete_output(output_id)
+    engine.flush()
+    stats = engine.stats()
+    assert (stats.outputs, stats.waiting_outputs) == (0, 0)
+    engine.check_integrity()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_deletion_survives_a_running_merge(rule: Rule) -> None:
+    rng = np.random.default_rng(1)
+    engine = few_segments(rule, background=True)
+    outputs = [output_of(rng, number) for number in range(150)]
+    output_ids = []
+    deleted: set[int] = set()
+    for number in range(2 * len(outputs)):
+        engine.open(f"{number}", ids(1))
+    engine.flush()
+    for number, output in enumerate(outputs):
+        output_ids.append(keep(engine, output))
+        if number % 3 == 0:
+            victim = int(rng.integers(0, number + 1))
+            assert engine.delete_output(output_ids[victim]) == (victim not in deleted)
+            deleted.add(victim)
+            engine.extend(f"{number}", outputs[victim][:4])
+            assert engine.draft([f"{number}"]).tokens[1:].tolist() == []
+    engine.flush()
+    engine.check_integrity()
+    assert engine.stats().outputs == len(outputs) - len(deleted)
+    for number, output in enumerate(outputs):
+        reader = f"{number + len(outputs)}"
+        engine.extend(reader, output[:4])
+        assert owners(engine.draft([reader]).tokens[1:].tolist()) == (set() if number in deleted else {number})
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_deleted_namespace_is_gone_and_others_stay(background: bool) -> None:
+    rng = np.random.default_rng(2)
+    engine = few_segments("calibrated", background)
+    outputs = [output_of(rng, number) for number in range(12)]
+    for number, output in enumerate(outputs):
+        keep(engine, output, "ab"[number % 2])
+    engine.open("a", ids(1), "a")
+    assert engine.delete_namespace("a")
+    assert not engine.delete_namespace("a")
+    assert not engine.delete_namespace("never there")
+    engine.flush()
+    engine.check_integrity()
+    stats = engine.stats()
+    assert (stats.namespaces, stats.outputs, stats.open_requests) == (1, 6, 1)
+    engine.open("b", ids(1), "b")
+    engine.flush()
+    for number, output in enumerate(outputs):
+        for name in ("a", "b"):
+            engine.extend(name, output[:4])
+            found = owners(engine.draft([name]).tokens[1:].tolist())
+            assert found == ({number} if name == "ab"[number % 2] == "b" else set())
+
+
+def test_a_namespace_can_be_filled_again_after_deletion() -> None:
+    engine = Engine()
+    keep(engine, ids(1, 2, 3), "a")
+    engine.delete_namespace("a")
+    keep(engine, ids(1, 2, 4), "a")
+    assert drafted(engine, ids(9, 1, 2), "a") == [4]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_clear_leaves_nothing(background: bool) -> None:
+    rng = np.random.default_rng(3)
+    engine = few_segments("calibrated", background)
+    for number in range(30):
+        keep(engine, output_of(rng, number), "ab"[number % 2])
+        if number % 10 == 9:
+            engine.clear()
+            stats = engine.stats()
+            assert (stats.outputs, stats.namespaces, stats.global_bytes, stats.waiting_outputs) == (0, 0, 0, 0)
+    engine.flush()
+    stats = engine.stats()
+    assert (stats.outputs, stats.namespaces, stats.global_bytes, stats.conversation_bytes) == (0, 0, 0, 0)
+    engine.check_integrity()
+
+
+def test_copies_of_a_deleted_output_are_gone_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    engine = few_segments("calibrated")
+    outputs = [output_of(rng, number) for number in range(5)]
+    output_ids = [keep(engine, output, "a") for output in outputs]
+    assert engine.save("a", tmp_path / "a.segment") == 5
+    for namespace in ("a", "a", "b"):
+        assert engine.load(namespace, tmp_path / "a.segment") == 5
+    assert engine.delete_output(output_ids[2])
+    assert not engine.delete_output(output_ids[2])
+    for namespace in ("a", "b"):
+        assert drafted(engine, outputs[2][:5], namespace) == []
+        assert owners(drafted(engine, outputs[3][:5], namespace)) == {3}
+    assert engine.stats().outputs == 4 * 4
+    engine.check_integrity()
+
+
+@pytest.mark.parametrize("how", ["output", "namespace", "clear"])
+def test_nothing_deleted_comes_back_from_a_conversation(how: str) -> None:
+    """A request may go on with an earlier turn's index, in which a rewritten answer still stands."""
+    rng = np.random.default_rng(4)
+    engine = Engine(EngineConfig(min_token_prob=0.0))
+    history, answer, news = random_output(rng, 640), output_of(rng, 0), random_output(rng, 100) + np.int32(50)
+    engine.open("turn 1", history, "a")
+    engine.extend("turn 1", answer)
+    output_id = engine.close("turn 1") or 0
+    engine.open("turn 2", np.concatenate([history, news]), "a")
+    assert engine.stats().spared_tokens == 640
+    engine.extend("turn 2", history[-8:])
+    assert 0 in owners(engine.draft(["turn 2"]).tokens[1:].tolist())
+    if how == "output":
+        assert engine.delete_output(output_id)
+    elif how == "namespace":
+        assert engine.delete_namespace("a")
+    else:
+        engine.clear()
+    tokens = engine.draft(["turn 2"]).tokens[1:].tolist()
+    assert tokens[0] == news[0] and 0 not in owners(tokens)
+    engine.extend("turn 2", news[:8])
+    assert engine.draft(["turn 2"]).tokens[1:4].tolist() == news[8:11].tolist()
+    engine.close("turn 2")
+    engine.open("turn 3", np.concatenate([history, answer[:4]]), "a")
+    assert 0 not in owners(engine.draft(["turn 3"]).tokens[1:].tolist())
+    engine.check_integrity()

@@ -1,0 +1,113 @@
+"""Estimates follow what verification accepts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_texts import as_bytes, ids
+
+from agentspec import Engine, EngineConfig
+from agentspec.estimates import NUM_WEIGHTS, Estimates
+
+ONE_PLACE = ids(1, 2, 3, 9, 1, 2)  # 3 has followed 1 2 once
+TWO_PLACES = ids(1, 2, 3, 8, 1, 2, 4, 9, 1, 2)  # 3 and 4 have followed 1 2 once each
+
+
+def estimate_after(accepted: int, config: EngineConfig, rounds: int = 200) -> float:
+    """The estimate of 3 after 1 2, when the text went on with `accepted` in so many requests before."""
+    engine = Engine(config)
+    for step in range(rounds):
+        engine.open(f"{step}", ONE_PLACE)
+        engine.draft([f"{step}"])
+        engine.extend(f"{step}", ids(accepted))
+        engine.close(f"{step}", keep=False)
+    engine.open("asked", ONE_PLACE)
+    row = engine.draft(["asked"], max_tokens=1).row(0)
+    return float(row.estimates[1])
+
+
+def test_estimates_move_towards_what_is_accepted() -> None:
+    config = EngineConfig(min_token_prob=0.0)
+    untouched = estimate_after(3, config, rounds=0)
+    assert estimate_after(3, config) > max(untouched, 0.8)
+    assert estimate_after(5, config) < min(untouched, 0.2)
+
+
+def test_each_of_two_continuations_learns_its_own_outcome() -> None:
+    """The later one is always right: the two differ in how new they are, and in nothing else."""
+    engine = Engine(EngineConfig(min_token_prob=0.0))
+    for step in range(300):
+        engine.open(f"{step}", TWO_PLACES)
+        engine.draft([f"{step}"])
+        engine.extend(f"{step}", ids(4))
+    engine.open("asked", TWO_PLACES)
+    row = engine.draft(["asked"]).row(0)
+    found = {int(t): float(e) for t, p, e in zip(row.tokens, row.parents, row.estimates, strict=True) if p == 0}
+    assert found[4] > 0.8
+    assert found[3] < 0.2
+
+
+@pytest.mark.parametrize("changes", [{"learning_rate": 0.0}, {"rule": "suffixdecoding"}], ids=["rate 0", "plain rule"])
+def test_weights_are_kept_where_nothing_learns(changes: dict[str, object]) -> None:
+    engine = Engine(EngineConfig(**changes))  # type: ignore[arg-type]
+    before = engine.estimates().weights
+    for step in range(10):
+        engine.open(f"{step}", ONE_PLACE)
+        engine.draft([f"{step}"])
+        engine.extend(f"{step}", ids(5))
+    np.testing.assert_array_equal(engine.estimates().weights, before)
+    np.testing.assert_array_equal(before, Estimates.default().with_corpora().weights)
+
+
+def test_nothing_is_learned_from_what_was_not_drafted() -> None:
+    engine = Engine()
+    before = engine.estimates().weights
+    engine.open("a", ONE_PLACE)
+    engine.extend("a", ids(5, 1, 2))
+    engine.draft(["a"], max_tokens=0)
+    engine.extend("a", ids(5))
+    np.testing.assert_array_equal(engine.estimates().weights, before)
+    engine.draft(["a"])
+    engine.extend("a", ids(1))
+    changed = engine.estimates().weights
+    # A draft is learned from once.
+    engine.extend("a", ids(2))
+    np.testing.assert_array_equal(engine.estimates().weights, changed)
+
+
+def test_learned_estimates_can_be_handed_on() -> None:
+    engine = Engine()
+    for step in range(50):
+        engine.open(f"{step}", ONE_PLACE)
+        engine.draft([f"{step}"])
+        engine.extend(f"{step}", ids(5))
+    heir = Engine(EngineConfig(estimates=engine.estimates()))
+    assert len(heir.estimates().weights) == NUM_WEIGHTS
+    np.testing.assert_array_equal(heir.estimates().weights, engine.estimates().weights)
+    for one in (engine, heir):
+        one.open("asked", TWO_PLACES)
+    assert as_bytes(engine.draft(["asked"])) == as_bytes(heir.draft(["asked"]))
+
+
+def test_trials_tell_what_was_weighed_and_what_came() -> None:
+    engine = Engine(EngineConfig(min_token_prob=0.0))
+    engine.open("a", TWO_PLACES)
+    row = engine.draft(["a"]).row(0)
+    trials = engine.trials("a", ids(4, 9, 7))
+    assert trials.weights.shape == trials.fractions.shape == (len(trials.estimates), trials.weights.shape[1])
+    # 3 and 4 after 1 2; 9 after that; 1 after that, where the text really goes on with 7.
+    assert sorted(trials.accepted.tolist()) == [0, 0, 1, 1]
+    first_two = {float(e) for e, p in zip(row.estimates, row.parents, strict=True) if p == 0}
+    assert set(trials.estimates[:2].tolist()) == first_two
+    assert (trials.weights[:, -1] >= 0).all()
+    used = trials.weights[:, :-1] >= 0
+    assert ((trials.fractions >= 0.0) & (trials.fractions <= 1.0)).all()
+    assert used.any(axis=1).all()
+    assert trials.weights.max() < NUM_WEIGHTS
+    # An estimate is what its weights give: log odds, of a node at depth 1 where nothing was normalised away.
+    weights = engine.estimates().weights.astype(np.float64)
+    low = np.where(used, trials.weights[:, :-1], 0)
+    parts = weights[low] * (1.0 - trials.fractions[:, :-1]) + weights[low + 1] * trials.fractions[:, :-1]
+    logits = np.where(used, parts, 0.0).sum(axis=1) + weights[trials.weights[:, -1]]
+    raw = 1.0 / (1.0 + np.exp(-logits[:2]))
+    np.testing.assert_allclose(trials.estimates[:2], raw / max(raw.sum(), 1.0), rtol=1e-5)

@@ -1,0 +1,26 @@
+"""A tokenizer whose tokens are bytes; 256 ends a turn."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+from agentspec.replay import Tokenizer
+
+END = 256
+
+
+def byte_tokenizer() -> Tokenizer:
+    return Tokenizer("bytes", 257, END, lambda text: list(text.encode()))
+
+
+def write_byte_tokenizer(folder: Path) -> Path:
+    """The same as a .tiktoken file."""
+    path = folder / "bytes.tiktoken"
+    path.write_bytes(b"".join(base64.b64encode(bytes([i])) + b" %d\n" % i for i in range(256)))
+    return path
+
+
+def text_of(tokens: list[int]) -> str:
+    """What a reader sees of the tokens; `$` stands for the end of a turn."""
+    return "".join("$" if token == END else chr(token) for token in tokens)

@@ -1,0 +1,36 @@
+"""Short ways to lead an engine: token arrays, kept outputs, and drafts that can be compared."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec import DraftBatch, Engine
+
+
+def ids(*tokens: int) -> NDArray[np.int32]:
+    return np.array(tokens, dtype=np.int32)
+
+
+def random_output(rng: np.random.Generator, length: int, vocab_size: int = 50) -> NDArray[np.int32]:
+    return rng.integers(0, vocab_size, length, dtype=np.int32)
+
+
+def keep(engine: Engine, output: NDArray[np.int32], namespace: str = "") -> int:
+    """Opens a request, extends it by the output and closes it; returns the output's id, 0 if it was not kept."""
+    engine.open("kept", ids(0), namespace)
+    engine.extend("kept", output)
+    return engine.close("kept") or 0
+
+
+def drafted(engine: Engine, text: NDArray[np.int32], namespace: str = "") -> list[int]:
+    """The tokens that a request of this text, which is opened for it, is drafted, without its root."""
+    engine.open("asked", text, namespace)
+    tokens = engine.draft(["asked"]).tokens[1:].tolist()
+    engine.close("asked", keep=False)
+    return tokens
+
+
+def as_bytes(batch: DraftBatch) -> tuple[bytes, ...]:
+    fields = ("offsets", "tokens", "parents", "estimates", "sources", "match_lens", "scores")
+    return tuple(getattr(batch, name).tobytes() for name in fields)
