@@ -98,6 +98,11 @@ def verifies_trees(server_args: Any) -> bool:
     return not any(server_args_setting(server_args, name) in CHAIN_ONLY_BACKENDS for name in names)
 
 
+def tokenizer_folder(server_args: Any) -> str:
+    """Where the served tokenizer's files are, if it is a local folder."""
+    return str(server_args_setting(server_args, "tokenizer_path") or server_args_setting(server_args, "model_path"))
+
+
 def captures_graphs(server_args: Any, device: str) -> bool:
     """Whether verify steps replay a captured graph, whose width is fixed."""
     return device != "cpu" and not server_args_setting(server_args, "disable_cuda_graph", False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-# The values of the label `source`: where the draft of a row came from. Low in number by construction; never a
+# The values of the label `source`: where the likeliest token of a row's draft came from. Low in number by construction; never a
 # request, a tenant or text.
-SOURCES = ("none", "request", "global")
+SOURCES = ("none", "request", "global", "corpus")
 # Label of counts that belong to a whole step or to no draft.
 ALL_SOURCES = "all"
 

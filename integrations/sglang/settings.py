@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 
 from agentspec.config import EngineConfig
 from agentspec.errors import ConfigError
+from agentspec.estimates import Estimates
 
 FLAG_PREFIX = "--agentspec-"
 VARIABLE_PREFIX = "AGENTSPEC_"
@@ -36,10 +37,29 @@ class Settings:
     mode: Literal["auto", "tree", "chain"] = _setting(
         "auto", "shape of the drafts: tree, chain, or auto (tree where the attention backend verifies trees)", str
     )
-    alpha: float = _setting(8.0, "drafted tokens per matched token (SuffixDecoding's max spec factor), > 0", float)
+    rule: Literal["calibrated", "suffixdecoding"] = _setting(
+        "calibrated",
+        "what is drafted: calibrated (one tree from all sources) or suffixdecoding (the paper's rule)",
+        str,
+    )
+    alpha: float = _setting(4.0, "the rule suffixdecoding: drafted tokens per matched token, > 0", float)
     max_pattern: int = _setting(64, "longest pattern that is matched, in tokens, >= 1", int)
-    min_token_prob: float = _setting(0.1, "a token whose estimated acceptance is below is not drafted, 0 to 1", float)
+    min_token_prob: float = _setting(0.045, "a token whose estimated acceptance is below is not drafted, 0 to 1", float)
     budget_mb: int = _setting(256, "memory for finished outputs over all namespaces, in MiB, >= 0", int)
+    conversation_mb: int = _setting(
+        128, "memory for the indexes of finished requests, kept for the next turns of conversations, in MiB, >= 0", int
+    )
+    prompt_tail: int = _setting(16, "tokens of a prompt's end that are kept before its output, 0 to 1024", int)
+    num_threads: int = _setting(1, "threads that share out a batch's drafting, 1 to 64", int)
+    estimates: str = _setting(
+        "", "file that `agentspec tune` wrote; empty: the estimates that come with agentspec", str
+    )
+    corpora: str = _setting(
+        "",
+        "files that `agentspec corpus` built, separated by colons; every namespace drafts from them, by the rule "
+        "calibrated",
+        str,
+    )
     breaker_failures: int = _setting(
         10, "drafting failures in a row after which drafting pauses for a while, >= 1", int
     )
@@ -49,7 +69,8 @@ class Settings:
             raise ConfigError(
                 f"mode must be auto, tree or chain, got {self.mode!r}; set {FLAG_PREFIX}mode to one of them"
             )
-        for name in ("max_pattern", "budget_mb", "breaker_failures"):
+        whole = ("max_pattern", "budget_mb", "conversation_mb", "prompt_tail", "num_threads", "breaker_failures")
+        for name in whole:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ConfigError(f"{name} must be a whole number, got {value!r}")
@@ -59,22 +80,50 @@ class Settings:
                 raise ConfigError(f"{name} must be a number, got {value!r}")
         if self.budget_mb < 0:
             raise ConfigError(f"budget_mb must be >= 0 MiB, got {self.budget_mb}; 0 keeps no finished outputs")
+        if self.conversation_mb < 0:
+            raise ConfigError(f"conversation_mb must be >= 0 MiB, got {self.conversation_mb}; 0 keeps none")
+        for name in ("estimates", "corpora"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name} must be a string, got {getattr(self, name)!r}; pass a path")
+        if self.corpora and self.rule != "calibrated":
+            raise ConfigError(f"corpora need the rule calibrated, got {self.rule!r}, which drafts from none")
+        missing = [path for path in self.corpus_paths if not os.path.isfile(path)]
+        if missing:
+            raise ConfigError(
+                f"corpora must be files that `agentspec corpus build` wrote, got {', '.join(missing)}, "
+                "which are not there; check the paths"
+            )
         if self.breaker_failures < 1:
             raise ConfigError(f"breaker_failures must be >= 1, got {self.breaker_failures}")
         # The engine owns the ranges of its own fields; checked here so that a bad value stops the launcher.
         self.engine_config(vocab_size=None, max_draft_tokens=1, trees=True)
 
-    def engine_config(self, *, vocab_size: int | None, max_draft_tokens: int, trees: bool) -> EngineConfig:
-        """The engine's configuration; `trees` says whether the attention backend can verify trees."""
+    @property
+    def corpus_paths(self) -> list[str]:
+        """The files named by `corpora`."""
+        return [path for path in self.corpora.split(":") if path]
+
+    def engine_config(
+        self, *, vocab_size: int | None, max_draft_tokens: int, trees: bool, tokenizer: str = ""
+    ) -> EngineConfig:
+        """The engine's configuration; `trees` says whether the attention backend can verify trees, `tokenizer` names
+        the served model's."""
         mode: Literal["tree", "chain"] = "tree" if self.mode == "tree" or (self.mode == "auto" and trees) else "chain"
         return EngineConfig(
             vocab_size=vocab_size,
+            rule=self.rule,
             max_pattern=self.max_pattern,
             alpha=float(self.alpha),
             min_token_prob=float(self.min_token_prob),
             mode=mode,
             max_draft_tokens=max_draft_tokens,
             budget_bytes=self.budget_mb << 20,
+            conversation_bytes=self.conversation_mb << 20,
+            prompt_tail=self.prompt_tail,
+            num_threads=self.num_threads,
+            background=True,
+            tokenizer=tokenizer,
+            estimates=Estimates.load(self.estimates) if self.estimates else None,
         )
 
     def as_dict(self) -> dict[str, Any]:

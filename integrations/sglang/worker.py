@@ -27,8 +27,9 @@ from sglang.srt.speculative import ngram_worker
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
 import agentspec
-from agentspec.draft_tree import DraftBatch, Source, TreeArrays, build_tree_arrays
+from agentspec.draft_tree import DraftBatch, DraftBuffers, Source, TreeArrays
 from agentspec.engine import Engine
+from agentspec.fingerprint import fingerprint
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.breaker import Breaker
 from agentspec.integrations.sglang.counters import Counters
@@ -36,11 +37,16 @@ from agentspec.integrations.sglang.requests import RequestBook
 from agentspec.integrations.sglang.rows import last_token, roots_only, spread
 from agentspec.integrations.sglang.settings import Settings, resolve_for_process
 from agentspec.integrations.sglang.splice import SpliceError, unprocessed_tokens
-from agentspec.integrations.sglang.verify_input import grammar_mask, verify_tensors
+from agentspec.integrations.sglang.verify_input import VerifyStaging, grammar_mask
 
 logger = logging.getLogger("agentspec")
 
-_SOURCE_LABELS = {int(Source.ROOT): "none", int(Source.REQUEST): "request", int(Source.GLOBAL): "global"}
+_SOURCE_LABELS = {
+    int(Source.ROOT): "none",
+    int(Source.REQUEST): "request",
+    int(Source.GLOBAL): "global",
+    int(Source.CORPUS): "corpus",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +72,23 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             vocab_size=int(config.vocab_size),
             max_draft_tokens=self.max_width - 1,
             trees=compat.verifies_trees(server_args),
+            tokenizer=fingerprint(compat.tokenizer_folder(server_args)),
         )
         self.engine = Engine(self._engine_config)
+        for path in self.settings.corpus_paths:
+            self.engine.attach_corpus(path)
         self._book = RequestBook(self.engine, on_error=lambda: self.counters.add("draft_errors", 1))
         self._context_length = int(config.context_len)
         # A captured graph has one width; without graphs each step takes the width it needs.
         self._fixed_width = compat.captures_graphs(server_args, self.device)
+        # Drafts are read before the next step is drafted, so one place for them is enough.
+        self._draft_buffers = DraftBuffers(1, self.max_width - 1)
+        self._staging = VerifyStaging(
+            max_width=self.max_width,
+            max_position=self._context_length - 1,
+            full_mask=torch.device(self.device).type != "cpu",
+            device=self.device,
+        )
         self._tp_group = compat.tensor_parallel_group()
         # Ranks must verify the same trees: the first one drafts for all.
         self._drafts_here = compat.tp_rank(self) == 0
@@ -147,13 +164,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._pending.append(step)
         self._set_width(arrays.tokens.shape[1])
 
-        tensors = verify_tensors(
-            arrays,
-            seq_lens,
-            max_position=self._context_length - 1,
-            full_mask=torch.device(self.device).type != "cpu",
-            device=self.device,
-        )
+        tensors = self._staging.tensors(seq_lens)
         self.grammar_tree_host = (grammar_mask(arrays), arrays.tokens.ravel()) if batch.has_grammar else None
         batch.forward_mode = ForwardMode.TARGET_VERIFY
         batch.input_ids = tensors.tokens
@@ -215,7 +226,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             self.counters.add("verify_steps", 1, source)
             self.counters.add("drafted_tokens", n, source)
         width = self.max_width if self._fixed_width else int(num_drafted.max()) + 1
-        arrays = build_tree_arrays(drafts, width)
+        arrays = self._staging.build(drafts, width)
         self.counters.add("drafting_seconds", time.perf_counter() - started)
         return arrays, _Step(sources, num_drafted)
 
@@ -240,7 +251,9 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
                 caps.append(self._room(request, int(seq_lens[row]), len(unprocessed)))
         if not rows:
             return roots_only(roots)
-        drafts = self.engine.draft(ids, max_tokens=np.array(caps, np.int32))
+        if len(ids) > self._draft_buffers.max_rows:
+            self._draft_buffers = DraftBuffers(1 << (len(ids) - 1).bit_length(), self.max_width - 1)
+        drafts = self.engine.draft(ids, max_tokens=np.array(caps, np.int32), out=self._draft_buffers)
         return drafts if len(rows) == len(roots) else spread(drafts, rows, roots)
 
     def _room(self, request: Any, seq_len: int, num_unprocessed: int) -> int:

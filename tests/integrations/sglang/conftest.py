@@ -7,6 +7,7 @@ every third call and its requests are retracted over and over: it must answer th
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import textwrap
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_requests import CONTEXT_LENGTH, MODEL, compared
+from server_requests import CONTEXT_LENGTH, MODEL, compared, corpus_requests, generate, tokens_of
 
+from agentspec.cli import main
 from agentspec.evals.server import Server
 
 # Small chunks and a small cache: prompts are prefilled in pieces, and prefixes are evicted and hit.
@@ -59,8 +61,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def agentspec(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with _server(tmp_path_factory.mktemp("agentspec"), "AGENTSPEC", "--enable-metrics") as server:
+def agentspec(tmp_path_factory: pytest.TempPathFactory, plain: Server) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("agentspec")
+    corpus = _corpus_of_answers(folder, plain)
+    with _server(folder, "AGENTSPEC", "--enable-metrics", "--agentspec-corpora", str(corpus)) as server:
         yield server
 
 
@@ -81,6 +85,15 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             os.environ["PYTHONPATH"] = previous
     with server:
         yield server
+
+
+def _corpus_of_answers(folder: Path, plain: Server) -> Path:
+    documents, corpus = folder / "answers.jsonl", folder / "answers.corpus"
+    answers = tokens_of(generate(plain, corpus_requests(), 3))
+    documents.write_text("".join(json.dumps({"tokens": tokens}) + "\n" for tokens in answers))
+    words = [str(documents), "--out", str(corpus), "--tokenizer", str(MODEL / "tokenizer.json")]
+    assert main(["corpus", "build", *words]) == 0
+    return corpus
 
 
 def _faulty_plugin(site: Path) -> Path:

@@ -64,10 +64,11 @@ def test_the_offline_engine_runs_it_by_name(plain: Server) -> None:
     ("arguments", "named"),
     [
         (["--agentspec-alpha", "-1"], "alpha"),
+        (["--agentspec-corpora", "/nowhere/a.corpus"], "/nowhere/a.corpus, which are not there"),
         (["--pp-size", "2"], "pp_size=2"),
         (["--speculative-algorithm", "NGRAM", "--agentspec-alpha", "2"], "need --speculative-algorithm AGENTSPEC"),
     ],
-    ids=["out of range", "unsupported", "flags without the algorithm"],
+    ids=["out of range", "missing", "unsupported", "flags without the algorithm"],
 )
 def test_servers_that_refuse_to_start_say_why(arguments: list[str], named: str) -> None:
     run = subprocess.run(

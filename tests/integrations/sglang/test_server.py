@@ -10,7 +10,7 @@ import urllib.error
 from typing import Any
 
 import pytest
-from server_requests import CONTEXT_LENGTH, assert_same, chat_prompts, generate, tokens_of
+from server_requests import CONTEXT_LENGTH, assert_same, chat_prompts, corpus_requests, generate, tokens_of
 
 from agentspec.evals.server import Server
 
@@ -240,6 +240,20 @@ def test_flush_forgets_finished_outputs(plain: Server, agentspec: Server) -> Non
     state = agentspec.agentspec_state()
     assert state is not None and state["engine"]["outputs"] == 0
     assert_same(tokens_of(generate(agentspec, [request], 1)), expected)
+
+
+def test_a_corpus_is_drafted_from_before_anything_was_said(plain: Server, agentspec: Server) -> None:
+    agentspec.post("/flush_cache")
+
+    def from_corpus() -> int:
+        state = agentspec.agentspec_state()
+        assert state is not None and state["engine"]["corpora"] == 1
+        return int(state["counters"]["by_source"]["accepted_tokens"].get("corpus", 0))
+
+    before = from_corpus()
+    expected = tokens_of(generate(plain, corpus_requests(), 1))
+    assert_same(tokens_of(generate(agentspec, corpus_requests(), 1)), expected)
+    assert from_corpus() > before
 
 
 def test_failing_drafts_and_retractions_change_no_token(plain: Server, faulty: Server) -> None:

@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agentspec.errors import ConfigError
+from agentspec.estimates import NUM_WEIGHTS, Estimates
 from agentspec.integrations.sglang import settings
 
 
@@ -42,8 +44,19 @@ def test_the_config_flag_wins_over_the_config_variable(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
+    estimates = tmp_path / "estimates.json"
+    Estimates.default().save(estimates)
+    corpora = [tmp_path / "a.corpus", tmp_path / "b.corpus"]
+    for path in corpora:
+        path.touch()
     values: dict[str, Any] = {
         "mode": "chain",
+        "rule": "calibrated",
+        "conversation_mb": 2,
+        "prompt_tail": 3,
+        "num_threads": 2,
+        "estimates": str(estimates),
+        "corpora": ":".join(map(str, corpora)),
         "alpha": 2.0,
         "max_pattern": 5,
         "min_token_prob": 0.5,
@@ -60,6 +73,7 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
     by_file = settings.resolve({"config": str(file)}, {})
 
     assert by_flag == by_variable == by_file == settings.Settings(**values)
+    assert by_flag.corpus_paths == [str(path) for path in corpora]
 
 
 @pytest.mark.parametrize(
@@ -73,6 +87,14 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         ({"AGENTSPEC_BUDGET_MB": "-1"}, "budget_mb"),
         ({"AGENTSPEC_MODE": "forest"}, "mode"),
         ({"AGENTSPEC_BREAKER_FAILURES": "0"}, "breaker_failures"),
+        ({"AGENTSPEC_RULE": "guess"}, "rule must be one of calibrated, suffixdecoding, got 'guess'"),
+        ({"AGENTSPEC_CONVERSATION_MB": "-1"}, "conversation_mb must be >= 0 MiB, got -1"),
+        ({"AGENTSPEC_CONVERSATION_MB": "1.5"}, "AGENTSPEC_CONVERSATION_MB must be of type int, got '1.5'"),
+        ({"AGENTSPEC_PROMPT_TAIL": "1025"}, r"prompt_tail must be an integer in \[0, 1024\], got 1025"),
+        ({"AGENTSPEC_NUM_THREADS": "0"}, r"num_threads must be an integer in \[1, 64\], got 0"),
+        ({"AGENTSPEC_NUM_THREADS": "65"}, "num_threads"),
+        ({"AGENTSPEC_ESTIMATES": "/nowhere/estimates.json"}, "/nowhere/estimates.json"),
+        ({"AGENTSPEC_CORPORA": ":/nowhere/a:/nowhere/b"}, "/nowhere/a, /nowhere/b, which are not there"),
         ({"AGENTSPEC_CONFIG": "/nowhere/agentspec.json"}, "/nowhere/agentspec.json"),
     ],
 )
@@ -88,6 +110,10 @@ def test_bad_variables_are_refused_by_name(environment: dict[str, str], named: s
         ('{"alpha": "2"}', "alpha"),
         ('{"max_pattern": 2.5}', "max_pattern"),
         ('{"budget_mb": true}', "budget_mb"),
+        ('{"prompt_tail": true}', "prompt_tail must be a whole number"),
+        ('{"num_threads": "2"}', "num_threads must be a whole number"),
+        ('{"corpora": ["a"]}', r"corpora must be a string, got \['a'\]"),
+        ('{"estimates": null}', "estimates must be a string, got None"),
         ("[1]", "one JSON object"),
         ("{", "not JSON"),
     ],
@@ -97,6 +123,33 @@ def test_bad_files_are_refused_by_name(tmp_path: Path, content: str, named: str)
     file.write_text(content)
     with pytest.raises(ConfigError, match=named):
         settings.resolve({"config": str(file)}, {})
+
+
+def test_corpora_need_a_rule_that_drafts_from_them(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(ConfigError, match="corpora need the rule calibrated, got 'suffixdecoding'"):
+        settings.Settings(corpora=str(tmp_path / "a"), rule="suffixdecoding")
+    assert settings.Settings(rule="suffixdecoding").corpus_paths == []
+
+
+def test_settings_become_the_engine_s(tmp_path: Path) -> None:
+    weights = np.full(NUM_WEIGHTS, 0.5, np.float32)
+    Estimates(weights).save(tmp_path / "estimates.json")
+    chosen = settings.Settings(
+        rule="suffixdecoding",
+        budget_mb=3,
+        conversation_mb=2,
+        prompt_tail=5,
+        num_threads=2,
+        estimates=str(tmp_path / "estimates.json"),
+    )
+    config = chosen.engine_config(vocab_size=10, max_draft_tokens=7, trees=False, tokenizer="t")
+    assert (config.rule, config.mode, config.vocab_size, config.max_draft_tokens) == ("suffixdecoding", "chain", 10, 7)
+    assert (config.budget_bytes, config.conversation_bytes) == (3 << 20, 2 << 20)
+    assert (config.prompt_tail, config.num_threads, config.tokenizer, config.background) == (5, 2, "t", True)
+    assert config.estimates is not None
+    np.testing.assert_array_equal(config.estimates.weights, weights)
+    assert settings.Settings().engine_config(vocab_size=10, max_draft_tokens=7, trees=True).estimates is None
 
 
 def test_only_given_flags_count() -> None:

@@ -8,7 +8,7 @@ import pytest
 from agentspec import DraftBatch, Source, build_tree_arrays
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
-from agentspec.integrations.sglang.verify_input import grammar_mask, verify_tensors
+from agentspec.integrations.sglang.verify_input import VerifyStaging, VerifyTensors, grammar_mask
 
 #   row 0:   7 ─┬─ 8 ── 9        row 1:   5 (its root alone)
 #               └─ 4
@@ -24,8 +24,17 @@ BATCH = DraftBatch(
 SEQ_LENS = np.array([3, 1], np.int64)
 
 
+def staging(max_position: int = 100, full_mask: bool = False) -> VerifyStaging:
+    return VerifyStaging(max_width=8, max_position=max_position, full_mask=full_mask, device="cpu")
+
+
+def tensors_of(memory: VerifyStaging, batch: DraftBatch = BATCH, width: int = 4) -> VerifyTensors:
+    memory.build(batch, width)
+    return memory.tensors(SEQ_LENS[: len(batch)])
+
+
 def test_tokens_positions_and_links() -> None:
-    tensors = verify_tensors(build_tree_arrays(BATCH, 4), SEQ_LENS, max_position=100, full_mask=False, device="cpu")
+    tensors = tensors_of(staging())
     assert tensors.tokens.tolist() == [7, 8, 9, 4, 5, 0, 0, 0]
     assert tensors.positions.tolist()[:5] == [3, 4, 5, 4, 1]
     assert tensors.retrieve_index.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -34,7 +43,7 @@ def test_tokens_positions_and_links() -> None:
 
 
 def test_no_position_lies_past_the_context() -> None:
-    tensors = verify_tensors(build_tree_arrays(BATCH, 4), SEQ_LENS, max_position=3, full_mask=False, device="cpu")
+    tensors = tensors_of(staging(max_position=3))
     assert int(tensors.positions.max()) == 3
 
 
@@ -44,14 +53,43 @@ def test_the_full_mask_puts_each_row_s_prefix_before_its_tree() -> None:
     for row, seq_len in enumerate(SEQ_LENS.tolist()):
         for node in range(4):
             expected += [True] * seq_len + arrays.mask[row, node].tolist()
-    tensors = verify_tensors(arrays, SEQ_LENS, max_position=100, full_mask=True, device="cpu")
+    tensors = tensors_of(staging(full_mask=True))
     assert tensors.mask.tolist() == expected
 
 
 def test_the_short_mask_is_the_trees_alone() -> None:
     arrays = build_tree_arrays(BATCH, 4)
-    tensors = verify_tensors(arrays, SEQ_LENS, max_position=100, full_mask=False, device="cpu")
+    tensors = tensors_of(staging())
     assert tensors.mask.tolist() == arrays.mask.ravel().tolist()
+
+
+def test_a_step_s_tensors_stay_while_later_steps_use_the_memory_again() -> None:
+    memory = staging(full_mask=True)
+    first = tensors_of(memory)
+    kept = {name: getattr(first, name).clone() for name in VerifyTensors.__slots__}
+    larger = DraftBatch(
+        offsets=np.arange(4, dtype=np.int32),
+        tokens=np.array([70, 71, 72], np.int32),
+        parents=np.full(3, -1, np.int32),
+        estimates=np.ones(3, np.float32),
+        sources=np.zeros(3, np.uint8),
+        match_lens=np.zeros(3, np.int32),
+        scores=np.zeros(3, np.float32),
+    )
+    for _ in range(3):
+        memory.build(larger, 8)
+        memory.tensors(np.array([9, 8, 7], np.int64))
+    for name, value in kept.items():
+        assert torch.equal(getattr(first, name), value), name
+
+
+def test_memory_that_was_used_gives_what_new_memory_gives() -> None:
+    used = staging(full_mask=True)
+    for width in (8, 5, 6, 7):
+        tensors_of(used, width=width)
+    again, new = tensors_of(used), tensors_of(staging(full_mask=True))
+    for name in VerifyTensors.__slots__:
+        assert torch.equal(getattr(again, name), getattr(new, name)), name
 
 
 def test_no_grammar_is_walked_through_padding() -> None:
