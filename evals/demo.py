@@ -11,19 +11,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError, ServerError
+from agentspec.evals.environment import describe
 from agentspec.evals.server import Server
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.workflows.text_to_sql import (
@@ -235,25 +233,8 @@ def table(results: Sequence[tuple[str, PassResult]], *, identical: bool) -> str:
 
 def context(args: argparse.Namespace) -> dict[str, Any]:
     """What the figures depend on."""
-    versions = {"python": platform.python_version()}
-    for package in ("agentspec", "sglang", "torch", "transformers", "openai"):
-        versions[package] = metadata.version(package)
-    return {
-        "command": ["agentspec", *sys.argv[1:]],
-        "questions": args.questions,
-        "concurrency": args.concurrency,
-        "seed": args.seed,
-        "versions": versions,
-        "hardware": {"processor": _processor(), "cores": os.cpu_count(), "gpu": None},
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    described = describe(("agentspec", "sglang", "torch", "transformers", "openai"))
+    return {**described, "questions": args.questions, "concurrency": args.concurrency, "seed": args.seed}
 
 
 def _say(message: str) -> None:

@@ -1,0 +1,88 @@
+"""SGLang's NGRAM drafter as a replayed system: its corpus, called as its worker calls it.
+
+Each step the worker looks up the last `max_trie_depth` tokens of the context, and inserts those same tokens after the
+verification: what a step accepts is inserted one step late, and of a prompt only what the window still holds. Under the
+overlap scheduler a finished request runs for one more step, so that its last tokens are inserted too.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.errors import ConfigError
+from agentspec.replay import Call, Draft, Measurement
+from agentspec.replay.teacher_forcing import replay_call
+
+INSTALL = "`make setup`, or `pip install sglang==0.5.23` and a C++ compiler"
+MAX_TRIE_DEPTH = 18
+# SGLang's defaults of --speculative-ngram-*.
+_DEFAULTS = {"min_bfs_breadth": 1, "max_bfs_breadth": 10, "match_type": "BFS", "capacity": 10_000_000}
+_ID = "replay"
+
+
+def ngram_corpus(num_draft_tokens: int) -> Any:
+    """A new NgramCorpus with SGLang's defaults; `num_draft_tokens` counts the root.
+
+    Raises:
+        ConfigError: SGLang is not installed or cannot build the corpus.
+    """
+    try:
+        # On a machine without CUDA, SGLang imports with the reference kernels only.
+        importlib.import_module("agentspec.integrations.sglang_cpu").activate()
+        module = importlib.import_module("sglang.srt.speculative.cpp_ngram.ngram_corpus")
+        return module.NgramCorpus(draft_token_num=num_draft_tokens, max_trie_depth=MAX_TRIE_DEPTH, **_DEFAULTS)
+    except (ImportError, OSError, RuntimeError) as error:
+        raise ConfigError(f"the system ngram needs SGLang: {error}; {INSTALL}") from error
+
+
+class Ngram:
+    """One corpus, which all requests share."""
+
+    def __init__(self, max_draft_tokens: int) -> None:
+        self._max_draft_tokens = max_draft_tokens
+        self._corpus = ngram_corpus(max_draft_tokens + 1)
+        self._window: list[int] = []
+        self._looked_up: list[int] = []
+        self._length = 0
+
+    def remember(self, call: Call) -> None:
+        # What is inserted depends on where the steps fell.
+        replay_call(call, self, self._max_draft_tokens, Measurement())
+
+    def open(self, prompt: NDArray[np.int32]) -> None:
+        self._window = prompt[-MAX_TRIE_DEPTH:].tolist()
+        self._length = len(prompt)
+        self._looked_up = []
+
+    def extend(self, tokens: NDArray[np.int32]) -> None:
+        if self._looked_up:
+            self._corpus.batch_put([self._looked_up])
+        self._window = (self._window + tokens.tolist())[-MAX_TRIE_DEPTH:]
+        self._length += len(tokens)
+
+    def draft(self, max_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        self._corpus.synchronize()
+        self._looked_up = self._window
+        tokens, mask = self._corpus.batch_get([_ID], [self._window], [self._length])
+        return tokens, mask
+
+    def tree(self, drafted: tuple[NDArray[np.int64], NDArray[np.int64]]) -> Draft:
+        tokens, mask = drafted
+        return Draft(tokens[1:].tolist(), parents_of(mask.reshape(len(tokens), -1)))
+
+    def close(self) -> None:
+        self._corpus.batch_put([self._window])
+        self._corpus.erase_match_state([_ID])
+
+
+def parents_of(mask: NDArray[np.int64]) -> Sequence[int]:
+    """Parents of the nodes 1, 2, ... as a `Draft` numbers them, from mask[i, j]: node j is i or an ancestor of i."""
+    order = np.arange(len(mask))
+    ancestors = (mask != 0) & (order < order[:, None])
+    parents: list[int] = ((ancestors * order).argmax(axis=1)[1:] - 1).tolist()
+    return parents

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from agentspec import ConfigError
+from agentspec.evals.peers.arctic import INSTALL, SETTINGS, Arctic, ArcticSetting
+from agentspec.replay import Call, Draft, replay
+
+installed = pytest.mark.skipif(importlib.util.find_spec("arctic_inference") is None, reason=INSTALL)
+
+
+def test_the_settings_are_all_different() -> None:
+    assert len({str(setting) for setting in SETTINGS}) == 6
+
+
+@pytest.mark.skipif(importlib.util.find_spec("arctic_inference") is not None, reason="ArcticInference is installed")
+def test_without_the_package_the_error_says_how_to_get_it() -> None:
+    with pytest.raises(ConfigError, match="arctic-inference==0.3.0"):
+        Arctic(ArcticSetting())
+
+
+def ints(*tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array(tokens, dtype=np.int32)
+
+
+@installed
+def test_a_tree_holds_both_continuations() -> None:
+    system = Arctic(ArcticSetting(mode="tree", factor=4))
+    # 3 was followed by 4 and by 6.
+    system.open(ints(1, 2, 3, 4, 5, 1, 2, 3, 6, 7, 1, 2))
+    system.extend(ints(3))
+    draft = system.tree(system.draft(16))
+    assert {(draft.tokens[i], draft.parents[i]) for i in (0, 1)} == {(4, -1), (6, -1)}
+    assert len(system.tree(system.draft(2)).tokens) == 2
+    system.close()
+
+
+@installed
+def test_it_learns_outputs_and_not_prompts() -> None:
+    text = ints(3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7)
+    system = Arctic(ArcticSetting(factor=4))
+    system.remember(Call("s", "", "", (ints(3, 1, 4, 20, 21),), text))
+    system.open(ints(100, 4, 1, 5, 9))
+    assert system.tree(system.draft(4)) == Draft([2, 6, 5, 3], [-1, 0, 1, 2])
+    system.close()
+    # 4 20 stands in a prompt alone.
+    system.open(ints(100, 3, 1, 4, 20))
+    assert not system.tree(system.draft(4)).tokens
+    system.close()
+
+
+@installed
+def test_contexts_longer_than_the_first_buffer() -> None:
+    output = np.tile(ints(*range(50)), 60)
+    sums = replay([Call("s", "", "", (ints(1, 2),), output)], Arctic(ArcticSetting(factor=4)), 16)
+    assert sums.accepted > 2500

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from byte_tokenizer import write_byte_tokenizer
+
+from agentspec.cli import main
+
+pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Four sessions that say the same."""
+    messages = [{"role": "user", "content": "count"}, {"role": "assistant", "content": "one two three four five"}]
+    path = tmp_path / "count.jsonl"
+    path.write_text("".join(json.dumps({"session": i, "messages": messages}) + "\n" for i in range(4)) + "{\n")
+    return path
+
+
+def command(trace: Path, *words: str) -> list[str]:
+    return ["replay", *words, "--tokenizer", str(write_byte_tokenizer(trace.parent))]
+
+
+def test_rows_and_head(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.json"
+    words = ["--system", "agentspec", "--system", "suffixdecoding", "--system", "oracle"]
+    words += ["--max-draft-tokens", "4", "--max-draft-tokens", "8", "--json", str(report)]
+    assert main(command(trace, str(trace), *words)) == 0
+    content = json.loads(report.read_text())
+    rows = content["rows"]
+    assert [(row["system"], row["max_draft_tokens"]) for row in rows] == [
+        (system, limit) for system in ("agentspec", "suffixdecoding", "oracle") for limit in (4, 8)
+    ]
+    for row in rows:
+        assert (row["set"], row["pass"], row["calls"]) == ("count", "cold", 4)
+        # 23 letters and the end of the turn, the first from prefill.
+        assert row["accept_length"] == pytest.approx(4 * 23 / row["steps"], abs=1e-3)
+        assert row["accept_length"] == pytest.approx(row["accepted_per_step"] + 1)
+        assert row["accepted_per_step"] <= row["drafted_per_step"] <= row["max_draft_tokens"]
+        assert row["draft_us_per_step"] > 0
+        assert row["open_us_per_call"] > 0
+    head = content["head"]
+    assert head["traces"]["count"] == {"sessions": 4, "calls": 4, "output_tokens": 96, "bad_lines": 1}
+    assert head["tokenizer"].startswith("bytes.tiktoken ")
+    assert head["versions"]["agentspec"]
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 1 + len(rows)
+    assert "1 bad lines skipped: count.jsonl:5" in shown.err
+
+
+def test_warm_traces_are_learnt_and_not_measured(trace: Path, tmp_path: Path) -> None:
+    reports = []
+    for words in ([f"{trace}@3:"], [f"{trace}@3:", "--warm", f"{trace}@:2", f"{trace}@2:3"]):
+        report = tmp_path / f"{len(reports)}.json"
+        assert main(command(trace, *words, "--system", "agentspec", "--system", "oracle", "--json", str(report))) == 0
+        reports.append(json.loads(report.read_text())["rows"])
+    for cold, warm in zip(*reports, strict=True):
+        assert (cold["pass"], warm["pass"]) == ("cold", "warm")
+        assert cold["calls"] == warm["calls"] == 1
+        assert warm["accepted_per_step"] > cold["accepted_per_step"]
+
+
+def test_limit_counts_calls(trace: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    assert main(command(trace, str(trace), "--limit", "3", "--json", str(report))) == 0
+    assert json.loads(report.read_text())["rows"][0]["calls"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--limit", "0"], "--limit must be at least 1"),
+        (["--max-draft-tokens", "0"], "--max-draft-tokens must be in [1, 65536]"),
+        (["--unknown"], "unknown arguments --unknown"),
+    ],
+)
+def test_bad_arguments(trace: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+    assert main(command(trace, str(trace), *words)) == 2
+    assert message in capsys.readouterr().err
