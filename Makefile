@@ -20,7 +20,7 @@ PACKAGES := $(wildcard */__init__.py */*/__init__.py)
 
 OLD_SGLANG := 0.5.17
 
-.PHONY: demo test setup links lint types native-test model clean help
+.PHONY: demo test setup links lint types native-test fuzz model clean help
 
 help:
 	@sed -n '1,3p' Makefile
@@ -65,12 +65,25 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# The engine without Python, under AddressSanitizer and UndefinedBehaviorSanitizer.
+# The engine without Python: all tests under AddressSanitizer and UndefinedBehaviorSanitizer, those with threads
+# under ThreadSanitizer too.
 native-test: setup
-	@$(BIN)/cmake -S agentspec/native -B build/native -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
-		-DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGENTSPEC_BUILD_PYTHON=OFF -DAGENTSPEC_BUILD_TESTS=ON -DAGENTSPEC_SANITIZE=ON > /dev/null
-	@$(BIN)/cmake --build build/native
-	$(BIN)/ctest --test-dir build/native --output-on-failure --timeout 300
+	@for sanitizer in address thread; do \
+		$(BIN)/cmake -S agentspec/native -B build/native-$$sanitizer -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+			-DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGENTSPEC_BUILD_PYTHON=OFF -DAGENTSPEC_BUILD_TESTS=ON \
+			-DAGENTSPEC_SANITIZE=$$sanitizer > /dev/null && \
+		$(BIN)/cmake --build build/native-$$sanitizer && \
+		$(BIN)/ctest --test-dir build/native-$$sanitizer --output-on-failure --timeout 300 || exit 1; \
+	done
+
+# Random bytes against the segment loader and the engine's operations; needs clang. FUZZ_SECONDS for each target.
+FUZZ_SECONDS ?= 60
+fuzz: setup
+	@$(BIN)/cmake -S agentspec/native -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DCMAKE_CXX_COMPILER=clang++ \
+		-DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGENTSPEC_BUILD_PYTHON=OFF -DAGENTSPEC_BUILD_FUZZERS=ON -DAGENTSPEC_SANITIZE=address > /dev/null
+	@$(BIN)/cmake --build build/fuzz
+	@for target in segment_fuzz segment_build_fuzz engine_fuzz; do \
+		mkdir -p build/fuzz/$$target.inputs && build/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/$$target.inputs || exit 1; done
 
 # The older release whose interfaces the contract tests read; it is unpacked, never imported.
 $(CACHE)/sglang-$(OLD_SGLANG): | $(VENV)/.dependencies
