@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from agentspec.config import EngineConfig
 from agentspec.draft_tree import DraftBatch, DraftBuffers, DraftRow, Source, TreeArrays, TreeBuffers, build_tree_arrays
-from agentspec.engine import Engine, EngineStats, Trials
+from agentspec.engine import Engine, EngineStats, NamespaceStats, Trials, request_hash
 from agentspec.errors import (
     AgentspecError,
     ConfigError,
@@ -22,6 +22,7 @@ from agentspec.errors import (
     UnsupportedError,
 )
 from agentspec.estimates import Estimates
+from agentspec.snapshot import SealedSegment, Snapshot
 
 __version__ = version("agentspec")
 
@@ -36,9 +37,12 @@ __all__ = [
     "EngineConfig",
     "EngineStats",
     "Estimates",
+    "NamespaceStats",
     "RequestError",
+    "SealedSegment",
     "SegmentError",
     "ServerError",
+    "Snapshot",
     "Source",
     "TokenError",
     "TreeArrays",
@@ -47,4 +51,5 @@ __all__ = [
     "UnknownRequestError",
     "UnsupportedError",
     "build_tree_arrays",
+    "request_hash",
 ]

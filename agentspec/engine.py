@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ from agentspec.draft_tree import DraftBatch, DraftBuffers
 from agentspec.errors import ConfigError, TokenError
 from agentspec.estimates import Estimates
 from agentspec.fingerprint import identity
+from agentspec.snapshot import SealedSegment, Snapshot
 
 TokenArray: TypeAlias = "NDArray[np.int32] | array[int] | Sequence[int]"
 """Token ids: best a 1-D contiguous int32 array, which is passed on as it is; other sequences of ints are copied."""
@@ -49,6 +50,17 @@ class EngineStats:
     """Outputs dropped to stay within the budget, since the engine was made."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamespaceStats:
+    """How much of finished outputs a namespace has in the global index."""
+
+    name: str
+    num_outputs: int
+    num_tokens: int
+    """Their tokens, without the ends of prompts that stand before them."""
+    num_bytes: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Trials:
     """n continuations that were weighed on the way a text really took, each in up to w - 1 contexts."""
@@ -63,12 +75,21 @@ class Trials:
     """[n], 1 for the token that really came next."""
 
 
+def request_hash(request_id: str) -> int:
+    """32 bits that stand for a request's id, never 0: the upper half of the ids of its outputs.
+
+    The same in every process and release. Requests whose ids differ share one in four thousand million times.
+    """
+    return _core.request_hash(request_id)
+
+
 class Engine:
     """Indexes open requests and the outputs of finished ones, and drafts what they may say next.
 
         open(id, prompt) ─> draft([id, ...]) ─> extend(id, accepted) ─> draft ─> ... ─> close(id)
 
-    A request drafts from its own text and from the outputs kept in its namespace, never from another namespace.
+    A request drafts from its own text and from the outputs kept in its namespace, never from another namespace;
+    and what other namespaces do changes nothing in its drafts, as long as no budget is reached.
     All methods may be called from any thread; they give the interpreter's lock back. A call that raises has changed
     nothing.
     """
@@ -148,7 +169,9 @@ class Engine:
             num_output_tokens: Keep that many tokens of the output at most, from its beginning.
 
         Returns:
-            The output's id in the global index, unique over engines and restarts, or None if it was not kept.
+            The output's id in the global index, or None if it was not kept. Its upper 32 bits are request_hash() of
+            the request's id; the lower ones are counted from a random start in each engine, so that outputs of
+            other requests, engines and runs have other ids but for one chance in four thousand million.
 
         Raises:
             ConfigError: `num_output_tokens` is negative.
@@ -159,6 +182,31 @@ class Engine:
                 f"num_output_tokens must be >= 0, got {num_output_tokens}; pass None to keep the whole output"
             )
         return self._core.close(request_id, keep, num_output_tokens) or None
+
+    def add(self, namespace: str, output_id: int, tokens: TokenArray, *, num_prompt_tail: int, time: int) -> bool:
+        """Adds a finished output from elsewhere to a namespace, as close() would have: it is now its latest one.
+
+        Args:
+            namespace: Which one.
+            output_id: What close() returned for it; an output that is there already is added again.
+            tokens: The end of its prompt, of which the last EngineConfig.prompt_tail tokens are kept, and the output.
+            num_prompt_tail: How many of the tokens are the end of its prompt.
+            time: When it was finished, in seconds since 1970.
+
+        Returns:
+            False if there is no output behind the prompt, if one of that id waits to be added, or if memory is short.
+
+        Raises:
+            ConfigError: `output_id` is not in [1, 2**64), or `time` is no number of 64 bits.
+            TokenError: `tokens` is no 1-D array of integers or has an id outside the vocabulary, or
+                `num_prompt_tail` is not in [0, len(tokens)].
+        """
+        _check_id("output_id", output_id)
+        if num_prompt_tail < 0:
+            raise TokenError(f"num_prompt_tail must be >= 0, got {num_prompt_tail}; count the tokens before the output")
+        return self._core.add(
+            namespace, output_id, _as_int32("tokens", tokens), num_prompt_tail, _as_time("time", time)
+        )
 
     def num_tokens(self, request_id: str) -> int:
         """Tokens of the request's prompt and output; raises UnknownRequestError if it is not open."""
@@ -173,19 +221,38 @@ class Engine:
         self._core.flush()
 
     def clear(self) -> None:
-        """Drops the global index of all namespaces and what is kept of conversations. Open requests stay."""
+        """Drops the global index of all namespaces, what is kept of conversations, and what estimates have learnt.
+        Open requests stay."""
         self._core.clear()
 
     def delete_output(self, output_id: int) -> bool:
         """Deletes one output, which is never drafted from again once this returns; False if it is not there.
 
-        Open requests whose own prompt quotes it keep their text. What is kept of conversations is dropped, since it
-        may quote it too.
+        Open requests whose own prompt quotes it keep their text. What is kept of its namespace's conversations is
+        dropped, since it may quote it too; of all namespaces', if the output may have been evicted before. Its text
+        leaves memory soon after, when what it was sealed with has been rewritten.
         """
         return self._core.erase_output(output_id)
 
+    def delete_request(self, namespace: str, request_id: str) -> int:
+        """Deletes all outputs of a request from a namespace, as delete_output() does; returns how many there were.
+
+        Outputs are known by request_hash().
+        """
+        return self._core.erase_request(namespace, request_id)
+
+    def expire(self, namespace: str, before: int) -> int:
+        """Deletes a namespace's outputs that were finished before a time, in seconds since 1970, as delete_output()
+        does; returns how many there were.
+
+        Raises:
+            ConfigError: `before` is no number of 64 bits.
+        """
+        return self._core.expire(namespace, _as_time("before", before))
+
     def delete_namespace(self, namespace: str) -> bool:
-        """Deletes all that is kept of a namespace, at once; False if nothing was. Its open requests stay."""
+        """Deletes all that is kept of a namespace and what its estimates have learnt, at once; False if there were no
+        outputs. Its open requests stay."""
         return self._core.erase_namespace(namespace)
 
     def save(self, namespace: str, path: str | PathLike[str]) -> int:
@@ -203,6 +270,35 @@ class Engine:
             SegmentError: The file is missing, damaged, of a newer format or of another tokenizer.
         """
         return self._core.load(namespace, fspath(path))
+
+    def snapshot(self, namespace: str) -> Snapshot:
+        """All finished outputs that a namespace has at one moment: its sealed segments, without a copy, and the ids
+        of the outputs besides."""
+        segments, unsealed = self._core.snapshot(namespace)
+        return Snapshot(tuple(SealedSegment(*segment) for segment in segments), unsealed)
+
+    def load_segments(
+        self,
+        namespace: str,
+        blobs: Sequence[bytes | bytearray | NDArray[np.uint8]],
+        *,
+        known: Collection[int] | NDArray[np.uint64] = (),
+    ) -> NDArray[np.uint64]:
+        """Adds copies of sealed segments to a namespace, before the outputs it has; all of them or none.
+
+        Args:
+            namespace: Which one.
+            blobs: The segments' bytes, oldest first, as SealedSegment.blob has them.
+            known: Ids of outputs to leave out. An output that comes twice is taken once.
+
+        Returns:
+            [n], the ids of the outputs taken, oldest first.
+
+        Raises:
+            ConfigError: A blob is not of bytes, or `known` has what is no id.
+            SegmentError: A segment is damaged, truncated, of a newer format or of another tokenizer.
+        """
+        return self._core.load_segments(namespace, [_as_bytes(blob) for blob in blobs], _as_ids("known", known))
 
     def attach_corpus(self, path: str | PathLike[str], namespaces: Sequence[str] = ()) -> None:
         """Lets namespaces draft from a corpus that `agentspec corpus` built; all of them if none are named.
@@ -223,9 +319,13 @@ class Engine:
         """Ends drafting from a corpus; False if it was not attached."""
         return self._core.detach_corpus(fspath(path))
 
-    def estimates(self) -> Estimates:
-        """What estimates are made from now, after what verification has accepted."""
-        return Estimates(self._core.weights(), "learned online")
+    def estimates(self, namespace: str = "") -> Estimates:
+        """What a namespace's estimates are made from now, after what verification has accepted there.
+
+        Each namespace starts from EngineConfig.estimates. At most 1024 keep what they have learnt: one more takes the
+        place of the one that has not learnt for the longest time, which then starts anew.
+        """
+        return Estimates(self._core.weights(namespace), "learned online")
 
     def trials(self, request_id: str, truth: TokenArray) -> Trials:
         """What the drafter weighs for a request whose next tokens are known, to fit estimates on.
@@ -238,6 +338,10 @@ class Engine:
     def stats(self) -> EngineStats:
         """How much the engine holds now."""
         return EngineStats(*self._core.stats())
+
+    def namespaces(self) -> list[NamespaceStats]:
+        """How much of finished outputs each namespace has, in no order; those without any are left out."""
+        return [NamespaceStats(*stats) for stats in self._core.namespaces()]
 
     def check_integrity(self) -> None:
         """Checks the invariants of all indexes, which reads all their memory; raises RuntimeError naming a broken one."""
@@ -284,3 +388,33 @@ def _as_limits(max_tokens: int | NDArray[np.int32] | None, num_rows: int) -> NDA
     if max_tokens < 0:
         raise ConfigError(f"max_tokens must be >= 0, got {max_tokens}; pass 0 to draft nothing")
     return np.full(num_rows, min(max_tokens, np.iinfo(np.int32).max), dtype=np.int32)
+
+
+def _as_bytes(blob: bytes | bytearray | NDArray[np.uint8]) -> NDArray[np.uint8]:
+    if isinstance(blob, bytes | bytearray):
+        return np.frombuffer(blob, dtype=np.uint8)
+    if not isinstance(blob, np.ndarray) or blob.dtype != np.uint8 or blob.ndim != 1:
+        raise ConfigError(
+            f"a segment must be bytes, bytearray or a numpy array uint8[n], got {type(blob).__name__}; "
+            "pass what SealedSegment.blob was written as"
+        )
+    return np.ascontiguousarray(blob)
+
+
+def _as_ids(name: str, ids: Collection[int] | NDArray[np.uint64]) -> NDArray[np.uint64]:
+    if isinstance(ids, np.ndarray) and ids.dtype == np.uint64 and ids.ndim == 1:
+        return np.ascontiguousarray(ids)
+    for output_id in ids:
+        _check_id(name, output_id)
+    return np.fromiter(ids, np.uint64, len(ids))
+
+
+def _check_id(name: str, value: object) -> None:
+    if not isinstance(value, int | np.integer) or not 0 < value < 2**64:
+        raise ConfigError(f"{name} must be in [1, 2**64), got {value!r}; pass what close() returned")
+
+
+def _as_time(name: str, seconds: int) -> int:
+    if not isinstance(seconds, int | np.integer) or not -(2**63) <= seconds < 2**63:
+        raise ConfigError(f"{name} must be an integer of 64 bits, got {seconds!r}; pass seconds since 1970")
+    return int(seconds)

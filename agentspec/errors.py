@@ -7,6 +7,11 @@
     │   ├── DuplicateRequestError           opened twice
     │   └── UnknownRequestError (KeyError)  never opened, or closed already
     ├── SegmentError (ValueError)           a file or message is no segment that can be used here
+    ├── StoreError (RuntimeError)           a store answers with an error
+    │   ├── StoreUnavailableError           it does not answer, or not now; trying again later may help
+    │   ├── StoreResetError                 it lost its contents
+    │   ├── BrokenLogError                  some logs cannot be appended to
+    │   └── RecordError (ValueError)        bytes in it are damaged, of a newer format, foreign or need a key
     ├── UnsupportedError (RuntimeError)     the host runs in a combination that agentspec refuses
     └── ServerError (RuntimeError)          a server that agentspec started or called did not do its part
 
@@ -16,6 +21,8 @@ cross from scheduler processes to the launcher.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 class AgentspecError(Exception):
@@ -48,6 +55,51 @@ class UnknownRequestError(RequestError, KeyError):
 
 class SegmentError(AgentspecError, ValueError):
     """A file or message is no segment that can be used here: unreadable, damaged, of a newer format, or foreign."""
+
+
+class StoreError(AgentspecError, RuntimeError):
+    """A store answers with an error."""
+
+
+class StoreUnavailableError(StoreError):
+    """A store does not answer, or not now; trying again later may help."""
+
+
+class StoreResetError(StoreError):
+    """A store lost its contents: it was flushed, or replaced by an older copy."""
+
+
+class BrokenLogError(StoreError):
+    """Something else stands where logs should be: they cannot be appended to. Appended to all others was what was to be.
+
+    `namespaces` says whose logs they are.
+    """
+
+    def __init__(self, message: str, namespaces: Iterable[str] = ()) -> None:
+        super().__init__(message, tuple(namespaces))
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        found: tuple[str, ...] = self.args[1]
+        return found
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class RecordError(StoreError, ValueError):
+    """Bytes in a store are no record that can be used here.
+
+    `fault` says why: "damaged"; "newer", of a format that a later version writes; "foreign", written for another model,
+    tokenizer, namespace or place; or "encrypted", with a key that is not the one given.
+    """
+
+    def __init__(self, message: str, fault: str = "damaged") -> None:
+        super().__init__(message, fault)
+        self.fault = fault
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class UnsupportedError(AgentspecError, RuntimeError):

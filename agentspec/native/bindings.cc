@@ -2,6 +2,8 @@
 // converted. Every call gives the interpreter's lock back before it takes the engine's, so the two are never
 // waited for together.
 
+#include "bindings.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -30,27 +32,12 @@
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using namespace agentspec::bindings;
 
 namespace {
 
-using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Int32Array = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Buffer = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <typename T>
-using Array1 = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-template <typename T>
-using Array2 = nb::ndarray<nb::numpy, T, nb::ndim<2>>;
-
-std::span<const std::int32_t> view(const Int32Array& array) { return {array.data(), array.size()}; }
-template <typename T>
-std::span<T> view(const Buffer<T>& array) {
-  return {array.data(), array.size()};
-}
-
 // Views of a tuple's strings, valid until the next call on this thread and as long as the tuple.
-std::span<const std::string_view> view(const nb::tuple& strings) {
+std::span<const std::string_view> views_of(const nb::tuple& strings) {
   static thread_local std::vector<std::string_view> views;
   views.clear();
   for (const nb::handle item : strings) {
@@ -62,21 +49,6 @@ std::span<const std::string_view> view(const nb::tuple& strings) {
   return views;
 }
 
-// Hands a result to Python, where the arrays made from its vectors keep it alive.
-template <typename Result>
-std::pair<Result*, nb::capsule> hand_over(Result&& result) {
-  auto owned = std::make_unique<Result>(std::forward<Result>(result));
-  Result* const raw = owned.get();
-  nb::capsule owner(raw, [](void* p) noexcept { delete static_cast<Result*>(p); });
-  (void)owned.release();
-  return {raw, std::move(owner)};
-}
-
-template <typename T>
-Array1<T> array1(std::vector<T>& values, const nb::capsule& owner) {
-  return Array1<T>(values.data(), {values.size()}, owner);
-}
-
 std::span<const std::int32_t> limits_of(const std::optional<Int32Array>& max_tokens) {
   return max_tokens ? view(*max_tokens) : std::span<const std::int32_t>{};
 }
@@ -84,7 +56,7 @@ std::span<const std::int32_t> limits_of(const std::optional<Int32Array>& max_tok
 nb::tuple draft(agentspec::Engine& engine, const nb::tuple& request_ids,
                 const std::optional<Int32Array>& max_tokens) {
   agentspec::DraftBatch batch;
-  const std::span<const std::string_view> ids = view(request_ids);
+  const std::span<const std::string_view> ids = views_of(request_ids);
   {
     const nb::gil_scoped_release release;
     engine.draft(ids, limits_of(max_tokens), batch);
@@ -125,15 +97,15 @@ class DraftBuffers {
 
 std::size_t draft_into(agentspec::Engine& engine, const nb::tuple& request_ids,
                        const std::optional<Int32Array>& max_tokens, const DraftBuffers& out) {
-  const std::span<const std::string_view> ids = view(request_ids);
+  const std::span<const std::string_view> ids = views_of(request_ids);
   const nb::gil_scoped_release release;
   return engine.draft(ids, limits_of(max_tokens), out.spans());
 }
 
 struct TrialArrays {
-  std::vector<std::int32_t> weights;  // [n, kNumSlots + 1]; the bias last, -1 where a context is missing
-  std::vector<float> fractions;       // [n, kNumSlots + 1]
-  std::vector<float> estimates;       // [n]
+  std::vector<std::int32_t> weights;   // [n, kNumSlots + 1]; the bias last, -1 where a context is missing
+  std::vector<float> fractions;        // [n, kNumSlots + 1]
+  std::vector<float> estimates;        // [n]
   std::vector<std::uint8_t> accepted;  // [n]
 };
 
@@ -164,11 +136,11 @@ nb::tuple trials(agentspec::Engine& engine, const std::string& request_id, const
                         array1(a->estimates, owner), array1(a->accepted, owner));
 }
 
-nb::object weights(const agentspec::Engine& engine) {
+nb::object weights(const agentspec::Engine& engine, const std::string& name) {
   std::vector<float> values;
   {
     const nb::gil_scoped_release release;
-    values = engine.weights();
+    values = engine.weights(name);
   }
   const auto [v, owner] = hand_over(std::move(values));
   return nb::cast(array1(*v, owner));
@@ -307,7 +279,8 @@ NB_MODULE(_core, m) {
   nb::class_<TreeBuffers>(m, "TreeBuffers")
       .def(nb::init<const Buffer<std::int64_t>&, const Buffer<bool>&, const Buffer<std::int32_t>&>(),
            "integers"_a.noconvert(), "mask"_a.noconvert(), "num_nodes"_a.noconvert());
-  nb::class_<agentspec::Engine>(m, "Engine")
+  nb::class_<agentspec::Engine> engine(m, "Engine");
+  engine
       .def(
           "__init__",
           [](agentspec::Engine* self, std::int32_t num_token_ids, std::int32_t max_pattern, double alpha,
@@ -355,17 +328,13 @@ NB_MODULE(_core, m) {
       .def("num_tokens", &agentspec::Engine::num_tokens, "request_id"_a, release)
       .def("is_open", &agentspec::Engine::is_open, "request_id"_a, release)
       .def("flush", &agentspec::Engine::flush, release)
-      .def("clear", &agentspec::Engine::clear, release)
-      .def("erase_output", &agentspec::Engine::erase_output, "output_id"_a, release)
-      .def("erase_namespace", &agentspec::Engine::erase_namespace, "namespace"_a, release)
-      .def("save", &agentspec::Engine::save, "namespace"_a, "path"_a, release)
-      .def("load", &agentspec::Engine::load, "namespace"_a, "path"_a, release)
       .def("attach_corpus", &agentspec::Engine::attach_corpus, "path"_a, "namespaces"_a, release)
       .def("detach_corpus", &agentspec::Engine::detach_corpus, "path"_a, release)
       .def("trials", &trials, "request_id"_a, "truth"_a.noconvert())
-      .def("weights", &weights)
+      .def("weights", &weights, "namespace"_a)
       .def("stats", &stats)
       .def("check_integrity", &agentspec::Engine::check_integrity, release);
+  bind_store(m, engine);
   m.def("build_corpus", &build_corpus, "path"_a, "tokens"_a.noconvert(), "num_token_ids"_a, "tokenizer"_a);
   m.def("segment_info", &segment_info, "path"_a);
   m.attr("NUM_BIASES") = agentspec::Estimator::kNumBiases;

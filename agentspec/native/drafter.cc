@@ -53,10 +53,10 @@ struct DraftedLater {
 
 }  // namespace
 
-Drafter::Drafter(const DraftLimits& limits, const Estimator& estimator)
-    : limits_(limits), estimator_(estimator), children_(kMaxChildren) {}
+Drafter::Drafter(const DraftLimits& limits) : limits_(limits), children_(kMaxChildren) {}
 
 void Drafter::start(const DraftSources& sources) {
+  estimator_ = sources.estimator;
   parts_.clear();
   cursors_.clear();
   points_.clear();
@@ -286,7 +286,7 @@ void Drafter::read_children(Place place, std::int32_t depth, double path) {
       found.features.items[i] =
           Estimator::item(context.first_weight, found.seen[context.slot], totals_[context.slot], recency);
     }
-    found.probability = estimator_.estimate(found.features);
+    found.probability = estimator_->estimate(found.features);
     sum += found.probability;
   }
   // Each estimate is right by itself in the mean, but of the continuations of one node only one can be true:

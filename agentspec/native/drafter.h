@@ -40,6 +40,7 @@ struct Draft {
 
 // What a request's next tokens are looked for in.
 struct DraftSources {
+  const Estimator* estimator = nullptr;  // what is made of it; the plain rule needs none
   const SuffixAutomaton* request = nullptr;
   std::span<const PartMatch> global;  // newest text last
   std::span<const PartMatch> corpora;
@@ -58,7 +59,7 @@ struct DraftSources {
 // It holds scratch memory only, so each call stands for itself; one thread at a time.
 class Drafter {
  public:
-  Drafter(const DraftLimits& limits, const Estimator& estimator);
+  explicit Drafter(const DraftLimits& limits);
 
   // The result is valid until the next call.
   const Draft& draft(const DraftSources& sources, std::int32_t max_nodes);
@@ -115,7 +116,7 @@ class Drafter {
   [[nodiscard]] Source main_source(const Child& child) const;
 
   DraftLimits limits_;
-  const Estimator& estimator_;
+  const Estimator* estimator_ = nullptr;  // of the sources
   Draft draft_;
   std::vector<IndexPart> parts_;  // the request's own, then the global ones, then the corpora
   std::array<std::int32_t, kNumSlots> lengths_{};  // of the contexts that are being read

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "errors.h"
-#include "segment_file.h"
+#include "output_id.h"
 
 namespace agentspec {
 namespace {
@@ -27,19 +27,14 @@ std::int32_t max_counted_length(const EngineConfig& config) {
 
 std::string quoted(std::string_view request_id) { return "'" + std::string(request_id) + "'"; }
 
-Segment::Identity identity_of(const EngineConfig& config, SegmentKind kind) {
-  return {config.num_token_ids, config.tokenizer, kind};
-}
-
 std::int64_t seconds_since_1970() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
 
-// Ids of outputs are unique over all engines that exchange segments.
-std::uint64_t first_output_id() {
+std::uint32_t random_number() {
   std::random_device random;
-  return (static_cast<std::uint64_t>(random()) << 32) + 1;
+  return random();
 }
 
 GlobalIndexConfig global_config(const EngineConfig& config) {
@@ -49,7 +44,7 @@ GlobalIndexConfig global_config(const EngineConfig& config) {
   result.max_growing_tokens =
       std::clamp<std::size_t>(config.budget_bytes / 512, 64, config.max_growing_tokens);
   result.max_counted_length = max_counted_length(config);
-  result.identity = identity_of(config, SegmentKind::kOutputs);
+  result.identity = config.identity(SegmentKind::kOutputs);
   return result;
 }
 
@@ -57,16 +52,16 @@ GlobalIndexConfig global_config(const EngineConfig& config) {
 
 Engine::Engine(const EngineConfig& config)
     : config_(config),
+      tenants_(config.weights, config.learning_rate),
       global_(global_config(config)),
-      estimator_(config.weights, config.learning_rate),
-      next_output_(first_output_id()),
+      next_output_(random_number()),
       next_corpus_(kFirstCorpus),
       conversations_(config.conversation_bytes),
       pool_(config.num_threads),
       slow_worker_(config.background),
       quick_worker_(config.background) {
   for (std::size_t thread = 0; thread < pool_.num_threads(); ++thread) {
-    drafters_.emplace_back(config.limits, estimator_);
+    drafters_.emplace_back(config.limits);
     plain_drafters_.emplace_back(config.limits);
   }
 }
@@ -112,31 +107,40 @@ void Engine::open(const std::string& request_id, std::span<const Token> prompt, 
   request->last_token = prompt.back();
   const std::span<const Token> tail = prompt.last(std::min(prompt.size(), config_.prompt_tail));
   request->prompt_tail.assign(tail.begin(), tail.end());
-  if (!config_.background) {
-    {
-      const std::lock_guard lock(mutex_);
-      check_not_open(request_id);
-    }
-    build(request, {prompt.begin(), prompt.end()});
-    const std::lock_guard lock(mutex_);
-    check_not_open(request_id);
-    requests_.emplace(request_id, std::move(request));
-    return;
-  }
   std::vector<Token> copy(prompt.begin(), prompt.end());
   {
     const std::lock_guard lock(mutex_);
     check_not_open(request_id);
-    requests_.emplace(request_id, request);
+    request->tenant = tenants_.enter(name);
+    // Without threads it is open when its index is built.
+    try {
+      if (config_.background) requests_.emplace(request_id, request);
+    } catch (const std::bad_alloc&) {
+      leave(*request);
+      throw;
+    }
   }
   try {
-    // If there is no memory to build it, the request stays without an index and gets no drafts.
-    quick_worker_.post([this, request, copy = std::move(copy)] { build(request, copy); });
-  } catch (const std::bad_alloc&) {
+    if (config_.background) {
+      // If there is no memory to build it, the request stays without an index and gets no drafts.
+      quick_worker_.post([this, request, copy = std::move(copy)] { build(request, copy); });
+      return;
+    }
+    build(request, copy);
     const std::lock_guard lock(mutex_);
-    requests_.erase(request_id);
+    check_not_open(request_id);
+    requests_.emplace(request_id, request);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    if (config_.background) requests_.erase(request_id);
+    leave(*request);
     throw;
   }
+}
+
+// A request that ends lets go of its tenant.
+void Engine::leave(Request& request) {
+  if (request.tenant) tenants_.leave(std::move(request.tenant));
 }
 
 // Makes a request's index, from an earlier turn's if there is one.
@@ -146,7 +150,8 @@ void Engine::build(const RequestPtr& request, const std::vector<Token>& prompt) 
     std::uint64_t num_erasures;
     {
       const std::lock_guard lock(mutex_);
-      num_erasures = num_erasures_;
+      if (!request->tenant) return;  // closed meanwhile
+      num_erasures = request->tenant->num_erasures;
     }
     std::size_t num_known = 0;
     std::unique_ptr<TextIndex> index;
@@ -160,7 +165,9 @@ void Engine::build(const RequestPtr& request, const std::vector<Token>& prompt) 
     // The output may have grown meanwhile. It is caught up with in slices, the last one under the lock.
     for (std::size_t num_indexed = 0; !is_ready;) {
       const std::lock_guard lock(mutex_);
-      if (num_erasures != num_erasures_ && index->is_rewritten()) break;  // what was erased may be in it
+      if (!request->tenant) return;
+      // What was erased may be in it.
+      if (num_erasures != request->tenant->num_erasures && index->is_rewritten()) break;
       const std::size_t waiting = request->output.size() - num_indexed;
       const std::size_t slice = std::min(waiting, kSliceTokens);
       index->append(std::span(request->output).subspan(num_indexed, slice));
@@ -200,6 +207,7 @@ std::uint64_t Engine::close(const std::string& request_id, bool keep,
   RequestPtr request;
   Output output;
   std::uint64_t num_erasures;
+  std::uint64_t serial = 0;
   {
     const std::lock_guard lock(mutex_);
     request = find(request_id);
@@ -212,63 +220,102 @@ std::uint64_t Engine::close(const std::string& request_id, bool keep,
                            request->output.begin() + static_cast<std::ptrdiff_t>(kept));
       output.prompt_tail = static_cast<std::uint32_t>(request->prompt_tail.size());
       output.time = seconds_since_1970();
-      output.id = next_output_++;
-      waiting_.emplace(output.id, request->name);
+      do {
+        output.id = make_output_id(request_id, next_output_++);
+      } while (waiting_.contains(output.id));
+      serial = expect(request->name, output);
     }
-    num_erasures = num_erasures_;
+    num_erasures = request->tenant->num_erasures;
     requests_.erase(request_id);
   }
-  const std::uint64_t id = output.id;
-  const std::string name = request->name;
-  bool is_posted = false;
   try {
-    quick_worker_.post([this, request = std::move(request), keep, num_erasures]() mutable {
-      if (keep) retire(request, num_erasures);
-      request.reset();
-    });
-    if (id == 0) return 0;
-    quick_worker_.post([this, name, output = std::move(output)] { add_output(name, output); });
-    is_posted = true;
+    quick_worker_.post([this, request, keep, num_erasures] { retire(request, keep, num_erasures); });
   } catch (const std::bad_alloc&) {
-    // The output is not kept.
+    // Its index is not kept.
+    const std::lock_guard lock(mutex_);
+    leave(*request);
   }
-  if (is_posted) return id;
-  const std::lock_guard lock(mutex_);
-  waiting_.erase(id);
-  return 0;
+  const std::uint64_t id = output.id;
+  return id != 0 && post_output(request->name, std::move(output), serial) ? id : 0;
 }
 
-// Keeps a closed request's index for the conversation's next turn, if nothing was erased since it was closed.
-void Engine::retire(const RequestPtr& request, std::uint64_t num_erasures) {
+// Lets go of a closed request. Its index is kept for the conversation's next turn, if nothing of its
+// namespace was erased since it was closed.
+void Engine::retire(const RequestPtr& request, bool keep, std::uint64_t num_erasures) {
   std::list<Conversations::Entry> freed;
   std::unique_ptr<TextIndex> index;
   const std::lock_guard conversations_lock(conversations_mutex_);
   {
     const std::lock_guard lock(mutex_);
-    if (request->is_ready && num_erasures == num_erasures_) index = std::move(request->index);
+    if (request->is_ready) index = std::move(request->index);
     request->is_ready = false;
+    keep = keep && request->tenant && num_erasures == request->tenant->num_erasures;
+    leave(*request);
   }
-  if (index) freed = conversations_.put(request->name, std::move(index));
+  if (index && keep) freed = conversations_.put(request->name, std::move(index));
 }
 
-void Engine::add_output(const std::string& name, const Output& output) {
+bool Engine::add(const std::string& name, std::uint64_t output_id, std::span<const Token> tokens,
+                 std::size_t num_prompt_tail, std::int64_t time) {
+  check_tokens(tokens);
+  if (num_prompt_tail > tokens.size()) {
+    throw TokenError("num_prompt_tail must be in [0, " + std::to_string(tokens.size()) +
+                     "], the number of tokens, got " + std::to_string(num_prompt_tail) +
+                     "; count the tokens before the output");
+  }
+  if (num_prompt_tail == tokens.size()) return false;
+  const std::size_t kept = std::min(num_prompt_tail, config_.prompt_tail);
+  tokens = tokens.subspan(num_prompt_tail - kept);
+  Output output{output_id, {tokens.begin(), tokens.end()}, static_cast<std::uint32_t>(kept), time};
+  std::uint64_t serial;
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.contains(output_id)) return false;
+    serial = expect(name, output);
+  }
+  return post_output(name, std::move(output), serial);
+}
+
+// From here on the output can be erased. Returns its serial number.
+std::uint64_t Engine::expect(const std::string& name, const Output& output) {
+  waiting_.emplace(output.id, Waiting{name, output.time, next_waiting_});
+  return next_waiting_++;
+}
+
+// Returns false if the output is not kept, for want of memory.
+bool Engine::post_output(const std::string& name, Output&& output, std::uint64_t serial) {
+  const std::uint64_t id = output.id;
+  try {
+    quick_worker_.post(
+        [this, name, output = std::move(output), serial] { add_output(name, output, serial); });
+    return true;
+  } catch (const std::bad_alloc&) {
+    const std::lock_guard lock(mutex_);
+    const auto found = waiting_.find(id);
+    if (found != waiting_.end() && found->second.serial == serial) waiting_.erase(found);
+    return false;
+  }
+}
+
+void Engine::add_output(const std::string& name, const Output& output, std::uint64_t serial) {
   {
     const std::lock_guard adding(adding_mutex_);
     bool is_begun = false;
     for (bool is_complete = false; !is_complete;) {
       const std::lock_guard lock(mutex_);
-      if (!waiting_.contains(output.id)) return;  // erased meanwhile, and what was added of it too
+      const auto found = waiting_.find(output.id);
+      // Erased meanwhile, and what was added of it too.
+      if (found == waiting_.end() || found->second.serial != serial) return;
       try {
-        if (!is_begun && !global_.begin(name, output)) break;
+        if (!is_begun) is_complete = !global_.begin(name, output);
         is_begun = true;
-        is_complete = global_.add_slice(output, kSliceTokens);
+        if (!is_complete) is_complete = global_.add_slice(output, kSliceTokens);
       } catch (const std::bad_alloc&) {
-        global_.give_up_adding(output);
-        break;
+        global_.give_up_adding();
+        is_complete = true;
       }
+      if (is_complete) waiting_.erase(found);
     }
-    const std::lock_guard lock(mutex_);
-    waiting_.erase(output.id);
   }
   compact_later();
 }
@@ -294,7 +341,7 @@ void Engine::compact() {
     if (!plan) return;
     try {
       std::shared_ptr<const Segment> segment =
-          GlobalIndex::seal(*plan, identity_of(config_, SegmentKind::kOutputs));
+          GlobalIndex::seal(*plan, config_.identity(SegmentKind::kOutputs));
       const std::lock_guard lock(mutex_);
       freed = global_.publish(*plan, std::move(segment));
     } catch (const std::bad_alloc&) {
@@ -322,147 +369,10 @@ void Engine::flush() {
   slow_worker_.wait();
 }
 
-// Adds to `found` the open requests whose indexes have more than their own text, which are to be built anew.
-// Throws nothing if there is room for all requests.
-void Engine::take_rewritten(std::vector<RequestPtr>& found) {
-  ++num_erasures_;
-  for (const auto& [request_id, request] : requests_) {
-    if (!request->is_ready || !request->index->is_rewritten()) continue;
-    request->is_ready = false;
-    found.push_back(request);
-  }
-}
-
-void Engine::build_anew(const std::vector<RequestPtr>& requests) {
-  for (const RequestPtr& request : requests) {
-    try {
-      quick_worker_.post([this, request] {
-        std::vector<Token> prompt = request->index->text();
-        prompt.resize(request->num_prompt_tokens);
-        request->index.reset();
-        build(request, prompt);
-      });
-    } catch (const std::bad_alloc&) {
-      // The request goes on without an index and gets no drafts.
-    }
-  }
-}
-
-void Engine::clear() {
-  std::vector<GlobalPart> freed;
-  std::list<Conversations::Entry> freed_texts;
-  std::vector<RequestPtr> rewritten;
-  {
-    const std::lock_guard lock(mutex_);
-    rewritten.reserve(requests_.size());
-    freed = global_.clear();
-    waiting_.clear();
-    take_rewritten(rewritten);
-  }
-  {
-    const std::lock_guard lock(conversations_mutex_);
-    freed_texts = conversations_.clear();
-  }
-  build_anew(rewritten);
-}
-
-bool Engine::erase_output(std::uint64_t output_id) {
-  bool was_there;
-  std::vector<RequestPtr> rewritten;
-  std::list<Conversations::Entry> freed;
-  {
-    const std::lock_guard lock(mutex_);
-    rewritten.reserve(requests_.size());
-    was_there = global_.erase_output(output_id);
-    // An output that is being added is also among those that wait.
-    was_there = waiting_.erase(output_id) > 0 || was_there;
-    take_rewritten(rewritten);
-  }
-  {
-    // The text of the conversation that the output was a part of may be in any of these.
-    const std::lock_guard lock(conversations_mutex_);
-    freed = conversations_.clear();
-  }
-  build_anew(rewritten);
-  if (was_there) compact_later();
-  return was_there;
-}
-
-bool Engine::erase_namespace(const std::string& name) {
-  std::vector<GlobalPart> freed;
-  std::list<Conversations::Entry> freed_texts;
-  std::vector<RequestPtr> rewritten;
-  std::size_t num_waiting;
-  {
-    const std::lock_guard lock(mutex_);
-    rewritten.reserve(requests_.size());
-    freed = global_.erase_namespace(name);
-    num_waiting = std::erase_if(waiting_, [&](const auto& output) { return output.second == name; });
-    take_rewritten(rewritten);
-  }
-  {
-    const std::lock_guard lock(conversations_mutex_);
-    freed_texts = conversations_.erase(name);
-  }
-  build_anew(rewritten);
-  return !freed.empty() || num_waiting > 0;
-}
-
-std::size_t Engine::save(const std::string& name, const std::string& path) {
-  flush();
-  const std::lock_guard compacting(compacting_mutex_);
-  for (;;) {
-    std::optional<GlobalIndex::Plan> plan;
-    std::shared_ptr<const Segment> segment;
-    {
-      const std::lock_guard adding(adding_mutex_);
-      const std::lock_guard lock(mutex_);
-      plan = global_.plan_merge_of_all(name);
-      if (!plan) {
-        const std::span<const GlobalPart> parts = global_.find(name);
-        if (!parts.empty()) segment = parts.front().segment;
-      }
-    }
-    if (!plan) {
-      if (!segment) return 0;
-      agentspec::save(*segment, path);
-      return segment->outputs().size();
-    }
-    segment = GlobalIndex::seal(*plan, identity_of(config_, SegmentKind::kOutputs));
-    std::vector<GlobalPart> freed;
-    const std::lock_guard lock(mutex_);
-    freed = global_.publish(*plan, std::move(segment));
-  }
-}
-
-std::size_t Engine::load(const std::string& name, const std::string& path) {
-  const Segment::Identity expected = identity_of(config_, SegmentKind::kOutputs);
-  std::shared_ptr<const Segment> segment = agentspec::load(path, &expected);
-  const std::size_t num_outputs = segment->outputs().size();
-  {
-    const std::lock_guard lock(mutex_);
-    global_.add_segment(name, std::move(segment));
-  }
-  compact_later();
-  return num_outputs;
-}
-
-void Engine::attach_corpus(const std::string& path, std::vector<std::string> names) {
-  const Segment::Identity expected = identity_of(config_, SegmentKind::kCorpus);
-  std::shared_ptr<const Segment> segment = agentspec::load(path, &expected);
+std::vector<float> Engine::weights(const std::string& name) const {
   const std::lock_guard lock(mutex_);
-  std::erase_if(corpora_, [&](const Corpus& corpus) { return corpus.path == path; });
-  corpora_.push_back({path, next_corpus_++, std::move(segment), std::move(names)});
-}
-
-bool Engine::detach_corpus(const std::string& path) {
-  const std::lock_guard lock(mutex_);
-  return std::erase_if(corpora_, [&](const Corpus& corpus) { return corpus.path == path; }) > 0;
-}
-
-std::vector<float> Engine::weights() const {
-  const std::lock_guard lock(mutex_);
-  return {estimator_.weights().begin(), estimator_.weights().end()};
+  const std::span<const float> weights = tenants_.estimator(name).weights();
+  return {weights.begin(), weights.end()};
 }
 
 EngineStats Engine::stats() const {

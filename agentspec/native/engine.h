@@ -20,7 +20,9 @@
 #include "global_index.h"
 #include "plain_drafter.h"
 #include "segment.h"
+#include "string_hash.h"
 #include "suffix_automaton.h"
+#include "tenants.h"
 #include "worker.h"
 
 namespace agentspec {
@@ -40,6 +42,11 @@ struct EngineConfig {
   std::array<std::uint8_t, 32> tokenizer{};
   std::vector<float> weights;  // Estimator::kNumWeights
   float learning_rate = 0.0F;
+
+  // Of the segments that are of use.
+  [[nodiscard]] Segment::Identity identity(SegmentKind kind) const {
+    return {num_token_ids, tokenizer, kind};
+  }
 };
 
 struct EngineStats {
@@ -102,30 +109,50 @@ class Engine {
   std::size_t draft(std::span<const std::string_view> request_ids, std::span<const std::int32_t> max_tokens,
                     const DraftSpans& out);
   // Ends the request; with `keep`, the first num_output_tokens of its output go to the global index. Returns
-  // the output's id there, 0 if it is not kept.
+  // the output's id there (output_id.h), 0 if it is not kept.
   std::uint64_t close(const std::string& request_id, bool keep, std::optional<std::size_t> num_output_tokens);
+  // Adds an output of another engine as close() would have: `tokens` are the end of its prompt, of which so
+  // many are kept as the engine keeps of its own, and the output. Returns false if there is no output, if one
+  // of that id waits, or if there is no memory to keep it.
+  bool add(const std::string& name, std::uint64_t output_id, std::span<const Token> tokens,
+           std::size_t num_prompt_tail, std::int64_t time);
 
   [[nodiscard]] std::size_t num_tokens(const std::string& request_id) const;
   [[nodiscard]] bool is_open(const std::string& request_id) const;
 
   // Waits until all that was given is indexed, sealed and merged as far as it is to be.
   void flush();
-  // Drops the global index of all namespaces.
-  void clear();
-  bool erase_output(std::uint64_t output_id);
+  // Once these five return, nothing that they delete is drafted from, outputs that wait included; others are
+  // drafted from as before.
+  void clear();  // all namespaces, and what estimates have learnt, as erase_namespace() does for one
   bool erase_namespace(const std::string& name);
+  bool erase_output(std::uint64_t output_id);
+  // These return how many outputs they have deleted: those of a request, or those from before a time.
+  std::size_t erase_request(const std::string& name, std::string_view request_id);
+  std::size_t expire(const std::string& name, std::int64_t before);
 
   // Writes a namespace's outputs to a file as one segment; returns how many.
   std::size_t save(const std::string& name, const std::string& path);
   // Adds a file's outputs to a namespace, before those it has; returns how many.
   std::size_t load(const std::string& name, const std::string& path);
+
+  // All that the namespace has, at one moment; see GlobalSnapshot.
+  [[nodiscard]] GlobalSnapshot snapshot(const std::string& name) const;
+  // Adds copies of segments, given oldest first, to a namespace before the outputs it has: all or none.
+  // Outputs with `known` ids, and those that come again, are left out. Returns the ids of the others.
+  std::vector<std::uint64_t> load_segments(const std::string& name,
+                                           std::span<const std::span<const std::byte>> blobs,
+                                           std::span<const std::uint64_t> known);
+  [[nodiscard]] std::vector<NamespaceStats> namespaces() const;
+
   // Lets the namespaces draft from a corpus, or all namespaces if there are none.
   void attach_corpus(const std::string& path, std::vector<std::string> names);
   bool detach_corpus(const std::string& path);
 
   // Drafter::trials() for a request whose next tokens are known.
   void trials(const std::string& request_id, std::span<const Token> truth, std::vector<Drafter::Trial>& rows);
-  [[nodiscard]] std::vector<float> weights() const;
+  // Of the namespace's estimates.
+  [[nodiscard]] std::vector<float> weights(const std::string& name) const;
 
   [[nodiscard]] EngineStats stats() const;
   void check_integrity() const;
@@ -143,6 +170,7 @@ class Engine {
 
   struct Request {
     std::string name;
+    std::shared_ptr<Tenant> tenant;
     std::unique_ptr<TextIndex> index;  // its builder's until is_ready
     bool is_ready = false;
     std::size_t num_prompt_tokens = 0;
@@ -158,10 +186,11 @@ class Engine {
   };
   using RequestPtr = std::shared_ptr<Request>;
 
-  // Ids are looked up as they come, without a copy of each.
-  struct IdHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view id) const { return std::hash<std::string_view>{}(id); }
+  // An output on its way to the index.
+  struct Waiting {
+    std::string name;
+    std::int64_t time;
+    std::uint64_t serial;  // of those that ever waited: tells it from an erased one of the same id
   };
 
   struct Corpus {
@@ -175,11 +204,17 @@ class Engine {
   void check_not_open(const std::string& request_id) const;
   [[nodiscard]] const RequestPtr& find(std::string_view request_id) const;
   void build(const RequestPtr& request, const std::vector<Token>& prompt);
-  void retire(const RequestPtr& request, std::uint64_t num_erasures);
-  void add_output(const std::string& name, const Output& output);
+  void retire(const RequestPtr& request, bool keep, std::uint64_t num_erasures);
+  void leave(Request& request);
+  [[nodiscard]] std::uint64_t expect(const std::string& name, const Output& output);
+  bool post_output(const std::string& name, Output&& output, std::uint64_t serial);
+  void add_output(const std::string& name, const Output& output, std::uint64_t serial);
   void compact_later();
   void compact();
-  void take_rewritten(std::vector<RequestPtr>& found);
+  // Which namespaces an erasure is felt in, besides those in which it finds something.
+  enum class Scope { kWhereFound, kNamed, kAllIfEvicted };
+  std::size_t erase(const std::string* name, const GlobalIndex::IsErased& is_erased, Scope scope);
+  void take_rewritten(const std::string* name, std::vector<RequestPtr>& found);
   void build_anew(const std::vector<RequestPtr>& requests);
   void match_parts(Request& request) const;
   void match_part(Request& request, const IndexPart& part, std::uint64_t id, std::size_t& known,
@@ -192,26 +227,24 @@ class Engine {
 
   const EngineConfig config_;
   mutable std::mutex mutex_;  // guards all down to waiting_
-  std::unordered_map<std::string, RequestPtr, IdHash, std::equal_to<>> requests_;
+  std::unordered_map<std::string, RequestPtr, StringHash, std::equal_to<>> requests_;
+  Tenants tenants_;
   GlobalIndex global_;
   std::vector<Corpus> corpora_;
-  Estimator estimator_;
   std::vector<Drafter> drafters_;  // one a thread, as are the plain ones
   std::vector<PlainDrafter> plain_drafters_;
-  std::uint64_t next_output_;
+  std::uint32_t next_output_;  // starts anywhere, so that ids of engines differ
   std::uint64_t next_corpus_;
   std::uint64_t spared_tokens_ = 0;
-  // Of outputs, namespaces or all. What an index had before one that its request's own text has not must not
-  // be drafted from after it.
-  std::uint64_t num_erasures_ = 0;
-  // Outputs on their way to the index. Those of an erased id or namespace are taken out.
-  std::unordered_map<std::uint64_t, std::string> waiting_;
+  // By ids. What is erased is taken out, and is then not added, or not any further.
+  std::unordered_map<std::uint64_t, Waiting> waiting_;
+  std::uint64_t next_waiting_ = 1;
   std::vector<RequestPtr> rows_;  // scratch of draft(), as are the next three
   std::vector<std::int32_t> limits_;
   std::vector<const Request*> sorted_;
   DraftBatch batch_;
 
-  mutable std::mutex conversations_mutex_;
+  mutable std::mutex conversations_mutex_;  // taken before mutex_ where both are held
   Conversations conversations_;
   std::mutex adding_mutex_;      // held while an output is added in slices
   std::mutex compacting_mutex_;  // held while parts are merged

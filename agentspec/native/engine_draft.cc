@@ -14,22 +14,30 @@ namespace {
 // A match is carried over so many new tokens; beyond that it is faster to look for it anew.
 constexpr std::size_t kMaxCarried = 6;
 
+void observe(Estimator& estimator, std::span<const DraftNode> drafted, std::span<const Token> tokens) {
+  std::int32_t node = 0;
+  for (const Token token : tokens) {
+    std::int32_t taken = -1;
+    for (std::size_t i = 0; i < drafted.size(); ++i) {
+      const DraftNode& child = drafted[i];
+      if (child.parent != node) continue;
+      estimator.observe(child.features, child.token == token);
+      if (child.token == token) taken = static_cast<std::int32_t>(i) + 1;
+    }
+    if (taken < 0) return;
+    node = taken;
+  }
+}
+
 }  // namespace
 
-// Tells the estimator which of the last draft's nodes turned out to be true.
+// Tells the estimator of the request's namespace which of the last draft's nodes turned out to be true.
 void Engine::learn(Request& request, std::span<const Token> tokens) {
-  if (config_.learning_rate > 0.0F && !config_.plain_rule) {
-    std::int32_t node = 0;
-    for (const Token token : tokens) {
-      std::int32_t taken = -1;
-      for (std::size_t i = 0; i < request.drafted.size(); ++i) {
-        const DraftNode& child = request.drafted[i];
-        if (child.parent != node) continue;
-        estimator_.observe(child.features, child.token == token);
-        if (child.token == token) taken = static_cast<std::int32_t>(i) + 1;
-      }
-      if (taken < 0) break;
-      node = taken;
+  if (config_.learning_rate > 0.0F && !config_.plain_rule && !request.drafted.empty()) {
+    try {
+      observe(tenants_.learner(*request.tenant), request.drafted, tokens);
+    } catch (const std::bad_alloc&) {
+      // Nothing is learnt.
     }
   }
   request.drafted.clear();
@@ -74,10 +82,13 @@ void Engine::match_parts(Request& request) const {
   request.corpora.clear();
   request.new_matches.clear();
   std::size_t known = 0;
-  const std::int64_t now = global_.num_tokens(request.name);
-  for (const GlobalPart& part : global_.find(request.name)) {
+  const std::span<const GlobalPart> parts = global_.find(request.name);
+  std::int64_t num_later_tokens = 0;
+  for (const GlobalPart& part : parts) num_later_tokens += static_cast<std::int64_t>(part.num_tokens());
+  for (const GlobalPart& part : parts) {
+    num_later_tokens -= static_cast<std::int64_t>(part.num_tokens());
     const IndexPart source{part.growing ? &part.growing->automaton : nullptr, part.segment.get(),
-                           now - part.end, part.dead};
+                           num_later_tokens, part.dead};
     std::size_t at = known;
     match_part(request, source, part.id, at, request.global);
     if (at < request.matches.size()) known = at;
@@ -95,7 +106,8 @@ void Engine::match_parts(Request& request) const {
 }
 
 DraftSources Engine::sources(const Request& request) const {
-  return {&request.index->automaton(), request.global, request.corpora};
+  return {&tenants_.estimator(request.tenant.get()), &request.index->automaton(), request.global,
+          request.corpora};
 }
 
 void Engine::draft_row(std::size_t thread, Request& request, std::int32_t max_nodes) {

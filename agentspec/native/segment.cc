@@ -119,6 +119,18 @@ Segment::Segment(std::unique_ptr<const SegmentMemory> memory)
 
 Segment::~Segment() = default;
 
+const std::string& Segment::name() const {
+  std::call_once(is_named_, [this] {
+    constexpr std::uint64_t kOtherFactor = 0xd6e8feb86659fd93;
+    std::string digits;
+    for (const std::uint64_t sum : {checksum(blob_), checksum(blob_, kOtherFactor)}) {
+      for (int shift = 60; shift >= 0; shift -= 4) digits += "0123456789abcdef"[sum >> shift & 15];
+    }
+    name_ = std::move(digits);
+  });
+  return name_;
+}
+
 Segment::Followers Segment::followers(Token token) const {
   const auto id = static_cast<std::uint32_t>(token);
   if (token < 0 || id / 32 >= token_words_.size()) return {};

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <string>
 
 #include "context_sort.h"
 #include "token.h"
@@ -105,6 +107,10 @@ class Segment {
   [[nodiscard]] const Identity& identity() const { return identity_; }
   [[nodiscard]] std::span<const std::byte> blob() const { return blob_; }
 
+  // 32 hexadecimal digits made from all its bytes: the same segment has the same name wherever it is, and no
+  // other one has it. Reads all of them at the first call.
+  [[nodiscard]] const std::string& name() const;
+
   // The interval of the empty pattern.
   [[nodiscard]] Interval all() const { return {0, num_points_}; }
 
@@ -166,6 +172,8 @@ class Segment {
   std::size_t num_lcp_levels_ = 0;
   std::array<const std::uint8_t*, kMaxLcpLevels> lcp_{};
   std::span<const OutputRecord> outputs_;
+  mutable std::once_flag is_named_;
+  mutable std::string name_;
 };
 
 }  // namespace agentspec

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <system_error>
 #include <utility>
 
@@ -88,8 +89,12 @@ std::shared_ptr<const Segment> load(const std::string& path, const Segment::Iden
   }
 }
 
-std::shared_ptr<const Segment> from_blob(std::vector<std::byte> blob, const Segment::Identity* expected) {
-  return open_segment(std::make_unique<const SegmentMemory>(std::move(blob)), expected);
+std::shared_ptr<const Segment> from_blob(std::span<const std::byte> blob, const Segment::Identity* expected) {
+  // No pages can be had for no bytes.
+  if (blob.empty()) return open_segment(std::make_unique<SegmentMemory>(std::vector<std::byte>{}), expected);
+  std::unique_ptr<SegmentMemory> memory = SegmentMemory::allocate(blob.size());
+  std::memcpy(memory->writable(), blob.data(), blob.size());
+  return open_segment(std::move(memory), expected);
 }
 
 }  // namespace agentspec

@@ -2,8 +2,8 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "segment.h"
 
@@ -20,7 +20,8 @@ void save(const Segment& segment, const std::string& path);
 // Throws SegmentError, and std::system_error if the file cannot be read.
 [[nodiscard]] std::shared_ptr<const Segment> load(const std::string& path, const Segment::Identity* expected);
 
-[[nodiscard]] std::shared_ptr<const Segment> from_blob(std::vector<std::byte> blob,
+// Copies the bytes, which may change meanwhile: what is checked is the copy. Throws std::bad_alloc too.
+[[nodiscard]] std::shared_ptr<const Segment> from_blob(std::span<const std::byte> blob,
                                                        const Segment::Identity* expected);
 
 }  // namespace agentspec

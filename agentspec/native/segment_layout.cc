@@ -45,12 +45,11 @@ void fill_lcp_minima(const LcpLevels& levels, const std::uint8_t* lcp, std::uint
   }
 }
 
-std::uint64_t checksum(std::span<const std::byte> bytes) {
-  constexpr std::uint64_t kFactor = 0x9fb21c651e98df25;
+std::uint64_t checksum(std::span<const std::byte> bytes, std::uint64_t factor) {
   constexpr std::size_t kLanes = 4;
   std::array<std::uint64_t, kLanes> lanes = {1, 2, 3, 4};
-  const auto mix = [](std::uint64_t& lane, std::uint64_t word) {
-    lane = (lane ^ word) * kFactor;
+  const auto mix = [factor](std::uint64_t& lane, std::uint64_t word) {
+    lane = (lane ^ word) * factor;
     lane ^= lane >> 32;
   };
   std::size_t at = 0;

@@ -112,7 +112,10 @@ struct LcpLevels {
 void fill_lcp_minima(const LcpLevels& levels, const std::uint8_t* lcp, std::uint8_t* minima);
 
 // A checksum against damage, not against forgery.
-[[nodiscard]] std::uint64_t checksum(std::span<const std::byte> bytes);
+inline constexpr std::uint64_t kChecksumFactor = 0x9fb21c651e98df25;
+// Another odd factor makes another sum.
+[[nodiscard]] std::uint64_t checksum(std::span<const std::byte> bytes,
+                                     std::uint64_t factor = kChecksumFactor);
 
 // Writes the checksums into a block's header. The places in the header must lie in the block.
 void seal_checksums(std::span<std::byte> blob);

@@ -30,7 +30,7 @@ MAX_CHILDREN = 64
 WEIGHED_SHARE = 0.5
 MAX_WEIGHED = 10
 SUREST = 0.9
-# agentspec/native/global_index.cc
+# agentspec/native/global_index_plan.cc
 MERGE_RATIO = 16
 # agentspec/native/suffix_automaton.cc: a state of more continuations need not be asked for all of them.
 MAX_CONTINUATIONS = 12

@@ -15,6 +15,7 @@
 
 #include "engine.h"
 #include "errors.h"
+#include "output_id.h"
 #include "tree_arrays.h"
 #include "tree_memory.h"
 
@@ -72,6 +73,14 @@ class EngineLife {
       trials();
     } else if (action == 26 && !folder_.empty()) {
       save_and_load();
+    } else if (action < 29) {
+      add();
+    } else if (action == 29) {
+      erase_request();
+    } else if (action == 30) {
+      expire();
+    } else if (action == 31) {
+      snapshot_and_load();
     }
     draft();
     check();
@@ -87,11 +96,18 @@ class EngineLife {
  private:
   static constexpr std::int32_t kNamespaces = 3;
   static constexpr std::int32_t kVocabulary = 33;
+  static constexpr std::int32_t kLatest = 1000;  // before any time of an output that was closed
 
   struct Text {
     std::int32_t space;
     std::vector<Token> tokens;
     std::size_t num_output;
+  };
+  struct Kept {
+    std::uint64_t id;
+    std::size_t num_tokens;
+    std::string request_id;
+    std::int64_t time;
   };
 
   static void require(bool holds, const char* what) {
@@ -119,6 +135,8 @@ class EngineLife {
   static std::string name_of(std::int32_t space) {
     return space == 0 ? "" : std::string(1, static_cast<char>('a' + space));
   }
+
+  std::vector<Kept>& outputs_of(std::int32_t space) { return outputs_[static_cast<std::size_t>(space)]; }
 
   // Few different tokens make long matches, many make states with many continuations.
   std::vector<Token> choose_tokens(std::int32_t space, std::int32_t max_length) {
@@ -195,28 +213,116 @@ class EngineLife {
     const std::size_t num_kept = keep ? std::min(text.num_output, cut.value_or(text.num_output)) : 0;
     const std::uint64_t id = engine_.close(request_id, keep, cut);
     require((id != 0) == (num_kept > 0), "an output is kept if it is to be and there is one");
-    if (id != 0) outputs_[static_cast<std::size_t>(text.space)].emplace_back(id, num_kept);
+    if (id != 0) outputs_of(text.space).push_back({id, num_kept, request_id, kLatest});
     ended_.push_back(std::move(text));
     if (ended_.size() > 6) ended_.erase(ended_.begin());
   }
 
   void erase_output() {
-    auto& outputs = outputs_[static_cast<std::size_t>(choose_(0, kNamespaces - 1))];
+    auto& outputs = outputs_of(choose_(0, kNamespaces - 1));
     if (outputs.empty()) {
       require(!engine_.erase_output(12345), "an unknown output is not there");
       return;
     }
     const auto output = outputs.begin() + choose_(0, static_cast<std::int32_t>(outputs.size()) - 1);
-    if (!engine_.erase_output(output->first)) ++num_not_there_;
-    require(!engine_.erase_output(output->first), "an erased output is gone");
+    if (!engine_.erase_output(output->id)) ++num_not_there_;
+    require(!engine_.erase_output(output->id), "an erased output is gone");
     outputs.erase(output);
+  }
+
+  void add() {
+    const std::int32_t space = choose_(0, kNamespaces - 1);
+    const std::vector<Token> tokens = choose_tokens(space, choose_(0, 3) == 0 ? 200 : 30);
+    const auto tail = static_cast<std::size_t>(choose_(0, static_cast<std::int32_t>(tokens.size())));
+    const std::string request_id = "elsewhere-" + std::to_string(choose_(0, 9));
+    const std::uint64_t id = make_output_id(request_id, static_cast<std::uint32_t>(++num_added_));
+    const std::int64_t time = choose_(1, kLatest - 1);
+    const bool is_added = engine_.add(name_of(space), id, tokens, tail, time);
+    require(is_added == (tail < tokens.size()), "an output is added if there is one");
+    if (is_added) outputs_of(space).push_back({id, tokens.size() - tail, request_id, time});
+  }
+
+  void erase_request() {
+    const std::int32_t space = choose_(0, kNamespaces - 1);
+    auto& outputs = outputs_of(space);
+    std::string request_id = "unknown";
+    if (!outputs.empty()) {
+      request_id =
+          outputs[static_cast<std::size_t>(choose_(0, static_cast<std::int32_t>(outputs.size()) - 1))]
+              .request_id;
+    }
+    const std::size_t expected =
+        std::erase_if(outputs, [&](const Kept& output) { return output.request_id == request_id; });
+    expect_erased(engine_.erase_request(name_of(space), request_id), expected);
+    require(engine_.erase_request(name_of(space), request_id) == 0, "an erased request is gone");
+  }
+
+  void expire() {
+    const std::int32_t space = choose_(0, kNamespaces - 1);
+    const std::int64_t before = choose_(0, 2) == 0 ? choose_(1, kLatest) : choose_(1, kLatest / 4);
+    const std::size_t expected =
+        std::erase_if(outputs_of(space), [=](const Kept& output) { return output.time < before; });
+    expect_erased(engine_.expire(name_of(space), before), expected);
+    require(engine_.expire(name_of(space), before) == 0, "what has expired is gone");
+  }
+
+  void expect_erased(std::size_t num_erased, std::size_t expected) {
+    require(num_erased <= expected, "no more is erased than was to be");
+    num_not_there_ += static_cast<int>(expected - num_erased);
+  }
+
+  // What a snapshot has is what is there; and the segments of it can take its place.
+  void snapshot_and_load() {
+    const std::int32_t space = choose_(0, kNamespaces - 1);
+    auto& outputs = outputs_of(space);
+    const GlobalSnapshot snapshot = engine_.snapshot(name_of(space));
+    std::vector<std::uint64_t> ids = snapshot.unsealed;
+    std::vector<std::uint64_t> sealed;
+    std::vector<std::span<const std::byte>> blobs;
+    for (const auto& segment : snapshot.segments) {
+      blobs.push_back(segment->blob());
+      for (const OutputRecord& output : segment->outputs()) sealed.push_back(output.id);
+    }
+    ids.insert(ids.end(), sealed.begin(), sealed.end());
+    std::sort(ids.begin(), ids.end());
+    require(std::adjacent_find(ids.begin(), ids.end()) == ids.end(), "a snapshot has each output once");
+    require(ids.size() <= outputs.size(), "a snapshot has no more than is there");
+    if (engine_.stats().global.evicted_outputs == 0) {
+      require(ids.size() == outputs.size(), "a snapshot has all that is there");
+    }
+    const auto has = [](const std::vector<std::uint64_t>& all, std::uint64_t id) {
+      return std::find(all.begin(), all.end(), id) != all.end();
+    };
+    for (const std::uint64_t id : ids) {
+      require(
+          std::any_of(outputs.begin(), outputs.end(), [=](const Kept& output) { return output.id == id; }),
+          "a snapshot has what was kept");
+    }
+    if (sealed.empty() || choose_(0, 1) == 0) return;
+    (void)engine_.erase_namespace(name_of(space));
+    std::vector<std::uint64_t> known;
+    for (const std::uint64_t id : sealed) {
+      if (choose_(0, 7) == 0) known.push_back(id);
+    }
+    blobs.push_back(blobs.front().first(blobs.front().size() - 1));
+    try {
+      (void)engine_.load_segments(name_of(space), blobs, known);
+      require(false, "a truncated segment is refused");
+    } catch (const SegmentError&) {
+    }
+    require(engine_.snapshot(name_of(space)).segments.empty(), "all segments are loaded or none");
+    blobs.pop_back();
+    const std::vector<std::uint64_t> taken = engine_.load_segments(name_of(space), blobs, known);
+    require(taken.size() + known.size() == sealed.size(), "what is not known is taken");
+    std::erase_if(outputs, [&](const Kept& output) { return !has(taken, output.id); });
+    require(outputs.size() == taken.size(), "what is taken was there");
   }
 
   void erase_namespace() {
     const std::int32_t space = choose_(0, kNamespaces - 1);
     (void)engine_.erase_namespace(name_of(space));
     require(!engine_.erase_namespace(name_of(space)), "an erased namespace is gone");
-    outputs_[static_cast<std::size_t>(space)].clear();
+    outputs_of(space).clear();
   }
 
   void trials() {
@@ -233,7 +339,7 @@ class EngineLife {
     const std::string path = folder_ + "space.segment";
     const std::size_t num_saved = engine_.save(name_of(space), path);
     if (num_saved == 0) return;
-    auto& outputs = outputs_[static_cast<std::size_t>(space)];
+    auto& outputs = outputs_of(space);
     require(num_saved <= outputs.size(), "what is saved was kept");
     if (choose_(0, 1) == 0) {
       (void)engine_.erase_namespace(name_of(space));
@@ -341,7 +447,7 @@ class EngineLife {
     std::size_t num_tokens = 0;
     for (const auto& outputs : outputs_) {
       num_outputs += outputs.size();
-      for (const auto& [id, length] : outputs) num_tokens += length;
+      for (const Kept& output : outputs) num_tokens += output.num_tokens;
     }
     require(stats.global.outputs <= num_outputs, "no output is there twice");
     if (stats.global.evicted_outputs > 0) return;
@@ -357,9 +463,10 @@ class EngineLife {
   std::map<std::string, Text> open_;
   std::map<std::string, std::vector<Token>> drafted_;  // of each request, a path down its last draft
   std::vector<Text> ended_;
-  std::array<std::vector<std::pair<std::uint64_t, std::size_t>>, kNamespaces> outputs_;  // ids and lengths
+  std::array<std::vector<Kept>, kNamespaces> outputs_;
   DraftBatch batch_;
   int num_opened_ = 0;
+  int num_added_ = 0;
   int num_not_there_ = 0;
 };
 

@@ -11,78 +11,12 @@
 #include <vector>
 
 #include "check.h"
+#include "global_index_model.h"
 
 namespace {
 
 using namespace agentspec;
 using namespace agentspec::test;
-
-constexpr Segment::Identity kIdentity{.num_token_ids = 100, .tokenizer = {}, .kind = SegmentKind::kOutputs};
-constexpr std::size_t kFull = 64;
-
-GlobalIndexConfig small_config(std::size_t budget_bytes = 1 << 20) {
-  return {.budget_bytes = budget_bytes,
-          .max_growing_tokens = kFull,
-          .max_counted_length = 20,
-          .identity = kIdentity};
-}
-
-// Adds outputs, numbered from 1 on, and remembers what each namespace must have.
-struct Model {
-  explicit Model(std::size_t budget_bytes = 1 << 20) : index(small_config(budget_bytes)) {}
-
-  std::uint64_t add(const std::string& name, const Text& tokens, std::uint32_t prompt_tail = 0) {
-    const Output output{++last_id, tokens, prompt_tail, 0};
-    if (index.begin(name, output)) {
-      while (!index.add_slice(output, 7)) {
-      }
-      outputs.push_back({name, output});
-    }
-    return last_id;
-  }
-
-  // The texts of a namespace as its parts have them, without what is deleted.
-  [[nodiscard]] std::vector<Text> texts(const std::string& name) const {
-    std::vector<Text> result;
-    for (const GlobalPart& part : index.find(name)) {
-      const auto tokens = part.tokens();
-      for (const OutputRecord& record : part.outputs()) {
-        const bool is_dead = std::any_of(part.dead.begin(), part.dead.end(),
-                                         [&](const auto& range) { return range.first == record.begin; });
-        const auto begin = tokens.begin() + record.begin;
-        if (!is_dead) result.emplace_back(begin, std::find(begin, tokens.end(), kEnd));
-      }
-    }
-    return result;
-  }
-
-  [[nodiscard]] std::vector<Text> expected(const std::string& name) const {
-    std::vector<Text> result;
-    for (const auto& [output_name, output] : outputs) {
-      if (output_name == name) result.push_back(output.tokens);
-    }
-    return result;
-  }
-
-  void erase(std::uint64_t id) {
-    std::erase_if(outputs, [&](const auto& output) { return output.second.id == id; });
-  }
-
-  GlobalIndex index;
-  std::vector<std::pair<std::string, Output>> outputs;
-  std::uint64_t last_id = 0;
-};
-
-// Does what is planned until nothing is; returns how often.
-int compact(GlobalIndex& index) {
-  int num_plans = 0;
-  while (const auto plan = index.plan()) {
-    (void)index.publish(*plan, GlobalIndex::seal(*plan, kIdentity));
-    index.check_integrity();
-    ++num_plans;
-  }
-  return num_plans;
-}
 
 void test_a_full_part_is_sealed() {
   Random random(1);
@@ -120,7 +54,6 @@ void test_parts_are_merged_as_they_grow() {
   CHECK(model.texts("a") == model.expected("a"));
   CHECK(most_parts <= 5);
   CHECK(model.index.stats().output_tokens == 200 * 30);
-  CHECK(model.index.num_tokens("a") == 200 * 34);
 }
 
 void test_what_a_plan_reads_is_not_appended_to() {
@@ -163,7 +96,7 @@ void test_a_plan_whose_parts_have_changed_is_refused() {
     CHECK(plan.has_value());
     if (!plan) continue;
     if (how % 2 == 0) {
-      CHECK(model.index.erase_output(id));
+      CHECK(erase_output(model.index, id));
       model.erase(id);
     } else {
       CHECK(!model.index.erase_namespace("a").empty());
@@ -173,9 +106,16 @@ void test_a_plan_whose_parts_have_changed_is_refused() {
     const auto before = model.texts("a");
     const auto bytes = model.index.stats().bytes;
     const auto freed = model.index.publish(*plan, GlobalIndex::seal(*plan, kIdentity));
-    CHECK(freed.size() == 1 && freed[0].segment != nullptr);
     CHECK(model.texts("a") == before);
-    CHECK(model.index.stats().bytes == bytes);
+    if (how == 2) {
+      // What is deleted from a segment is deleted from the one that takes its place.
+      CHECK(freed.size() == plan->inputs.size());
+      CHECK(model.index.find("a").front().dead.size() == 1);
+      CHECK(model.index.snapshot("a").segments.empty());
+    } else {
+      CHECK(freed.size() == 1 && freed[0].segment != nullptr);
+      CHECK(model.index.stats().bytes == bytes);
+    }
     model.index.check_integrity();
     compact(model.index);
     CHECK(model.texts("a") == model.expected("a"));
@@ -220,70 +160,6 @@ void test_giving_up_makes_room_all_the_same() {
   }
 }
 
-void test_erasing_an_output_that_is_being_added() {
-  Random random(7);
-  Model model;
-  model.add("a", draw_text(random, 20, 5));
-  const Output output{99, draw_text(random, 30, 5), 0, 0};
-  CHECK(model.index.begin("a", output));
-  CHECK(!model.index.add_slice(output, 10));
-  model.index.check_integrity();
-  CHECK(model.index.stats().outputs == 1);
-  // An earlier one may go meanwhile.
-  CHECK(model.index.erase_output(1));
-  model.erase(1);
-  CHECK(!model.index.add_slice(output, 10));
-  model.index.check_integrity();
-  CHECK(model.index.erase_output(99));
-  CHECK(model.index.add_slice(output, 10));
-  CHECK(!model.index.erase_output(99));
-  CHECK(model.texts("a").empty());
-  model.add("a", draw_text(random, 20, 5));
-  CHECK(model.texts("a") == model.expected("a"));
-  model.index.check_integrity();
-}
-
-void test_erasing_a_namespace_that_is_being_added_to() {
-  Random random(8);
-  Model model;
-  const Output output{99, draw_text(random, 30, 5), 0, 0};
-  CHECK(model.index.begin("a", output));
-  CHECK(!model.index.add_slice(output, 10));
-  CHECK(model.index.erase_namespace("a").size() == 1);
-  CHECK(model.index.add_slice(output, 10));
-  CHECK(model.index.find("a").empty());
-  CHECK(model.index.stats().bytes == 0);
-  CHECK(model.index.begin("a", output));
-  CHECK(!model.index.add_slice(output, 10));
-  CHECK(model.index.clear().size() == 1);
-  CHECK(model.index.add_slice(output, 10));
-  CHECK(model.index.stats().bytes == 0);
-}
-
-void test_outputs_that_were_loaded_twice_are_erased_twice() {
-  Random random(10);
-  Model model;
-  for (int i = 0; i < 4; ++i) model.add("a", draw_text(random, 20, 5));
-  const auto plan = model.index.plan_merge_of_all("a");
-  const std::shared_ptr<const Segment> segment = GlobalIndex::seal(*plan, kIdentity);
-  for (const bool is_merged : {false, true}) {
-    GlobalIndex index(small_config());
-    for (int i = 0; i < 2; ++i) index.add_segment("a", segment);
-    index.add_segment("b", segment);
-    if (is_merged) {
-      const auto both = index.plan_merge_of_all("a");
-      (void)index.publish(*both, GlobalIndex::seal(*both, kIdentity));
-    }
-    CHECK(index.stats().outputs == 12);
-    CHECK(index.erase_output(2));
-    CHECK(index.stats().outputs == 9);
-    CHECK(!index.erase_output(2));
-    index.check_integrity();
-    compact(index);
-    CHECK(index.stats().outputs == 9);
-  }
-}
-
 void test_segments_are_no_longer_than_they_may_be() {
   Random random(11);
   Model model;
@@ -297,6 +173,87 @@ void test_segments_are_no_longer_than_they_may_be() {
   for (const GlobalPart& part : model.index.find("a")) CHECK(part.tokens().size() <= 300);
   CHECK(model.index.find("a").size() >= 60 * 34 / 300);
   CHECK(model.texts("a") == model.expected("a"));
+}
+
+void test_segments_come_before_what_is_there() {
+  Random random(14);
+  Model source;
+  std::vector<GlobalIndex::DeadSegment> segments;
+  for (const std::string name : {"first", "second"}) {
+    for (int i = 0; i < 3; ++i) source.add(name, draw_text(random, 20, 5));
+    segments.push_back({GlobalIndex::seal(*source.index.plan_merge_of_all(name), kIdentity), {}});
+  }
+  segments[1].dead.push_back({0, segments[1].segment->outputs()[1].begin});
+  Model model;
+  model.last_id = 100;
+  model.add("a", draw_text(random, 20, 5));
+  model.index.add_segments("a", segments);
+  model.index.check_integrity();
+  std::vector<Text> expected = source.expected("first");
+  for (const std::size_t which : {1U, 2U}) expected.push_back(source.expected("second")[which]);
+  expected.push_back(model.expected("a").front());
+  CHECK(model.texts("a") == expected);
+  compact(model.index);
+  CHECK(model.texts("a") == expected);
+  // Where all is known nothing is added.
+  segments.resize(1);
+  for (std::size_t i = 0; i < 3; ++i) segments[0].dead.push_back({});
+  model.index.add_segments("b", segments);
+  CHECK(model.index.find("b").empty());
+  CHECK(model.index.namespaces().size() == 1);
+}
+
+void test_the_oldest_are_evicted_first() {
+  Random random(15);
+  Model source;
+  std::vector<std::shared_ptr<const Segment>> segments;
+  for (const std::int64_t time : {300, 100, 200}) {
+    GlobalIndex index(small_config());
+    const Output output{static_cast<std::uint64_t>(time), draw_text(random, 40, 5), 0, time};
+    CHECK(index.begin("x", output));
+    CHECK(index.add_slice(output, 100));
+    segments.push_back(GlobalIndex::seal(*index.plan_merge_of_all("x"), kIdentity));
+  }
+  // Those from elsewhere by their times, whatever the order in which they came; then the others as they came.
+  GlobalIndex index(small_config(9'000));
+  for (std::size_t i = 0; i < 3; ++i) index.add_segments("c" + std::to_string(i), {{segments[i], {}}});
+  std::vector<std::string> evicted;
+  std::vector<std::string> names = {"c0", "c1", "c2"};
+  for (std::uint64_t id = 1000; evicted.size() < 5; ++id) {
+    const Output output{id, draw_text(random, 40, 5), 0, 0};
+    names.push_back("d" + std::to_string(id));
+    CHECK(index.begin(names.back(), output));
+    CHECK(index.add_slice(output, 100));
+    compact(index);
+    std::erase_if(names, [&](const std::string& name) {
+      if (!index.find(name).empty()) return false;
+      evicted.push_back(name);
+      return true;
+    });
+  }
+  CHECK((std::vector<std::string>(evicted.begin(), evicted.begin() + 5) ==
+         std::vector<std::string>{"c1", "c2", "c0", "d1000", "d1001"}));
+}
+
+void test_the_budget_holds_while_outputs_keep_coming() {
+  Random random(16);
+  Model model(40'000);
+  std::size_t most_bytes = 0;
+  for (int step = 0; step < 600; ++step) {
+    // One piece of work at a time, and something new to seal after each.
+    model.add("a", draw_text(random, 70, 5));
+    if (const auto plan = model.index.plan()) {
+      auto segment = GlobalIndex::seal(*plan, kIdentity);
+      model.add("a", draw_text(random, 70, 5));
+      (void)model.index.publish(*plan, std::move(segment));
+    }
+    most_bytes = std::max(most_bytes, model.index.stats().bytes);
+  }
+  CHECK(model.index.num_evicted() > 500);
+  // What grows while a part is made smaller comes on top.
+  CHECK(most_bytes < 80'000);
+  compact(model.index);
+  CHECK(model.index.stats().bytes <= 40'000);
 }
 
 void test_random_lives() {
@@ -316,7 +273,7 @@ void test_random_lives() {
         const auto before = model.outputs.size();
         model.erase(id);
         const bool was_there = model.outputs.size() < before;
-        CHECK(model.index.erase_output(id) == was_there || budget_bytes < 1 << 20);
+        CHECK(erase_output(model.index, id) == was_there || budget_bytes < 1 << 20);
       } else if (action < 14) {
         plan = model.index.plan();
         if (plan) segment = GlobalIndex::seal(*plan, kIdentity);
@@ -354,7 +311,7 @@ int main() {
   return run({test_a_full_part_is_sealed, test_parts_are_merged_as_they_grow,
               test_what_a_plan_reads_is_not_appended_to, test_a_plan_whose_parts_have_changed_is_refused,
               test_a_refused_plan_stays_refused, test_giving_up_makes_room_all_the_same,
-              test_erasing_an_output_that_is_being_added, test_erasing_a_namespace_that_is_being_added_to,
-              test_outputs_that_were_loaded_twice_are_erased_twice,
-              test_segments_are_no_longer_than_they_may_be, test_random_lives});
+              test_segments_are_no_longer_than_they_may_be, test_segments_come_before_what_is_there,
+              test_the_oldest_are_evicted_first, test_the_budget_holds_while_outputs_keep_coming,
+              test_random_lives});
 }

@@ -224,6 +224,62 @@ void test_erase() {
   }
 }
 
+void test_erase_many() {
+  const auto check = [](std::size_t num_left) {
+    return [num_left](Scene& scene, bool is_done) {
+      CHECK(scene.engine.stats().global.outputs == (is_done ? num_left : 10U));
+      scene.check();
+    };
+  };
+  fail_everywhere(
+      1 << 20, [](Scene& scene) { CHECK(scene.engine.erase_request("a", "kept") == 9); }, check(1));
+  fail_everywhere(1 << 20, [](Scene& scene) { CHECK(scene.engine.expire("a", INT64_MAX) == 9); }, check(1));
+  // Some of a segment and of what grows.
+  const int num_allocations = fail_everywhere(
+      1 << 20,
+      [](Scene& scene) {
+        for (const std::size_t which : {0U, 8U}) (void)scene.engine.erase_output(scene.ids[which]);
+      },
+      [](Scene& scene, bool is_done) {
+        CHECK(scene.engine.stats().global.outputs == 8U || !is_done);
+        scene.check();
+      });
+  CHECK(num_allocations > 20);
+}
+
+void test_add() {
+  Random random(6);
+  const Text output = draw_text(random, 80, 5);
+  int num_added = 0;
+  const int num_allocations = fail_everywhere(
+      1 << 20, [&](Scene& scene) { num_added += scene.engine.add("c", 77, output, 3, 1) ? 1 : 0; },
+      [&](Scene& scene, bool) {
+        CHECK(scene.engine.stats().global.outputs <= 11);
+        scene.check();
+      });
+  CHECK(num_allocations > 10);
+  CHECK(num_added > 1);
+}
+
+void test_snapshot_and_load_segments() {
+  fail_everywhere(
+      1 << 20,
+      [](Scene& scene) {
+        const GlobalSnapshot snapshot = scene.engine.snapshot("a");
+        std::vector<std::span<const std::byte>> blobs;
+        for (const auto& segment : snapshot.segments) blobs.push_back(segment->blob());
+        CHECK(!blobs.empty());
+        const std::vector<std::uint64_t> known = {snapshot.segments.front()->outputs().front().id};
+        (void)scene.engine.load_segments("c", blobs, known);
+      },
+      [](Scene& scene, bool is_done) {
+        // All segments are there or none.
+        CHECK((scene.engine.stats().global.outputs > 10) == is_done);
+        CHECK((scene.engine.stats().global.namespaces == 3) == is_done);
+        scene.check();
+      });
+}
+
 void test_erase_namespace_and_clear() {
   fail_everywhere(
       1 << 20, [&](Scene& scene) { (void)scene.engine.erase_namespace("a"); },
@@ -243,5 +299,5 @@ void test_erase_namespace_and_clear() {
 
 int main() {
   return run({test_open, test_extend, test_draft, test_close_and_seal, test_close_and_evict, test_erase,
-              test_erase_namespace_and_clear});
+              test_erase_many, test_add, test_snapshot_and_load_segments, test_erase_namespace_and_clear});
 }

@@ -346,7 +346,7 @@ std::vector<std::byte> bytes_of(const Segment& segment) {
 
 std::string error_of(std::vector<std::byte> blob, const Segment::Identity* expected = nullptr) {
   try {
-    static_cast<void>(agentspec::from_blob(std::move(blob), expected));
+    static_cast<void>(agentspec::from_blob(blob, expected));
   } catch (const SegmentError& error) {
     return error.what();
   }
@@ -440,7 +440,7 @@ void test_forged_blobs(Random& random) {
     agentspec::seal_checksums(forged);
     SegmentPtr segment;
     try {
-      segment = agentspec::from_blob(std::move(forged), nullptr);
+      segment = agentspec::from_blob(forged, nullptr);
     } catch (const SegmentError&) {
       continue;
     }

@@ -15,6 +15,7 @@
 #include "engine.h"
 #include "engine_life.h"
 #include "errors.h"
+#include "output_id.h"
 
 namespace {
 
@@ -77,6 +78,14 @@ void lead(Engine& engine, int thread, int num_rounds) {
       ++num_kept;
     }
     if (draw(random, 0, 3) == 0) {
+      const Text tokens = draw_own(random, thread, 60);
+      const std::string request_id = std::to_string(thread) + "-elsewhere";
+      const std::uint64_t id = make_output_id(request_id, static_cast<std::uint32_t>(round));
+      if (engine.add(name_of(thread), id, tokens, tokens.size() / 4, 1)) ++num_kept;
+      if (draw(random, 0, 2) == 0) num_gone += engine.erase_request(name_of(thread), request_id);
+    }
+    if (draw(random, 0, 7) == 0) num_gone += engine.expire(name_of(thread), 2);
+    if (draw(random, 0, 3) == 0) {
       const auto which = static_cast<std::size_t>(draw(random, 0, static_cast<std::int32_t>(ids.size()) - 1));
       if (engine.erase_output(ids[which])) ++num_gone;
     }
@@ -84,17 +93,35 @@ void lead(Engine& engine, int thread, int num_rounds) {
   }
 }
 
+// A snapshot has each output once, however the parts are being moved about.
+void check_snapshot(Engine& engine, bool may_load) {
+  const GlobalSnapshot snapshot = engine.snapshot("b");
+  std::vector<std::uint64_t> ids = snapshot.unsealed;
+  std::vector<std::span<const std::byte>> blobs;
+  for (const auto& segment : snapshot.segments) {
+    if (segment->name().size() != 32) ++num_wrong;
+    blobs.push_back(segment->blob());
+    for (const OutputRecord& output : segment->outputs()) ids.push_back(output.id);
+  }
+  std::sort(ids.begin(), ids.end());
+  if (std::adjacent_find(ids.begin(), ids.end()) != ids.end()) ++num_wrong;
+  if (may_load) (void)engine.load_segments("b", blobs, ids);  // all are known
+}
+
 // What a server does beside: it looks, waits, saves, and now and then drops all.
 void look(Engine& engine, const std::atomic<bool>& stops, const std::string& path, bool may_load) {
   for (int round = 0; !stops; ++round) {
     const EngineStats stats = engine.stats();
     if (stats.open_requests > 6 * kThreads) ++num_wrong;
-    (void)engine.weights();
+    (void)engine.weights("a");
     if (round % 3 == 0) engine.check_integrity();
     if (round % 5 == 0) engine.flush();
     if (round % 7 == 0) (void)engine.save("a", path);
     if (may_load && round % 70 == 7 && std::filesystem::exists(path)) (void)engine.load("a", path);
     if (round % 11 == 0) (void)engine.detach_corpus("none");
+    if (round % 4 == 0) check_snapshot(engine, may_load);
+    for (const NamespaceStats& one : engine.namespaces())
+      num_wrong += one.name == "a" || one.name == "b" ? 0 : 1;
     std::this_thread::yield();
   }
 }

@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from byte_tokenizer import END, write_byte_tokenizer
+from byte_tokenizer import END, byte_tokenizer, write_byte_tokenizer
 
 from agentspec import ConfigError
 from agentspec.replay import load_tokenizer
@@ -83,3 +84,24 @@ def test_other_files_are_refused(tmp_path: Path, name: str, content: bytes | Non
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=message):
         load_tokenizer(path)
+
+
+@pytest.mark.parametrize("folder", [TINY_SQL, None])
+def test_tokens_are_shown_as_their_text_without_specials(tmp_path: Path, folder: Path | None) -> None:
+    tokenizer = load_tokenizer(folder or write_byte_tokenizer(tmp_path))
+    text = "SELECT name FROM singer"
+    tokens = np.append(tokenizer.encode(text), np.int32(tokenizer.end_of_turn))
+    assert tokenizer.decode(tokens) == text
+    assert tokenizer.decode(tokens[:0]) == ""
+
+
+def test_specials_below_the_ranks_are_left_out(tmp_path: Path) -> None:
+    vocab = [{"rank": i, "token_bytes": base64.b64encode(bytes([i])).decode()} for i in range(256)]
+    config = {"pattern": r"\w+|\W", "default_num_special_tokens": 10, "default_vocab_size": 266}
+    tokenizer = load_tokenizer(write(tmp_path / "tekken.json", {"config": config, "vocab": vocab}))
+    assert tokenizer.decode(np.array([2, 10 + ord("a"), 266, 10 + 0xFF], np.int32)) == "a\ufffd"
+
+
+def test_a_tokenizer_that_only_encodes_says_so() -> None:
+    with pytest.raises(ConfigError, match="the tokenizer bytes cannot decode"):
+        byte_tokenizer().decode(np.zeros(1, np.int32))

@@ -103,7 +103,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (can_seal(blob)) seal_checksums(blob);
   }
   try {
-    query(*from_blob(std::move(blob), nullptr));
+    query(*from_blob(blob, nullptr));
   } catch (const SegmentError&) {
   }
   return 0;
