@@ -9,16 +9,19 @@ from pathlib import Path
 _FILES = ("tokenizer.json", "tekken.json", "tokenizer.model")
 
 
-def fingerprint(path: str | Path) -> str:
-    """The SHA-256, as hex, of a tokenizer's file or of the one in a model's folder; "" if there is none."""
+def tokenizer_file(path: str | Path) -> Path | None:
+    """A tokenizer's file, or the one in a model's folder; None if there is none."""
     path = Path(path)
     if path.is_dir():
         candidates = [path / name for name in _FILES] + sorted(path.glob("*.tiktoken"))
-        found = next((file for file in candidates if file.is_file()), None)
-        if found is None:
-            return ""
-        path = found
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        return next((file for file in candidates if file.is_file()), None)
+    return path if path.is_file() else None
+
+
+def fingerprint(path: str | Path) -> str:
+    """The SHA-256, as hex, of a tokenizer's file or of the one in a model's folder; "" if there is none."""
+    file = tokenizer_file(path)
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file else ""
 
 
 def identity(name: str) -> bytes:

@@ -9,7 +9,7 @@ from agentspec.replay.engine_system import EngineSystem, config_for
 from agentspec.replay.oracle import Oracle, longest_copies
 from agentspec.replay.teacher_forcing import Draft, Measurement, System, accepted_nodes, replay
 from agentspec.replay.tokenizer import Tokenizer, load_tokenizer
-from agentspec.replay.traces import Call, Trace, read_trace
+from agentspec.replay.traces import Call, SessionReader, Trace, check_session, decompressed, read_trace
 
 __all__ = [
     "Call",
@@ -17,11 +17,14 @@ __all__ = [
     "EngineSystem",
     "Measurement",
     "Oracle",
+    "SessionReader",
     "System",
     "Tokenizer",
     "Trace",
     "accepted_nodes",
+    "check_session",
     "config_for",
+    "decompressed",
     "load_tokenizer",
     "longest_copies",
     "read_trace",

@@ -40,11 +40,23 @@ class Tokenizer:
     """The id that ends each output."""
     _encode: Callable[[str], list[int]]
     _offset: int = 0
+    _decode: Callable[[list[int]], str] | None = None
+    """Of ids as `_encode` returns them; those that are none of its texts' are left out."""
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """The token ids of a text, int32[n]."""
         ids = np.array(self._encode(text), dtype=np.int32)
         return ids + np.int32(self._offset) if self._offset else ids
+
+    def decode(self, tokens: NDArray[np.int32]) -> str:
+        """What a reader sees of the tokens, int32[n]: specials are left out, broken characters replaced.
+
+        Raises:
+            ConfigError: The tokenizer only encodes.
+        """
+        if self._decode is None:
+            raise ConfigError(f"the tokenizer {self.name} cannot decode; pass {_KINDS}")
+        return self._decode((tokens - self._offset).tolist())
 
 
 def load_tokenizer(path: Path | None = None) -> Tokenizer:
@@ -106,7 +118,7 @@ def _load_tekken(path: Path, name: str, content: dict[str, Any]) -> Tokenizer:
         raise ConfigError(f"{path} looks like a tekken file but is not whole: {error!r}; get it again") from error
     encoding = _package("tiktoken").Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     # The specials lie below the ranks; the third of them is </s>.
-    return Tokenizer(name, vocab_size, 2, encoding.encode_ordinary, special)
+    return Tokenizer(name, vocab_size, 2, encoding.encode_ordinary, special, _byte_decoder(ranks))
 
 
 def _load_tiktoken(path: Path, name: str, data: bytes) -> Tokenizer:
@@ -119,7 +131,12 @@ def _load_tiktoken(path: Path, name: str, data: bytes) -> Tokenizer:
         raise ConfigError(f"the ranks in {path} must be 0 to {len(ranks) - 1}, each once; get the file again")
     encoding = _package("tiktoken").Encoding(name, pat_str=_QWEN_PATTERN, mergeable_ranks=ranks, special_tokens={})
     # The specials follow the ranks; the first of them ends a text.
-    return Tokenizer(name, len(ranks) + 1, len(ranks), encoding.encode_ordinary)
+    return Tokenizer(name, len(ranks) + 1, len(ranks), encoding.encode_ordinary, 0, _byte_decoder(ranks))
+
+
+def _byte_decoder(ranks: dict[bytes, int]) -> Callable[[list[int]], str]:
+    tokens = {rank: token for token, rank in ranks.items()}
+    return lambda ids: b"".join(tokens.get(rank, b"") for rank in ids).decode("utf-8", "replace")
 
 
 def _load_hugging_face(name: str, data: bytes) -> Tokenizer:
@@ -136,4 +153,8 @@ def _load_hugging_face(name: str, data: bytes) -> Tokenizer:
         ids: list[int] = inner.encode(text, add_special_tokens=False).ids
         return ids
 
-    return Tokenizer(name, vocab_size, end, encode)
+    def decode(ids: list[int]) -> str:
+        text: str = inner.decode(ids, skip_special_tokens=True)
+        return text
+
+    return Tokenizer(name, vocab_size, end, encode, 0, decode)

@@ -70,7 +70,7 @@ def read_trace(argument: str, tokenizer: Tokenizer) -> Trace:
         ConfigError: The file cannot be read, the slice is none, or no session is left.
     """
     path, chosen = _split_argument(argument)
-    reader = _Reader(tokenizer)
+    reader = SessionReader(tokenizer)
     bad_lines: list[str] = []
     try:
         sessions = list(_read_sessions(path, bad_lines))[chosen]
@@ -100,33 +100,34 @@ def _split_argument(argument: str) -> tuple[Path, slice]:
 
 
 def _read_sessions(path: Path, bad_lines: list[str]) -> Iterator[dict[str, Any]]:
-    with _open(path) as lines:
-        for number, line in enumerate(lines, 1):
+    with path.open("rb") as file:
+        for number, line in enumerate(decompressed(file, path), 1):
             if not line.strip():
                 continue
             try:
                 session = json.loads(line)
-                _check_session(session)
+                check_session(session)
             except ValueError as error:
                 bad_lines.append(f"{path.name}:{number}: {error}")
             else:
                 yield session
 
 
-def _open(path: Path) -> IO[bytes]:
+def decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
+    """What an open file holds, by its name: .xz, .gz or neither."""
     if path.suffix == ".xz":
-        return lzma.open(path)
+        return lzma.open(file)
     if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path))
-    return path.open("rb")
+        return cast(IO[bytes], gzip.open(file))
+    return file
 
 
 class _BadSessionError(ValueError):
     """A line is JSON, but no session."""
 
 
-def _check_session(session: Any) -> None:
-    """Raises _BadSessionError where the session lacks what `_Reader` reads."""
+def check_session(session: Any) -> None:
+    """Raises ValueError where the session lacks what `SessionReader` reads."""
     if not isinstance(session, dict):
         raise _BadSessionError("not an object")
     if "messages" in session:
@@ -170,8 +171,9 @@ def _tool_call_text(tool_call: Any) -> str:
     return f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {arguments}}}'
 
 
-class _Reader:
-    """Tokenizes each text once: sessions of one task share their first messages."""
+class SessionReader:
+    """Makes calls of sessions that check_session() took. Tokenizes each text once: sessions of one task share their
+    first messages, and so the memory of those that were read grows with what was read."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

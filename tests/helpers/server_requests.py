@@ -19,6 +19,11 @@ MODEL = MODEL_FOLDER
 # What assert_same has compared in this run: answers and their tokens.
 compared = {"answers": 0, "tokens": 0}
 CONTEXT_LENGTH = 640
+# Small chunks and a small cache: prompts are prefilled in pieces, and prefixes are evicted and hit.
+ARGUMENTS = (
+    "--context-length", str(CONTEXT_LENGTH), "--chunked-prefill-size", "96", "--max-total-tokens", "8192",
+    "--max-running-requests", "8", "--grammar-backend", "xgrammar", "--random-seed", "1", "--skip-server-warmup",
+)  # fmt: skip
 
 
 @cache

@@ -1,0 +1,165 @@
+"""What a store is: an ordered log of entries for each namespace, and a snapshot beside it.
+
+A store holds bytes and knows nothing of what they mean (records.py does), of tenants (namespaces.py) or of when to
+write, trim or snapshot (replication.py).
+
+    scope          one model with one tokenizer; a store is opened for one scope and sees no other
+    namespace      32 hexadecimal digits that stand for a tenant; CONTROL for entries about other namespaces
+    log            entries in one order that all readers see, each with a position
+    snapshot       named segments, each some chunks of bytes, and a manifest that says which of them count
+
+The log is the truth; a snapshot is made from it and can be made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+CONTROL = ""
+"""The namespace of entries that speak of other namespaces: deletions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The model and the tokenizer that token ids belong to."""
+
+    model: str
+    """The name that replicas of one model share."""
+    tokenizer: str
+    """The SHA-256 of its tokenizer, as hex, or whatever else names it."""
+
+    @property
+    def id(self) -> str:
+        """32 hexadecimal digits."""
+        return hashlib.sha256(f"{len(self.model)}:{self.model}{self.tokenizer}".encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a namespace's log."""
+
+    namespace: str
+    position: str
+    """Where it stands in its namespace's log, in the store's own words; never used again."""
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceInfo:
+    """How much a store holds of a namespace."""
+
+    namespace: str
+    num_entries: int
+    log_bytes: int
+    """Of the entries' data; where the store cannot tell exactly, what it takes in the store's memory."""
+    snapshot_bytes: int
+    last_position: str | None
+    """Of the latest entry; None if the log is empty and nothing is known of earlier ones."""
+    last_time: float
+    """When the latest entry was appended, in seconds since 1970 by the store's clock; 0 if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """What a store is and how much it holds, over all scopes where it cannot tell them apart."""
+
+    kind: str
+    """"memory", "sqlite" or "redis"."""
+    server: str
+    """Product and version behind it."""
+    used_bytes: int
+    limit_bytes: int
+    """0: none."""
+
+
+class Reader(Protocol):
+    """Follows all logs of a scope, CONTROL's included. For one thread; holds a connection of its own."""
+
+    broken: dict[str, str]
+    """Namespaces whose logs cannot be read, as something else stands in their place, and why. They are tried again
+    every few seconds; all others are read as ever."""
+
+    def read(self, wait: float, max_bytes: int = 8 << 20) -> list[Entry]:
+        """The next entries, at most about `max_bytes` of them, each log in its order.
+
+        Waits up to `wait` seconds for the first one; an empty list means that there was none. What was returned is
+        not returned again. A namespace's log that appears while reading is read from its beginning.
+
+        Raises:
+            StoreResetError: The store lost its contents (flushed, or replaced by an older copy). Raised once; the
+                reader goes on from the beginning of what is there now.
+            StoreUnavailableError: The store does not answer; nothing was skipped, read again later.
+        """
+
+    def close(self) -> None:
+        """Gives the connection back. Never raises; may be called twice."""
+
+
+class Store(Protocol):
+    """The logs and snapshots of one scope. Safe for threads, but for readers.
+
+    Every call ends within the store's time-outs and raises StoreUnavailableError where the store does not answer,
+    StoreError where it answers with an error that trying again may not mend, or was closed.
+
+    Entries of CONTROL are forgotten 30 days after they were appended, when others are.
+    """
+
+    url: str
+    """Where it is, without passwords."""
+    scope: Scope
+
+    def append(self, entries: Sequence[tuple[str, bytes]]) -> None:
+        """Appends (namespace, data) pairs in their order, all or none.
+
+        Where something else stands in the place of some logs, those of all others are appended, and BrokenLogError
+        says which were not. After StoreUnavailableError it is unknown whether they were appended: append them again. Entries may then
+        be there twice, so readers must know them by what is in them.
+        """
+
+    def reader(self, positions: Mapping[str, str] | None = None) -> Reader:
+        """A reader that starts behind the given positions, and at the beginning of all other logs."""
+
+    def scan(self, namespace: str, after: str | None = None, max_bytes: int = 8 << 20) -> list[Entry]:
+        """The log's next entries behind a position, at most about `max_bytes` but one at least; [] at its end."""
+
+    def namespaces(self) -> Iterator[NamespaceInfo]:
+        """All namespaces that have a log or a snapshot, CONTROL left out, in no order."""
+
+    def remove(self, namespace: str, positions: Sequence[str]) -> int:
+        """Removes entries for good; returns how many were there."""
+
+    def remove_namespace(self, namespace: str) -> bool:
+        """Removes a namespace's log and snapshot for good; False if there was nothing."""
+
+    def trim(self, namespace: str, *, max_bytes: int | None = None, before: float | None = None) -> int:
+        """Removes a log's oldest entries: down to about `max_bytes`, and those appended before a time in seconds
+        since 1970 by the store's clock. Returns how many."""
+
+    def manifest(self, namespace: str) -> bytes | None:
+        """The manifest of the namespace's snapshot, if it has one."""
+
+    def segment(self, namespace: str, name: str) -> Iterator[bytes]:
+        """The chunks of a segment in order; raises StoreError if it is not there, whole."""
+
+    def write_segment(self, namespace: str, name: str, chunks: Iterable[bytes]) -> None:
+        """Puts a segment there, replacing one of the same name. A writer that dies leaves nothing that counts and
+        that stays."""
+
+    def write_manifest(self, namespace: str, manifest: bytes, segments: Collection[str]) -> None:
+        """Makes this the manifest, in one step, and removes all segments but those named."""
+
+    def lease(self, owner: str, seconds: float) -> bool:
+        """Whether `owner` may tidy up this scope for so many seconds: nobody else may. Asking again prolongs it;
+        `seconds` of 0 gives it up."""
+
+    def compact(self) -> None:
+        """Gives space of what was removed back to the system, where the store does not by itself."""
+
+    def info(self) -> StoreInfo:
+        """What the store is and how much it holds."""
+
+    def close(self) -> None:
+        """Closes all connections but those of readers. Never raises; may be called twice."""

@@ -1,0 +1,42 @@
+"""Reading logs whole, for the actions of `agentspec store` that look at every entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agentspec.errors import RecordError
+from agentspec.progress import Progress
+from agentspec.store.base import Entry, NamespaceInfo, Store
+from agentspec.store.codec import Codec
+from agentspec.store.records import Deletion, OutputRecord
+
+
+def scan_all(store: Store, namespace: str) -> Iterator[Entry]:
+    """All entries of a namespace's log that are there when they are come to."""
+    position = None
+    while entries := store.scan(namespace, position):
+        yield from entries
+        position = entries[-1].position
+
+
+def read_outputs(
+    store: Store, codec: Codec, infos: list[NamespaceInfo], label: str
+) -> Iterator[tuple[Entry, OutputRecord]]:
+    """The outputs in the logs of namespaces, with progress on stderr; entries that cannot be read are left out."""
+    done = 0
+    with Progress(label, sum(info.num_entries for info in infos)) as progress:
+        for info in infos:
+            for entry in scan_all(store, info.namespace):
+                done += 1
+                progress.update(done, "entries")
+                record = readable(codec, entry)
+                if isinstance(record, OutputRecord):
+                    yield entry, record
+
+
+def readable(codec: Codec, entry: Entry) -> OutputRecord | Deletion | None:
+    """What an entry says, if it can be read."""
+    try:
+        return codec.decode(entry.namespace, entry.data)
+    except RecordError:
+        return None

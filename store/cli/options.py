@@ -1,0 +1,177 @@
+"""Options that the actions of `agentspec store` share, and the store, scope and namespaces that they mean."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentspec.errors import ConfigError
+from agentspec.fingerprint import fingerprint, tokenizer_file
+from agentspec.store.base import NamespaceInfo, Scope, Store
+from agentspec.store.codec import Codec
+from agentspec.store.namespaces import namespace_id
+from agentspec.store.secrets import (
+    NAMESPACE_KEY_VARIABLE,
+    PASSWORD_VARIABLE,
+    STORE_KEY_VARIABLE,
+    Secret,
+    read_key,
+    read_password,
+)
+from agentspec.store.urls import DEFAULT_URL, list_scopes, open_store, redact
+
+STORE_VARIABLE = "AGENTSPEC_STORE"
+
+_NAMESPACE = re.compile(r"[0-9a-f]{32}")
+
+
+def add_store_options(parser: argparse.ArgumentParser) -> None:
+    """Which store, and how what is done is shown."""
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help=f"sqlite:///PATH, redis://HOST:PORT and others (default: {DEFAULT_URL}, a file in the user's data folder)",
+    )
+    parser.add_argument("--password-file", type=Path, metavar="FILE", help="holds the password of a Redis server")
+    parser.add_argument("--json", action="store_true", help="print what was found or done as one JSON object")
+
+
+def add_scope_options(parser: argparse.ArgumentParser) -> None:
+    """Which model in the store, and how to read what is there."""
+    parser.add_argument("--model", metavar="NAME", help="the model's name in the store (default: the only one there)")
+    parser.add_argument(
+        "--tokenizer",
+        metavar="PATH|HASH",
+        help="the model's tokenizer: its file, a model's folder, or its SHA-256 (default: the one in the store)",
+    )
+    parser.add_argument("--key-file", type=Path, metavar="FILE", help="holds the key of encrypted values")
+
+
+def add_namespace_options(parser: argparse.ArgumentParser) -> None:
+    """Which tenant; a store does not know their names."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--tenant", metavar="NAME", help="what the tenant's requests carry in the field that tells tenants"
+    )
+    which.add_argument("--namespace", metavar="ID", help="a namespace as `agentspec store ls` shows it")
+    parser.add_argument(
+        "--namespace-key-file", type=Path, metavar="FILE", help="holds the key that tenants' names are hidden with"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A store as the options name it."""
+
+    url: str
+    password: Secret | None
+
+    def scopes(self) -> list[Scope]:
+        return list_scopes(self.url, password=self._password_text())
+
+    def open(self, scope: Scope, *, create: bool = False) -> Store:
+        return open_store(self.url, scope, password=self._password_text(), create=create)
+
+    def _password_text(self) -> str | None:
+        return None if self.password is None else self.password.text()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """A store that was opened for one scope."""
+
+    store: Store
+    codec: Codec
+
+    def infos(self, namespace: str | None) -> list[NamespaceInfo]:
+        """Of one namespace, if there is something in it, or of all, by name."""
+        found = [info for info in self.store.namespaces() if namespace in (None, info.namespace)]
+        return sorted(found, key=lambda info: info.namespace)
+
+
+def target(args: argparse.Namespace) -> Target:
+    """Raises ConfigError if the password cannot be read."""
+    url = args.store or os.environ.get(STORE_VARIABLE) or DEFAULT_URL
+    return Target(url, read_password(args.password_file, PASSWORD_VARIABLE))
+
+
+@contextmanager
+def opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[OpenStore]:
+    """The store of the scope that the options name.
+
+    Raises:
+        ConfigError: No scope or several fit the options, or a key cannot be read.
+        StoreError: The store cannot be opened.
+    """
+    place = target(args)
+    key = read_key(args.key_file, STORE_KEY_VARIABLE)
+    scope = _scope(args, place, create)
+    codec = Codec(scope, key)
+    with closing(place.open(scope, create=create)) as store:
+        yield OpenStore(store, codec)
+
+
+def chosen_namespace(args: argparse.Namespace) -> str | None:
+    """The namespace that --tenant or --namespace names; None: all of them.
+
+    Raises:
+        ConfigError: A key cannot be read, or --namespace is none.
+    """
+    if args.tenant is not None:
+        return namespace_id(args.tenant, read_key(args.namespace_key_file, NAMESPACE_KEY_VARIABLE))
+    if args.namespace is not None and not _NAMESPACE.fullmatch(args.namespace):
+        raise ConfigError(
+            f"--namespace must be 32 hexadecimal digits, got {args.namespace!r}; see `agentspec store ls`, or pass a "
+            "tenant's name with --tenant"
+        )
+    return None if args.namespace is None else str(args.namespace)
+
+
+def is_namespace(value: object) -> bool:
+    """Whether it is written as a tenant's namespace is."""
+    return isinstance(value, str) and _NAMESPACE.fullmatch(value) is not None
+
+
+def tokenizer_path(args: argparse.Namespace) -> Path | None:
+    """The tokenizer's file, if --tokenizer names one."""
+    return None if args.tokenizer is None else tokenizer_file(args.tokenizer)
+
+
+def _scope(args: argparse.Namespace, place: Target, create: bool) -> Scope:
+    tokenizer = _tokenizer_name(args)
+    if args.model is not None and tokenizer is not None:
+        return Scope(args.model, tokenizer)
+    stored = place.scopes()
+    fitting = [scope for scope in stored if args.model in (None, scope.model) and tokenizer in (None, scope.tokenizer)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not stored and not create:
+        raise ConfigError(f"nothing is stored in {redact(place.url)} yet")
+    known = ", ".join(sorted(scope.model for scope in stored)) or "none yet"
+    if fitting:
+        raise ConfigError(f"the store has several models: {known}; choose one with --model")
+    if create:
+        raise ConfigError(f"a new model needs --model and --tokenizer; the store has: {known}")
+    wanted = f"no model {args.model!r}" if args.model is not None else "no model of that tokenizer"
+    raise ConfigError(f"the store has {wanted}; it has: {known}")
+
+
+def _tokenizer_name(args: argparse.Namespace) -> str | None:
+    if args.tokenizer is None:
+        return None
+    path = Path(args.tokenizer)
+    if path.exists():
+        name = fingerprint(path)
+        if not name:
+            raise ConfigError(f"there is no tokenizer's file in {path}; pass the file itself with --tokenizer")
+        return name
+    if re.fullmatch(r"[0-9a-fA-F]{64}", args.tokenizer):
+        return str(args.tokenizer).lower()
+    raise ConfigError(
+        f"--tokenizer must be a file, a model's folder or a SHA-256, but there is no {path}; pass one of them"
+    )

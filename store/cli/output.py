@@ -1,0 +1,51 @@
+"""How `agentspec store` shows what it found and did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def show(values: Mapping[str, object], as_json: bool) -> None:
+    """One value a line, or all as a JSON object."""
+    if as_json:
+        print(json.dumps(values))
+        return
+    width = max(len(name) for name in values) + 1
+    for name, value in values.items():
+        print(f"{name.replace('_', ' ') + ':':<{width}} {value}")
+
+
+def show_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns, the first one flush left, numbers flush right."""
+    # Ids come from clients and must not steer the terminal.
+    cells = [[text if (text := str(cell)).isprintable() else ascii(text) for cell in row] for row in [titles, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        first, *others = (
+            cell.ljust(width) if not at else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join([first, *others]).rstrip())
+
+
+def as_bytes(count: float) -> str:
+    """For people: three digits and a unit of 1000."""
+    unit = 0
+    while count >= 999.5 and unit < len(_UNITS) - 1:
+        count /= 1000
+        unit += 1
+    return f"{count:.3g} {_UNITS[unit]}"
+
+
+def as_time(seconds: float) -> str:
+    """For people: UTC to the second; "-" for 0, which means never."""
+    if not seconds:
+        return "-"
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:.0f} s"

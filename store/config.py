@@ -1,0 +1,42 @@
+"""How a store is used: limits of the queue, of the log and of the time that loading may take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from agentspec.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingConfig:
+    """Settings of a `Sharing`.
+
+    Raises:
+        ConfigError: A field has the wrong type or lies outside its range.
+    """
+
+    queue_tokens: int = 16 << 20
+    """Finished outputs wait for the store up to so many tokens; then the oldest are dropped and counted."""
+
+    ttl_seconds: float = 30 * 86400.0
+    """Outputs older than that are removed and no more drafted from; 0: never."""
+
+    quota_bytes: int = 256 << 20
+    """Upper limit of each namespace's log in the store; 0: none. Snapshots come on top."""
+
+    load_seconds: float = 60.0
+    """A starting server waits so long for what the store holds; then it serves, and loading goes on."""
+
+    keep_seconds: float = 10.0
+    """How often snapshots are written and the log is trimmed, at most."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("queue_tokens", 1), ("quota_bytes", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise ConfigError(f"{name} must be an integer >= {low}, got {value!r}")
+        for name in ("ttl_seconds", "load_seconds", "keep_seconds"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+                raise ConfigError(f"{name} must be a finite number of seconds >= 0, got {value!r}")

@@ -1,0 +1,63 @@
+"""What is written in a store: finished outputs, deletions and manifests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputRecord:
+    """A finished output, as Engine.add() takes it."""
+
+    output_id: int
+    """As Engine.close() returned it: unique over replicas and restarts. Its upper 32 bits are request_hash() of the
+    request's id."""
+    request_id: str
+    time: float
+    """When the request finished, in seconds since 1970 by its replica's clock."""
+    num_prompt_tail: int
+    """So many of the tokens are the end of its prompt."""
+    tokens: NDArray[np.int32]
+    """[n], the end of the prompt, then the output."""
+
+
+ANY_NAMESPACE = ""
+"""Of a deleted request whose namespace is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """An entry of the CONTROL log: what may not be drafted from any more."""
+
+    namespace: str
+    """Or ANY_NAMESPACE, for a request."""
+    request_id: str | None
+    """The request whose outputs are deleted; None: all that the namespace had finished up to `time`."""
+    time: float
+    """Seconds since 1970 by the clock of whoever asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """A sealed segment of a snapshot."""
+
+    name: str
+    num_bytes: int
+    num_outputs: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a namespace's snapshot consists of."""
+
+    position: str
+    """Everything in the log up to here is in the segments, or was not kept by the engine that made them. What comes
+    after may be in them too. "": nothing is, as in the manifest of a snapshot that was deleted."""
+    segments: tuple[SegmentRef, ...]
+    """Oldest first."""
+    time: float
+    """When it was written, in seconds since 1970."""

@@ -1,0 +1,114 @@
+"""What the errors of redis-py mean to a store."""
+
+from __future__ import annotations
+
+import ssl
+
+from agentspec.errors import StoreError, StoreUnavailableError
+
+# By the name of redis-py's class; one that is not here means what its nearest base does.
+MEANINGS = {
+    # Again later.
+    "ConnectionError": "unavailable",
+    "TimeoutError": "unavailable",
+    "BusyLoadingError": "unavailable",
+    "MaxConnectionsError": "unavailable",
+    "ClusterDownError": "unavailable",
+    "ClusterError": "unavailable",
+    "MasterDownError": "unavailable",
+    "TryAgainError": "unavailable",
+    "AskError": "unavailable",
+    "MovedError": "unavailable",
+    "SlotNotCoveredError": "unavailable",
+    "OutOfMemoryError": "full",
+    "ReadOnlyError": "readonly",
+    "WatchError": "unavailable",
+    # Another password, another permission.
+    "AuthenticationError": "password",
+    "AuthorizationError": "password",
+    "AuthenticationWrongNumberOfArgsError": "password",
+    "ExternalAuthProviderError": "password",
+    "NoPermissionError": "permission",
+    # What the server answers to something that it does not take; its text begins with a code.
+    "ResponseError": "answer",
+    "ExecAbortError": "answer",
+    "RedisError": "answer",
+    "InvalidResponse": "answer",
+    "DataError": "answer",
+    "ClusterCrossSlotError": "answer",
+    "CrossSlotTransactionError": "answer",
+    "RedisClusterException": "answer",
+    "InvalidPipelineStack": "answer",
+    # Of features that no store uses.
+    "PubSubError": "answer",
+    "NoScriptError": "answer",
+    "ModuleError": "answer",
+    "NoSuchFieldsetError": "answer",
+    "LockError": "answer",
+    "LockNotOwnedError": "answer",
+    "ChildDeadlockedError": "answer",
+    "IncorrectPolicyType": "answer",
+}
+
+# Codes of answers that redis-py, or an older release of it, has no class for.
+_LATER = (
+    "MISCONF", "NOREPLICAS", "BUSY", "UNBLOCKED", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED ", "ASK ",
+)  # fmt: skip
+
+
+def store_error(error: Exception, url: str, user: str | None, timeout: float) -> StoreError | None:
+    """The error that a store raises in place of one of redis-py or the system; None if it is neither.
+
+    Server's words are passed on; commands, which hold texts, are not.
+    """
+    if isinstance(error, ssl.SSLError) or "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return _tls_error(error, url)
+    if isinstance(error, OSError):
+        return StoreUnavailableError(f"the store {url} cannot be reached: {error}")
+    meaning = next((MEANINGS[each.__name__] for each in type(error).__mro__ if each.__name__ in MEANINGS), None)
+    if meaning is None or not type(error).__module__.startswith("redis."):
+        return None
+    text = str(error)
+    # EXEC is refused in other words than the rest.
+    if "NOPERM" in text:
+        meaning = "permission"
+    if meaning == "answer":
+        if text.startswith(_LATER):
+            return StoreUnavailableError(f"the store {url} cannot do this now: {text}")
+        if text.startswith("WRONGTYPE"):
+            return StoreError(f"the store {url} holds something else under a key of agentspec's: {text}")
+        return StoreError(f"the store {url} answered: {text}")
+    if meaning == "full":
+        return StoreUnavailableError(f"the store {url} is full ({text}): raise its maxmemory or remove something")
+    if meaning == "readonly":
+        return StoreUnavailableError(
+            f"the store {url} takes no writes, as it is a read-only replica: name its master, or its sentinels"
+        )
+    if meaning == "password":
+        return StoreError(
+            f"the store {url} refuses the user {user or 'default'!r} with the password given, or with none ({text})"
+        )
+    if meaning == "permission":
+        return StoreError(
+            f"the store {url} does not let the user {user or 'default'!r} do all that agentspec does ({text}): "
+            "agentspec.store.acl_rules() has the rules that it needs"
+        )
+    if "WRONG_VERSION_NUMBER" in text or "SSL" in text:
+        return _tls_error(error, url)
+    if isinstance(error, TimeoutError) or type(error).__name__ == "TimeoutError":
+        return StoreUnavailableError(f"the store {url} did not answer within {timeout:g} s")
+    return StoreUnavailableError(f"the store {url} cannot be reached: {text}")
+
+
+def _tls_error(error: Exception, url: str) -> StoreError:
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text or isinstance(error, ssl.SSLCertVerificationError):
+        return StoreError(
+            f"the certificate of the store {url} is not trusted ({text}): name the file of its authority's as "
+            "ssl_ca_certs, and the host as in the certificate"
+        )
+    if "WRONG_VERSION_NUMBER" in text:
+        return StoreError(f"the store {url} does not speak TLS on this port ({text})")
+    if "ALERT" in text.upper():
+        return StoreError(f"the store {url} refuses this TLS connection; it may want ssl_certfile ({text})")
+    return StoreUnavailableError(f"the TLS connection to the store {url} failed: {text}")

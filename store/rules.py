@@ -1,0 +1,79 @@
+"""What all stores hold to, whatever is behind them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from agentspec.errors import StoreError
+from agentspec.store.base import CONTROL, Scope
+
+CONTROL_SECONDS = 30 * 86400.0
+"""So long an entry of CONTROL is kept: every replica has read it by then, or starts anew."""
+
+UNFINISHED_SECONDS = 600.0
+"""So long after its last chunk a segment counts as being written; then its writer is taken for dead."""
+
+BROKEN_SECONDS = 5.0
+"""So often a reader tries a log again that it could not read."""
+
+_NAMESPACE = re.compile(r"[0-9a-f]{32}|")
+
+
+def is_namespace(name: str) -> bool:
+    """Whether it is a namespace or CONTROL."""
+    return _NAMESPACE.fullmatch(name) is not None
+
+
+def check_namespace(namespace: str) -> None:
+    """Raises StoreError unless it is a namespace or CONTROL."""
+    if not is_namespace(namespace):
+        raise StoreError(f"a namespace must be 32 hexadecimal digits in lower case, got {namespace!r}")
+
+
+def check_entries(entries: Sequence[tuple[str, bytes]]) -> None:
+    """Raises StoreError where a namespace is none; TypeError where an entry is not bytes."""
+    for namespace, data in entries:
+        check_namespace(namespace)
+        if not isinstance(data, bytes):
+            raise TypeError(f"an entry must be bytes, got {type(data).__name__}")
+
+
+def check_tenant(namespace: str) -> None:
+    """Raises StoreError unless it is a namespace that can have a snapshot."""
+    check_namespace(namespace)
+    if namespace == CONTROL:
+        raise StoreError("the control log has no snapshot; a snapshot is of a namespace of 32 hexadecimal digits")
+
+
+def check_model(url: str, scope: Scope, registered: str | None, models: Sequence[str], *, create: bool) -> None:
+    """Raises StoreError where a store may not be opened for a scope.
+
+    registered: the tokenizer that the store has for the scope's model. models: all that it has.
+    """
+    if registered is None and not create:
+        known = ", ".join(sorted(models)) or "none yet"
+        raise StoreError(f"the store {url} has no model {scope.model!r}; it has: {known}")
+    if registered is not None and registered != scope.tokenizer:
+        raise StoreError(
+            f"the store {url} has the model {scope.model!r} with the tokenizer {_short(registered)}, not with "
+            f"{_short(scope.tokenizer)}, and tokens of one mean nothing to the other: give this model another name, "
+            "or delete what is stored of the other (agentspec store delete --scope)"
+        )
+
+
+def missing_segment(namespace: str, name: str) -> StoreError:
+    """What segment() and write_manifest() raise."""
+    return StoreError(
+        f"the store has no whole segment {name} of namespace {namespace}: it was removed or replaced; read the "
+        "manifest again"
+    )
+
+
+def closed(url: str) -> StoreError:
+    """What every call but close() raises after close()."""
+    return StoreError(f"the store {url} was closed; open it again")
+
+
+def _short(tokenizer: str) -> str:
+    return tokenizer[:12] or "(none)"

@@ -1,0 +1,149 @@
+"""Opens a store by its URL."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote
+
+from agentspec.errors import ConfigError
+from agentspec.store.base import Scope, Store
+from agentspec.store.memory import MemoryPlace
+
+DEFAULT_URL = "sqlite://"
+"""A file in the user's data directory."""
+
+DEFAULT_TIMEOUT = 5.0
+"""Seconds that a call may wait for an answer of the store; a connection must stand within 2 seconds, or this if it
+is less."""
+
+
+class Place(Protocol):
+    """Where a URL leads: the scopes that are stored there."""
+
+    url: str
+    """Without passwords."""
+
+    def open(self, scope: Scope, *, create: bool = True) -> Store:
+        """As open_store()."""
+
+    def scopes(self) -> list[Scope]:
+        """As list_scopes()."""
+
+    def delete_scope(self, scope: Scope) -> bool:
+        """As delete_scope()."""
+
+
+def open_store(
+    url: str, scope: Scope, *, password: str | None = None, timeout: float = DEFAULT_TIMEOUT, create: bool = True
+) -> Store:
+    """Opens a store for a scope. Tries the store out, so that what would fail later fails now.
+
+        memory://                  this process's; memory://NAME is shared by all of the process that give the name
+        sqlite://                  a file; store.sqlite3 in $XDG_DATA_HOME/agentspec or ~/.local/share/agentspec
+        sqlite:///PATH             a relative path; sqlite:////PATH an absolute one
+        redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]
+        unix://[USER[:PASSWORD]@]/PATH[?db=DB]
+        redis-sentinel://[USER[:PASSWORD]@]HOST:PORT,.../SERVICE[?db=DB]
+        redis-cluster://[USER[:PASSWORD]@]HOST:PORT,...
+        rediss://, rediss-sentinel://, rediss-cluster://
+                                   the same over TLS; ?ssl_ca_certs=FILE&ssl_certfile=FILE&ssl_keyfile=FILE
+        valkey://, valkeys://, ... as redis://, rediss://, ...
+
+    Args:
+        password: Of a server; instead of one in the URL.
+        timeout: Seconds that a call may wait for an answer.
+        create: Whether to create the file and to enter the scope's model. Otherwise the store must know the model.
+
+    Raises:
+        ConfigError: The URL, or what is needed to follow it.
+        StoreUnavailableError: The store does not answer, or takes nothing at this time.
+        StoreError: It answers with an error, does not keep what it is given, lacks a permission, holds something
+            else in agentspec's place, or has the model with another tokenizer.
+    """
+    return place(url, password=password, timeout=timeout).open(scope, create=create)
+
+
+def list_scopes(url: str, *, password: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> list[Scope]:
+    """The scopes that a store has; [] if there is no file. Raises as open_store() does."""
+    return place(url, password=password, timeout=timeout).scopes()
+
+
+def delete_scope(url: str, scope: Scope, *, password: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> bool:
+    """Removes all that is stored of a scope, for good; False if there was nothing. Raises as open_store() does."""
+    return place(url, password=password, timeout=timeout).delete_scope(scope)
+
+
+def place(url: str, *, password: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> Place:
+    """Where a URL leads; opens nothing. Raises ConfigError."""
+    if not timeout > 0:
+        raise ConfigError(f"a store's timeout must be > 0 seconds, got {timeout}")
+    scheme, separator, rest = url.partition("://")
+    make = _PLACES.get(scheme)
+    if not separator or make is None:
+        known = ", ".join(f"{name}://" for name in _PLACES)
+        raise ConfigError(f"the store {redact(url)!r} must be a URL that begins with one of {known}")
+    return make(scheme, rest, password, timeout)
+
+
+def redact(url: str) -> str:
+    """A URL as it may be shown: without passwords, whatever is wrong with it."""
+    scheme, separator, rest = url.partition("://")
+    if scheme in ("memory", "sqlite"):
+        return url
+    if not separator:
+        scheme, rest = "", url
+    # A password may hold any character by mistake, so the last @ ends it.
+    user, at, host = rest.rpartition("@")
+    shown = f"{user.partition(':')[0]}:***@{host}" if ":" in user else f"{user}{at}{host}"
+    return scheme + separator + re.sub(r"(password=)[^&]*", r"\1***", shown, flags=re.IGNORECASE)
+
+
+def default_path() -> Path:
+    """The file of `sqlite://`."""
+    home = os.environ.get("XDG_DATA_HOME", "")
+    folder = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share"
+    return folder / "agentspec" / "store.sqlite3"
+
+
+def _memory(scheme: str, rest: str, password: str | None, timeout: float) -> Place:
+    return MemoryPlace(rest)
+
+
+def _sqlite(scheme: str, rest: str, password: str | None, timeout: float) -> Place:
+    from agentspec.store.sqlite_store import SqlitePlace
+
+    if rest and not rest.startswith("/"):
+        raise ConfigError(
+            f"an SQLite store must be sqlite:///PATH, or sqlite:////PATH for an absolute path, got 'sqlite://{rest}'"
+        )
+    path = unquote(rest[1:])
+    if rest and (not path or path.endswith("/") or "\0" in path):
+        raise ConfigError(f"an SQLite store must name a file, got 'sqlite://{rest}'")
+    if not path:
+        return SqlitePlace(default_path(), timeout=timeout, make_folder=True)
+    return SqlitePlace(Path(path), timeout=timeout)
+
+
+def _redis(scheme: str, rest: str, password: str | None, timeout: float) -> Place:
+    from agentspec.store.redis_address import parse
+    from agentspec.store.redis_place import RedisPlace
+
+    return RedisPlace(parse(scheme, rest, password), timeout=timeout)
+
+
+_REDIS_SCHEMES = tuple(
+    f"{product}{tls}{kind}"
+    for product in ("redis", "valkey")
+    for kind in ("", "-sentinel", "-cluster")
+    for tls in ("", "s")
+)
+_PLACES: dict[str, Callable[[str, str, str | None, float], Place]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "unix": _redis,
+    **dict.fromkeys(_REDIS_SCHEMES, _redis),
+}

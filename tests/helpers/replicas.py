@@ -1,0 +1,78 @@
+"""Engines that share one store, as the replicas of a server do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from agentspec import Engine, EngineConfig
+from agentspec.store.base import Scope, Store
+from agentspec.store.codec import Codec
+from agentspec.store.config import SharingConfig
+from agentspec.store.sharing import Sharing
+
+SCOPE = Scope(model="m", tokenizer="t")
+A, B = "a" * 32, "b" * 32
+_probes = count()
+
+
+class Replica:
+    """An engine and its exchange with a store, as a context manager. The keeper runs only when told to."""
+
+    def __init__(self, store: Store, *, max_growing_tokens: int = 8192, vocab_size: int = 1000, **config: Any) -> None:
+        self.store = store
+        self.engine = Engine(
+            EngineConfig(vocab_size=vocab_size, background=True, max_growing_tokens=max_growing_tokens)
+        )
+        self.sharing = Sharing(
+            self.engine,
+            store,
+            Codec(store.scope),
+            SharingConfig(**{"keep_seconds": 1e6, "load_seconds": 60.0} | config),
+        )
+
+    def __enter__(self) -> Self:
+        assert self.sharing.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.sharing.close()
+
+    def finish(self, request_id: str, tokens: list[int], namespace: str = A, *, is_delivered: bool = True) -> int:
+        """A request that wrote `tokens` after a prompt of one token; returns the output's id."""
+        self.engine.open(request_id, [0], namespace)
+        self.engine.extend(request_id, tokens)
+        output_id = self.engine.close(request_id)
+        assert output_id is not None
+        self.sharing.publish(namespace, output_id, request_id, [0], np.array(tokens, np.int32), len(tokens))
+        if is_delivered:
+            assert self.sharing.flush(30.0)
+        return output_id
+
+    def drafts(self, tokens: list[int], namespace: str = A) -> list[int]:
+        """What a new request that ends with these tokens is drafted."""
+        name = f"probe-{next(_probes)}"
+        self.engine.open(name, tokens, namespace)
+        self.engine.flush()
+        drafted = self.engine.draft([name]).tokens[1:].tolist()
+        self.engine.close(name, keep=False)
+        return [int(token) for token in drafted]
+
+    def num_outputs(self) -> int:
+        self.engine.flush()
+        return self.engine.stats().outputs
+
+
+def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    """Waits for what other threads are about to bring about."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.005)

@@ -1,0 +1,117 @@
+"""A proxy in front of a server of 127.0.0.1, that may speak TLS to its clients and lose, delay or cut answers."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+
+class Proxy:
+    """Passes bytes on between its clients and a server.
+
+    Args:
+        port: The server's.
+        tls: What it shows its clients, if it is to speak TLS.
+    """
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self.lose_answers = 0
+        """So many requests reach the server yet, whose clients see only that the connection is cut."""
+        self.delay = 0.0
+        """Seconds that each part of an answer takes."""
+        self.reset_after: int | None = None
+        """So many bytes of answers pass yet, over all connections; then the one that has more to pass is reset, once.
+        None: none is."""
+        self.num_resets = 0
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._target = port
+        self._tls = tls
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=[client], daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            if self._tls is not None:
+                client = self._tls.wrap_socket(client, server_side=True)
+            server = socket.create_connection(("127.0.0.1", self._target))
+        except OSError:
+            client.close()
+            return
+        self._sockets += [client, server]
+        back = threading.Thread(target=self._pass_back, args=[server, client], daemon=True)
+        back.start()
+        with suppress(OSError):
+            while part := client.recv(1 << 16):
+                server.sendall(part)
+        _end(server)
+        back.join()
+        client.close()
+        server.close()
+
+    def _pass_back(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while part := server.recv(1 << 16):
+                if self.lose_answers > 0:
+                    self.lose_answers -= 1
+                    break
+                if self.delay:
+                    self._closing.wait(self.delay)
+                passed = self._passes(len(part))
+                client.sendall(part[:passed])
+                if passed < len(part):
+                    # When _serve(), which this wakes, closes it, the client gets a reset, not an end.
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    client.shutdown(socket.SHUT_RD)
+                    return
+        _end(client)
+
+    def _passes(self, num_bytes: int) -> int:
+        """How many of so many bytes of an answer pass."""
+        with self._lock:
+            if self.reset_after is None:
+                return num_bytes
+            if num_bytes <= self.reset_after:
+                self.reset_after -= num_bytes
+                return num_bytes
+            passed, self.reset_after = self.reset_after, None
+            self.num_resets += 1
+            return passed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        # Closing alone does not wake the thread that accepts.
+        _end(self._listener)
+        self._listener.close()
+        for each in self._sockets:
+            _end(each)
+        for thread in self._threads:
+            thread.join(5)
+
+
+def _end(each: socket.socket) -> None:
+    with suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)

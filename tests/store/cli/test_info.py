@@ -1,0 +1,93 @@
+"""`agentspec store info`, and what all actions share: URL, scope and error lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from store_case import SCOPE
+from store_command import ACME, OTHER, StoreCommand, output
+
+from agentspec.cli import main
+from agentspec.store import Scope
+
+
+def test_a_store_and_its_models_are_shown(command: StoreCommand) -> None:
+    command.put(ACME, output("a"), output("b"))
+    command.put(OTHER, output("c"))
+    command.put_snapshot(ACME)
+    command.case.open(Scope("second", "cd" * 32))
+    shown = command.json("info")
+    assert shown["kind"] == command.case.kind
+    first, second = shown["models"]
+    assert (first["model"], first["tokenizer"], first["scope"]) == (SCOPE.model, SCOPE.tokenizer, SCOPE.id)
+    assert (first["namespaces"], first["entries"]) == (2, 3)
+    assert first["log_bytes"] > 0 and first["snapshot_bytes"] > 0 and first["newest"] > 1.5e9
+    assert (second["model"], second["namespaces"], second["entries"], second["newest"]) == ("second", 0, 0, 0.0)
+    text = command.run("info")
+    assert "model   abababababab           2        3" in text
+
+
+def test_an_empty_store_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/none.sqlite3"
+    assert main(["store", "info", "--store", url]) == 0
+    assert capsys.readouterr().out == f"nothing is stored in {url} yet\n"
+    assert main(["store", "ls", "--store", url]) == 2
+    assert capsys.readouterr().err == f"agentspec store: nothing is stored in {url} yet\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_url_comes_from_the_environment_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AGENTSPEC_STORE", f"sqlite:///{tmp_path}/none.sqlite3")
+    assert main(["store", "info"]) == 0
+    assert "none.sqlite3" in capsys.readouterr().out
+
+
+def test_one_of_several_models_must_be_chosen(command: StoreCommand) -> None:
+    command.put(ACME, output("a"))
+    command.case.open(Scope("second", "cd" * 32))
+    assert command.fail("ls") == "the store has several models: model, second; choose one with --model"
+    assert command.fail("ls", "--model", "third") == "the store has no model 'third'; it has: model, second"
+    assert command.json("ls", "--model", "model")["namespaces"][0]["entries"] == 1
+    assert command.json("ls", "--tokenizer", "AB" * 32)["namespaces"][0]["entries"] == 1
+    assert "no model of that tokenizer" in command.fail("ls", "--tokenizer", "ef" * 32)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["ls", "--namespace", "acme"], "--namespace must be 32 hexadecimal digits, got 'acme'"),
+        (["ls", "--tokenizer", "no/tokenizer.json"], "there is no no/tokenizer.json"),
+        (["ls", "--key-file", "no-key"], "no-key cannot be read"),
+        (["info", "--unknown"], "unknown arguments --unknown; see agentspec store info --help"),
+        (["import", "no.jsonl"], "there is no no.jsonl"),
+    ],
+)
+def test_wrong_arguments_are_named(command: StoreCommand, words: list[str], named: str) -> None:
+    command.put(ACME, output("a"))
+    assert named in command.fail(*words)
+
+
+def test_an_unknown_scheme_is_named_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "info", "--store", "http://user:hunter2@host"]) == 2
+    shown = capsys.readouterr().err
+    assert "sqlite://" in shown and "hunter2" not in shown
+
+
+def test_a_key_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "genkey", str(tmp_path / "key")]) == 0
+    assert capsys.readouterr().out == f"key: {tmp_path / 'key'}\n"
+    assert main(["store", "genkey", str(tmp_path / "key")]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_the_rights_of_a_redis_user_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "acl", "agentspec"]) == 0
+    words = capsys.readouterr().out.split()
+    assert words[:3] == ["ACL", "SETUSER", "agentspec"]
+    assert "~agentspec:1:*" in words
+    assert "+xread" in words
+    assert not {"+keys", "+eval", "+flushall", "+config", "+@all"} & set(words)
+    assert main(["store", "acl", "two words"]) == 2

@@ -1,0 +1,56 @@
+"""A store of each kind for every test that asks for a `case`, and one real Redis server for the session."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from store_case import StoreCase
+
+from agentspec.evals.redis_server import RedisServer, executable
+from agentspec.store.memory import MemoryPlace
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    there = executable() is not None
+    for item in items:
+        if item.get_closest_marker("redis") and not there:
+            if os.environ.get("CI"):
+                pytest.fail("there is no redis-server, and CI must not skip what needs it: run `make setup`")
+            item.add_marker(pytest.mark.skip(reason="needs a redis-server: run `make setup`"))
+
+
+@pytest.fixture(scope="session")
+def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(shared_redis: RedisServer) -> RedisServer:
+    """An empty server that tests may write to but not stop."""
+    shared_redis.command("FLUSHALL")
+    return shared_redis
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreCase]:
+    if request.param == "memory":
+        name = uuid.uuid4().hex
+        case = StoreCase("memory", f"memory://{name}", lambda: MemoryPlace(name).wipe())
+    elif request.param == "sqlite":
+        path = tmp_path / "store.sqlite3"
+        case = StoreCase("sqlite", f"sqlite:///{path}", lambda: _remove(path))
+    else:
+        server: RedisServer = request.getfixturevalue("redis_server")
+        case = StoreCase("redis", server.url, lambda: server.command("FLUSHALL"))
+    yield case
+    case.close()
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

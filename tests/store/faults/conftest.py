@@ -1,0 +1,14 @@
+"""Faults pass sooner where tries come sooner."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentspec.store import redis_reader, retry, writer
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_LONGEST_WAIT", 0.3)
+    for module in (redis_reader, writer):
+        monkeypatch.setattr(module, "BROKEN_SECONDS", 0.2)

@@ -1,0 +1,114 @@
+"""Clocks jump, that of a replica or that of the store: nothing that is not old is removed, and sharing goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fault_case import FaultCase
+from replicas import SCOPE, A, until
+
+from agentspec.evals.redis_server import RedisServer
+from agentspec.store import CONTROL, Store, clock, open_store
+from agentspec.store.codec import Codec
+from agentspec.store.records import Deletion
+from agentspec.store.redis_keys import RedisKeys
+
+KEYS = RedisKeys(SCOPE)
+CODEC = Codec(SCOPE)
+DAY = 86400.0
+
+
+class Clock:
+    """time.time(), as far from the true time as a test says."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        self._time = time.time
+
+    def __call__(self) -> float:
+        return self._time() + self.ahead
+
+
+@pytest.fixture
+def system_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    system_clock = Clock()
+    monkeypatch.setattr(time, "time", system_clock)
+    return system_clock
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path / "own") as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.sqlite3"
+    server: RedisServer = request.getfixturevalue("server")
+    return server.url
+
+
+@pytest.mark.parametrize("days", [400.0, -400.0, 40.0])
+def test_a_replica_s_clock_that_jumps_and_comes_back(url: str, system_clock: Clock, days: float) -> None:
+    def open_it() -> Store:
+        return open_store(url, SCOPE, timeout=0.5)
+
+    with FaultCase(open_it, ttl_seconds=30 * DAY) as case:
+        system_clock.ahead = days * DAY
+        case.goes_on()
+        case.shared()
+        for replica in (case.one, case.other):
+            replica.sharing.keep_now()
+        system_clock.ahead = 0.0
+        case.goes_on()
+        for replica in (case.one, case.other):
+            replica.sharing.keep_now()
+        case.recovers()
+
+
+def test_a_clock_that_was_wrong_and_was_set_right_is_believed_in_time(
+    system_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monotonic = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic)
+    system_clock._time = lambda: 1.8e9 + monotonic
+    steady = clock.SteadyClock()
+    system_clock.ahead = 50.0
+    assert steady.now() == time.time()
+    system_clock.ahead = 5000.0
+    for _ in range(5):
+        assert steady.now() == time.time() - 4950.0
+        monotonic += 100.0
+    # Another step: the ten minutes begin anew.
+    system_clock.ahead = 9000.0
+    for _ in range(6):
+        assert steady.now() == time.time() - 8950.0
+        monotonic += 100.0
+    assert steady.now() == time.time()
+
+
+@pytest.mark.redis
+def test_a_redis_clock_that_was_ahead(server: RedisServer) -> None:
+    with FaultCase(lambda: open_store(server.url, SCOPE, timeout=0.5), ttl_seconds=30 * DAY) as case:
+        early = Deletion(A, "early", time.time())
+        case.view.append([(CONTROL, CODEC.encode(CONTROL, early))])
+        # What XADD gives once the server's clock was there.
+        ahead = f"{int((time.time() + 400 * DAY) * 1000)}-0"
+        late = CODEC.encode(CONTROL, Deletion(A, "late", time.time()))
+        server.command("XADD", KEYS.control, ahead, "d", late)
+        server.command("XADD", KEYS.log(A), ahead, "d", b"garbage")
+        server.command("XADD", KEYS.news, ahead, "n", A, "n", CONTROL)
+        case.until(lambda: case.health()["deletions"] == 2)
+        case.view.append([(CONTROL, CODEC.encode(CONTROL, Deletion(A, "last", time.time())))])
+        case.until(lambda: case.health()["deletions"] == 3)
+        # Deletions from before the jump are remembered.
+        assert len(case.view.scan(CONTROL)) == 3
+        for replica in (case.one, case.other):
+            replica.sharing.keep_now()
+        case.recovers()
+        until(lambda: case.other.sharing.health()["deletions"] == 3)

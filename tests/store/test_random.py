@@ -1,0 +1,160 @@
+"""Random lives of each store, compared step by step with a model of it in plain Python."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from store_case import A, B, C, StoreCase, data, drain
+
+from agentspec.errors import StoreError, StoreResetError
+from agentspec.store import CONTROL, Store
+from agentspec.store.base import Reader
+
+NAMESPACES = [A, B, C, CONTROL]
+STEPS = 150
+
+
+class Model:
+    """What a store must hold, and what a reader must still return."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, list[bytes]] = {}
+        self.unread: dict[str, list[bytes]] = {}
+        self.manifests: dict[str, bytes] = {}
+        self.segments: dict[str, dict[str, list[bytes]]] = {}
+
+    def append(self, namespace: str, data: bytes) -> None:
+        self.logs.setdefault(namespace, []).append(data)
+        self.unread.setdefault(namespace, []).append(data)
+
+    def drop(self, namespace: str, gone: list[bytes]) -> None:
+        """No two entries have the same data."""
+        for log in (self.logs, self.unread):
+            log[namespace] = [each for each in log.get(namespace, []) if each not in gone]
+
+    def remove_namespace(self, namespace: str) -> bool:
+        self.unread.pop(namespace, None)
+        had = bool(self.logs.pop(namespace, None))
+        had |= self.manifests.pop(namespace, None) is not None
+        return bool(self.segments.pop(namespace, None)) or had
+
+
+class Life:
+    """A store beside its model."""
+
+    def __init__(self, case: StoreCase, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.case = case
+        self.stores: list[Store] = [case.open(), case.open()]
+        self.reader: Reader = case.reader(self.stores[0])
+        self.model = Model()
+        self.count = 0
+
+    def step(self) -> None:
+        steps = [self.append] * 6 + [self.read] * 4 + [self.remove, self.trim, self.segment, self.manifest, self.resume]
+        rare = [self.remove_namespace, self.wipe]
+        self.random.choice(rare if self.random.random() < 0.05 else steps)()
+        self.check()
+
+    def store(self) -> Store:
+        return self.random.choice(self.stores)
+
+    def tenant(self) -> str:
+        return self.random.choice(NAMESPACES[:3])
+
+    def append(self) -> None:
+        entries = []
+        for _ in range(self.random.randint(1, 6)):
+            self.count += 1
+            entries.append((self.random.choice(NAMESPACES), b"%d:" % self.count + self.random.randbytes(50)))
+        self.store().append(entries)
+        for namespace, each in entries:
+            self.model.append(namespace, each)
+
+    def read(self) -> None:
+        for entry in self.reader.read(0, max_bytes=self.random.choice([1, 200, 1 << 20])):
+            assert self.model.unread[entry.namespace].pop(0) == entry.data
+
+    def resume(self) -> None:
+        """A new reader goes on where the old one is."""
+        positions = {}
+        for namespace, log in self.model.logs.items():
+            read = len(log) - len(self.model.unread.get(namespace, []))
+            if read:
+                positions[namespace] = self.store().scan(namespace)[read - 1].position
+        self.reader.close()
+        self.reader = self.case.reader(self.store(), positions)
+
+    def remove(self) -> None:
+        namespace = self.random.choice(NAMESPACES)
+        held = self.store().scan(namespace)
+        doomed = self.random.sample(held, self.random.randint(0, min(3, len(held))))
+        assert self.store().remove(namespace, [entry.position for entry in doomed]) == len(doomed)
+        self.model.drop(namespace, data(doomed))
+
+    def trim(self) -> None:
+        namespace = self.tenant()
+        held = data(self.store().scan(namespace))
+        removed = self.store().trim(namespace, max_bytes=self.random.choice([0, 500, 2000, 1 << 20]))
+        self.model.drop(namespace, held[:removed])
+
+    def segment(self) -> None:
+        namespace, name = self.tenant(), self.random.choice(["s1", "s2", "s3"])
+        chunks = [self.random.randbytes(self.random.randint(0, 2000)) for _ in range(self.random.randint(0, 4))]
+        self.store().write_segment(namespace, name, chunks)
+        self.model.segments.setdefault(namespace, {})[name] = chunks
+
+    def manifest(self) -> None:
+        namespace, manifest = self.tenant(), self.random.randbytes(20)
+        names = self.random.sample(["s1", "s2", "s3"], self.random.randint(0, 2))
+        held = self.model.segments.get(namespace, {})
+        if set(names) <= held.keys():
+            self.store().write_manifest(namespace, manifest, names)
+            self.model.manifests[namespace] = manifest
+            self.model.segments[namespace] = {name: held[name] for name in names}
+        else:
+            with pytest.raises(StoreError):
+                self.store().write_manifest(namespace, manifest, names)
+
+    def remove_namespace(self) -> None:
+        namespace = self.tenant()
+        removed = self.store().remove_namespace(namespace)
+        # An empty log may count as something or not.
+        assert removed >= self.model.remove_namespace(namespace)
+
+    def wipe(self) -> None:
+        # A reader that has not begun has nothing to lose.
+        drain(self.reader)
+        self.case.wipe()
+        self.model = Model()
+        with pytest.raises(StoreResetError):
+            self.reader.read(0)
+
+    def check(self) -> None:
+        store, model = self.store(), self.model
+        for namespace in NAMESPACES:
+            entries = store.scan(namespace)
+            assert data(entries) == model.logs.get(namespace, [])
+            assert len({entry.position for entry in entries}) == len(entries)
+        for namespace in NAMESPACES[:3]:
+            assert store.manifest(namespace) == model.manifests.get(namespace)
+            for name, chunks in model.segments.get(namespace, {}).items():
+                assert list(store.segment(namespace, name)) == chunks
+        infos = {info.namespace: info for info in store.namespaces()}
+        for namespace in NAMESPACES[:3]:
+            num_entries = infos[namespace].num_entries if namespace in infos else 0
+            snapshot = infos[namespace].snapshot_bytes if namespace in infos else 0
+            assert num_entries == len(model.logs.get(namespace, []))
+            chunks = [chunk for each in model.segments.get(namespace, {}).values() for chunk in each]
+            assert snapshot == sum(map(len, chunks)) + len(model.manifests.get(namespace, b""))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_life_is_as_its_model_s(case: StoreCase, seed: int) -> None:
+    life = Life(case, seed)
+    for _ in range(STEPS):
+        life.step()
+    entries = drain(life.reader)
+    for namespace in NAMESPACES:
+        assert data(entries, namespace) == life.model.unread.get(namespace, [])

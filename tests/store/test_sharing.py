@@ -1,0 +1,317 @@
+"""Engines that share a store: what one finishes the others draft from, and what is deleted none does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from replicas import SCOPE, A, B, Replica, until
+
+from agentspec.errors import StoreUnavailableError
+from agentspec.store.base import CONTROL, Store
+from agentspec.store.codec import Codec
+from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
+from agentspec.store.urls import open_store
+
+_names = count()
+CODEC = Codec(SCOPE)
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store(f"memory://sharing-{next(_names)}", SCOPE)
+
+
+class Troubled:
+    """A store whose appends can fail, before or after they took effect, or hang."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.failures: list[str] = []
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def append(self, entries: Sequence[tuple[str, bytes]]) -> None:
+        assert self.answers.wait(60.0)
+        failure = self.failures.pop(0) if self.failures else ""
+        if failure != "before":
+            self._store.append(entries)
+        if failure:
+            raise StoreUnavailableError("the connection was lost")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def num_entries(store: Store, namespace: str = A) -> int:
+    return len(store.scan(namespace, max_bytes=1 << 30))
+
+
+def test_what_one_replica_finishes_the_other_drafts_from(store: Store) -> None:
+    with Replica(store) as one, Replica(store) as other:
+        one.finish("r1", [5, 6, 7, 8])
+        until(lambda: other.num_outputs() == 1)
+        assert other.drafts([5]) == one.drafts([5]) == [6, 7, 8]
+        assert other.drafts([5], B) == []
+        # Its own outputs come back to it in the log, and count once.
+        other.finish("r2", [9, 8])
+        until(lambda: one.num_outputs() == 2)
+        assert other.num_outputs() == 2
+        assert other.sharing.health()["received_outputs"] == 1
+
+
+def test_followers_see_one_order(store: Store) -> None:
+    with Replica(store) as one, Replica(store) as other, Replica(store) as third, Replica(store) as fourth:
+        for number in range(20):
+            for writer, replica in (("x", one), ("y", other)):
+                replica.finish(f"{writer}{number}", [number, 500 + number % 7, 600 + (number * 3) % 11])
+        until(lambda: third.num_outputs() == fourth.num_outputs() == 40)
+        for token in range(20):
+            assert third.drafts([token]) == fourth.drafts([token]) != []
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_restarted_server_drafts_as_before(store: Store, is_sealed: bool) -> None:
+    rng = np.random.default_rng(0)
+    outputs = [rng.integers(1, 40, size=30).tolist() for _ in range(40)]
+    with Replica(store, max_growing_tokens=64) as first:
+        for number, output in enumerate(outputs):
+            first.finish(f"r{number}", output, [A, B][number % 2])
+        if is_sealed:
+            first.engine.flush()
+            until(lambda: first.sharing.health()["queued_outputs"] == 0)
+            first.sharing.keep_now()
+            assert store.manifest(A) is not None
+        expected = [(first.drafts([a, b]), first.drafts([a, b], B)) for a in range(1, 40, 3) for b in (1, 2)]
+    assert any(drafts for pair in expected for drafts in pair)
+    with Replica(store, max_growing_tokens=64) as second:
+        assert second.num_outputs() == 40
+        assert [(second.drafts([a, b]), second.drafts([a, b], B)) for a in range(1, 40, 3) for b in (1, 2)] == expected
+        assert second.sharing.health()["loaded_outputs"] == 40
+
+
+def test_a_snapshot_spares_the_log(store: Store) -> None:
+    with Replica(store, max_growing_tokens=64) as first:
+        for number in range(10):
+            first.finish(f"r{number}", list(range(number, number + 50)))
+        first.engine.flush()
+        first.sharing.keep_now()
+        first.finish("last", [900, 901, 902])
+    manifest = CODEC.decode_manifest(A, store.manifest(A) or b"")
+    covered = [entry.position for entry in store.scan(A)].index(manifest.position) + 1
+    assert covered >= 8
+    # The snapshot alone brings back what it covers.
+    store.remove(A, [entry.position for entry in store.scan(A)][:covered])
+    with Replica(store) as second:
+        assert second.num_outputs() == 11
+        assert second.drafts([900]) == [901, 902]
+
+
+def test_a_damaged_snapshot_falls_back_to_the_log(store: Store) -> None:
+    with Replica(store, max_growing_tokens=64) as first:
+        for number in range(5):
+            first.finish(f"r{number}", list(range(number, number + 50)))
+        first.engine.flush()
+        first.sharing.keep_now()
+    (ref, *_) = CODEC.decode_manifest(A, store.manifest(A) or b"").segments
+    store.write_segment(A, ref.name, [b"garbage"])
+    with Replica(store) as second:
+        assert second.num_outputs() == 5
+        assert second.sharing.health()["errors"] == 1
+        # Its own snapshot takes the damaged one's place.
+        second.engine.flush()
+
+
+def test_outputs_wait_for_a_store_that_is_away_and_count_once(store: Store) -> None:
+    troubled = Troubled(store)
+    with Replica(troubled) as one, Replica(store) as other:
+        troubled.failures = ["before", "after", "before", "after"]
+        for number in range(4):
+            one.finish(f"r{number}", [10 * number + 1, 10 * number + 2], is_delivered=False)
+        assert one.sharing.flush(30.0)
+        until(lambda: other.num_outputs() >= 4)
+        one.finish("r4", [71, 72])
+        until(lambda: other.drafts([71]) == [72])
+        assert num_entries(store) > 5
+        assert other.num_outputs() == one.num_outputs() == 5
+        health = one.sharing.health()
+        assert (health["errors"], health["dropped_outputs"], health["connected"]) == (4, 0, True)
+    with Replica(store) as restarted:
+        assert restarted.num_outputs() == 5
+
+
+def test_an_output_that_cannot_be_written_keeps_no_other_waiting(store: Store) -> None:
+    with Replica(store) as one:
+        one.finish("r1", [1, 2], is_delivered=False)
+        one.sharing.publish(A, 7, "x" * 70_000, [0], [1, 2], 2)
+        one.sharing.publish(A, 8, "r", [0], [1, -2], 2)
+        one.sharing.publish(A, 9, "r", [0], [2**40], 1)
+        one.finish("r2", [3, 4])
+        assert num_entries(store) == 2
+        health = one.sharing.health()
+        assert (health["dropped_outputs"], health["delivered_outputs"], health["errors"]) == (3, 2, 3)
+
+
+def test_nothing_waits_for_a_store_that_hangs(store: Store) -> None:
+    troubled = Troubled(store)
+    with Replica(troubled, queue_tokens=20) as one:
+        troubled.answers.clear()
+        one.finish("first", [1, 2, 3], is_delivered=False)
+        until(lambda: one.sharing.health()["queued_tokens"] == 0)
+        for number in range(10):
+            one.finish(f"r{number}", [number, 50, 60], is_delivered=False)
+        assert one.drafts([1, 2])[:1] == [3]
+        assert one.sharing.health()["dropped_outputs"] == 5
+        troubled.answers.set()
+        assert one.sharing.flush(30.0)
+        assert num_entries(store) == 6
+
+
+def test_a_deleted_request_is_forgotten_everywhere(store: Store) -> None:
+    with Replica(store) as one, Replica(store) as other:
+        one.finish("r1", [5, 6, 7])
+        one.finish("r2", [8, 9, 10])
+        one.finish("r1", [5, 6, 7], B)
+        until(lambda: other.num_outputs() == 3)
+        store.append([(CONTROL, CODEC.encode(CONTROL, Deletion(A, "r1", time.time())))])
+        until(lambda: one.num_outputs() == other.num_outputs() == 2)
+        for replica in (one, other):
+            assert replica.drafts([5]) == []
+            assert replica.drafts([8]) == [9, 10]
+            assert replica.drafts([5], B) == [6, 7]
+        store.append([(CONTROL, CODEC.encode(CONTROL, Deletion(ANY_NAMESPACE, "r1", time.time())))])
+        until(lambda: one.num_outputs() == other.num_outputs() == 1)
+
+
+def test_a_deleted_tenant_is_forgotten_everywhere_and_may_go_on(store: Store) -> None:
+    with Replica(store, max_growing_tokens=64) as one, Replica(store) as other:
+        for number in range(5):
+            one.finish(f"r{number}", list(range(number, number + 50)))
+        one.finish("other", [8, 9, 10], B)
+        one.engine.flush()
+        one.sharing.keep_now()
+        until(lambda: other.num_outputs() == 6)
+        # Times are kept to the second; what follows finishes in a later one.
+        store.append([(CONTROL, CODEC.encode(CONTROL, Deletion(A, None, time.time())))])
+        until(lambda: one.num_outputs() == other.num_outputs() == 1)
+        assert other.drafts([8], B) == [9, 10]
+        one.sharing.keep_now()
+        assert CODEC.decode_manifest(A, store.manifest(A) or b"").segments == ()
+        time.sleep(1.0)
+        one.finish("new", [5, 6, 7])
+        until(lambda: other.drafts([5]) == [6, 7])
+    with Replica(store) as restarted:
+        assert restarted.num_outputs() == 2
+
+
+def test_a_late_delivery_does_not_bring_back_what_was_deleted(store: Store) -> None:
+    with Replica(store) as one:
+        store.append([(CONTROL, CODEC.encode(CONTROL, Deletion(A, None, time.time())))])
+        store.append([(CONTROL, CODEC.encode(CONTROL, Deletion(B, "gone", time.time())))])
+        until(lambda: one.sharing.health()["deletions"] == 2)
+        tokens = np.array([5, 6, 7], np.int32)
+        late = OutputRecord(1 << 32, "r1", time.time() - 60.0, 0, tokens)
+        store.append([(A, CODEC.encode(A, late))])
+        until(lambda: one.sharing.health()["refused_outputs"] == 1)
+        until(lambda: num_entries(store) == 0)
+        # One that was being written when it was deleted.
+        one.finish("gone", [8, 9], B)
+        until(lambda: one.num_outputs() == 0)
+        assert num_entries(store, B) == 0
+
+
+def test_records_that_cannot_be_used_are_skipped_and_counted(store: Store) -> None:
+    with Replica(store) as one:
+        record = OutputRecord(7, "r", time.time(), 0, np.array([5, 2000], np.int32))
+        foreign = OutputRecord(8, "r", time.time(), 0, np.array([5, 6], np.int32))
+        store.append([(A, b"garbage"), (CONTROL, b"garbage"), (A, CODEC.encode(A, record))])
+        store.append([(A, CODEC.encode(B, foreign))])
+        store.append([(A, CODEC.encode(A, OutputRecord(9, "r", time.time(), 0, np.array([5, 6], np.int32))))])
+        until(lambda: one.num_outputs() == 1)
+        assert one.drafts([5]) == [6]
+        assert one.sharing.health()["skipped_records"] == 4
+
+
+def test_old_outputs_expire_here_and_in_the_store(store: Store) -> None:
+    now = time.time()
+    for number, age in enumerate((100.0, 1.0)):
+        tokens = np.array([5 + 10 * number, 6], np.int32)
+        store.append([(A, CODEC.encode(A, OutputRecord(number + 1, "r", now - age, 0, tokens)))])
+    with Replica(store, ttl_seconds=50.0) as one:
+        assert (one.drafts([5]), one.drafts([15])) == ([], [6])
+    with Replica(store, ttl_seconds=2.0) as one:
+        until(lambda: (one.sharing.keep_now(), one.num_outputs())[1] == 0)
+        until(lambda: (one.sharing.keep_now(), list(store.namespaces()))[1] == [])
+
+
+def test_a_log_is_trimmed_to_its_quota(store: Store) -> None:
+    rng = np.random.default_rng(0)
+    with Replica(store, quota_bytes=10_000) as one:
+        for number in range(40):
+            one.finish(f"r{number}", rng.integers(1, 999, size=500).tolist())
+        one.sharing.keep_now()
+        (info,) = store.namespaces()
+        assert 0 < info.log_bytes <= 10_000
+        assert 2 < info.num_entries < 40
+
+
+def test_a_cleared_engine_writes_no_snapshots(store: Store) -> None:
+    with Replica(store, max_growing_tokens=64) as one:
+        for number in range(5):
+            one.finish(f"r{number}", list(range(number, number + 50)))
+        one.engine.flush()
+        one.sharing.keep_now()
+        manifest = store.manifest(A)
+        one.sharing.engine_cleared()
+        one.engine.clear()
+        one.finish("new", list(range(100, 180)))
+        one.engine.flush()
+        one.sharing.keep_now()
+        assert store.manifest(A) == manifest is not None
+    with Replica(store) as restarted:
+        assert restarted.num_outputs() == 6
+
+
+def test_one_replica_at_a_time_writes_snapshots(store: Store) -> None:
+    with Replica(store, max_growing_tokens=64) as one, Replica(store, max_growing_tokens=64) as other:
+        one.finish("r", list(range(1, 80)))
+        until(lambda: other.num_outputs() == 1)
+        one.sharing.keep_now()
+        other.sharing.keep_now()
+        assert (one.sharing.health()["snapshots"], other.sharing.health()["snapshots"]) == (1, 0)
+
+
+def test_the_newest_namespaces_are_loaded_where_there_is_no_room_for_all(store: Store) -> None:
+    rng = np.random.default_rng(0)
+    with Replica(store) as first:
+        for number in range(6):
+            namespace = f"{number:032x}"
+            for turn in range(4):
+                first.finish(f"r{number}-{turn}", rng.integers(1, 999, size=1000).tolist(), namespace)
+            time.sleep(0.002)
+    second = Replica(store)
+    object.__setattr__(second.engine.config, "budget_bytes", 100_000)
+    with second:
+        present = {space.name for space in second.engine.namespaces()}
+        assert f"{5:032x}" in present
+        assert f"{0:032x}" not in present
+        # What comes later is followed, in the others too.
+        with Replica(store) as third:
+            third.finish("late", [5, 6, 7], f"{0:032x}")
+            until(lambda: second.drafts([5], f"{0:032x}") == [6, 7])
+
+
+def test_health_names_no_text(store: Store) -> None:
+    with Replica(store) as one:
+        one.finish("secret-request", [5, 6, 7])
+        health = one.sharing.health()
+        assert "secret-request" not in str(health)
+        assert (health["delivered_outputs"], health["queued_outputs"], health["ready"]) == (1, 0, True)
+        heard: list[dict[str, Any]] = []
+        one.sharing.on_health(heard.append)
+        until(lambda: heard)

@@ -1,0 +1,233 @@
+"""The store in a file: what may stand in its way, and what crashes leave."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from store_case import SCOPE, A, B, data, drain
+
+from agentspec.errors import ConfigError, StoreError, StoreResetError, StoreUnavailableError
+from agentspec.store import list_scopes, open_store
+
+WRITER = """
+import sys
+from agentspec.store import Scope, open_store
+store = open_store(sys.argv[1], Scope("model", "ab" * 32))
+number = 0
+while True:
+    store.append([("a" * 32, b"%d" % number), ("b" * 32, b"%d" % number * 1000)])
+    print(number, flush=True)
+    number += 1
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.sqlite3"
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def test_a_killed_writer_loses_nothing_that_it_had_appended(path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-P", "-c", WRITER, url(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for _ in range(200):
+        process.stdout.readline()
+    process.kill()
+    told = [line for line in process.stdout if line.endswith("\n")]
+    process.stdout.close()
+    process.wait()
+    last = int(told[-1]) if told else 199
+    store = open_store(url(path), SCOPE)
+    numbers = [int(each) for each in data(store.scan(A, max_bytes=1 << 30))]
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) > last
+    assert len(store.scan(B, max_bytes=1 << 30)) == len(numbers)
+    store.close()
+
+
+def test_a_follower_in_another_process_is_fed(path: Path) -> None:
+    store = open_store(url(path), SCOPE)
+    reader = store.reader()
+    process = subprocess.Popen([sys.executable, "-P", "-c", WRITER, url(path)], stdout=subprocess.PIPE)
+    entries = reader.read(20)
+    process.kill()
+    process.communicate()
+    assert entries[0].data == b"0"
+    reader.close()
+    store.close()
+
+
+def test_the_default_file_is_the_user_s_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert list_scopes("sqlite://") == []
+    open_store("sqlite://", SCOPE).close()
+    folder = tmp_path / "data" / "agentspec"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "store.sqlite3").stat().st_mode) == 0o600
+    assert list_scopes("sqlite://") == [SCOPE]
+
+
+def test_without_creating_no_file_appears(path: Path) -> None:
+    with pytest.raises(StoreError, match="no store"):
+        open_store(url(path), SCOPE, create=False)
+    assert list_scopes(url(path)) == []
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("wrong", ["sqlite://relative", "sqlite:///", "sqlite:////folder/"])
+def test_a_url_must_name_a_file(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="SQLite store must"):
+        open_store(wrong, SCOPE)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match=r"nowhere.*folder must be there"):
+        open_store(url(tmp_path / "nowhere" / "store.sqlite3"), SCOPE)
+    with pytest.raises(StoreUnavailableError, match="cannot be opened"):
+        open_store(url(tmp_path), SCOPE)
+
+
+def test_a_file_of_another_kind_is_refused_and_left_alone(path: Path) -> None:
+    path.write_bytes(b"no database at all\n" * 1000)
+    with pytest.raises(StoreError, match=r"store\.sqlite3 is damaged or no SQLite database.*move it"):
+        open_store(url(path), SCOPE)
+    assert path.read_bytes() == b"no database at all\n" * 1000
+
+
+def test_a_database_of_something_else_is_refused_and_left_alone(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE t (x)")
+    other.commit()
+    other.close()
+    with pytest.raises(StoreError, match="something else"):
+        open_store(url(path), SCOPE)
+
+
+def test_a_newer_schema_is_refused(path: Path) -> None:
+    open_store(url(path), SCOPE).close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(StoreError, match=r"schema 2.*update agentspec"):
+        open_store(url(path), SCOPE)
+
+
+def test_damage_in_the_middle_is_an_error_that_names_the_file(path: Path) -> None:
+    store = open_store(url(path), SCOPE)
+    store.append([(A, bytes(5000))] * 100)
+    store.compact()
+    store.close()
+    content = bytearray(path.read_bytes())
+    # All pages but the first, which has the schema's root.
+    content[8192 * 2 :] = b"\xff" * (len(content) - 8192 * 2)
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"store\.sqlite3.*move it") as caught:
+        damaged = open_store(url(path), SCOPE)
+        damaged.append([(A, bytes(5000))] * 100)
+        damaged.scan(A, max_bytes=1 << 30)
+    assert not isinstance(caught.value, StoreUnavailableError)
+
+
+def test_a_locked_file_is_waited_for_and_then_unavailable(path: Path) -> None:
+    store = open_store(url(path), SCOPE, timeout=0.2)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailableError, match="locked by another process"):
+        store.append([(A, b"1")])
+    assert store.scan(A) == []
+    other.execute("COMMIT")
+    store.append([(A, b"1")])
+    assert data(store.scan(A)) == [b"1"]
+    other.close()
+    store.close()
+
+
+def test_a_full_disk_is_unavailable_and_appends_nothing_of_a_batch(path: Path) -> None:
+    store = open_store(url(path), SCOPE)
+    store.append([(A, b"1")])
+    pages = path.stat().st_size // 8192 + 8
+    store._file.read(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+    with pytest.raises(StoreUnavailableError, match="disk is full"):
+        store.append([(A, bytes(1000))] * 1000)
+    assert data(store.scan(A)) == [b"1"]
+    store.append([(A, b"2")])
+    assert data(store.scan(A)) == [b"1", b"2"]
+    store.close()
+
+
+def test_an_older_copy_in_its_place_is_a_loss(path: Path, tmp_path: Path) -> None:
+    store = open_store(url(path), SCOPE)
+    reader = store.reader()
+    store.append([(A, b"1")])
+    store.compact()
+    copy = tmp_path / "copy"
+    shutil.copy(path, copy)
+    store.append([(A, b"2")])
+    assert data(drain(reader)) == [b"1", b"2"]
+    path.with_name(path.name + "-wal").unlink()
+    path.with_name(path.name + "-shm").unlink()
+    copy.rename(path)
+    with pytest.raises(StoreResetError):
+        reader.read(0)
+    assert data(drain(reader)) == [b"1"]
+    store.append([(A, b"3")])
+    assert data(drain(reader)) == [b"3"]
+    reader.close()
+    store.close()
+
+
+def test_what_a_dead_writer_left_of_a_segment_is_removed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(url(path), SCOPE)
+
+    def dying() -> Iterator[bytes]:
+        yield bytes(1_000_000)
+        raise ZeroDivisionError
+
+    def num_chunks() -> int:
+        rows = store._file.read(lambda connection: connection.execute("SELECT count(*) FROM chunks").fetchone())
+        return int(rows[0])
+
+    # A process that ends does not tidy up.
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(store, "_drop_segment", lambda segment: None)
+        store.write_segment(A, "s", dying())
+    store.write_segment(B, "other", [])
+    assert num_chunks() == 1
+    store._file.write(lambda connection: connection.execute("UPDATE segments SET touched = touched - 601"))
+    store.write_segment(B, "other", [])
+    assert num_chunks() == 0
+    store.close()
+
+
+def test_compact_gives_space_back(path: Path) -> None:
+    store = open_store(url(path), SCOPE)
+    store.append([(A, bytes(10_000))] * 500)
+    store.compact()
+    before = path.stat().st_size
+    store.trim(A, max_bytes=0)
+    store.compact()
+    assert path.stat().st_size < before / 10
+    assert store.info().used_bytes < before / 10
+    store.close()
+
+
+def test_many_processes_may_create_the_file_at_once(path: Path) -> None:
+    writers = [
+        subprocess.Popen([sys.executable, "-P", "-c", WRITER, url(path)], stdout=subprocess.PIPE) for _ in range(4)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"0\n"
+    for writer in writers:
+        writer.kill()
+        writer.communicate()
