@@ -20,6 +20,7 @@ from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import compat, settings
 from agentspec.integrations.sglang.refusals import refuse_unsupported
 from agentspec.integrations.sglang.request_checks import check_request
+from agentspec.integrations.sglang.store_setup import check_store, served_scope
 
 # Tokens verified in a row, root included.
 DEFAULT_WIDTH = 16
@@ -84,6 +85,7 @@ def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
         setattr(args, name, value)
     server_args = original(cls, args)
     refuse_unsupported(server_args)
+    check_store(chosen, served_scope(chosen, server_args))
     compat.mark(server_args, chosen.as_dict())
     return server_args
 
@@ -92,6 +94,7 @@ def _rewrite_late(server_args: Any) -> None:
     """For `sglang.Engine(speculative_algorithm="AGENTSPEC")`, which has no command line."""
     chosen = settings.resolve({}, os.environ)
     refuse_unsupported(server_args)
+    check_store(chosen, served_scope(chosen, server_args))
     # Where resolution works on a stand-in, the note is lost with it, and the record's raw input says the same.
     compat.mark(server_args, chosen.as_dict())
     for name, value in _base_settings(server_args, chosen).items():

@@ -103,6 +103,11 @@ def tokenizer_folder(server_args: Any) -> str:
     return str(server_args_setting(server_args, "tokenizer_path") or server_args_setting(server_args, "model_path"))
 
 
+def served_model_name(server_args: Any) -> str:
+    """The name that clients call the model by; its path, where it was given none."""
+    return str(server_args_setting(server_args, "served_model_name") or server_args_setting(server_args, "model_path"))
+
+
 def captures_graphs(server_args: Any, device: str) -> bool:
     """Whether verify steps replay a captured graph, whose width is fixed."""
     return device != "cpu" and not server_args_setting(server_args, "disable_cuda_graph", False)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from agentspec.integrations.sglang.tenants import request_options
+
 
 def check_request(obj: Any, input_ids: Sequence[int] | None, vocab_size: int) -> None:
     """Raises ValueError, which SGLang answers with status 400, naming the value, the range and the remedy.
@@ -27,6 +29,8 @@ def check_request(obj: Any, input_ids: Sequence[int] | None, vocab_size: int) ->
                 "was the prompt tokenized for another model?"
             )
     sampling = getattr(obj, "sampling_params", None)
+    if isinstance(sampling, dict):
+        request_options(sampling.get("custom_params"))
     beam_width = sampling.get("beam_width") if isinstance(sampling, dict) else None
     if beam_width is not None and beam_width > 1:
         raise ValueError(

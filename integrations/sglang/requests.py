@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from agentspec.engine import Engine
+from agentspec.integrations.sglang.tenants import Handling, Tenants
 
 logger = logging.getLogger("agentspec")
 
@@ -32,14 +33,27 @@ class Request(Protocol):
     rid: str
     origin_input_ids: Sequence[int]
     output_ids: Sequence[int]
-    extra_key: str | None
 
     def finished(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeptOutput:
+    """A finished output that joined the global index."""
+
+    namespace: str
+    output_id: int
+    request_id: str
+    prompt: Sequence[int]
+    output: Sequence[int]
+    num_output_tokens: int
+    """So many of the output's first tokens belong to the answer."""
 
 
 @dataclass(slots=True)
 class _Entry:
     request: Request
+    handling: Handling
     # Length of the text prompt; differs from len(origin_input_ids) where images were padded in.
     num_prompt_tokens: int
     aborted: bool = False
@@ -54,9 +68,17 @@ class RequestBook:
     prompt + output_ids + tokens not yet processed.
     """
 
-    def __init__(self, engine: Engine, on_error: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tenants: Tenants,
+        on_error: Callable[[], None],
+        on_kept: Callable[[KeptOutput], None] = lambda kept: None,
+    ) -> None:
         self._engine = engine
+        self._tenants = tenants
         self._on_error = on_error
+        self._on_kept = on_kept
         self._entries: dict[str, _Entry] = {}
 
     def __len__(self) -> int:
@@ -79,7 +101,8 @@ class RequestBook:
     def sync(self, request: Request, unprocessed: Sequence[int]) -> bool:
         """Brings the engine's text to prompt + output_ids + `unprocessed`; False where it must not be drafted for."""
         self.admit(request)
-        return self._grow(self._entries[request.rid], unprocessed)
+        entry = self._entries[request.rid]
+        return self._grow(entry, unprocessed) and entry.handling.draft
 
     def finish(self, rid: str) -> None:
         """The scheduler finished `rid`: its output, as the user sees it, joins the global index."""
@@ -118,19 +141,17 @@ class RequestBook:
         return entry.num_prompt_tokens + len(entry.request.output_ids)
 
     def _open(self, request: Request) -> None:
-        prompt = getattr(request, "origin_input_ids_unpadded", None) or request.origin_input_ids
-        entry = _Entry(request, num_prompt_tokens=len(prompt))
+        prompt = _prompt(request)
+        entry = _Entry(request, self._tenants.handling(request), num_prompt_tokens=len(prompt))
         self._entries[request.rid] = entry
         try:
-            # SGLang's own key for what may share cached state: tenants and adapters that must not share a KV
-            # prefix must not share drafts either.
-            self._engine.open(request.rid, np.asarray(prompt, dtype=np.int32), request.extra_key or "")
+            self._engine.open(request.rid, np.asarray(prompt, dtype=np.int32), entry.handling.namespace)
         except Exception:
             self._bar(request.rid, entry)
 
     def _end(self, rid: str, entry: _Entry) -> None:
         """Closes the request; what it wrote is learnt from unless it was aborted or never finished."""
-        keep = entry.request.finished() and not entry.aborted
+        keep = entry.handling.keep and entry.request.finished() and not entry.aborted
         if keep:
             # The last accepted tokens were never drafted from, so the engine may lack them.
             self._grow(entry, ())
@@ -140,8 +161,24 @@ class RequestBook:
         self._entries.pop(rid, None)
         if entry.barred:
             return
+        num_output_tokens = visible_length(entry.request) if keep else None
         try:
-            self._engine.close(rid, keep=keep, num_output_tokens=visible_length(entry.request) if keep else None)
+            output_id = self._engine.close(rid, keep=keep, num_output_tokens=num_output_tokens)
+            if output_id is not None and num_output_tokens is not None:
+                request = entry.request
+                self._on_kept(
+                    KeptOutput(
+                        entry.handling.namespace,
+                        output_id,
+                        rid,
+                        _prompt(request),
+                        request.output_ids,
+                        num_output_tokens,
+                    )
+                )
+            if entry.handling.is_private:
+                # Nobody else may learn from how well its drafts did.
+                self._engine.delete_namespace(entry.handling.namespace)
         except Exception:
             logger.exception("agentspec could not close a request")
             self._on_error()
@@ -152,6 +189,12 @@ class RequestBook:
         entry.barred = True
         if self._engine.is_open(rid):
             self._engine.close(rid, keep=False)
+
+
+def _prompt(request: Any) -> Sequence[int]:
+    """The prompt's tokens, without those that stand for images."""
+    prompt: Sequence[int] = getattr(request, "origin_input_ids_unpadded", None) or request.origin_input_ids
+    return prompt
 
 
 def visible_length(request: Any) -> int:

@@ -14,6 +14,10 @@ from typing import Any, Literal, cast
 from agentspec.config import EngineConfig
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
+from agentspec.integrations.sglang.tenants import check_namespace_field
+from agentspec.store.config import SharingConfig
+from agentspec.store.secrets import NAMESPACE_KEY_VARIABLE, PASSWORD_VARIABLE, STORE_KEY_VARIABLE
+from agentspec.store.urls import place, redact
 
 FLAG_PREFIX = "--agentspec-"
 VARIABLE_PREFIX = "AGENTSPEC_"
@@ -22,8 +26,20 @@ CONFIG_FLAG = "config"
 CONFIG_VARIABLE = "AGENTSPEC_CONFIG"
 
 
-def _setting(default: Any, help_text: str, parse: Callable[[str], Any]) -> Any:
-    return field(default=default, metadata={"help": help_text, "parse": parse})
+# Secrets come from files or from these variables, never from a flag, and are no part of the settings.
+SECRET_VARIABLES = (PASSWORD_VARIABLE, STORE_KEY_VARIABLE, NAMESPACE_KEY_VARIABLE)
+
+
+def switch(text: str) -> bool:
+    """Parses what stands for yes or no in a variable; raises ValueError for anything else."""
+    known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in known:
+        raise ValueError(f"must be one of {', '.join(known)}")
+    return known[text.lower()]
+
+
+def _setting(default: Any, help_text: str, parse: Callable[[str], Any], *, is_shown: bool = True) -> Any:
+    return field(default=default, repr=is_shown, metadata={"help": help_text, "parse": parse})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +76,40 @@ class Settings:
         "calibrated",
         str,
     )
+    store: str = _setting(
+        "",
+        "where finished outputs are kept and shared: sqlite:///PATH, redis://HOST:PORT, rediss://, unix://, "
+        "redis-sentinel://, redis-cluster://, or memory:// to keep nothing; empty: SQLite under the user's data "
+        "directory, if that can be written",
+        str,
+        # It may hold a password.
+        is_shown=False,
+    )
+    store_optional: bool = _setting(False, "start without the store where it cannot be used, with a warning", switch)
+    store_model: str = _setting("", "the name by which replicas share a model's outputs; empty: the served name", str)
+    store_password_file: str = _setting(
+        "", f"file with the store's password; else the variable {PASSWORD_VARIABLE}, or the URL", str
+    )
+    store_key_file: str = _setting(
+        "", f"file with the key that encrypts what is stored; else the variable {STORE_KEY_VARIABLE}, or none", str
+    )
+    store_ttl_days: float = _setting(30.0, "outputs are forgotten after so many days; 0: never", float)
+    store_quota_mb: int = _setting(256, "the store's log of each namespace, at most, in MiB; 0: no limit", int)
+    store_queue_tokens: int = _setting(
+        16 << 20, "finished outputs wait for a slow store up to so many tokens, >= 1; then the oldest are dropped", int
+    )
+    store_load_seconds: float = _setting(
+        60.0, "the server's start waits at most so long for what the store holds; loading goes on after that", float
+    )
+    namespace_from: str = _setting(
+        "auto",
+        "the request's field that says whose text it is: extra_key, cache_salt, custom_params.NAME, none (all are "
+        "one), or auto (extra_key and cache_salt, as the prefix cache tells requests apart)",
+        str,
+    )
+    namespace_key_file: str = _setting(
+        "", f"file with the key that hides tenants' names in the store; else the variable {NAMESPACE_KEY_VARIABLE}", str
+    )
     breaker_failures: int = _setting(
         10, "drafting failures in a row after which drafting pauses for a while, >= 1", int
     )
@@ -69,12 +119,15 @@ class Settings:
             raise ConfigError(
                 f"mode must be auto, tree or chain, got {self.mode!r}; set {FLAG_PREFIX}mode to one of them"
             )
-        whole = ("max_pattern", "budget_mb", "conversation_mb", "prompt_tail", "num_threads", "breaker_failures")
+        whole = (
+            *("max_pattern", "budget_mb", "conversation_mb", "prompt_tail", "num_threads", "breaker_failures"),
+            *("store_quota_mb", "store_queue_tokens"),
+        )
         for name in whole:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ConfigError(f"{name} must be a whole number, got {value!r}")
-        for name in ("alpha", "min_token_prob"):
+        for name in ("alpha", "min_token_prob", "store_ttl_days", "store_load_seconds"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"{name} must be a number, got {value!r}")
@@ -82,9 +135,12 @@ class Settings:
             raise ConfigError(f"budget_mb must be >= 0 MiB, got {self.budget_mb}; 0 keeps no finished outputs")
         if self.conversation_mb < 0:
             raise ConfigError(f"conversation_mb must be >= 0 MiB, got {self.conversation_mb}; 0 keeps none")
-        for name in ("estimates", "corpora"):
+        if not isinstance(self.store_optional, bool):
+            raise ConfigError(f"store_optional must be true or false, got {self.store_optional!r}")
+        paths = ("estimates", "corpora", "store_password_file", "store_key_file", "namespace_key_file")
+        for name in (*paths, "store_model"):
             if not isinstance(getattr(self, name), str):
-                raise ConfigError(f"{name} must be a string, got {getattr(self, name)!r}; pass a path")
+                raise ConfigError(f"{name} must be a string, got {getattr(self, name)!r}")
         if self.corpora and self.rule != "calibrated":
             raise ConfigError(f"corpora need the rule calibrated, got {self.rule!r}, which drafts from none")
         missing = [path for path in self.corpus_paths if not os.path.isfile(path)]
@@ -95,8 +151,12 @@ class Settings:
             )
         if self.breaker_failures < 1:
             raise ConfigError(f"breaker_failures must be >= 1, got {self.breaker_failures}")
-        # The engine owns the ranges of its own fields; checked here so that a bad value stops the launcher.
+        # The engine and the store own the ranges of their fields; checked here so that a bad value stops the launcher.
         self.engine_config(vocab_size=None, max_draft_tokens=1, trees=True)
+        self.sharing_config()
+        check_namespace_field(self.namespace_from)
+        if self.store:
+            place(self.store)
 
     @property
     def corpus_paths(self) -> list[str]:
@@ -126,8 +186,22 @@ class Settings:
             estimates=Estimates.load(self.estimates) if self.estimates else None,
         )
 
+    def sharing_config(self) -> SharingConfig:
+        """How the store is used."""
+        return SharingConfig(
+            queue_tokens=self.store_queue_tokens,
+            ttl_seconds=self.store_ttl_days * 86400.0,
+            quota_bytes=self.store_quota_mb << 20,
+            load_seconds=self.store_load_seconds,
+        )
+
     def as_dict(self) -> dict[str, Any]:
+        """All fields; the store's URL may hold a password."""
         return dataclasses.asdict(self)
+
+    def shown(self) -> dict[str, Any]:
+        """All fields as they may be logged."""
+        return {**self.as_dict(), "store": redact(self.store)}
 
 
 FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
@@ -142,6 +216,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             dest="agentspec_" + name,
             default=argparse.SUPPRESS,
             type=f.metadata["parse"],
+            # A switch needs no value.
+            nargs="?" if f.default is False else None,
+            const=True if f.default is False else None,
             help=f"{f.metadata['help']} (default {f.default}; variable {VARIABLE_PREFIX}{name.upper()})",
         )
     group.add_argument(
@@ -174,7 +251,11 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Setting
     Raises:
         ConfigError: an unknown variable or key, an unreadable file, a value that does not parse or is out of range.
     """
-    variables = {k: v for k, v in environment.items() if k.startswith(VARIABLE_PREFIX)}
+    variables = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(VARIABLE_PREFIX) and name not in SECRET_VARIABLES
+    }
     path = flags.get(CONFIG_FLAG) or variables.pop(CONFIG_VARIABLE, None)
     variables.pop(CONFIG_VARIABLE, None)
     values: dict[str, Any] = _read_file(Path(path)) if path else {}

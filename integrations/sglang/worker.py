@@ -29,14 +29,16 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 import agentspec
 from agentspec.draft_tree import DraftBatch, DraftBuffers, Source, TreeArrays
 from agentspec.engine import Engine
-from agentspec.fingerprint import fingerprint
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.breaker import Breaker
 from agentspec.integrations.sglang.counters import Counters
-from agentspec.integrations.sglang.requests import RequestBook
+from agentspec.integrations.sglang.requests import KeptOutput, RequestBook
 from agentspec.integrations.sglang.rows import last_token, roots_only, spread
 from agentspec.integrations.sglang.settings import Settings, resolve_for_process
 from agentspec.integrations.sglang.splice import SpliceError, unprocessed_tokens
+from agentspec.integrations.sglang.store_metrics import StoreMetrics
+from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
+from agentspec.integrations.sglang.tenants import Tenants
 from agentspec.integrations.sglang.verify_input import VerifyStaging, grammar_mask
 
 logger = logging.getLogger("agentspec")
@@ -68,16 +70,25 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self.counters = Counters()
         self._breaker = Breaker(self.settings.breaker_failures)
         config = self.model_runner.model_config
+        # Ranks must verify the same trees: the first one drafts for all, and it alone uses the store.
+        self._drafts_here = compat.tp_rank(self) == 0
+        scope = served_scope(self.settings, server_args)
         self._engine_config = self.settings.engine_config(
             vocab_size=int(config.vocab_size),
             max_draft_tokens=self.max_width - 1,
             trees=compat.verifies_trees(server_args),
-            tokenizer=fingerprint(compat.tokenizer_folder(server_args)),
+            tokenizer=scope.tokenizer,
         )
         self.engine = Engine(self._engine_config)
         for path in self.settings.corpus_paths:
             self.engine.attach_corpus(path)
-        self._book = RequestBook(self.engine, on_error=lambda: self.counters.add("draft_errors", 1))
+        self._sharing = open_sharing(self.settings, self.engine, scope) if self._drafts_here else None
+        self._book = RequestBook(
+            self.engine,
+            Tenants(self.settings.namespace_from, namespace_key(self.settings)),
+            on_error=lambda: self.counters.add("draft_errors", 1),
+            on_kept=self._share,
+        )
         self._context_length = int(config.context_len)
         # A captured graph has one width; without graphs each step takes the width it needs.
         self._fixed_width = compat.captures_graphs(server_args, self.device)
@@ -90,19 +101,20 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             device=self.device,
         )
         self._tp_group = compat.tensor_parallel_group()
-        # Ranks must verify the same trees: the first one drafts for all.
-        self._drafts_here = compat.tp_rank(self) == 0
         self._pending: deque[_Step] = deque()
         if self._drafts_here:
             if compat.metrics_enabled(server_args):
-                self.counters.export({"model_name": str(server_args.served_model_name)})
+                labels = {"model_name": str(server_args.served_model_name)}
+                self.counters.export(labels)
+                if self._sharing:
+                    self._sharing.on_health(StoreMetrics(labels))
             logger.info(
                 "agentspec %s is active: %s drafts of up to %d tokens, %s width, %s",
                 agentspec.__version__,
                 self._engine_config.mode,
                 self.max_width - 1,
                 "fixed" if self._fixed_width else "varying",
-                self.settings.as_dict(),
+                self.settings.shown(),
             )
 
     def describe(self) -> dict[str, Any]:
@@ -111,16 +123,19 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         return {
             "active": True,
             "version": agentspec.__version__,
-            "settings": {**self.settings.as_dict(), "mode": self._engine_config.mode},
+            "settings": {**self.settings.shown(), "mode": self._engine_config.mode},
             "num_draft_tokens": self.max_width,
             "width": "fixed" if self._fixed_width else "varying",
             "counters": self.counters.snapshot(),
             "breaker": {"open": self._breaker.is_open, "openings": self._breaker.num_openings},
             "engine": {name: getattr(stats, name) for name in stats.__slots__},
+            "store": self._sharing.health() if self._sharing else None,
         }
 
     def clear_cache_pool(self) -> None:
-        """`/flush_cache` forgets finished outputs, as NGRAM's forgets its trie."""
+        """`/flush_cache` forgets finished outputs, as NGRAM's forgets its trie. What is in the store stays there."""
+        if self._sharing:
+            self._sharing.engine_cleared()
         self.engine.clear()
 
     def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
@@ -190,6 +205,19 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
 
     def _update_ngram_corpus(self, batch: Any) -> None:
         """The base class would feed its trie here; the engine grows at the next draft instead."""
+
+    def _share(self, kept: KeptOutput) -> None:
+        if self._sharing is None:
+            return
+        tail = self._engine_config.prompt_tail
+        self._sharing.publish(
+            kept.namespace,
+            kept.output_id,
+            kept.request_id,
+            kept.prompt[-tail:] if tail else (),
+            kept.output,
+            kept.num_output_tokens,
+        )
 
     def _seq_lens(self, batch: Any) -> NDArray[np.int64]:
         lens = batch.seq_lens if batch.seq_lens.device.type == "cpu" else batch.seq_lens_cpu

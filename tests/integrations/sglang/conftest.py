@@ -15,16 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_requests import CONTEXT_LENGTH, MODEL, compared, corpus_requests, generate, tokens_of
+from server_requests import ARGUMENTS, MODEL, compared, corpus_requests, generate, tokens_of
 
 from agentspec.cli import main
 from agentspec.evals.server import Server
-
-# Small chunks and a small cache: prompts are prefilled in pieces, and prefixes are evicted and hit.
-ARGUMENTS = (
-    "--context-length", str(CONTEXT_LENGTH), "--chunked-prefill-size", "96", "--max-total-tokens", "8192",
-    "--max-running-requests", "8", "--grammar-backend", "xgrammar", "--random-seed", "1", "--skip-server-warmup",
-)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -46,7 +46,7 @@ def test_the_offline_engine_runs_it_by_name(plain: Server) -> None:
     )
     run = subprocess.run(
         [sys.executable, "-P", "-c", textwrap.dedent(OFFLINE), str(MODEL), json.dumps(prompts)],
-        env={**os.environ, "AGENTSPEC_ALPHA": "2.5", "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "AGENTSPEC_ALPHA": "2.5", "AGENTSPEC_STORE": "memory://", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -6,12 +6,15 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from agentspec import Engine, EngineConfig
-from agentspec.integrations.sglang.requests import RequestBook
+from agentspec.integrations.sglang.requests import KeptOutput, RequestBook
+from agentspec.integrations.sglang.tenants import Tenants
+from agentspec.store.namespaces import namespace_id
 
 
 @dataclass
@@ -22,6 +25,7 @@ class FakeRequest:
     origin_input_ids: Sequence[int]
     output_ids: Sequence[int] = field(default_factory=lambda: array("q"))
     extra_key: str | None = None
+    sampling_params: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(custom_params=None))
     finished_len: int | None = None
     is_finished: bool = False
 
@@ -39,15 +43,16 @@ class Book:
     def __init__(self) -> None:
         self.engine = Engine(EngineConfig(vocab_size=100))
         self.errors = 0
-        self.book = RequestBook(self.engine, self._error)
+        self.kept: list[KeptOutput] = []
+        self.book = RequestBook(self.engine, Tenants("auto", None), self._error, self.kept.append)
 
     def _error(self) -> None:
         self.errors += 1
 
-    def drafts_after(self, prompt: list[int], namespace: str = "") -> list[int]:
-        """What a new request with this prompt is drafted."""
+    def drafts_after(self, prompt: list[int], tenant: str = "") -> list[int]:
+        """What a new request of a tenant with this prompt is drafted."""
         name = f"probe-{next(_probe)}"
-        self.engine.open(name, np.array(prompt, np.int32), namespace)
+        self.engine.open(name, np.array(prompt, np.int32), namespace_id(tenant, None))
         tokens = self.engine.draft([name]).tokens[1:].tolist()
         self.engine.close(name, keep=False)
         return [int(token) for token in tokens]
@@ -186,3 +191,55 @@ def test_unknown_requests_may_finish_and_abort(book: Book) -> None:
     book.book.finish("never seen")
     book.book.abort("never seen", everything=False)
     assert book.errors == 0
+
+
+def test_a_kept_output_is_handed_over_once_with_what_belongs_to_the_answer(book: Book) -> None:
+    req = FakeRequest("r", [1, 2, 3], extra_key="tenant")
+    book.book.admit(req)
+    req.generate(4, 5, 6, 7, finish=True)
+    req.finished_len = 3
+    book.book.finish("r")
+    book.book.finish("r")
+    (kept,) = book.kept
+    assert (kept.namespace, kept.request_id) == (namespace_id("tenant", None), "r")
+    assert list(kept.prompt) == [1, 2, 3]
+    assert list(kept.output[: kept.num_output_tokens]) == [4, 5, 6]
+    assert book.engine.delete_output(kept.output_id)
+
+
+@pytest.mark.parametrize("ending", ["no_store", "aborted", "empty"])
+def test_what_is_not_kept_is_not_handed_over(book: Book, ending: str) -> None:
+    req = FakeRequest("r", [1, 2, 3])
+    if ending == "no_store":
+        req.sampling_params.custom_params = {"agentspec": {"no_store": True}}
+    book.book.admit(req)
+    if ending == "aborted":
+        book.book.abort("r", everything=False)
+    req.generate(*([] if ending == "empty" else [4, 5, 6]), finish=True)
+    book.book.finish("r")
+    assert book.kept == []
+    assert len(book.book) == 0
+    assert book.drafts_after([1, 2, 3]) == []
+
+
+def test_a_request_may_ask_for_no_drafts(book: Book) -> None:
+    req = FakeRequest("r", [1, 2, 3, 4, 1, 2])
+    req.sampling_params.custom_params = {"agentspec": {"no_draft": True}}
+    assert not book.book.sync(req, ())
+    req.generate(3, 4, 5, finish=True)
+    book.book.finish("r")
+    # Its output is learnt from all the same.
+    assert book.drafts_after([9, 3])[:2] == [4, 5]
+
+
+def test_a_request_of_nobody_leaves_nothing_behind(book: Book) -> None:
+    book.book = RequestBook(book.engine, Tenants("cache_salt", None), book._error, book.kept.append)
+    req = FakeRequest("r", [1, 2, 3, 1, 2])
+    assert book.book.sync(req, ())
+    assert len(book.engine.draft(["r"]).tokens) > 1
+    req.generate(3, 1, 2, finish=True)
+    book.book.finish("r")
+    # Not even how well its drafts did.
+    assert np.array_equal(book.engine.estimates("private:r").weights, book.engine.estimates().weights)
+    assert book.kept == []
+    assert book.engine.stats().outputs == book.engine.stats().conversation_bytes == 0

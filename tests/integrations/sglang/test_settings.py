@@ -62,6 +62,17 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "min_token_prob": 0.5,
         "budget_mb": 1,
         "breaker_failures": 2,
+        "store": "redis://127.0.0.1:1/0",
+        "store_optional": True,
+        "store_model": "m",
+        "store_password_file": "p",
+        "store_key_file": "k",
+        "store_ttl_days": 1.5,
+        "store_quota_mb": 4,
+        "store_queue_tokens": 5,
+        "store_load_seconds": 6.0,
+        "namespace_from": "custom_params.team",
+        "namespace_key_file": "n",
     }
     assert set(values) == set(settings.FIELDS)
     flags = [part for name, value in values.items() for part in (f"--agentspec-{name.replace('_', '-')}", str(value))]
@@ -95,6 +106,12 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         ({"AGENTSPEC_NUM_THREADS": "65"}, "num_threads"),
         ({"AGENTSPEC_ESTIMATES": "/nowhere/estimates.json"}, "/nowhere/estimates.json"),
         ({"AGENTSPEC_CORPORA": ":/nowhere/a:/nowhere/b"}, "/nowhere/a, /nowhere/b, which are not there"),
+        ({"AGENTSPEC_STORE": "mongodb://a"}, "mongodb"),
+        ({"AGENTSPEC_STORE_OPTIONAL": "perhaps"}, "AGENTSPEC_STORE_OPTIONAL"),
+        ({"AGENTSPEC_STORE_TTL_DAYS": "-1"}, "ttl_seconds must be a finite number of seconds >= 0"),
+        ({"AGENTSPEC_STORE_QUOTA_MB": "-1"}, "quota_bytes must be an integer >= 0"),
+        ({"AGENTSPEC_STORE_QUEUE_TOKENS": "0"}, "queue_tokens must be an integer >= 1"),
+        ({"AGENTSPEC_NAMESPACE_FROM": "user"}, "namespace_from must be one of auto, extra_key"),
         ({"AGENTSPEC_CONFIG": "/nowhere/agentspec.json"}, "/nowhere/agentspec.json"),
     ],
 )
@@ -130,6 +147,20 @@ def test_corpora_need_a_rule_that_drafts_from_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="corpora need the rule calibrated, got 'suffixdecoding'"):
         settings.Settings(corpora=str(tmp_path / "a"), rule="suffixdecoding")
     assert settings.Settings(rule="suffixdecoding").corpus_paths == []
+
+
+def test_secrets_are_no_settings_and_are_not_shown() -> None:
+    secrets = dict.fromkeys(settings.SECRET_VARIABLES, "hush")
+    chosen = settings.resolve({}, {**secrets, "AGENTSPEC_STORE": "redis://user:hush@127.0.0.1:1"})
+    assert "hush" not in repr(chosen)
+    assert "hush" not in str(chosen.shown())
+    # The scheduler process gets the whole URL.
+    assert settings.resolve_for_process(chosen.as_dict()) == chosen
+
+
+def test_a_switch_needs_no_value() -> None:
+    assert settings.resolve(parse("--agentspec-store-optional"), {}).store_optional
+    assert not settings.resolve(parse("--agentspec-store-optional", "no"), {}).store_optional
 
 
 def test_settings_become_the_engine_s(tmp_path: Path) -> None:

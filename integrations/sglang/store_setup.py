@@ -1,0 +1,91 @@
+"""Opens the store that the settings name, for the launcher to check and for the first rank to use."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from agentspec.engine import Engine
+from agentspec.errors import AgentspecError
+from agentspec.fingerprint import fingerprint
+from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.settings import Settings
+from agentspec.store.base import Scope, Store
+from agentspec.store.codec import Codec
+from agentspec.store.secrets import (
+    NAMESPACE_KEY_VARIABLE,
+    PASSWORD_VARIABLE,
+    STORE_KEY_VARIABLE,
+    read_key,
+    read_password,
+)
+from agentspec.store.sharing import Sharing
+from agentspec.store.urls import DEFAULT_URL, open_store, redact
+
+logger = logging.getLogger("agentspec")
+
+_NOTHING = "memory://"
+
+
+def served_scope(settings: Settings, server_args: Any) -> Scope:
+    """The model and tokenizer that a server was told to serve; a tokenizer whose files are not here goes by name."""
+    folder = compat.tokenizer_folder(server_args)
+    return Scope(
+        model=settings.store_model or compat.served_model_name(server_args),
+        tokenizer=fingerprint(folder) or f"name:{folder}",
+    )
+
+
+def namespace_key(settings: Settings) -> bytes | None:
+    """The key that hides tenants' names; raises ConfigError for one that may not or cannot be used."""
+    return read_key(settings.namespace_key_file or None, variable=NAMESPACE_KEY_VARIABLE)
+
+
+def check_store(settings: Settings, scope: Scope) -> None:
+    """Raises ConfigError or StoreError where the store cannot be used and is not optional, before a model is loaded."""
+    namespace_key(settings)
+    store = _open(settings, scope)
+    if store is not None:
+        store.close()
+
+
+def open_sharing(settings: Settings, engine: Engine, scope: Scope) -> Sharing | None:
+    """The running exchange between an engine and the store; None where nothing is to outlive the server.
+
+    Raises:
+        ConfigError, StoreError: as check_store().
+    """
+    store = _open(settings, scope)
+    if store is None:
+        return None
+    sharing = Sharing(engine, store, _codec(settings, scope), settings.sharing_config())
+    if not sharing.start():
+        logger.warning(
+            "agentspec: the store %s was not loaded within %g s; it goes on while the server runs",
+            store.url,
+            settings.store_load_seconds,
+        )
+    return sharing
+
+
+def _codec(settings: Settings, scope: Scope) -> Codec:
+    return Codec(scope, read_key(settings.store_key_file or None, variable=STORE_KEY_VARIABLE))
+
+
+def _open(settings: Settings, scope: Scope) -> Store | None:
+    if settings.store == _NOTHING:
+        return None
+    is_default = not settings.store
+    url = settings.store or DEFAULT_URL
+    try:
+        _codec(settings, scope)
+        password = read_password(settings.store_password_file or None, variable=PASSWORD_VARIABLE)
+        return open_store(url, scope, password=None if password is None else password.text())
+    except AgentspecError as error:
+        # A store that nobody asked for must not keep a server from starting.
+        if not settings.store_optional and not is_default:
+            raise
+        logger.warning(
+            "agentspec: the store %s cannot be used, so nothing learned outlives this server: %s", redact(url), error
+        )
+        return None

@@ -1,0 +1,127 @@
+"""Whose text a request is, and what may be done with it.
+
+A request drafts from its namespace and its output is kept there. The operator says which field of a request names
+the tenant; whoever may set that field chooses the namespace, so it should come from the gateway that authenticates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.store.namespaces import namespace_id
+
+_CUSTOM = "custom_params."
+_FIELDS = ("auto", "extra_key", "cache_salt", "none")
+# Requests without the field that was asked for draft from their own text only, and nothing of them is kept. Each has
+# a namespace for itself, whose name is no 32 hexadecimal digits and so no tenant's.
+_PRIVATE = "private:"
+# Where a request says what may be done with it: custom_params={"agentspec": {"no_store": true}}.
+OPTIONS_KEY = "agentspec"
+_OPTIONS = ("no_store", "no_draft")
+_MAX_CACHED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """What may be done with a request's text."""
+
+    namespace: str
+    keep: bool
+    """Its output may be learned from, stored and shared."""
+    draft: bool
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the namespace is this request's alone, and ends with it."""
+        return self.namespace.startswith(_PRIVATE)
+
+
+def check_namespace_field(name: str) -> None:
+    """Raises ConfigError unless `name` is a field that --agentspec-namespace-from knows."""
+    is_custom = isinstance(name, str) and name.startswith(_CUSTOM) and name != _CUSTOM
+    if name not in _FIELDS and not is_custom:
+        raise ConfigError(
+            f"namespace_from must be one of {', '.join(_FIELDS)} or {_CUSTOM}NAME, got {name!r}; name the request's "
+            "field that says whose text it is"
+        )
+
+
+def request_options(custom_params: Any) -> Mapping[str, bool]:
+    """The options under OPTIONS_KEY of a request's custom_params.
+
+    Raises:
+        ValueError: They are no object, or one of them is unknown or neither true nor false.
+    """
+    if not isinstance(custom_params, Mapping) or OPTIONS_KEY not in custom_params:
+        return {}
+    options = custom_params[OPTIONS_KEY]
+    is_valid = isinstance(options, Mapping) and all(
+        name in _OPTIONS and isinstance(value, bool) for name, value in options.items()
+    )
+    if not is_valid:
+        raise ValueError(
+            f"custom_params.{OPTIONS_KEY} must be an object with {' or '.join(_OPTIONS)} as true or false, "
+            f"got {options!r}"
+        )
+    return dict(options)
+
+
+class Tenants:
+    """Tells each request's namespace. For one thread."""
+
+    def __init__(self, namespace_from: str, key: bytes | None) -> None:
+        check_namespace_field(namespace_from)
+        self._field = namespace_from
+        self._key = key
+        self._cached: dict[str, str] = {}
+
+    def handling(self, request: Any) -> Handling:
+        """Reads the fields of SGLang's `Req`."""
+        custom_params = getattr(getattr(request, "sampling_params", None), "custom_params", None)
+        try:
+            options = request_options(custom_params)
+        except ValueError:
+            # Refused before it got here, unless it came by a way that checks nothing: then the careful reading.
+            options = dict.fromkeys(_OPTIONS, True)
+        tenant = self._tenant(request, custom_params)
+        namespace = _PRIVATE + str(request.rid) if tenant is None else self._namespace(tenant)
+        keep = tenant is not None and not options.get("no_store", False)
+        return Handling(namespace, keep, not options.get("no_draft", False))
+
+    def _tenant(self, request: Any, custom_params: Any) -> str | None:
+        extra_key = getattr(request, "extra_key", None) or ""
+        salt = getattr(request, "cache_salt", None) or ""
+        if self._field == "auto":
+            return _joined(extra_key, salt)
+        if self._field == "extra_key":
+            # It includes the adapter, if there is one.
+            return _joined(extra_key)
+        # Texts of different adapters are texts of different models.
+        adapter = getattr(request, "lora_id", None) or ""
+        if self._field == "none":
+            return _joined("", adapter)
+        if self._field == "cache_salt":
+            return _joined(salt, adapter) if salt else None
+        value = custom_params.get(self._field.removeprefix(_CUSTOM)) if isinstance(custom_params, Mapping) else None
+        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+            return None
+        return _joined(str(value), adapter)
+
+    def _namespace(self, tenant: str) -> str:
+        found = self._cached.get(tenant)
+        if found is None:
+            if len(self._cached) >= _MAX_CACHED:
+                self._cached.clear()
+            found = self._cached[tenant] = namespace_id(tenant, self._key)
+        return found
+
+
+def _joined(value: str, other: str = "") -> str:
+    """One name for both: `value` alone is itself, and no other pair has the same name."""
+    if not other and not value.startswith("\0"):
+        return value
+    return "\0" + json.dumps([value, other])

@@ -1,0 +1,205 @@
+"""Real servers with a store: what was learned survives a restart, reaches a replica, and stays with its tenant."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generate, tokens_of
+
+from agentspec.cli import main
+from agentspec.errors import ServerError
+from agentspec.evals.redis_server import RedisServer
+from agentspec.evals.server import Server
+
+pytestmark = [pytest.mark.sglang, pytest.mark.redis]
+
+GREEDY = {"temperature": 0, "max_new_tokens": 48}
+SECRET = "hush-hush-hush"
+
+
+def body(text: str, tenant: str, **options: bool) -> dict[str, Any]:
+    custom_params = {"team": tenant, "agentspec": options} if options else {"team": tenant}
+    return {"text": text, "sampling_params": {**GREEDY, "custom_params": custom_params}}
+
+
+def server(folder: Path, name: str, url: str, **environment: str) -> Server:
+    return Server(
+        MODEL,
+        "AGENTSPEC",
+        log=folder / f"{name}.log",
+        arguments=(*ARGUMENTS, "--enable-metrics", "--served-model-name", "sql"),
+        environment={"AGENTSPEC_STORE": url, "AGENTSPEC_NAMESPACE_FROM": "custom_params.team", **environment},
+    )
+
+
+def state(of: Server) -> dict[str, Any]:
+    found = of.agentspec_state()
+    assert found is not None, "agentspec is not active in the server"
+    return found
+
+
+def from_outputs(of: Server) -> int:
+    """Tokens drafted so far whose first came from finished outputs."""
+    return int(state(of)["counters"]["by_source"].get("drafted_tokens", {}).get("global", 0))
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.05)
+
+
+@dataclass
+class Replicas:
+    redis: RedisServer
+    one: Server
+    other: Server
+    environment: dict[str, str]
+
+    def ask(self, of: Server, texts: list[str], tenant: str, **options: bool) -> list[list[int]]:
+        return tokens_of(generate(of, [body(text, tenant, **options) for text in texts], 1))
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
+    folder = tmp_path_factory.mktemp("replicas")
+    secrets = {
+        "AGENTSPEC_STORE_PASSWORD": SECRET,
+        "AGENTSPEC_STORE_KEY": "5" * 64,
+        "AGENTSPEC_NAMESPACE_KEY": "6" * 64,
+    }
+    with RedisServer(folder / "redis", "--appendonly", "yes", password=SECRET) as redis:
+        url = f"redis://127.0.0.1:{redis.port}"
+        with server(folder, "one", url, **secrets) as one, server(folder, "other", url, **secrets) as other:
+            yield Replicas(redis, one, other, {**secrets, "AGENTSPEC_STORE": url})
+
+
+def test_a_restarted_server_drafts_from_what_it_had_learned(tmp_path: Path, plain: Server) -> None:
+    texts = chat_prompts(4, seed=300)
+    expected = tokens_of(generate(plain, [body(text, "a") for text in texts], 1))
+    url = f"sqlite:///{tmp_path}/store.sqlite3"
+    with server(tmp_path, "first", url) as first:
+        assert_same(tokens_of(generate(first, [body(text, "a") for text in texts], 1)), expected)
+        until(lambda: state(first)["store"]["delivered_outputs"] == 4)
+    with server(tmp_path, "second", url) as second:
+        assert state(second)["store"]["loaded_outputs"] == 4
+        assert state(second)["engine"]["outputs"] == 4
+        assert from_outputs(second) == 0
+        assert_same(tokens_of(generate(second, [body(texts[0], "a")], 1)), expected[:1])
+        assert from_outputs(second) > 0
+
+
+def test_a_replica_drafts_from_another_s_outputs_within_a_second(plain: Server, replicas: Replicas) -> None:
+    texts = chat_prompts(3, seed=310)
+    expected = tokens_of(generate(plain, [body(text, "a") for text in texts], 1))
+    received = state(replicas.other)["store"]["received_outputs"]
+    assert_same(replicas.ask(replicas.one, texts, "a"), expected)
+    until(lambda: state(replicas.other)["store"]["received_outputs"] == received + 3)
+    before = from_outputs(replicas.other)
+    assert_same(replicas.ask(replicas.other, texts, "a"), expected)
+    assert from_outputs(replicas.other) > before
+    assert state(replicas.other)["store"]["lag_seconds"]["max"] < 1.0
+
+
+def test_tenants_do_not_draft_from_each_other(plain: Server, replicas: Replicas) -> None:
+    texts = chat_prompts(3, seed=320)
+    expected = tokens_of(generate(plain, [body(text, "a") for text in texts], 1))
+    assert_same(replicas.ask(replicas.one, texts, "tenant-1"), expected)
+    before = from_outputs(replicas.one)
+    assert_same(replicas.ask(replicas.one, texts[:1], "tenant-2"), expected[:1])
+    # A tenant's first request finds nothing but its own prompt, whatever others have said.
+    assert from_outputs(replicas.one) == before
+    assert_same(replicas.ask(replicas.one, texts[:1], "tenant-1"), expected[:1])
+    assert from_outputs(replicas.one) > before
+
+
+def test_a_request_may_forbid_keeping_and_drafting(plain: Server, replicas: Replicas) -> None:
+    texts = chat_prompts(1, seed=330)
+    expected = tokens_of(generate(plain, [body(text, "a") for text in texts], 1))
+    outputs = state(replicas.one)["engine"]["outputs"]
+    assert_same(replicas.ask(replicas.one, texts, "shy", no_store=True), expected)
+    drafted = state(replicas.one)["counters"]["drafted_tokens"]
+    assert_same(replicas.ask(replicas.one, texts, "shy", no_store=True, no_draft=True), expected)
+    assert state(replicas.one)["counters"]["drafted_tokens"] == drafted
+    assert state(replicas.one)["engine"]["outputs"] == outputs
+
+
+def test_deleting_a_tenant_reaches_every_replica(
+    plain: Server, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in replicas.environment.items():
+        monkeypatch.setenv(name, value)
+    texts = chat_prompts(2, seed=340)
+    expected = tokens_of(generate(plain, [body(text, "a") for text in texts], 1))
+    assert_same(replicas.ask(replicas.one, texts, "leaving"), expected)
+    until(lambda: state(replicas.one)["engine"]["outputs"] == state(replicas.other)["engine"]["outputs"])
+    before = state(replicas.one)["engine"]["outputs"]
+    assert main(["store", "delete", "--model", "sql", "--tenant", "leaving", "--yes"]) == 0
+    for of in (replicas.one, replicas.other):
+        until(lambda of=of: state(of)["engine"]["outputs"] == before - 2)  # type: ignore[misc]
+        drafted = from_outputs(of)
+        assert_same(replicas.ask(of, texts[:1], "leaving", no_store=True), expected[:1])
+        assert from_outputs(of) == drafted
+
+
+def test_a_dead_store_costs_nothing_and_gets_what_it_missed(plain: Server, replicas: Replicas) -> None:
+    texts = chat_prompts(3, seed=350)
+    expected = tokens_of(generate(plain, [body(text, "a") for text in texts], 1))
+    delivered = state(replicas.one)["store"]["delivered_outputs"]
+    received = state(replicas.other)["store"]["received_outputs"]
+    replicas.redis.kill()
+    assert_same(replicas.ask(replicas.one, texts, "patient"), expected)
+    store = state(replicas.one)["store"]
+    assert (store["delivered_outputs"], store["queued_outputs"], store["dropped_outputs"]) == (delivered, 3, 0)
+    until(lambda: not state(replicas.one)["store"]["connected"])
+    replicas.redis.start()
+    until(lambda: state(replicas.one)["store"]["delivered_outputs"] == delivered + 3)
+    until(lambda: state(replicas.other)["store"]["received_outputs"] == received + 3)
+    assert state(replicas.one)["store"]["connected"]
+    assert state(replicas.one)["counters"]["draft_errors"] == 0
+
+
+def test_metrics_tell_of_the_store_and_nothing_tells_its_secrets(replicas: Replicas) -> None:
+    replicas.ask(replicas.one, chat_prompts(1, seed=360), "metrics")
+    until(lambda: "agentspec:store_delivered_outputs_total" in replicas.one.get("/metrics"))
+    shown = replicas.one.get("/metrics") + str(replicas.one.get("/server_info")) + replicas.one.log_text()
+    for name in ("lag_seconds", "queued_outputs", "dropped_outputs_total", "errors_total", "bytes", "namespaces"):
+        assert f"agentspec:store_{name}" in shown
+    assert SECRET not in shown
+    assert "5" * 64 not in shown
+    assert "6" * 64 not in shown
+    assert "metrics-tenant" not in shown
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"AGENTSPEC_STORE": "redis://127.0.0.1:9"}, "redis://127.0.0.1:9"),
+        ({"AGENTSPEC_STORE_KEY": "short"}, "AGENTSPEC_STORE_KEY"),
+    ],
+)
+def test_a_store_that_cannot_be_used_stops_the_start_with_a_clear_error(
+    tmp_path: Path, environment: dict[str, str], named: str
+) -> None:
+    started = time.monotonic()
+    with (
+        pytest.raises(ServerError, match=named),
+        server(tmp_path, "bad", f"sqlite:///{tmp_path}/s.sqlite3", **environment),
+    ):
+        pass
+    assert time.monotonic() - started < 120.0
+    assert "Traceback" in (tmp_path / "bad.log").read_text() or named in (tmp_path / "bad.log").read_text()
+
+
+def test_importing_the_plugin_loads_no_client_of_a_store() -> None:
+    code = "import sys, agentspec.store, agentspec.integrations.sglang.plugin; print({'redis', 'sglang'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,81 @@
+"""A store that cannot be used stops the start, unless it is optional or nobody asked for it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from agentspec import Engine
+from agentspec.errors import AgentspecError, ConfigError, StoreError, StoreUnavailableError
+from agentspec.integrations.sglang.settings import Settings
+from agentspec.integrations.sglang.store_setup import check_store, namespace_key, open_sharing
+from agentspec.store import Scope, open_store
+
+SCOPE = Scope("m", "aa" * 32)
+
+
+@pytest.fixture(autouse=True)
+def no_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AGENTSPEC_STORE_PASSWORD", "AGENTSPEC_STORE_KEY", "AGENTSPEC_NAMESPACE_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+def unusable(folder: Path, what: str) -> tuple[Settings, type[AgentspecError], str]:
+    """Settings of a store that cannot be used, the error, and what it has to name."""
+    url = f"sqlite:///{folder}/store.sqlite3"
+    if what == "no server":
+        return Settings(store="redis://127.0.0.1:9"), StoreUnavailableError, "redis://127.0.0.1:9"
+    if what == "no file":
+        (folder / "store.sqlite3").write_text("no database, but some text that is long enough to be taken for one")
+        return Settings(store=url), StoreError, "store.sqlite3"
+    if what == "another tokenizer":
+        open_store(url, Scope(SCOPE.model, "bb" * 32)).close()
+        return Settings(store=url), StoreError, "b" * 12
+    key = folder / "key"
+    key.write_text("5" * 64)
+    key.chmod(0o640)
+    return Settings(store=url, store_key_file=str(key)), ConfigError, "chmod 600"
+
+
+@pytest.mark.parametrize("what", ["no server", "no file", "another tokenizer", "open key"])
+def test_it_stops_the_start_unless_it_is_optional(tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture) -> None:
+    settings, kind, named = unusable(tmp_path, what)
+    with pytest.raises(kind, match=named):
+        check_store(settings, SCOPE)
+    with pytest.raises(kind, match=named):
+        open_sharing(settings, Engine(), SCOPE)
+    optional = Settings(**{**settings.as_dict(), "store_optional": True})
+    with caplog.at_level(logging.WARNING):
+        check_store(optional, SCOPE)
+    assert named in caplog.text
+    assert open_sharing(optional, Engine(), SCOPE) is None
+
+
+def test_the_default_store_is_used_where_it_can_be(tmp_path: Path) -> None:
+    sharing = open_sharing(Settings(), Engine(), SCOPE)
+    assert sharing is not None
+    sharing.close()
+    assert (tmp_path / "data" / "agentspec" / "store.sqlite3").is_file()
+
+
+def test_a_default_store_that_cannot_be_used_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "data").write_text("a file where the folder should be")
+    with caplog.at_level(logging.WARNING):
+        check_store(Settings(), SCOPE)
+        assert open_sharing(Settings(), Engine(), SCOPE) is None
+    assert "nothing learned outlives this server" in caplog.text
+
+
+def test_memory_keeps_nothing() -> None:
+    assert open_sharing(Settings(store="memory://"), Engine(), SCOPE) is None
+
+
+def test_keys_come_from_files_or_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert namespace_key(Settings()) is None
+    monkeypatch.setenv("AGENTSPEC_NAMESPACE_KEY", "6" * 64)
+    assert namespace_key(Settings()) == bytes.fromhex("6" * 64)
+    with pytest.raises(ConfigError, match="nowhere"):
+        namespace_key(Settings(namespace_key_file=str(tmp_path / "nowhere")))

@@ -1,0 +1,87 @@
+"""Whose text a request is: by the operator's choice of field, without two tenants ever sharing a namespace."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentspec.errors import ConfigError
+from agentspec.integrations.sglang.tenants import Handling, Tenants, check_namespace_field, request_options
+from agentspec.store.namespaces import namespace_id
+
+
+def request(**fields: Any) -> Any:
+    custom_params = fields.pop("custom_params", None)
+    return SimpleNamespace(sampling_params=SimpleNamespace(custom_params=custom_params), **{"rid": "r1"} | fields)
+
+
+def namespace(field: str, /, **fields: Any) -> str:
+    return Tenants(field, None).handling(request(**fields)).namespace
+
+
+def test_a_tenant_has_the_namespace_that_the_store_commands_compute() -> None:
+    key = bytes(32)
+    for field, fields in [
+        ("auto", {"extra_key": "alice"}),
+        ("auto", {"cache_salt": ""} | {"extra_key": "alice"}),
+        ("extra_key", {"extra_key": "alice", "cache_salt": "ignored"}),
+        ("cache_salt", {"extra_key": "ignored", "cache_salt": "alice"}),
+        ("custom_params.team", {"custom_params": {"team": "alice"}}),
+    ]:
+        assert namespace(field, **fields) == namespace_id("alice", None)
+        assert Tenants(field, key).handling(request(**fields)).namespace == namespace_id("alice", key)
+    assert namespace_id("alice", key) != namespace_id("alice", None)
+
+
+def test_requests_without_any_key_share_one_namespace() -> None:
+    assert namespace("auto") == namespace("extra_key") == namespace("none", extra_key="x") == namespace_id("", None)
+
+
+@pytest.mark.parametrize("field", ["cache_salt", "custom_params.team"])
+@pytest.mark.parametrize("custom_params", [None, {}, {"team": ""}, {"team": None}, {"team": True}, {"team": ["a"]}])
+def test_a_request_without_the_chosen_field_keeps_to_itself(field: str, custom_params: Any) -> None:
+    handling = Tenants(field, None).handling(request(extra_key="x", custom_params=custom_params))
+    assert handling == Handling("private:r1", keep=False, draft=True)
+    assert handling.is_private
+
+
+def test_no_two_combinations_share_a_namespace() -> None:
+    values = ["", "a", "b", "ab", '["a", "b"]', '\0["a", "b"]', "\0"]
+    spaces = [namespace("auto", extra_key=a, cache_salt=b) for a, b in itertools.product(values, values)]
+    assert len(set(spaces)) == len(spaces)
+    spaces = [namespace("cache_salt", cache_salt=a, lora_id=b) for a, b in itertools.product(values[1:], values)]
+    assert len(set(spaces)) == len(spaces)
+
+
+def test_numbers_name_tenants_too() -> None:
+    assert namespace("custom_params.team", custom_params={"team": 7}) == namespace_id("7", None)
+
+
+def test_options_of_a_request() -> None:
+    tenants = Tenants("auto", None)
+
+    def handling(**options: Any) -> Handling:
+        return tenants.handling(request(custom_params={"agentspec": options}))
+
+    here = namespace_id("", None)
+    assert not handling().is_private
+    assert handling() == Handling(here, keep=True, draft=True)
+    assert handling(no_store=True) == Handling(here, keep=False, draft=True)
+    assert handling(no_draft=True) == Handling(here, keep=True, draft=False)
+    # What cannot be read is read carefully.
+    assert handling(no_store="yes") == Handling(here, keep=False, draft=False)
+
+
+@pytest.mark.parametrize("options", ["no_store", {"no_stoer": True}, {"no_draft": 1}, None])
+def test_bad_options_are_refused(options: Any) -> None:
+    with pytest.raises(ValueError, match="no_store or no_draft as true or false"):
+        request_options({"agentspec": options})
+
+
+@pytest.mark.parametrize("field", ["", "user", "custom_params.", "custom_params", None, 3])
+def test_unknown_fields_are_refused(field: Any) -> None:
+    with pytest.raises(ConfigError, match="namespace_from must be one of auto, extra_key, cache_salt, none or"):
+        check_namespace_field(field)
