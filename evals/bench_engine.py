@@ -32,14 +32,13 @@ from agentspec.evals.bench_sides import PEERS, Ours, engine
 from agentspec.evals.bench_stall import stall_rows
 from agentspec.evals.bench_texts import Texts, gather_texts
 from agentspec.evals.environment import describe
-from agentspec.evals.progress import Progress
+from agentspec.progress import Progress
 from agentspec.replay import Call, load_tokenizer, read_trace
 
 _UNITS = {"k": 1000, "m": 1_000_000}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("suite", choices=["engine"], help="what to measure")
     parser.add_argument(
         "--peer", action="append", choices=list(PEERS), help="compare with; may be repeated (default: all)"
     )

@@ -93,7 +93,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             outputs[name] = []
             for pass_name, result, answers in run_system(name, args, works, databases, logs):
                 results.append((pass_name, result))
-                outputs[name].append([_output(answer) for answer in answers])
+                outputs[name].append([output_of(answer) for answer in answers])
     differing = [name for name in SYSTEMS if outputs[name] != outputs["none"]]
     print("\n" + table(results, identical=not differing))
     if args.json:
@@ -130,11 +130,11 @@ def run_system(
     with Server(args.model, SYSTEMS[name], log=logs / f"{name}.log", on_wait=_waiting) as server:
         _say(f"{LABELS[name]}: ready after {server.start_seconds:.0f} s")
         # The first decode steps pay for lazy set-up in every system; what they taught is dropped.
-        asyncio.run(_answers(server, works["cold"][:1], databases, args.concurrency))
+        ask(server, works["cold"][:1], databases, args.concurrency)
         server.post("/flush_cache")
         for pass_name, questions in works.items():
             started = time.perf_counter()
-            answers = asyncio.run(_answers(server, questions, databases, args.concurrency))
+            answers = ask(server, questions, databases, args.concurrency)
             result = measure(name, answers, time.perf_counter() - started)
             _say(
                 f"{LABELS[name]}: {pass_name} pass, {result.requests} requests in {result.seconds:.1f} s, "
@@ -155,14 +155,34 @@ def check_active(state: dict[str, Any] | None) -> None:
         raise ServerError(f"agentspec drafted nothing, so there is nothing to show: {state['counters']}")
 
 
-async def _answers(
-    server: Server, questions: list[Question], databases: dict[Database, Path], concurrency: int
+def ask(
+    server: Server,
+    questions: Sequence[Question],
+    databases: dict[Database, Path],
+    concurrency: int,
+    *,
+    learn: bool = True,
+) -> list[Answer]:
+    """The server's answers; without `learn` agentspec keeps nothing of them."""
+    custom = None if learn else {"agentspec": {"no_store": True}}
+    return asyncio.run(_ask(server, questions, ChainConfig(concurrency=concurrency), databases, custom))
+
+
+async def _ask(
+    server: Server,
+    questions: Sequence[Question],
+    config: ChainConfig,
+    databases: dict[Database, Path],
+    custom_params: dict[str, Any] | None,
 ) -> list[Answer]:
     from openai import AsyncOpenAI
 
+    extra: dict[str, Any] = {"return_spec_tokens_details": True}
+    if custom_params is not None:
+        extra["custom_params"] = custom_params
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        model = OpenAIChat(client, "tiny-sql", extra_body={"return_spec_tokens_details": True})
-        return await answer_questions(model, questions, databases, ChainConfig(concurrency=concurrency))
+        model = OpenAIChat(client, "tiny-sql", extra_body=extra)
+        return await answer_questions(model, list(questions), databases, config)
 
 
 def measure(name: str, answers: Sequence[Answer], seconds: float) -> PassResult:
@@ -209,7 +229,8 @@ def _find_number(value: Any, key: str) -> int:
     return 0
 
 
-def _output(answer: Answer) -> list[tuple[str, str, int, str]]:
+def output_of(answer: Answer) -> list[tuple[str, str, int, str]]:
+    """What must be the same whatever drafts: each call's text, length and end."""
     return [
         (call.stage, call.completion.text, call.completion.completion_tokens, call.completion.finish_reason)
         for call in answer.calls

@@ -20,7 +20,7 @@ from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.evals.environment import describe
-from agentspec.evals.progress import Progress
+from agentspec.progress import Progress
 from agentspec.replay import (
     Call,
     EngineSystem,

@@ -54,8 +54,9 @@ class Server:
         self._on_wait = on_wait
         rest = ["--host", "127.0.0.1", "--port", str(self.port), *arguments]
         self.command, variables = launch_command(str(model), algorithm, rest)
-        # Nothing may be looked up or fetched from outside. The small models of the evals run fastest on one thread.
-        defaults = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        # Nothing may be looked up or fetched from outside, and no server may know what an earlier one has learned
+        # unless it is told so. The small models of the evals run fastest on one thread.
+        defaults = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "AGENTSPEC_STORE": "memory://"}
         self._environment = {**defaults, **os.environ, **variables, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -95,6 +96,19 @@ class Server:
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    def processes(self) -> list[int]:
+        """Ids of the server's processes, all that it started included; as Linux tells them."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                # The name may hold anything but ends with the last bracket.
+                fields = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            except OSError:
+                continue
+            if self._process is not None and int(fields[2]) == self._process.pid:
+                found.append(int(folder.name))
+        return found
 
     def get(self, path: str, timeout: float = 30.0) -> Any:
         """GET `path`, parsed as JSON where it is JSON."""

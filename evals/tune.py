@@ -20,7 +20,7 @@ from agentspec.config import EngineConfig
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
 from agentspec.evals.environment import describe
-from agentspec.evals.progress import Progress
+from agentspec.progress import Progress
 from agentspec.replay import Call, load_tokenizer, read_trace
 from agentspec.replay.tuning import Quality, check_scipy, collect_trials, fit, measure
 

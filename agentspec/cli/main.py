@@ -17,8 +17,9 @@ COMMANDS = {
         "start an SGLang server with agentspec on whatever device there is",
     ),
     "demo": ("agentspec.evals.demo", "plain SGLang, NGRAM and agentspec on the same text-to-SQL work"),
-    "bench": ("agentspec.evals.bench_engine", "the engine's time and memory beside those of its peers"),
+    "bench": ("agentspec.evals.bench", "time and memory of the engine beside its peers', and of the store"),
     "corpus": ("agentspec.cli.corpus", "build a datastore that servers draft from besides what they wrote"),
+    "store": ("agentspec.store.cli.main", "look into, fill, empty and check the store of what was learned"),
     "tune": ("agentspec.evals.tune", "fit the estimates of acceptance to recorded outputs"),
     "replay": ("agentspec.evals.replay", "what drafters accept on recorded outputs, without a model"),
 }

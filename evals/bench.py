@@ -1,0 +1,27 @@
+"""`agentspec bench`: the suites of benches, each with arguments of its own."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from agentspec.evals import bench_engine, bench_store
+
+SUITES = {
+    "engine": (bench_engine, "the engine's time and memory beside those of its peers"),
+    "store": (
+        bench_store,
+        "what the store saves a starting server, how fast replicas share, and what that costs a step",
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    suites = parser.add_subparsers(dest="suite", required=True, metavar="SUITE")
+    for name, (suite, help_line) in SUITES.items():
+        suite.add_arguments(suites.add_parser(name, help=help_line, description=help_line))
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Runs the suite; raises as it does."""
+    return int(SUITES[args.suite][0].run(args, rest))
