@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +37,22 @@ class LlamaShape:
         if self.vocab_size % 64:
             raise ValueError(f"vocab_size must be a multiple of 64, got {self.vocab_size}")
 
+    @classmethod
+    def of_config(cls, config: dict[str, Any]) -> LlamaShape:
+        """The shape that `hf_config` described."""
+        return cls(
+            vocab_size=config["vocab_size"],
+            hidden=config["hidden_size"],
+            layers=config["num_hidden_layers"],
+            heads=config["num_attention_heads"],
+            kv_heads=config["num_key_value_heads"],
+            head_dim=config["head_dim"],
+            mlp=config["intermediate_size"],
+            max_positions=config["max_position_embeddings"],
+            rope_theta=config["rope_theta"],
+            norm_eps=config["rms_norm_eps"],
+        )
+
     def hf_config(self, *, begin_id: int, end_id: int, pad_id: int) -> dict[str, object]:
         """config.json of the equal LlamaForCausalLM."""
         return {
@@ -61,7 +79,7 @@ class LlamaShape:
         }
 
 
-class _Norm(nn.Module):
+class RmsNorm(nn.Module):
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
@@ -89,8 +107,8 @@ class _Attention(nn.Module):
             return y.view(batch, length, -1, size)
 
         # Query heads that share a key head are laid out one after another, as one longer sequence of queries.
-        q = _rotate(split(self.q_proj(x)), cos, sin).transpose(1, 2).reshape(batch * kv_heads, group * length, size)
-        k = _rotate(split(self.k_proj(x)), cos, sin).transpose(1, 2).reshape(batch * kv_heads, length, size)
+        q = rotate(split(self.q_proj(x)), cos, sin).transpose(1, 2).reshape(batch * kv_heads, group * length, size)
+        k = rotate(split(self.k_proj(x)), cos, sin).transpose(1, 2).reshape(batch * kv_heads, length, size)
         v = split(self.v_proj(x)).transpose(1, 2).reshape(batch * kv_heads, length, size)
         # Rows are padded on the right, so the causal mask alone keeps padding away from real tokens. Written out,
         # because on short rows the CPU's fused attention takes longer in its backward pass than these three products.
@@ -101,12 +119,12 @@ class _Attention(nn.Module):
         return out
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
-class _Mlp(nn.Module):
+class Mlp(nn.Module):
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(shape.hidden, shape.mlp, bias=False)
@@ -121,10 +139,10 @@ class _Mlp(nn.Module):
 class _Layer(nn.Module):
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
-        self.input_layernorm = _Norm(shape.hidden, shape.norm_eps)
+        self.input_layernorm = RmsNorm(shape.hidden, shape.norm_eps)
         self.self_attn = _Attention(shape)
-        self.post_attention_layernorm = _Norm(shape.hidden, shape.norm_eps)
-        self.mlp = _Mlp(shape)
+        self.post_attention_layernorm = RmsNorm(shape.hidden, shape.norm_eps)
+        self.mlp = Mlp(shape)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin)
@@ -140,7 +158,7 @@ class TinyLlama(nn.Module):
         self.shape = shape
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden)
         self.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
-        self.norm = _Norm(shape.hidden, shape.norm_eps)
+        self.norm = RmsNorm(shape.hidden, shape.norm_eps)
         frequencies = shape.rope_theta ** -(torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
         angles = torch.outer(torch.arange(shape.max_positions).float(), frequencies)
         self.register_buffer("cos", angles.cos(), persistent=False)
@@ -153,13 +171,19 @@ class TinyLlama(nn.Module):
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """Final hidden states, [batch, length, hidden], of int64 tokens [batch, length]."""
+        return self.states(tokens)[0]
+
+    def states(self, tokens: Tensor, capture: Sequence[int] = ()) -> tuple[Tensor, list[Tensor]]:
+        """Final hidden states and what the layers numbered in `capture`, ascending, put out: each [batch, length, hidden]."""
         x = self.embed_tokens(tokens)
         assert isinstance(self.cos, Tensor) and isinstance(self.sin, Tensor)
         cos, sin = (t[: tokens.shape[1], None].to(x.dtype) for t in (self.cos, self.sin))
-        for layer in self.layers:
+        captured: list[Tensor] = []
+        for number, layer in enumerate(self.layers):
             x = layer(x, cos, sin)
-        out: Tensor = self.norm(x)
-        return out
+            if number in capture:
+                captured.append(x)
+        return self.norm(x), captured
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Logits [batch, length, vocab] of every position."""
@@ -179,15 +203,32 @@ def rounded(model: TinyLlama) -> TinyLlama:
     return twin
 
 
+def load_model(folder: Path) -> TinyLlama:
+    """The model that `save_model` wrote, in float32."""
+    from safetensors.torch import load_file
+
+    config = json.loads((folder / "config.json").read_text())
+    model = TinyLlama(LlamaShape.of_config(config))
+    weights = load_file(folder / "model.safetensors")
+    model.load_state_dict({name.removeprefix("model."): weight.float() for name, weight in weights.items()})
+    return model
+
+
 def save_model(model: TinyLlama, config: dict[str, object], folder: Path) -> None:
     """Write config.json, generation_config.json and model.safetensors, weights rounded to the shipped dtype."""
+    weights = {f"model.{name}": p.detach().to(SHIPPED_DTYPE) for name, p in model.named_parameters()}
+    write_checkpoint(weights, config, folder)
+    generation = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    (folder / "generation_config.json").write_text(json.dumps({**generation, "do_sample": False}, indent=2) + "\n")
+
+
+def write_checkpoint(weights: dict[str, Tensor], config: dict[str, object], folder: Path) -> None:
+    """Write model.safetensors and config.json."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {f"model.{name}": p.detach().to(SHIPPED_DTYPE).contiguous() for name, p in model.named_parameters()}
-    save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    contiguous = {name: weight.contiguous() for name, weight in weights.items()}
+    save_file(contiguous, str(folder / "model.safetensors"), metadata={"format": "pt"})
     # Some releases of safetensors leave the file readable by its owner alone; a server may be another user.
     (folder / "model.safetensors").chmod(0o644)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    generation = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    (folder / "generation_config.json").write_text(json.dumps({**generation, "do_sample": False}, indent=2) + "\n")

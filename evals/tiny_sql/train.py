@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from agentspec.evals.tiny_sql.corpus import Sample, draw_samples
+from agentspec.evals.tiny_sql.learner import Learner, rate_at, show_progress
 from agentspec.evals.tiny_sql.model import LlamaShape, TinyLlama
 from agentspec.evals.tiny_sql.tokenizer import BEGIN, END, PAD, SPECIAL_TOKENS, render, special_id, train_tokenizer
 from agentspec.workflows.text_to_sql.databases import Database
@@ -137,60 +137,19 @@ def train(
         ),
         vocab_size=shape.vocab_size,
     )
-    master, model = TinyLlama(shape), TinyLlama(shape).bfloat16()
-    optimizers = _optimizers(master, config)
+    learner = Learner(TinyLlama(shape), matrix_lr=config.matrix_lr, lr=config.lr, weight_decay=config.weight_decay)
     feed = batches(draw_samples(databases, split="train", seed=config.seed), tokenizer, config)
     losses: list[float] = []
     start, seen = time.monotonic(), 0
     for step in range(config.steps):
-        model.load_state_dict(master.state_dict())
         tokens, targets = next(feed)
-        loss = model(tokens, targets)
-        loss.backward()
-        for ours, theirs in zip(master.parameters(), model.parameters(), strict=True):
-            ours.grad = None if theirs.grad is None else theirs.grad.float()
-            theirs.grad = None
-        torch.nn.utils.clip_grad_norm_(master.parameters(), 1.0)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * _rate(step, config)
-            optimizer.step()
-        losses.append(loss.item())
+        losses.append(learner.step(learner.twin(tokens, targets), rate_at(step, config.steps, config.warmup)))
         seen += tokens.numel()
         if (step + 1) % 20 == 0 or step + 1 == config.steps:
-            _progress(step + 1, losses, seen, time.monotonic() - start, config)
-    return tokenizer, master, losses
-
-
-def _rate(step: int, config: TrainConfig) -> float:
-    warmup = max(1, round(config.warmup * config.steps))
-    return min((step + 1) / warmup, (config.steps - step) / max(1, config.steps - warmup))
-
-
-def _optimizers(model: TinyLlama, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    matrices = [p for name, p in model.named_parameters() if name.startswith("layers") and p.ndim == 2]
-    others = [p for name, p in model.named_parameters() if not (name.startswith("layers") and p.ndim == 2)]
-    found: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(
-            matrices, lr=config.matrix_lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
-        ),
-        torch.optim.AdamW(others, lr=config.lr, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
-    for optimizer in found:
-        for group in optimizer.param_groups:
-            group["initial_lr"] = group["lr"]
-    return found
-
-
-def _progress(step: int, losses: list[float], seen: int, seconds: float, config: TrainConfig) -> None:
-    recent = losses[-20:]
-    left = seconds / step * (config.steps - step)
-    print(
-        f"step {step}/{config.steps}  loss {sum(recent) / len(recent):.4f}  {seen / seconds:,.0f} tokens/s  "
-        f"{seconds / 60:.1f} min, {left / 60:.1f} min to go",
-        file=sys.stderr,
-        flush=True,
-    )
+            recent = losses[-20:]
+            mean = f"{sum(recent) / len(recent):.4f}"
+            show_progress(step + 1, config.steps, mean, seen, time.monotonic() - start)
+    return tokenizer, learner.master, losses
 
 
 @torch.no_grad()
