@@ -23,6 +23,7 @@ from typing import Any
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.environment import describe
 from agentspec.evals.server import Server
+from agentspec.evals.systems import SYSTEMS
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.workflows.text_to_sql import (
     DATABASES,
@@ -37,8 +38,7 @@ from agentspec.workflows.text_to_sql import (
     draw_questions,
 )
 
-SYSTEMS = {"none": "none", "ngram": "NGRAM", "agentspec": "AGENTSPEC"}
-LABELS = {"none": "SGLang", "ngram": "SGLang + NGRAM", "agentspec": "SGLang + agentspec"}
+SHOWN = ("none", "ngram", "agentspec")
 PASSES = ("cold", "warm")
 
 
@@ -61,6 +61,12 @@ class PassResult:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, default=MODEL_FOLDER, help="model folder (default: the shipped tiny-sql)")
+    parser.add_argument(
+        "--system",
+        action="append",
+        choices=[name for name in SYSTEMS if name != "none"],
+        help="system beside plain SGLang; may be repeated (default: ngram and agentspec)",
+    )
     parser.add_argument("--questions", type=int, default=24, help="questions a pass (default %(default)s)")
     parser.add_argument("--concurrency", type=int, default=2, help="questions in flight (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the questions (default %(default)s)")
@@ -89,12 +95,13 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         works = draw_passes(databases, args.questions, args.seed)
         results: list[tuple[str, PassResult]] = []
         outputs: dict[str, list[Any]] = {}
-        for name in SYSTEMS:
+        names = ("none", *dict.fromkeys(args.system)) if args.system else SHOWN
+        for name in names:
             outputs[name] = []
             for pass_name, result, answers in run_system(name, args, works, databases, logs):
                 results.append((pass_name, result))
                 outputs[name].append([output_of(answer) for answer in answers])
-    differing = [name for name in SYSTEMS if outputs[name] != outputs["none"]]
+    differing = [name for name in names if outputs[name] != outputs["none"]]
     print("\n" + table(results, identical=not differing))
     if args.json:
         report = {
@@ -126,9 +133,11 @@ def run_system(
     Raises:
         ServerError: the server does not start, a call fails, or agentspec is inactive or drafted nothing.
     """
-    _say(f"{LABELS[name]}: starting the server")
-    with Server(args.model, SYSTEMS[name], log=logs / f"{name}.log", on_wait=_waiting) as server:
-        _say(f"{LABELS[name]}: ready after {server.start_seconds:.0f} s")
+    _say(f"{SYSTEMS[name].label}: starting the server")
+    system = SYSTEMS[name]
+    log = logs / f"{name}.log"
+    with Server(args.model, system.algorithm, log=log, arguments=system.arguments, on_wait=_waiting) as server:
+        _say(f"{SYSTEMS[name].label}: ready after {server.start_seconds:.0f} s")
         # The first decode steps pay for lazy set-up in every system; what they taught is dropped.
         ask(server, works["cold"][:1], databases, args.concurrency)
         server.post("/flush_cache")
@@ -137,7 +146,7 @@ def run_system(
             answers = ask(server, questions, databases, args.concurrency)
             result = measure(name, answers, time.perf_counter() - started)
             _say(
-                f"{LABELS[name]}: {pass_name} pass, {result.requests} requests in {result.seconds:.1f} s, "
+                f"{SYSTEMS[name].label}: {pass_name} pass, {result.requests} requests in {result.seconds:.1f} s, "
                 f"{result.tokens_per_second:.0f} tokens/s, accept length {result.accept_length:.2f}"
             )
             yield pass_name, result, answers
@@ -197,12 +206,14 @@ def measure(name: str, answers: Sequence[Answer], seconds: float) -> PassResult:
     completions = [call.completion for answer in answers for call in answer.calls]
     failed = [completion.error for completion in completions if completion.error]
     if failed:
-        raise ServerError(f"{len(failed)} of {len(completions)} calls to {LABELS[name]} failed; the first: {failed[0]}")
+        raise ServerError(
+            f"{len(failed)} of {len(completions)} calls to {SYSTEMS[name].label} failed; the first: {failed[0]}"
+        )
     tokens = sum(completion.completion_tokens for completion in completions)
     decoded = tokens - len(completions)
     steps = decoded if name == "none" else sum(verify_steps(completion) for completion in completions)
     if decoded and not steps:
-        raise ServerError(f"{LABELS[name]} reported no verify steps; is speculative decoding on?")
+        raise ServerError(f"{SYSTEMS[name].label} reported no verify steps; is speculative decoding on?")
     return PassResult(
         name=name,
         requests=len(completions),
@@ -245,7 +256,7 @@ def table(results: Sequence[tuple[str, PassResult]], *, identical: bool) -> str:
     for pass_name, r in results:
         ratio = r.tokens_per_second / plain[pass_name].tokens_per_second
         lines.append(
-            f"{LABELS[r.name]:<20}{pass_name:<6}{r.requests:>9}{r.tokens:>8}{r.seconds:>9.2f}{r.tokens_per_second:>10.1f}"
+            f"{SYSTEMS[r.name].label:<20}{pass_name:<6}{r.requests:>9}{r.tokens:>8}{r.seconds:>9.2f}{r.tokens_per_second:>10.1f}"
             f"{ratio:>9.2f}x{r.accept_length:>15.2f}{r.verify_steps:>8}{r.accuracy:>13.1%}"
         )
     lines.append(f"identical outputs: {'yes' if identical else 'NO'}")
