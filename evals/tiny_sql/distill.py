@@ -32,7 +32,7 @@ class DistillConfig:
     of each is weighted by `decay` over that of the one before.
     """
 
-    feed: TrainConfig = field(default_factory=lambda: TrainConfig(seed=1, steps=1200, copy_steps=60))
+    feed: TrainConfig = field(default_factory=lambda: TrainConfig(seed=1, steps=240, copy_steps=20))
     unrolled: int = 4
     decay: float = 0.8
     vocabulary_samples: int = 8000
