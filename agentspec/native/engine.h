@@ -209,6 +209,7 @@ class Engine {
   [[nodiscard]] std::uint64_t expect(const std::string& name, const Output& output);
   bool post_output(const std::string& name, Output&& output, std::uint64_t serial);
   void add_output(const std::string& name, const Output& output, std::uint64_t serial);
+  std::size_t merge_and_save(const std::string& name, const std::string& path);
   void compact_later();
   void compact();
   // Which namespaces an erasure is felt in, besides those in which it finds something.

@@ -140,6 +140,13 @@ std::size_t Engine::erase(const std::string* name, const GlobalIndex::IsErased& 
 
 std::size_t Engine::save(const std::string& name, const std::string& path) {
   flush();
+  const std::size_t num_saved = merge_and_save(name, path);
+  // A small part takes more room sealed than growing.
+  compact_later();
+  return num_saved;
+}
+
+std::size_t Engine::merge_and_save(const std::string& name, const std::string& path) {
   const std::lock_guard compacting(compacting_mutex_);
   for (;;) {
     std::optional<GlobalIndex::Plan> plan;
