@@ -33,6 +33,8 @@ class Source(IntEnum):
     """Outputs of finished requests of the same namespace."""
     CORPUS = 3
     """A corpus that the operator attached."""
+    MODEL = 4
+    """A model drafter, not the engine."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +68,8 @@ class DraftBatch:
     sources: NDArray[np.uint8]
     """[n], values of `Source`."""
     match_lens: NDArray[np.int32]
-    """[b], tokens of the longest pattern that the draft continues; 0 where nothing is drafted."""
+    """[b], tokens of the longest pattern that the draft continues; 0 where nothing, or nothing but a model's tokens, is
+    drafted."""
     scores: NDArray[np.float32]
     """[b], sum of the row's estimates without the root: how many drafted tokens are expected to be accepted."""
 

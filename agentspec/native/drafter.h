@@ -12,7 +12,7 @@
 
 namespace agentspec {
 
-// Where a node of a draft was found. The values are agentspec.Source's.
+// Where a node of a draft was found. The values are agentspec.Source's, whose MODEL no index drafts.
 enum class Source : std::uint8_t { kRoot = 0, kRequest = 1, kGlobal = 2, kCorpus = 3 };
 
 struct DraftLimits {

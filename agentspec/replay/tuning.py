@@ -67,7 +67,7 @@ def collect_trials(
     engine = Engine(config)
     rows: list[Trials] = []
     for number, call in enumerate(calls, 1):
-        for _, _, rest in _steps(engine, call):
+        for _, _, rest in steps_of(engine, call):
             rows.append(engine.trials(_ID, rest[:max_draft_tokens]))
         on_call(number)
     if not any(len(row.accepted) for row in rows):
@@ -146,7 +146,7 @@ def measure(
     estimates: list[NDArray[np.float32]] = []
     truths: list[NDArray[np.bool_]] = []
     for number, call in enumerate(calls, 1):
-        for row, true_nodes, _ in _steps(engine, call):
+        for row, true_nodes, _ in steps_of(engine, call):
             steps += 1
             accepted += int(true_nodes.sum()) - 1
             estimates.append(row.estimates[1:])
@@ -163,7 +163,7 @@ def measure(
     )
 
 
-def _steps(engine: Engine, call: Call) -> Iterator[tuple[DraftRow, NDArray[np.bool_], NDArray[np.int32]]]:
+def steps_of(engine: Engine, call: Call) -> Iterator[tuple[DraftRow, NDArray[np.bool_], NDArray[np.int32]]]:
     """Drafts a call's output step by step: (row, which of its nodes came true, what was left of the output)."""
     output = call.output
     truth = output.tolist()

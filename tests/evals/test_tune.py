@@ -11,6 +11,7 @@ from byte_tokenizer import write_byte_tokenizer
 
 from agentspec import Estimates
 from agentspec.cli import main
+from agentspec.policy import PayoffPredictor
 
 pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
 pytest.importorskip("scipy", reason="`make setup` installs scipy")
@@ -69,6 +70,24 @@ def test_the_estimates_to_begin_with_may_be_chosen(trace: Path, tmp_path: Path) 
     # A second fit to the same starts where the first has ended, and goes less far.
     change = abs(again.weights - first.weights).max()
     assert change < abs(first.weights - Estimates.default().weights).max()
+
+
+def test_a_payoff_predictor_is_written_and_measured_beside_the_score(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, report = tmp_path / "payoff.json", tmp_path / "report.json"
+    assert tune(trace, "--payoff", str(out), "--json", str(report), "--max-draft-tokens", "4") == 0
+    assert PayoffPredictor.load(out).note == "fitted on count, every 4th session kept out"
+    (row,) = json.loads(report.read_text())["rows"]
+    assert (row["set"], row["variant"]) == ("count", "payoff")
+    assert row["drafts"] > 0 and 0 < row["rmse"] <= row["score_rmse"] * 1.5
+    lines = capsys.readouterr().out.splitlines()
+    assert "of the score" in lines[0] and lines[-1] == f"wrote {out}"
+
+
+def test_something_to_write_must_be_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tune(trace) == 2
+    assert "--out or --payoff must be given, got neither" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

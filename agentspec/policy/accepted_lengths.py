@@ -1,0 +1,100 @@
+"""What a drafter's drafts bring: running means of accepted tokens, by row and over the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_SERVER_PRIOR = 2.0
+_SERVER_WINDOW = 100.0
+_SERVER_IDLE = 8.0
+"""Drafts that the server's mean is worth: before any, at most, and after a long pause, so that it can change soon."""
+_IDLE_DECAY = 0.99
+_ROW_WINDOW = 10.0
+_SHRINK = 2.0
+"""Drafts that the server's mean is worth in a row's."""
+_ROW_DECAY = 0.98
+"""What a row's own drafts count a step later: a row that has not been tried lately is as good as any other."""
+_ROW_LIFE = 512
+"""Steps after which a row's own drafts count for nothing: 0.98^512 is 3e-5."""
+
+
+@dataclass(slots=True)
+class _Row:
+    mean: float
+    weight: float
+    step: int
+    """When `weight` was what it says."""
+
+
+class AcceptedLengths:
+    """Expected accepted tokens a draft, of a row: its own running mean, shrunk towards that of all rows."""
+
+    def __init__(self, prior: float) -> None:
+        """`prior`: the mean before any draft."""
+        self.mean = prior
+        """Over the server."""
+        self._weight = _SERVER_PRIOR
+        self._rows: dict[str, _Row] = {}
+        self._step = 0
+        self._idle = False
+
+    def next_step(self) -> None:
+        """Ages what is known by a step."""
+        self._step += 1
+        if self._step % _ROW_LIFE == 0:
+            # Drafts may be observed after their request was forgotten: no row stays for ever.
+            oldest = self._step - _ROW_LIFE
+            self._rows = {request_id: row for request_id, row in self._rows.items() if row.step > oldest}
+        if self._idle:
+            self._weight = max(self._weight * _IDLE_DECAY, min(self._weight, _SERVER_IDLE))
+        self._idle = True
+
+    def expected(self, request_id: str) -> float:
+        """Accepted tokens to expect of the row's next draft."""
+        row = self._rows.get(request_id)
+        if row is None:
+            return self.mean
+        weight = row.weight * _ROW_DECAY ** (self._step - row.step)
+        return (weight * row.mean + _SHRINK * self.mean) / (weight + _SHRINK)
+
+    def observe(self, request_id: str, accepted: float) -> None:
+        """Takes in how many tokens of a row's draft were accepted."""
+        self._idle = False
+        self.mean += (accepted - self.mean) / (self._weight + 1.0)
+        self._weight = min(self._weight + 1.0, _SERVER_WINDOW)
+        row = self._rows.get(request_id)
+        if row is None:
+            self._rows[request_id] = _Row(accepted, 1.0, self._step)
+            return
+        row.weight *= _ROW_DECAY ** (self._step - row.step)
+        row.mean += (accepted - row.mean) / (row.weight + 1.0)
+        row.weight = min(row.weight + 1.0, _ROW_WINDOW)
+        row.step = self._step
+
+    def __len__(self) -> int:
+        """Rows of which something is known."""
+        return len(self._rows)
+
+    def forget(self, request_id: str) -> None:
+        """Drops a row; the server's mean keeps what it taught."""
+        self._rows.pop(request_id, None)
+
+
+class Calibration:
+    """The factor by which a drafter's own probabilities are right: accepted over expected, of the latest drafts."""
+
+    _FORGETTING = 0.99
+    _PRIOR = 5.0
+    """Tokens, expected and accepted, that the factor 1 is worth before any draft."""
+    _LOW, _HIGH = 0.05, 4.0
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self._accepted = self._expected = self._PRIOR
+
+    def observe(self, accepted: float, expected: float) -> None:
+        """Takes in a draft that was verified as a whole, and the sum of its own estimates."""
+        self._accepted = self._accepted * self._FORGETTING + accepted
+        self._expected = self._expected * self._FORGETTING + expected
+        factor = self._accepted / self._expected if self._expected > 0 else 1.0
+        self.factor = min(max(factor, self._LOW), self._HIGH)

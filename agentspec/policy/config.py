@@ -1,0 +1,111 @@
+"""What a hybrid policy is configured with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from agentspec.errors import ConfigError
+
+HybridRule = Literal["expected", "score", "match-length", "payoff"]
+Tau = float | Literal["auto"]
+
+_ALLOWED_TAU = 'tau must be "auto", a number >= 0 or "inf"'
+_TAU_REMEDY = "pass auto to let it be found, 0 to draft from suffixes only, inf from the model only"
+
+
+def parse_tau(text: str) -> Tau:
+    """Reads tau as it is written in settings: auto, a number >= 0, or inf.
+
+    Raises:
+        ConfigError: The text is something else.
+    """
+    if text.strip().lower() == "auto":
+        return "auto"
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value >= 0:
+        raise ConfigError(f"{_ALLOWED_TAU}, got {text!r}; {_TAU_REMEDY}")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridConfig:
+    """Settings of a `HybridPolicy`.
+
+    Raises:
+        ConfigError: A field has the wrong type or lies outside its range.
+    """
+
+    rule: HybridRule = "expected"
+    """How a row's suffix draft is weighed against the model drafter.
+    "expected": by expected accepted tokens a second, the drafter's time included.
+    "score": the suffix draft where SCORE > tau (SuffixDecoding, hybrid decoding).
+    "match-length": the suffix draft where the match has `min_match` tokens (TensorRT-LLM).
+    "payoff": as "expected", but a small network predicts what the suffix draft brings (Hybrid Verified Decoding)."""
+
+    tau: Tau = "auto"
+    """Suffix drafts that promise more accepted tokens than that are taken. "auto": the rule finds it; 0: suffix drafts
+    only, whatever the rule; inf: the model's drafts only. "match-length" knows no other values."""
+
+    min_match: int = 4
+    """Of the rule "match-length", in tokens, >= 1."""
+
+    payoff: str = ""
+    """Of the rule "payoff", a file that `agentspec tune --payoff` wrote; "": the one that comes with agentspec."""
+
+    trees: bool = True
+    """Whether a row may branch; False: chains, which are never merged."""
+
+    merge: bool = True
+    """Under the rules "expected" and "payoff", unite both drafts of a row for which both were made; False: take the
+    better one."""
+
+    max_nodes: int = 15
+    """The most nodes of a row, its root not counted, >= 1."""
+
+    min_token_prob: float = 0.045
+    """Nodes that are less likely to be accepted are left out of merged trees; in [0, 1]."""
+
+    prior_accepted: float = 3.0
+    """Accepted tokens a draft expected of the model drafter before it has been tried; finite and >= 0."""
+
+    catch_up_steps: int = 8
+    """Steps of the drafter over which the time of catching up is spread, >= 1: its state serves those that follow."""
+
+    def __post_init__(self) -> None:
+        if self.rule not in get_args(HybridRule):
+            known = ", ".join(get_args(HybridRule))
+            raise ConfigError(f"rule must be one of {known}, got {self.rule!r}; choose one of them")
+        if self.tau != "auto" and not (_is_number(self.tau) and self.tau >= 0):
+            raise ConfigError(f"{_ALLOWED_TAU}, got {self.tau!r}; {_TAU_REMEDY}")
+        if self.rule == "match-length" and self.tau not in ("auto", 0, math.inf):
+            raise ConfigError(
+                f'tau must be "auto", 0 or inf under the rule "match-length", got {self.tau!r}; set min_match instead'
+            )
+        for name, remedy in (
+            ("min_match", "the default 4 suits most texts"),
+            ("max_nodes", "pass the tokens verified a row less one, the root"),
+            ("catch_up_steps", "pass 1 to charge the whole time to the step that catches up"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"{name} must be an integer >= 1, got {value!r}; {remedy}")
+        for name in ("trees", "merge"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(f"{name} must be True or False, got {value!r}; pass one of them")
+        if not isinstance(self.payoff, str):
+            raise ConfigError(f"payoff must be a path, got {self.payoff!r}; pass what `agentspec tune --payoff` wrote")
+        for name, high in (("min_token_prob", 1.0), ("prior_accepted", math.inf)):
+            value = getattr(self, name)
+            if not _is_number(value) or not math.isfinite(value) or not 0 <= value <= high:
+                shown = "in [0, 1]" if high == 1.0 else "finite and >= 0"
+                raise ConfigError(f"{name} must be a number {shown}, got {value!r}; the default suits most texts")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

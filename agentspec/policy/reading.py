@@ -1,0 +1,32 @@
+"""Whether a drafter should read prompts at all."""
+
+from __future__ import annotations
+
+_FORGETTING = 0.995
+"""What a step counts after the next one: some 200 are remembered."""
+
+
+class PromptReading:
+    """Weighs what model drafts could save against the time of reading every prompt.
+
+    A head cannot read later what it did not read when the target did, so that this is decided for each prompt before
+    anything is known of its answer (SmartSpec, section 5, turns draft prefills off by the share of steps without
+    drafts). Both sides are counted whether prompts are read or not, so that the answer can change either way.
+    """
+
+    def __init__(self) -> None:
+        # Until some steps are seen, prompts are read.
+        self._saved = 1.0
+        self._spent = 0.0
+
+    def observe_step(self, saved: float) -> None:
+        """A decode step, and the seconds that drafting with the model would have saved in it, were all prompts read."""
+        self._saved = self._saved * _FORGETTING + saved
+        self._spent *= _FORGETTING
+
+    def observe_prompts(self, seconds: float) -> None:
+        """Prompts came, whose reading takes `seconds`."""
+        self._spent += seconds
+
+    def pays(self) -> bool:
+        return self._saved >= self._spent

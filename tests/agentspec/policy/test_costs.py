@@ -1,0 +1,76 @@
+"""Costs of a step: learnt from observed seconds, whatever clocks and outliers do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from agentspec.policy import StepCosts
+
+
+def test_before_any_observation_a_draft_costs_a_quarter_of_a_verification() -> None:
+    costs = StepCosts()
+    assert costs.draft(1) == costs.draft(8) == 0.25 * costs.verify(1, 16)
+    costs.observe_verify(4, 16, 0.5)
+    assert costs.verify(4, 16) == pytest.approx(0.5)
+    assert costs.draft(3) == pytest.approx(0.125)
+    assert 0 < costs.catch_up(10) < costs.draft(1)
+    assert costs.draft(0) == costs.catch_up(0) == 0.0
+
+
+def test_lines_are_found_among_outliers() -> None:
+    rng = np.random.default_rng(0)
+    costs = StepCosts()
+    for step in range(400):
+        rows, width = int(rng.integers(1, 9)), int(rng.integers(1, 17))
+        # A step in ten waits for something else, and the first ones compile.
+        slow = 1000.0 if step < 2 else (30.0 if step % 10 == 0 else 1.0)
+        noise = slow * (1 + 0.05 * rng.standard_normal())
+        costs.observe_verify(rows, width, (0.010 + 0.0002 * rows * width) * noise)
+        costs.observe_draft(rows, (0.004 + 0.0005 * rows) * noise)
+        costs.observe_catch_up(width, (0.001 + 0.0001 * width) * noise)
+    assert costs.verify(1, 1) == pytest.approx(0.0102, rel=0.25)
+    assert costs.verify(8, 16) == pytest.approx(0.0356, rel=0.25)
+    assert costs.draft(1) == pytest.approx(0.0045, rel=0.25)
+    assert costs.draft(8) == pytest.approx(0.008, rel=0.25)
+    assert costs.catch_up(16) == pytest.approx(0.0026, rel=0.25)
+
+
+def test_a_lasting_change_is_followed() -> None:
+    costs = StepCosts()
+    for seconds, steps in ((0.01, 100), (0.05, 150)):
+        for _ in range(steps):
+            costs.observe_verify(4, 8, seconds)
+    assert costs.verify(4, 8) == pytest.approx(0.05, rel=0.15)
+
+
+@pytest.mark.parametrize("slope", [-1.0, 5.0], ids=["falling", "steeper than through the origin"])
+def test_coefficients_are_never_negative(slope: float) -> None:
+    costs = StepCosts()
+    for rows in list(range(1, 9)) * 20:
+        costs.observe_draft(rows, max(20.0 + slope * rows, 0.1) if slope < 0 else max(slope * rows - 4.0, 0.1))
+    fixed, per_row = costs.draft_line
+    assert fixed >= 0 and per_row >= 0
+    assert (per_row if slope < 0 else fixed) == 0
+
+
+def test_a_slope_that_sizes_no_longer_show_stays() -> None:
+    costs = StepCosts()
+    for tokens in list(range(1, 100)) * 3:
+        costs.observe_catch_up(tokens, 0.01 + 0.001 * tokens)
+    for _ in range(1000):
+        costs.observe_catch_up(10, 0.02)
+    assert costs.catch_up(90) == pytest.approx(0.1, rel=0.1)
+
+
+def test_times_that_no_clock_can_have_are_left_out() -> None:
+    costs = StepCosts()
+    for seconds in (math.nan, math.inf, 0.0, -1.0):
+        costs.observe_verify(1, 8, seconds)
+        costs.observe_draft(1, seconds)
+    costs.observe_draft(0, 1.0)
+    assert costs.draft(1) == StepCosts().draft(1)
+    costs.observe_verify(1, 8, 0.01)
+    assert costs.verify(1, 8) == pytest.approx(0.01)
