@@ -75,13 +75,14 @@ def environment() -> dict[str, str]:
 
 
 def patch_sglang() -> None:
-    """Give SGLang's fall-back attention backend the token trees; see `backend.patch_sglang`.
+    """Give SGLang's fall-back attention backend the token trees and its verification the temperature.
 
-    Importing SGLang after `activate()` does this by itself; a call is harmless.
+    See `backend` and `verification`. Importing SGLang after `activate()` does this by itself; a call is harmless.
     """
-    from agentspec.integrations.sglang_cpu import backend
+    from agentspec.integrations.sglang_cpu import backend, verification
 
     backend.patch_sglang()
+    verification.patch_verification()
 
 
 def _is_needed() -> bool:

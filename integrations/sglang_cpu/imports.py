@@ -2,7 +2,7 @@
 
     sgl_kernel                        found in the folder `sgl_kernel/` beside this file
     torchvision                       gets the schemas of the ops its Python code expects, where its binary does not load
-    two modules of SGLang             patched as soon as they are imported (see `backend`)
+    three modules of SGLang           patched as soon as they are imported (see `backend` and `verification`)
 
 Standard library only: `site/sitecustomize.py` loads this file at the start of every child process, by path, before
 anything else is known to be importable.
@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, cast
 
 KERNELS = Path(__file__).resolve().parent / "sgl_kernel"
-_BACKEND = "agentspec.integrations.sglang_cpu.backend"
+_PACKAGE = "agentspec.integrations.sglang_cpu"
 
 
 def install() -> None:
@@ -38,7 +38,7 @@ def is_installed() -> bool:
 
 
 class ReferenceFinder(MetaPathFinder):
-    """Finds the reference `sgl_kernel` and adds a step before or after the import of three other modules."""
+    """Finds the reference `sgl_kernel` and adds a step before or after the import of four other modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -107,15 +107,20 @@ _torchvision: Any = None
 
 
 def _patch_attention_registry(spec: ModuleSpec) -> None:
-    importlib.import_module(_BACKEND).patch_attention_registry()
+    importlib.import_module(f"{_PACKAGE}.backend").patch_attention_registry()
 
 
 def _patch_draft_backends(spec: ModuleSpec) -> None:
-    importlib.import_module(_BACKEND).patch_draft_backends()
+    importlib.import_module(f"{_PACKAGE}.backend").patch_draft_backends()
+
+
+def _patch_verification(spec: ModuleSpec) -> None:
+    importlib.import_module(f"{_PACKAGE}.verification").patch_verification()
 
 
 _STEPS: dict[str, tuple[Step | None, Step | None]] = {
     "torchvision": (_define_torchvision_ops, None),
     "sglang.srt.layers.attention.attention_registry": (None, _patch_attention_registry),
     "sglang.srt.speculative.draft_utils": (None, _patch_draft_backends),
+    "sglang.srt.speculative.eagle_utils": (None, _patch_verification),
 }

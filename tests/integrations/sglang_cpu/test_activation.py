@@ -151,6 +151,15 @@ def test_torchvision_imports_without_its_binary(tmp_path):
     assert python(code, tmp_path) == ["True", "True"]
 
 
+# What `eagle_utils` of SGLang 0.5.23 looks like on a CPU: no kernels, and batches verified greedily.
+VERIFICATION = """
+tree_speculative_sampling_target_only = top_k_renorm_prob = None
+top_p_renorm_prob = 'its own'
+def _verify_uses_greedy(*, is_all_greedy, is_cpu, use_rejection_sampling, is_hip=False):
+    return is_all_greedy or is_cpu or (is_hip and not use_rejection_sampling)
+"""
+
+
 def test_modules_of_sglang_are_patched_on_import(tmp_path, no_gpu):
     attention = package(tmp_path, "sglang/srt/layers/attention") / "sglang/srt/layers/attention"
     for part in ("sglang", "sglang/srt", "sglang/srt/layers", "sglang/srt/speculative"):
@@ -162,6 +171,7 @@ def test_modules_of_sglang_are_patched_on_import(tmp_path, no_gpu):
     (tmp_path / "sglang/srt/speculative/draft_utils.py").write_text(
         "class DraftBackendFactory:\n    def _create_backend(self, name, choices, error): return sorted(choices.items())\n"
     )
+    (tmp_path / "sglang/srt/speculative/eagle_utils.py").write_text("")
     code = f"""
 {ACTIVATE}
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
@@ -171,3 +181,41 @@ print(ATTENTION_BACKENDS["torch_native"])
 print(DraftBackendFactory()._create_backend("decode", {{"intel_amx": 1}}, ""))
 """
     assert python(code, tmp_path, no_gpu) == ["True", "tree", "[('intel_amx', 1), ('torch_native', 1)]"]
+
+
+def sglang_with(tmp_path, verification):
+    """A SGLang that has nothing but a module that verifies, and the code of a test of it."""
+    package(tmp_path, "sglang/srt/speculative")
+    for part in ("sglang", "sglang/srt"):
+        (tmp_path / part / "__init__.py").write_text("")
+    (tmp_path / "sglang/srt/speculative/eagle_utils.py").write_text(verification)
+
+
+def test_batches_are_verified_by_their_temperature(tmp_path):
+    sglang_with(tmp_path, VERIFICATION)
+    code = f"""
+{ACTIVATE}
+from sglang.srt.speculative import eagle_utils as verification
+from agentspec.integrations.sglang_cpu.verification import patch_verification
+patch_verification()
+uses_greedy = verification._verify_uses_greedy
+print(*[uses_greedy(is_all_greedy=greedy, is_cpu=True, use_rejection_sampling=rejection)
+        for greedy, rejection in [(True, False), (False, False), (False, True)]])
+print(uses_greedy(is_all_greedy=False, is_cpu=True, use_rejection_sampling=False, is_hip=True))
+print(verification.top_p_renorm_prob, verification.top_k_renorm_prob.__module__)
+print(verification.tree_speculative_sampling_target_only.__module__)
+"""
+    sampling = "agentspec.integrations.sglang_cpu.sampling"
+    assert python(code, tmp_path) == ["True", "True False True", "True", f"its own {sampling}", sampling]
+
+
+@pytest.mark.parametrize("missing", ["_verify_uses_greedy", "top_k_renorm_prob"])
+def test_a_release_that_verifies_otherwise_is_left_alone(tmp_path, no_gpu, missing):
+    """0.5.17 decides inside one function and imports its kernels there."""
+    sglang_with(tmp_path, VERIFICATION.replace(missing, "something_else"))
+    code = f"""
+{ACTIVATE}
+from sglang.srt.speculative import eagle_utils as verification
+print(verification.tree_speculative_sampling_target_only, hasattr(verification, "{missing}"))
+"""
+    assert python(code, tmp_path, no_gpu) == ["True", "None False"]

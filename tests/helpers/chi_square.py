@@ -1,0 +1,45 @@
+"""Pearson's chi-square tests: do counts come from a distribution, and do two rows of counts come from the same one?"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+# Below that the statistic is not distributed as chi-square.
+LEAST_EXPECTED = 8.0
+
+
+def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64]) -> float:
+    """The p-value of `counts` [n] under `probabilities` [n]; 0 where something impossible was counted."""
+    if counts[probabilities <= 0].any():
+        return 0.0
+    expected = probabilities * counts.sum()
+    rare = expected < LEAST_EXPECTED
+    observed = np.append(counts[~rare], counts[rare].sum()).astype(float)
+    expected = np.append(expected[~rare], expected[rare].sum())
+    if expected[-1] < LEAST_EXPECTED:
+        # Too few even together: count them with the cell that is hardest to tell from them.
+        smallest = int(expected[:-1].argmin())
+        observed[smallest] += observed[-1]
+        expected[smallest] += expected[-1]
+        observed, expected = observed[:-1], expected[:-1]
+    assert len(expected) > 1, "a test needs two cells that are not rare"
+    return _upper_tail(float(((observed - expected) ** 2 / expected).sum()), len(expected) - 1)
+
+
+def homogeneity(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
+    """The p-value of two rows of counts [n] having one distribution."""
+    both = np.stack([first, second]).astype(float)
+    shares = both.sum(1, keepdims=True) / both.sum()
+    rare = (shares * both.sum(0)).min(0) < LEAST_EXPECTED
+    both = np.column_stack([both[:, ~rare], both[:, rare].sum(1)])
+    both = both[:, both.sum(0) > 0]
+    expected = shares * both.sum(0)
+    assert both.shape[1] > 1, "a test needs two cells that are not rare"
+    return _upper_tail(float(((both - expected) ** 2 / expected).sum()), both.shape[1] - 1)
+
+
+def _upper_tail(statistic: float, degrees: int) -> float:
+    half = torch.tensor([degrees / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
