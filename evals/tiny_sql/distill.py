@@ -1,8 +1,10 @@
-"""Trains the drafters of the tiny SQL model on the model's own outputs."""
+"""Trains the drafters of the tiny SQL model on the model's own outputs: to its agents and to open requests."""
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -17,7 +19,7 @@ from agentspec.evals.tiny_sql.eagle3 import Eagle3Head, HeadShape
 from agentspec.evals.tiny_sql.learner import Learner, halved, rate_at, show_progress
 from agentspec.evals.tiny_sql.model import LlamaShape, TinyLlama
 from agentspec.evals.tiny_sql.tokenizer import PAD, special_id
-from agentspec.evals.tiny_sql.train import TrainConfig, batches, encode, to_batch
+from agentspec.evals.tiny_sql.train import Encoded, TrainConfig, batches, encode, repeated_batches, to_batch
 from agentspec.workflows.text_to_sql.databases import Database
 
 # Two layers, because one cannot copy a value from the question to the SQL.
@@ -29,10 +31,15 @@ class DistillConfig:
     """What the training of the drafters depends on, beside the target and the databases.
 
     `feed` says how batches are drawn and how rates go. The head drafts `unrolled` tokens from every position; the loss
-    of each is weighted by `decay` over that of the one before.
+    of each is weighted by `decay` over that of the one before. `open_share` of the batches hold the target's answers
+    to open requests, of which there are `open_answers`; the others hold the texts of the agents.
     """
 
-    feed: TrainConfig = field(default_factory=lambda: TrainConfig(seed=1, steps=240, copy_steps=20))
+    feed: TrainConfig = field(
+        default_factory=lambda: TrainConfig(seed=1, steps=1500, copy_steps=20, measured_samples=100)
+    )
+    open_share: float = 0.5
+    open_answers: int = 4096
     unrolled: int = 4
     decay: float = 0.8
     vocabulary_samples: int = 8000
@@ -40,6 +47,8 @@ class DistillConfig:
     def __post_init__(self) -> None:
         if self.unrolled < 1:
             raise ValueError(f"unrolled must be at least 1, got {self.unrolled}")
+        if not 0 <= self.open_share <= 1:
+            raise ValueError(f"open_share must be within 0 and 1, got {self.open_share}")
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ def teach(target: TinyLlama, tokens: Tensor, targets: Tensor, capture: tuple[int
 
 
 def draft_vocabulary(databases: dict[Database, Path], tokenizer: Tokenizer, size: int, config: DistillConfig) -> Tensor:
-    """int64 [size], ascending: the tokens that are most frequent in answers."""
+    """int64 [size], ascending: the tokens that are most frequent in the agents' answers."""
     samples = list(islice(draw_samples(databases, split="train", seed=config.feed.seed), config.vocabulary_samples))
     written = torch.tensor([token for sample in encode(tokenizer, samples) for token in sample.answer])
     counts = torch.bincount(written, minlength=size)
@@ -143,39 +152,48 @@ def _cross_entropy(scores: Tensor, logits: Tensor) -> Tensor:
     return -(scores.softmax(-1) * logits.log_softmax(-1)).sum(-1)
 
 
+def new_drafters(
+    target: TinyLlama, drafter_shape: LlamaShape, head_shape: HeadShape, vocabulary: Tensor, *, seed: int
+) -> tuple[TinyLlama, Eagle3Head]:
+    """Both drafters before any training; `vocabulary` is the head's, int64 [draft_vocab]."""
+    torch.manual_seed(seed)
+    drafter, head = TinyLlama(drafter_shape), Eagle3Head(head_shape, vocabulary)
+    with torch.no_grad():
+        # From where the target starts too.
+        head.lm_head.weight.copy_(target.embed_tokens.weight[vocabulary])
+    return drafter, head
+
+
 def distill(
     target: TinyLlama,
     tokenizer: Tokenizer,
     databases: dict[Database, Path],
-    drafter_shape: LlamaShape,
-    head_shape: HeadShape,
+    answers: Sequence[Encoded],
+    drafter: TinyLlama,
+    head: Eagle3Head,
     config: DistillConfig,
-) -> tuple[TinyLlama, Eagle3Head, list[tuple[float, float]]]:
-    """Train both drafters side by side, so that the target runs once for both; gives them and both losses a step.
+) -> list[tuple[float, float]]:
+    """Train both drafters in place, side by side, so that the target runs once for both; gives both losses a step.
 
     Progress goes to standard error.
+
+    Args:
+        answers: the target's own answers to open requests; none are needed where `config.open_share` is 0.
     """
     feed = config.feed
-    torch.manual_seed(feed.seed)
     rates = {"matrix_lr": feed.matrix_lr, "lr": feed.lr, "weight_decay": feed.weight_decay}
-    vocabulary = draft_vocabulary(databases, tokenizer, head_shape.draft_vocab, config)
-    drafter = Learner(TinyLlama(drafter_shape), **rates)
-    head = Learner(Eagle3Head(head_shape, vocabulary), **rates)
-    with torch.no_grad():
-        # From where the target starts too.
-        head.master.lm_head.weight.copy_(target.embed_tokens.weight[vocabulary])
-        head.twin.lm_head.weight.copy_(head.master.lm_head.weight)
+    learners = Learner(drafter, **rates), Learner(head, **rates)
     teacher = halved(target)
-    drawn = batches(draw_samples(databases, split="train", seed=feed.seed), tokenizer, feed)
+    embeddings = teacher.embed_tokens.weight.detach()
     losses: list[tuple[float, float]] = []
     start, seen = time.monotonic(), 0
-    for step, (tokens, targets) in enumerate(islice(drawn, feed.steps)):
-        lesson = teach(teacher, tokens, targets, head_shape.capture)
+    for step, (tokens, targets) in enumerate(islice(_mixed(databases, tokenizer, answers, config), feed.steps)):
+        lesson = teach(teacher, tokens, targets, head.shape.capture)
         rate = rate_at(step, feed.steps, feed.warmup)
         losses.append(
             (
-                drafter.step(standalone_loss(drafter.twin, lesson), rate),
-                head.step(head_loss(head.twin, teacher.embed_tokens.weight.detach(), lesson, config), rate),
+                learners[0].step(standalone_loss(learners[0].twin, lesson), rate),
+                learners[1].step(head_loss(learners[1].twin, embeddings, lesson, config), rate),
             )
         )
         seen += tokens.numel()
@@ -183,7 +201,22 @@ def distill(
             means = [sum(of_one) / len(of_one) for of_one in zip(*losses[-20:], strict=True)]
             text = f"standalone {means[0]:.4f}, head {means[1]:.4f}"
             show_progress(step + 1, feed.steps, text, seen, time.monotonic() - start)
-    return drafter.master, head.master, losses
+    return losses
+
+
+def _mixed(
+    databases: dict[Database, Path], tokenizer: Tokenizer, answers: Sequence[Encoded], config: DistillConfig
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of both kinds of text; what is to be copied comes first."""
+    feed = config.feed
+    rng = random.Random(f"mixed/{feed.seed}")
+    of_agents = batches(draw_samples(databases, split="train", seed=feed.seed), tokenizer, feed)
+    if not config.open_share:
+        yield from of_agents
+    opened = repeated_batches(answers, special_id(tokenizer, PAD), feed)
+    yield from islice(of_agents, feed.copy_steps)
+    while True:
+        yield next(opened if rng.random() < config.open_share else of_agents)
 
 
 @torch.no_grad()
@@ -191,20 +224,16 @@ def accept_lengths(
     target: TinyLlama,
     drafter: TinyLlama,
     head: Eagle3Head,
-    tokenizer: Tokenizer,
-    databases: dict[Database, Path],
+    samples: Sequence[Encoded],
     config: DistillConfig,
 ) -> dict[str, float]:
-    """Tokens a verify step on held-out samples, of chains of `unrolled` tokens from each drafter."""
+    """Tokens a verify step on samples that were not learnt from, of chains of `unrolled` tokens from each drafter."""
     assert isinstance(head.vocabulary, Tensor)
-    samples = list(
-        islice(draw_samples(databases, split="heldout", seed=config.feed.seed), config.feed.measured_samples)
-    )
-    pad_id = special_id(tokenizer, PAD)
     tokens = {"standalone": 0, "eagle3": 0}
     steps = {"standalone": 0, "eagle3": 0}
-    for sample in encode(tokenizer, samples):
-        lesson = teach(target, *to_batch([sample], pad_id), head.shape.capture)
+    for sample in samples:
+        # A batch of one row has no padding.
+        lesson = teach(target, *to_batch([sample], pad_id=0), head.shape.capture)
         right = lesson.scores.argmax(-1)
         if len(right) < 2:
             continue

@@ -9,6 +9,7 @@ before, because the target has not seen those positions.
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,6 +149,20 @@ def rounded_head(head: Eagle3Head) -> Eagle3Head:
 def save_head(head: Eagle3Head, config: dict[str, object], folder: Path) -> None:
     """Write model.safetensors and config.json, weights rounded to the shipped dtype."""
     write_checkpoint(head.tensors(), config, folder)
+
+
+def load_head(folder: Path, target: LlamaShape) -> Eagle3Head:
+    """The head that `save_head` wrote for a target of that shape, in float32."""
+    from safetensors.torch import load_file
+
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    first, second, third = config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
+    shape = HeadShape(target, (first, second, third), config["draft_vocab_size"], config["intermediate_size"])
+    head = Eagle3Head(shape, tensors["d2t"] + torch.arange(shape.draft_vocab))
+    weights = {name: tensor.float() for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
+    head.load_state_dict(weights)
+    return head
 
 
 class _Layer(nn.Module):

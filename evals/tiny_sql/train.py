@@ -109,16 +109,32 @@ def batches(samples: Iterator[Sample], tokenizer: Tokenizer, config: TrainConfig
             pool += encode(tokenizer, list(islice(samples, 512)))
             copies = round(512 * config.copy_share)
             pool += [copy_sample(tokenizer, rng, rng.randint(2, 2 * _COPIED_TOKENS)) for _ in range(copies)]
-        pool.sort(key=lambda sample: (len(sample), sample.answer))
-        groups: list[list[Encoded]] = [[]]
-        for sample in pool:
-            if len(sample) * (len(groups[-1]) + 1) > config.tokens_per_batch:
-                groups.append([])
-            groups[-1].append(sample)
-        rng.shuffle(groups)
-        for group in groups:
-            if group:
+        for group in _groups(pool, rng, config):
+            yield to_batch(group, pad_id)
+
+
+def repeated_batches(samples: Sequence[Encoded], pad_id: int, config: TrainConfig) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches like those of `batches`, of the same samples again and again, without end."""
+    rng = random.Random(f"repeated/{config.seed}")
+    # What shares a batch differs from one time to the next.
+    pool_size = max(1, _POOL_BATCHES * config.tokens_per_batch // max(map(len, samples)))
+    while True:
+        order = rng.sample(samples, len(samples))
+        for first in range(0, len(order), pool_size):
+            for group in _groups(order[first : first + pool_size], rng, config):
                 yield to_batch(group, pad_id)
+
+
+def _groups(pool: list[Encoded], rng: random.Random, config: TrainConfig) -> list[list[Encoded]]:
+    """The samples in batches of like length, in random order."""
+    pool.sort(key=lambda sample: (len(sample), sample.answer))
+    groups: list[list[Encoded]] = [[]]
+    for sample in pool:
+        if len(sample) * (len(groups[-1]) + 1) > config.tokens_per_batch:
+            groups.append([])
+        groups[-1].append(sample)
+    rng.shuffle(groups)
+    return [group for group in groups if group]
 
 
 def train(

@@ -142,13 +142,31 @@ def test_tokens_that_cannot_be_drafted_are_not_learnt(target: TinyLlama) -> None
     assert distill.head_loss(head, target.embed_tokens.weight, lesson, distill.DistillConfig()) == 0
 
 
-def test_training_gives_both_drafters_and_measures_them(databases, tokenizer, target) -> None:  # type: ignore[no-untyped-def]
-    feed = TrainConfig(steps=2, copy_steps=1, tokens_per_batch=512, measured_samples=3)
-    config = distill.DistillConfig(feed=feed, unrolled=2, vocabulary_samples=200)
-    drafter, head, losses = distill.distill(target, tokenizer, databases, DRAFTER, HEAD, config)
-    assert len(losses) == 2 and drafter.shape == DRAFTER and head.shape == HEAD
-    measured = distill.accept_lengths(target, drafter, head, tokenizer, databases, config)
-    assert set(measured) == {"standalone", "eagle3"}
+def test_training_changes_both_drafters_and_measures_them(databases, tokenizer, target) -> None:  # type: ignore[no-untyped-def]
+    feed = TrainConfig(steps=3, copy_steps=1, tokens_per_batch=512, measured_samples=3)
+    config = distill.DistillConfig(feed=feed, open_share=0.5, unrolled=2, vocabulary_samples=200)
+    vocabulary = distill.draft_vocabulary(databases, tokenizer, HEAD.draft_vocab, config)
+    drafter, head = distill.new_drafters(target, DRAFTER, HEAD, vocabulary, seed=0)
+    before = drafter.norm.weight.clone(), head.fc.weight.clone()
+    prompt = (1, 30, 31, 5)
+    answers = [Encoded("open", prompt, tuple(written_by(target, list(prompt), 6)))]
+    losses = distill.distill(target, tokenizer, databases, answers, drafter, head, config)
+    assert len(losses) == 3
+    assert not torch.equal(before[0], drafter.norm.weight) and not torch.equal(before[1], head.fc.weight)
+    measured = distill.accept_lengths(target, drafter, head, answers, config)
+    assert set(measured) == {"standalone", "eagle3"} and all(1 <= length <= 3 for length in measured.values())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_batches_hold_both_kinds_of_text_as_asked(databases, tokenizer, share: float) -> None:  # type: ignore[no-untyped-def]
+    feed = TrainConfig(copy_steps=2, tokens_per_batch=512)
+    config = distill.DistillConfig(feed=feed, open_share=share)
+    answers = [Encoded("open", (1, 5), (9, 9, 9))]
+    drawn = list(islice(distill._mixed(databases, tokenizer, answers, config), 42))
+    opened = [bool((tokens == torch.tensor([1, 5, 9, 9])).all()) for tokens, _ in drawn if tokens.shape[1] == 4]
+    assert not any(tokens.shape[1] == 4 for tokens, _ in drawn[:2])
+    assert len(opened) == sum(opened) == {0.0: 0, 1.0: 40}.get(share, len(opened))
+    assert share != 0.5 or 8 < len(opened) < 32
 
 
 def test_a_saved_model_is_read_back(target: TinyLlama, tmp_path: Path) -> None:
@@ -163,3 +181,5 @@ def test_a_saved_model_is_read_back(target: TinyLlama, tmp_path: Path) -> None:
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="unrolled"):
         distill.DistillConfig(unrolled=0)
+    with pytest.raises(ValueError, match="open_share must be within 0 and 1, got 1.5"):
+        distill.DistillConfig(open_share=1.5)

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch; `make setup` installs it")
 
-from agentspec.evals.tiny_sql.eagle3 import Eagle3Head, HeadShape, rounded_head, save_head
+from agentspec.evals.tiny_sql.eagle3 import Eagle3Head, HeadShape, load_head, rounded_head, save_head
 from agentspec.evals.tiny_sql.model import LlamaShape, TinyLlama, rotate
 
 TARGET = LlamaShape(vocab_size=64, hidden=16, layers=5, heads=4, kv_heads=2, head_dim=4, mlp=32, max_positions=64)
@@ -111,6 +111,15 @@ def test_the_checkpoint_has_the_tensors_that_sglang_loads(head: Eagle3Head, tmp_
     assert config["architectures"] == ["LlamaForCausalLMEagle3"] and config["num_hidden_layers"] == 1
     assert config["draft_vocab_size"] == 12 and config["vocab_size"] == 64 and not config["tie_word_embeddings"]
     assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [0, 1, 3]
+
+
+def test_a_saved_head_is_read_back(head: Eagle3Head, tmp_path: Path) -> None:
+    save_head(head, SHAPE.hf_config(begin_id=1, end_id=2, pad_id=0), tmp_path)
+    loaded = load_head(tmp_path, TARGET)
+    assert loaded.shape == SHAPE
+    assert torch.equal(loaded.vocabulary, VOCABULARY)
+    for ours, theirs in zip(loaded.parameters(), rounded_head(head).parameters(), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("capture", [(0, 1, 4), (1, 1, 3), (3, 1, 0), (-1, 1, 2)])
