@@ -1,12 +1,13 @@
 """Makes `AGENTSPEC` a name that SGLang accepts, and our worker the one that it creates.
 
 SGLang compares the algorithm's name in some forty places, so a foreign name works in some of them only. Hence the
-name is an umbrella: while arguments are handled it is rewritten to the built-in NGRAM, whose schedule, memory and
-graph handling fit a model-free drafter, and the one place that creates the worker is hooked.
+name is an umbrella: while arguments are handled it is rewritten to a built-in base, whose schedule, memory and graph
+handling fit, and the one place that creates the worker is hooked. Without a draft model the base is NGRAM; with one it
+is EAGLE, EAGLE3 or STANDALONE, whichever the draft model is for.
 
     command line:   ServerArgs.from_cli_args     rewritten before the record exists, settings noted on the record
     sglang.Engine:  validate_server_args         rewritten during resolution; the raw input still says AGENTSPEC
-    scheduler:      SpeculativeAlgorithm.create_worker -> AgentspecWorker, where the record says so
+    scheduler:      SpeculativeAlgorithm.create_worker -> our worker, where the record says so
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import compat, settings
+from agentspec.integrations.sglang.drafter_checkpoint import AUTO, BASE_FLAG, DRAFT_FLAG, inspect_drafter
 from agentspec.integrations.sglang.refusals import refuse_unsupported
 from agentspec.integrations.sglang.request_checks import check_request
 from agentspec.integrations.sglang.store_setup import check_store, served_scope
 
 # Tokens verified in a row, root included.
 DEFAULT_WIDTH = 16
+# A draft model's steps, and the tokens it goes on with in each.
+DRAFT_STEPS = 4
+DRAFT_TOPK = 2
 
 
 def install() -> None:
@@ -45,8 +50,7 @@ def install() -> None:
         compat.ALGORITHM, supports_overlap=True, validate_server_args=_rewrite_late, spec_class=Umbrella
     )
     def _worker(server_args: Any) -> type:
-        del server_args
-        return _worker_class()
+        return _worker_class(compat.server_args_setting(server_args, "speculative_algorithm"))
 
     record = "sglang.srt.server_args.ServerArgs"
     HookRegistry.register(f"{record}.add_cli_args", _add_cli_args, HookType.AFTER)
@@ -80,7 +84,6 @@ def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
             raise ConfigError(f"{names} need --speculative-algorithm {compat.ALGORITHM}")
         return original(cls, args)
     chosen = settings.resolve(flags, os.environ)
-    args.speculative_algorithm = compat.BASE_ALGORITHM
     for name, value in _base_settings(args, chosen).items():
         setattr(args, name, value)
     server_args = original(cls, args)
@@ -98,31 +101,71 @@ def _rewrite_late(server_args: Any) -> None:
     # Where resolution works on a stand-in, the note is lost with it, and the record's raw input says the same.
     compat.mark(server_args, chosen.as_dict())
     for name, value in _base_settings(server_args, chosen).items():
-        setattr(server_args, name, value)
+        # The name stays ours until the umbrella handles the arguments.
+        if name != "speculative_algorithm":
+            setattr(server_args, name, value)
 
 
 def _handle_base_arguments(server_args: Any) -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    server_args.speculative_algorithm = compat.BASE_ALGORITHM
-    SpeculativeAlgorithm[compat.BASE_ALGORITHM].handle_server_args(server_args)
+    base = _base(server_args, settings.resolve({}, os.environ))
+    server_args.speculative_algorithm = base
+    SpeculativeAlgorithm[base].handle_server_args(server_args)
+
+
+def _base(args: Any, chosen: settings.Settings) -> str:
+    """The built-in algorithm that agentspec takes the place of.
+
+    Raises:
+        ConfigError: The draft model is none that SGLang could run, or does not fit the target.
+    """
+    path = getattr(args, "speculative_draft_model_path", None)
+    if not path:
+        if chosen.base != AUTO:
+            raise ConfigError(
+                f"{BASE_FLAG} {chosen.base} needs a draft model, and there is none; pass {DRAFT_FLAG} or drop the flag"
+            )
+        return compat.BASE_ALGORITHM
+    target = getattr(args, "model_path", None) or getattr(args, "model", None)
+    return inspect_drafter(str(path), str(target), chosen.base).base
 
 
 def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
-    """The base algorithm's arguments that follow from ours."""
-    wanted: dict[str, Any] = {}
+    """The base algorithm and its arguments that follow from ours."""
+    base = _base(args, chosen)
+    wanted: dict[str, Any] = {"speculative_algorithm": base}
     if getattr(args, "speculative_num_draft_tokens", None) is None:
         wanted["speculative_num_draft_tokens"] = DEFAULT_WIDTH
     backend = getattr(args, "attention_backend", None)
     paged_chain = (getattr(args, "page_size", None) or 1) > 1 and backend != "flashinfer"
-    if chosen.mode == "chain" or (chosen.mode == "auto" and (paged_chain or backend in compat.CHAIN_ONLY_BACKENDS)):
+    chains = chosen.mode == "chain" or (
+        chosen.mode == "auto" and (paged_chain or backend in compat.CHAIN_ONLY_BACKENDS)
+    )
+    if base != compat.BASE_ALGORITHM:
+        for name, value in (
+            ("speculative_num_steps", DRAFT_STEPS),
+            ("speculative_eagle_topk", 1 if chains else DRAFT_TOPK),
+        ):
+            if getattr(args, name, None) is None:
+                wanted[name] = value
+    elif chains:
         # A breadth of one is how NGRAM tells backends that drafts are chains.
         wanted["speculative_ngram_min_bfs_breadth"] = 1
         wanted["speculative_ngram_max_bfs_breadth"] = 1
     return wanted
 
 
-def _worker_class() -> type:
+def _worker_class(name: Any) -> type:
+    """The worker over a base algorithm."""
+    if name == "STANDALONE":
+        from agentspec.integrations.sglang.hybrid_worker import HybridStandaloneWorker
+
+        return HybridStandaloneWorker
+    if name in compat.DRAFTER_ALGORITHMS:
+        from agentspec.integrations.sglang.hybrid_worker import HybridEagleWorker
+
+        return HybridEagleWorker
     from agentspec.integrations.sglang.worker import AgentspecWorker
 
     return AgentspecWorker
@@ -130,23 +173,25 @@ def _worker_class() -> type:
 
 def _create_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
     if compat.wants_agentspec(server_args):
-        return _worker_class()
+        return _worker_class(getattr(algorithm, "name", None))
     return original(algorithm, server_args)
 
 
 def _roomier_pool(original: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
-    """Widens the rows of the token table for speculation without a draft model.
+    """Widens the rows of the token table for speculation by NGRAM or agentspec.
 
     Each decode step reserves slots for two steps ahead, and rows end one step's width past the context: a request
     that decodes up to the context's end would write past its row.
     """
     call = inspect.signature(original).bind(pool, *args, **kwargs)
-    call.arguments["max_context_len"] += compat.speculative_width(compat.BASE_ALGORITHM)
+    call.arguments["max_context_len"] += compat.speculative_width(compat.BASE_ALGORITHM, *compat.DRAFTER_ALGORITHMS)
     original(*call.args, **call.kwargs)
 
 
 def _before_validation(manager: Any, obj: Any, input_ids: Any) -> None:
     if compat.wants_agentspec(manager.server_args):
+        # Some bases refuse prompts that end less than a draft before the context does. Our rows are wide enough.
+        manager.num_reserved_tokens = 0
         check_request(obj, input_ids, int(manager.model_config.vocab_size))
 
 

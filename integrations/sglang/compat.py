@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+from agentspec.errors import UnsupportedError
+
 ALGORITHM = "AGENTSPEC"
-# The built-in algorithm whose schedule, memory and graph handling agentspec takes over.
+# The built-in algorithm whose schedule, memory and graph handling agentspec takes over, without a drafter.
 BASE_ALGORITHM = "NGRAM"
+# And with one.
+DRAFTER_ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE")
 # Attribute of a ServerArgs record that carries the resolved settings to the scheduler processes. The underscore
 # matters: only such attributes may be set on the frozen record, and they survive pickling.
 SETTINGS_ATTRIBUTE = "_agentspec_settings"
@@ -66,15 +71,16 @@ def verify_width(server_args: Any) -> int:
     return int(server_args.speculative_num_draft_tokens)
 
 
-def speculative_width(algorithm: str) -> int:
-    """The width of a verified row in a process that runs `algorithm`, else 0."""
+def speculative_width(*algorithms: str) -> int:
+    """The most slots that a row needs beyond its text, in a process that runs one of `algorithms`, else 0."""
     try:
         spec = importlib.import_module("sglang.srt.runtime_context").get_spec()
         name, width = spec.speculative_algorithm, spec.speculative_num_draft_tokens
+        drafted = (spec.speculative_num_steps or 0) * (spec.speculative_eagle_topk or 0)
     except Exception:
         # No configuration is published in this process: nothing speculates in it.
         return 0
-    return int(width or 0) if isinstance(name, str) and name.upper() == algorithm else 0
+    return max(int(width or 0), int(drafted)) if isinstance(name, str) and name.upper() in algorithms else 0
 
 
 def tp_rank(worker: Any) -> int:
@@ -96,6 +102,11 @@ def verifies_trees(server_args: Any) -> bool:
     """Whether the attention backends in use honour a tree mask."""
     names = ("attention_backend", "decode_attention_backend", "prefill_attention_backend")
     return not any(server_args_setting(server_args, name) in CHAIN_ONLY_BACKENDS for name in names)
+
+
+def draft_model_path(server_args: Any) -> str:
+    """The drafter's checkpoint; empty where there is none."""
+    return str(server_args_setting(server_args, "speculative_draft_model_path") or "")
 
 
 def tokenizer_folder(server_args: Any) -> str:
@@ -125,6 +136,104 @@ def internal_state_hook() -> tuple[str, bool]:
             if isinstance(member, type) and "_add_speculative" in vars(member):
                 return f"{module.__name__}.{name}._add_speculative", True
     return "sglang.srt.managers.scheduler.Scheduler.get_internal_state", False
+
+
+# Fields of SGLang's `ScheduleBatch` that a forward of the drafter has no use for.
+BATCH_FIELDS_OF_THE_TARGET = (
+    "top_logprobs_nums",
+    "token_ids_logprobs",
+    "extend_input_logprob_token_ids",
+    "mamba_track_indices",
+    "mamba_track_mask",
+    "mamba_track_seqlens",
+    "mamba_track_seqlens_cpu",
+    "mamba_prefill_track_mask_cpu",
+    "mamba_cow_src_indices",
+    "mamba_cow_dst_indices",
+    "mamba_clear_indices",
+    "engram_history",
+    "engram_staged_rows",
+    "out_cache_loc_dsv4",
+    "input_embeds",
+    "replace_embeds",
+    "replace_positions",
+)
+
+
+@contextlib.contextmanager
+def draft_workers(eagle: type, standalone: type) -> Iterator[None]:
+    """While a worker with a drafter is made, it makes these in the place of SGLang's draft workers."""
+    places = [
+        (importlib.import_module("sglang.srt.speculative.eagle_worker_v2"), "EagleDraftWorker", eagle),
+        (importlib.import_module("sglang.srt.speculative.standalone_worker_v2"), "StandaloneDraftWorker", standalone),
+    ]
+    originals = [getattr(module, name) for module, name, _ in places]
+    for module, name, ours in places:
+        setattr(module, name, ours)
+    try:
+        yield
+    finally:
+        for (module, name, _), original in zip(places, originals, strict=True):
+            setattr(module, name, original)
+
+
+@contextlib.contextmanager
+def drafter_context(worker: Any) -> Iterator[None]:
+    """What SGLang's workers enter around each forward of their drafter."""
+    module: Any = importlib.import_module("sglang.srt.speculative.eagle_worker_v2")
+    draft_worker = worker._draft_worker
+    # The layout of the drafter's ranks, or, in the older release, their group.
+    layout = getattr(draft_worker, "parallel_layout", None)
+    with contextlib.ExitStack() as stack:
+        own = getattr(draft_worker, "draft_tp_context", None)
+        if layout is not None:
+            stack.enter_context(module.draft_tp_context(layout))
+        elif own is not None:
+            stack.enter_context(own(draft_worker.draft_runner.tp_group))
+        stack.enter_context(module.speculative_moe_backend_context())
+        stack.enter_context(module.speculative_moe_a2a_backend_context())
+        yield
+
+
+def draft_step_context(backend: Any, forward_batch: Any) -> Any:
+    """The context of one step of the drafting loop; the newer release wants to know the batch."""
+    module: Any = importlib.import_module("sglang.srt.model_executor.forward_context")
+    known = inspect.signature(module.forward_context).parameters
+    rest = {"forward_batch": forward_batch} if "forward_batch" in known else {}
+    return module.forward_context(module.ForwardContext(attn_backend=backend), **rest)
+
+
+def capture_last_hidden(forward_batch: Any) -> None:
+    """Has the drafter's hidden states returned, also of a small model of its own."""
+    module: Any = importlib.import_module("sglang.srt.model_executor.forward_batch_info")
+    forward_batch.capture_hidden_mode = module.CaptureHiddenMode.LAST
+
+
+def wants_full_mask(backend: Any, device: Any) -> bool:
+    """Whether a verify step's mask covers the prefix too.
+
+    Raises:
+        UnsupportedError: The attention backend wants a layout that is not built here.
+    """
+    mode = getattr(getattr(backend, "verify_mask", None), "mode", None)
+    if mode is None:
+        return str(device) != "cpu"
+    if mode.name not in ("FULL_MASK", "QLEN_ONLY"):
+        raise UnsupportedError(
+            f"masks must be of the mode FULL_MASK or QLEN_ONLY, the attention backend {type(backend).__name__} has "
+            f"{mode.name}; choose --attention-backend triton or flashinfer"
+        )
+    return bool(mode.name == "FULL_MASK")
+
+
+def verify_mask(backend: Any, mask: Any, rows: int) -> Any:
+    """The mask of a verify step, in the attention backend's own memory where it has some that a graph reads."""
+    own = getattr(backend, "verify_mask", None)
+    if own is None or not own.fits(rows):
+        return mask
+    flat = own.buffer.view(-1)
+    flat[: mask.numel()].copy_(mask)
+    return own.buffer
 
 
 @contextlib.contextmanager

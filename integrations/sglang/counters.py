@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-# The values of the label `source`: where the likeliest token of a row's draft came from. Low in number by construction; never a
-# request, a tenant or text.
-SOURCES = ("none", "request", "global", "corpus")
+# The values of the label `source`: where the likeliest token of a row's draft came from. Low in number by construction;
+# never a request, a tenant or text.
+SOURCES = ("none", "request", "global", "corpus", "model")
 # Label of counts that belong to a whole step or to no draft.
 ALL_SOURCES = "all"
 
@@ -14,6 +14,9 @@ _HELP = {
     "drafted_tokens": "Tokens drafted for verification, roots not counted",
     "accepted_tokens": "Drafted tokens that verification accepted, bonus tokens not counted",
     "verify_steps": "Verified rows: one request in one step",
+    "steps": "Decode steps of the whole batch",
+    "drafter_steps": "Decode steps in which the model drafter ran",
+    "drafter_catch_up_tokens": "Tokens that the model drafter read to catch up with the target",
     "draft_errors": "Failures in drafting; each made its rows root-only and cost speed only",
     "drafting_seconds": "Seconds spent in drafting on the step",
 }

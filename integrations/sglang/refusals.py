@@ -16,10 +16,6 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "speculative_use_rejection_sampling": (bool, "drafts have no probabilities to reject by; drop the flag"),
     "speculative_use_block_verification": (bool, "block verification needs a draft distribution; drop the flag"),
     "speculative_adaptive": (bool, "agentspec sets the width of each draft itself; drop --speculative-adaptive"),
-    "speculative_draft_model_path": (
-        bool,
-        "AGENTSPEC drafts without a model here; drop --speculative-draft-model-path",
-    ),
     "speculative_ngram_external_corpus_path": (bool, "external corpora belong to NGRAM; drop the flag"),
     "enable_multi_layer_eagle": (bool, "drop --enable-multi-layer-eagle"),
     "enable_pdmux": (bool, "drop --enable-pdmux"),
@@ -31,12 +27,23 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a row needs room for its root and one draft: set --speculative-num-draft-tokens to 2 or more, 16 is the default",
     ),
 }
+# The same beside a draft model.
+_REFUSED_WITH_DRAFTER: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "enable_mixed_chunk": (bool, "prompts and answers share no step with a draft model; drop --enable-mixed-chunk"),
+    "speculative_num_steps": (
+        lambda v: v is not None and v < 1,
+        "the draft model needs a step: set --speculative-num-steps to 1 or more",
+    ),
+}
 
 
 def refuse_unsupported(server_args: Any) -> None:
     """Raises UnsupportedError naming every refused argument, its value and the remedy."""
     problems = []
-    for name, (is_refused, remedy) in _REFUSED.items():
+    refused = dict(_REFUSED)
+    if server_args_setting(server_args, "speculative_draft_model_path"):
+        refused.update(_REFUSED_WITH_DRAFTER)
+    for name, (is_refused, remedy) in refused.items():
         value = server_args_setting(server_args, name)
         if is_refused(value):
             problems.append(f"{name}={value!r}: {remedy}")

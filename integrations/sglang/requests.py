@@ -104,6 +104,11 @@ class RequestBook:
         entry = self._entries[request.rid]
         return self._grow(entry, unprocessed) and entry.handling.draft
 
+    def may_draft(self, rid: str) -> bool:
+        """False where the request asked for no drafts."""
+        entry = self._entries.get(rid)
+        return entry is None or entry.handling.draft
+
     def finish(self, rid: str) -> None:
         """The scheduler finished `rid`: its output, as the user sees it, joins the global index."""
         entry = self._entries.get(rid)

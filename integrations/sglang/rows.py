@@ -1,14 +1,60 @@
-"""The rows of a step of which some are not drafted for."""
+"""The rows of a decode step: their roots, their drafts, and what is counted of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.draft_tree import DraftBatch, Source
+from agentspec.integrations.sglang.counters import Counters
+
+_SOURCE_LABELS = {
+    int(Source.ROOT): "none",
+    int(Source.REQUEST): "request",
+    int(Source.GLOBAL): "global",
+    int(Source.CORPUS): "corpus",
+    int(Source.MODEL): "model",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedStep:
+    """What was drafted in a step whose result is not processed yet; one entry a row."""
+
+    sources: list[str]
+    """Where the likeliest token of the row's draft came from."""
+    num_drafted: NDArray[np.int32]
+    """Drafted tokens, the root not counted."""
+
+    @classmethod
+    def of(cls, drafts: DraftBatch) -> DraftedStep:
+        num_drafted = np.diff(drafts.offsets).astype(np.int32) - 1
+        sources = [
+            _SOURCE_LABELS[int(drafts.sources[drafts.offsets[row] + 1]) if n else int(Source.ROOT)]
+            for row, n in enumerate(num_drafted.tolist())
+        ]
+        return cls(sources, num_drafted)
+
+    def count_drafted(self, counters: Counters) -> None:
+        counters.add("steps", 1)
+        for source, n in zip(self.sources, self.num_drafted.tolist(), strict=True):
+            counters.add("verify_steps", 1, source)
+            counters.add("drafted_tokens", n, source)
+
+    def count_accepted(self, counters: Counters, num_accepted: Sequence[int]) -> None:
+        """Takes the accepted tokens of each row, bonus tokens not counted."""
+        for source, accepted in zip(self.sources, num_accepted, strict=False):
+            counters.add("accepted_tokens", accepted, source)
+
+
+def host_seq_lens(batch: Any) -> NDArray[np.int64]:
+    """int64[b], tokens in the KV cache of each row of SGLang's `ScheduleBatch`."""
+    lens = batch.seq_lens if batch.seq_lens.device.type == "cpu" else batch.seq_lens_cpu
+    return np.asarray(lens.numpy(), dtype=np.int64)
 
 
 def last_token(request: Any, tail: Sequence[int]) -> int:
@@ -22,6 +68,17 @@ def last_token(request: Any, tail: Sequence[int]) -> int:
         if len(tokens):
             return int(tokens[-1])
     raise ValueError("a request without any token cannot be decoded")
+
+
+def last_tokens(request: Any, tail: Sequence[int], n: int) -> list[int]:
+    """The last `n` tokens of a row's text, its root the very last; arguments as for `last_token`."""
+    found: list[int] = []
+    for tokens in (tail, request.output_ids, request.origin_input_ids):
+        missing = n - len(found)
+        if missing <= 0:
+            break
+        found = [*tokens[-missing:], *found]
+    return found
 
 
 def roots_only(roots: NDArray[np.int32]) -> DraftBatch:

@@ -15,6 +15,7 @@ from agentspec.config import EngineConfig
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
 from agentspec.integrations.sglang.tenants import check_namespace_field
+from agentspec.policy import HybridConfig, parse_tau
 from agentspec.store.config import SharingConfig
 from agentspec.store.secrets import NAMESPACE_KEY_VARIABLE, PASSWORD_VARIABLE, STORE_KEY_VARIABLE
 from agentspec.store.urls import place, redact
@@ -110,6 +111,38 @@ class Settings:
     namespace_key_file: str = _setting(
         "", f"file with the key that hides tenants' names in the store; else the variable {NAMESPACE_KEY_VARIABLE}", str
     )
+    base: str = _setting(
+        "auto",
+        "with --speculative-draft-model-path: the algorithm that the draft model is for, EAGLE, EAGLE3 or STANDALONE; "
+        "auto finds out",
+        str,
+    )
+    tau: str = _setting(
+        "auto",
+        "with a draft model: a row gets its suffix draft where that promises more tokens than tau, else the model's; "
+        "auto weighs both drafts and what they cost, 0 never runs the draft model, inf always",
+        str,
+    )
+    hybrid_rule: str = _setting(
+        "expected",
+        "what is compared with tau: expected (calibrated tokens), score (the suffix draft's), match-length (at least "
+        "4 tokens matched), payoff (a predictor that `agentspec tune --payoff` trained)",
+        str,
+    )
+    payoff: str = _setting(
+        "", "file of the predictor of the rule payoff; empty: the one that comes with agentspec", str
+    )
+    acceptance_head: str = _setting(
+        "auto",
+        "SpecDec++ head that says how likely the draft model's tokens are to be accepted: a folder with "
+        "acceptance_head.safetensors, auto (the draft model's folder, if it has one) or none",
+        str,
+    )
+    stop_threshold: float = _setting(
+        1.0,
+        "the draft model stops where the probability that a token is rejected exceeds this; 1: at its last step",
+        float,
+    )
     breaker_failures: int = _setting(
         10, "drafting failures in a row after which drafting pauses for a while, >= 1", int
     )
@@ -127,7 +160,7 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ConfigError(f"{name} must be a whole number, got {value!r}")
-        for name in ("alpha", "min_token_prob", "store_ttl_days", "store_load_seconds"):
+        for name in ("alpha", "min_token_prob", "store_ttl_days", "store_load_seconds", "stop_threshold"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"{name} must be a number, got {value!r}")
@@ -137,8 +170,12 @@ class Settings:
             raise ConfigError(f"conversation_mb must be >= 0 MiB, got {self.conversation_mb}; 0 keeps none")
         if not isinstance(self.store_optional, bool):
             raise ConfigError(f"store_optional must be true or false, got {self.store_optional!r}")
+        if not 0.0 < self.stop_threshold <= 1.0:
+            raise ConfigError(
+                f"stop_threshold must be above 0 and at most 1, got {self.stop_threshold}; 1 never stops early"
+            )
         paths = ("estimates", "corpora", "store_password_file", "store_key_file", "namespace_key_file")
-        for name in (*paths, "store_model"):
+        for name in (*paths, "store_model", "base", "tau", "hybrid_rule", "payoff", "acceptance_head"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a string, got {getattr(self, name)!r}")
         if self.corpora and self.rule != "calibrated":
@@ -153,6 +190,7 @@ class Settings:
             raise ConfigError(f"breaker_failures must be >= 1, got {self.breaker_failures}")
         # The engine and the store own the ranges of their fields; checked here so that a bad value stops the launcher.
         self.engine_config(vocab_size=None, max_draft_tokens=1, trees=True)
+        self.hybrid_config(max_nodes=1, trees=True)
         self.sharing_config()
         check_namespace_field(self.namespace_from)
         if self.store:
@@ -184,6 +222,17 @@ class Settings:
             background=True,
             tokenizer=tokenizer,
             estimates=Estimates.load(self.estimates) if self.estimates else None,
+        )
+
+    def hybrid_config(self, *, max_nodes: int, trees: bool) -> HybridConfig:
+        """How suffix drafts and a draft model's are chosen between; a row is verified with `max_nodes` drafted tokens
+        at most."""
+        return HybridConfig(
+            rule=cast(Any, self.hybrid_rule),
+            tau=parse_tau(self.tau),
+            payoff=self.payoff,
+            max_nodes=max_nodes,
+            trees=trees,
         )
 
     def sharing_config(self) -> SharingConfig:

@@ -1,7 +1,8 @@
 """Real SGLang servers on CPU, shared by all tests of the session.
 
-`plain` decodes token by token and is the reference. `agentspec` drafts. `faulty` drafts too, but its engine fails on
-every third call and its requests are retracted over and over: it must answer the same.
+`plain` decodes token by token and is the reference. `agentspec` drafts: from suffixes alone, and beside each kind of
+drafter. `faulty` drafts too, but every third call of its engine or its drafter fails and its requests are retracted
+over and over: it must answer the same.
 """
 
 from __future__ import annotations
@@ -19,6 +20,14 @@ from server_requests import ARGUMENTS, MODEL, compared, corpus_requests, generat
 
 from agentspec.cli import main
 from agentspec.evals.server import Server
+from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
+
+DRAFTERS: dict[str, tuple[str, ...]] = {
+    "suffix": (),
+    # Suffix drafts of a token or less leave their row to the head, so that rows change between both all the time.
+    "eagle3": ("--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-tau", "1"),
+    "standalone": ("--speculative-draft-model-path", str(STANDALONE_FOLDER), "--agentspec-mode", "chain"),
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,16 +63,19 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def agentspec(tmp_path_factory: pytest.TempPathFactory, plain: Server) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("agentspec")
+@pytest.fixture(scope="session", params=DRAFTERS)
+def agentspec(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, plain: Server
+) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp(request.param)
     corpus = _corpus_of_answers(folder, plain)
-    with _server(folder, "AGENTSPEC", "--enable-metrics", "--agentspec-corpora", str(corpus)) as server:
+    arguments = ("--enable-metrics", "--agentspec-corpora", str(corpus), *DRAFTERS[request.param])
+    with _server(folder, "AGENTSPEC", *arguments) as server:
         yield server
 
 
-@pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=["suffix", "eagle3"])
+def faulty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("faulty")
     site = _faulty_plugin(folder / "site")
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
@@ -71,7 +83,13 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     previous = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = path
     try:
-        server = _server(folder, "AGENTSPEC", SGLANG_TEST_RETRACT="1", SGLANG_TEST_RETRACT_INTERVAL="7")
+        server = _server(
+            folder,
+            "AGENTSPEC",
+            *DRAFTERS[request.param],
+            SGLANG_TEST_RETRACT="1",
+            SGLANG_TEST_RETRACT_INTERVAL="7",
+        )
     finally:
         if previous is None:
             del os.environ["PYTHONPATH"]
@@ -91,7 +109,7 @@ def _corpus_of_answers(folder: Path, plain: Server) -> Path:
 
 
 def _faulty_plugin(site: Path) -> Path:
-    """A second SGLang plugin that makes the engine fail, found through its distribution's entry point."""
+    """A second SGLang plugin that makes the engine and the drafter fail, found by its distribution's entry point."""
     info = site / "faulty-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")
@@ -99,18 +117,35 @@ def _faulty_plugin(site: Path) -> Path:
     (site / "faulty_plugin.py").write_text(
         textwrap.dedent(
             """
-            def register():
-                from agentspec.engine import Engine
-
-                draft, calls = Engine.draft, [0]
+            def failing(function):
+                calls = [0]
 
                 def sometimes(self, *args, **kwargs):
                     calls[0] += 1
                     if calls[0] % 3 == 0:
                         raise MemoryError("made to fail by a test")
-                    return draft(self, *args, **kwargs)
+                    return function(self, *args, **kwargs)
 
-                Engine.draft = sometimes
+                return sometimes
+
+
+            def register():
+                from agentspec.engine import Engine
+                from agentspec.integrations.sglang import algorithm
+
+                Engine.draft = failing(Engine.draft)
+                worker_class = algorithm._worker_class
+
+                def hooked(name):
+                    worker = worker_class(name)
+                    if name == "EAGLE3":
+                        from agentspec.integrations.sglang.model_drafter import ModelDrafter
+
+                        ModelDrafter.draft = failing(ModelDrafter.draft)
+                        ModelDrafter.catch_up = failing(ModelDrafter.catch_up)
+                    return worker
+
+                algorithm._worker_class = hooked
             """
         )
     )

@@ -62,6 +62,7 @@ class Uses:
 
 
 NGRAM = "sglang.srt.speculative.ngram_worker"
+EAGLE = "sglang.srt.speculative.eagle_worker_v2"
 USED = [
     Uses("sglang.srt.plugins.hook_registry", ("HookRegistry", "register"), frozenset({"target", "hook", "hook_type"})),
     Uses(
@@ -111,6 +112,25 @@ USED = [
             }
         ),
     ),
+    Uses(EAGLE, ("EAGLEWorkerV2", "__init__"), frozenset({"server_args"})),
+    Uses(EAGLE, ("EAGLEWorkerV2", "forward_batch_generation"), frozenset({"batch", "on_publish", "grammar_barrier"})),
+    Uses(EAGLE, ("EAGLEWorkerV2", "verify"), frozenset({"batch", "grammar_barrier"})),
+    Uses(EAGLE, ("EagleDraftWorker", "draft"), frozenset({"batch"})),
+    Uses(EAGLE, ("EagleDraftWorker", "draft_forward"), frozenset({"forward_batch"})),
+    Uses(EAGLE, ("EagleDraftWorker", "_draft_extend_for_prefill"), frozenset({"batch", "next_token_ids"})),
+    Uses("sglang.srt.speculative.standalone_worker_v2", ("StandaloneDraftWorker",)),
+    Uses("sglang.srt.speculative.standalone_worker_v2", ("StandaloneWorkerV2",)),
+    Uses(
+        "sglang.srt.speculative.spec_utils",
+        ("select_top_k_tokens",),
+        frozenset({"i", "topk_p", "topk_index", "hidden_states", "scores", "topk"}),
+    ),
+    Uses(
+        "sglang.srt.model_executor.forward_batch_info",
+        ("ForwardBatch", "init_new"),
+        frozenset({"batch", "model_runner", "capture_hidden_mode", "return_hidden_states_before_norm"}),
+    ),
+    Uses("sglang.srt.model_executor.forward_context", ("forward_context",)),
     Uses("sglang.srt.managers.schedule_batch", ("ScheduleBatch", "grammar_needs_sync")),
     Uses("sglang.srt.managers.schedule_batch", ("Req", "finished")),
 ]
@@ -139,6 +159,27 @@ def test_names_that_the_worker_takes_from_the_base_module(release: Path) -> None
     text = ast.unparse(module(release, NGRAM))
     for name in ("assign_extend_cache_locs_func", "prepare_mamba_track_for_verify", "NgramCorpus"):
         assert name in text
+
+
+def test_names_that_are_replaced_while_a_drafter_is_made_or_drafts(release: Path) -> None:
+    worker = source(release, EAGLE, "EAGLEWorkerV2", "__init__")
+    assert "EagleDraftWorker(" in worker
+    assert "build_eagle_verify_input(" in source(release, EAGLE, "EagleDraftWorker", "draft")
+    standalone = source(release, "sglang.srt.speculative.standalone_worker_v2", "StandaloneWorkerV2", "__init__")
+    assert "StandaloneDraftWorker(" in standalone
+    text = ast.unparse(module(release, EAGLE))
+    for name in ("draft_tp_context", "speculative_moe_backend_context", "speculative_moe_a2a_backend_context"):
+        assert name in text
+
+
+def test_fields_of_verify_and_draft_inputs(release: Path) -> None:
+    inputs = ast.unparse(module(release, "sglang.srt.speculative.eagle_info"))
+    for field in (
+        *("draft_token:", "custom_mask:", "positions:", "retrieve_index:", "retrieve_next_token:"),
+        *("retrieve_next_sibling:", "retrieve_cum_len:", "spec_steps:", "topk:", "draft_token_num:", "seq_lens_sum:"),
+        *("topk_p:", "topk_index:", "hidden_states:", "bonus_tokens:", "num_tokens_for_logprob_per_req:"),
+    ):
+        assert field in inputs
 
 
 def test_attributes_of_requests_and_batches(release: Path) -> None:

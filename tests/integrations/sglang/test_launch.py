@@ -12,6 +12,7 @@ import pytest
 from server_requests import MODEL, chat_prompts, generate, tokens_of
 
 from agentspec.evals.server import Server
+from agentspec.evals.systems import EAGLE3_FOLDER
 
 pytestmark = pytest.mark.sglang
 
@@ -67,8 +68,13 @@ def test_the_offline_engine_runs_it_by_name(plain: Server) -> None:
         (["--agentspec-corpora", "/nowhere/a.corpus"], "/nowhere/a.corpus, which are not there"),
         (["--pp-size", "2"], "pp_size=2"),
         (["--speculative-algorithm", "NGRAM", "--agentspec-alpha", "2"], "need --speculative-algorithm AGENTSPEC"),
+        (["--agentspec-base", "EAGLE3"], "--agentspec-base EAGLE3 needs a draft model, and there is none"),
+        (
+            ["--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-base", "STANDALONE"],
+            "which is for EAGLE3",
+        ),
     ],
-    ids=["out of range", "missing", "unsupported", "flags without the algorithm"],
+    ids=["out of range", "missing", "unsupported", "flags without the algorithm", "no drafter", "another drafter"],
 )
 def test_servers_that_refuse_to_start_say_why(arguments: list[str], named: str) -> None:
     run = subprocess.run(

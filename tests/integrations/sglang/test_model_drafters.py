@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sampled_answers import SIGNIFICANCE, draw, greedy_behind_the_first_token, p_value
 from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generate, tokens_of
 
 from agentspec.evals.server import Server
@@ -55,6 +56,12 @@ def test_the_drafters_know_what_the_model_writes(drafting: Server) -> None:
     tokens = sum(len(reply["output_ids"]) - 1 for reply in got)
     steps = sum(reply["meta_info"]["spec_verify_ct"] for reply in got)
     assert tokens > 2 * steps, f"{tokens} tokens took {steps} steps"
+
+
+def test_sampled_answers_are_distributed_as_those_of_plain_decoding(plain: Server, drafting: Server) -> None:
+    expected, got = draw(plain, 200), draw(drafting, 200)
+    assert p_value(got, expected) > SIGNIFICANCE
+    assert p_value(greedy_behind_the_first_token(plain, got), expected) < SIGNIFICANCE
 
 
 def test_the_checkpoints_fit_the_model_and_their_size() -> None:

@@ -32,7 +32,6 @@ def test_defaults_pass() -> None:
         ("speculative_use_rejection_sampling", True),
         ("speculative_use_block_verification", True),
         ("speculative_adaptive", True),
-        ("speculative_draft_model_path", "some/model"),
         ("speculative_ngram_external_corpus_path", "corpus.jsonl"),
         ("enable_multi_layer_eagle", True),
         ("enable_pdmux", True),
@@ -46,6 +45,13 @@ def test_each_unsupported_argument_is_named_with_its_value(name: str, value: Any
     with pytest.raises(UnsupportedError) as refused:
         refuse_unsupported(arguments(**{name: value}))
     assert f"{name}={value!r}" in str(refused.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("enable_mixed_chunk", True), ("speculative_num_steps", 0)])
+def test_some_only_beside_a_draft_model(name: str, value: Any) -> None:
+    refuse_unsupported(arguments(**{name: value}))
+    with pytest.raises(UnsupportedError, match=f"{name}={value!r}"):
+        refuse_unsupported(arguments(**{name: value}, speculative_draft_model_path="some/model"))
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -221,7 +221,9 @@ def test_server_info_and_metrics_tell_what_happens(agentspec: Server) -> None:
     generate(agentspec, [body(text) for text in chat_prompts(2, seed=140)], 2)
     state = agentspec.agentspec_state()
     assert state is not None and state["active"] is True
-    assert state["settings"]["mode"] == "tree" and state["version"]
+    drafter = state.get("drafter", {"base": None, "topk": 2})
+    assert state["settings"]["mode"] == ("chain" if drafter["base"] == "STANDALONE" else "tree") and state["version"]
+    assert drafter["topk"] == (1 if state["settings"]["mode"] == "chain" else 2)
     counters = state["counters"]
     assert counters["drafted_tokens"] >= counters["accepted_tokens"] > 0
     assert counters["draft_errors"] == 0
@@ -230,6 +232,22 @@ def test_server_info_and_metrics_tell_what_happens(agentspec: Server) -> None:
         assert f"agentspec:{name}_total" in metrics
     for source in ("none", "request", "global"):
         assert f'source="{source}"' in metrics
+
+
+def test_drafters_draft_beside_suffixes(agentspec: Server) -> None:
+    """Rows change between both kinds of drafts, and in most steps the drafter need not run."""
+    generate(agentspec, [body(text) for text in chat_prompts(6, seed=145)], 3)
+    state = agentspec.agentspec_state()
+    assert state is not None
+    counters = state["counters"]
+    accepted_of = counters["by_source"]["accepted_tokens"]
+    assert accepted_of["request"] > 0 and accepted_of["global"] > 0
+    if "drafter" in state:
+        assert accepted_of["model"] > 0
+        assert 0 < counters["drafter_steps"] < counters["steps"]
+        assert counters["drafter_catch_up_tokens"] > 0
+    else:
+        assert "model" not in accepted_of and counters["drafter_steps"] == 0
 
 
 def test_flush_forgets_finished_outputs(plain: Server, agentspec: Server) -> None:

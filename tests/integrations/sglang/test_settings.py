@@ -73,6 +73,12 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "store_load_seconds": 6.0,
         "namespace_from": "custom_params.team",
         "namespace_key_file": "n",
+        "base": "EAGLE3",
+        "tau": "1.5",
+        "hybrid_rule": "score",
+        "payoff": "p.json",
+        "acceptance_head": "none",
+        "stop_threshold": 0.7,
     }
     assert set(values) == set(settings.FIELDS)
     flags = [part for name, value in values.items() for part in (f"--agentspec-{name.replace('_', '-')}", str(value))]
@@ -112,6 +118,10 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         ({"AGENTSPEC_STORE_QUOTA_MB": "-1"}, "quota_bytes must be an integer >= 0"),
         ({"AGENTSPEC_STORE_QUEUE_TOKENS": "0"}, "queue_tokens must be an integer >= 1"),
         ({"AGENTSPEC_NAMESPACE_FROM": "user"}, "namespace_from must be one of auto, extra_key"),
+        ({"AGENTSPEC_TAU": "often"}, 'tau must be "auto", a number >= 0 or "inf", got \'often\''),
+        ({"AGENTSPEC_TAU": "-1"}, "tau must be"),
+        ({"AGENTSPEC_HYBRID_RULE": "guess"}, "rule must be one of expected, score, match-length, payoff, got 'guess'"),
+        ({"AGENTSPEC_STOP_THRESHOLD": "0"}, "stop_threshold must be above 0 and at most 1, got 0"),
         ({"AGENTSPEC_CONFIG": "/nowhere/agentspec.json"}, "/nowhere/agentspec.json"),
     ],
 )
@@ -131,6 +141,8 @@ def test_bad_variables_are_refused_by_name(environment: dict[str, str], named: s
         ('{"num_threads": "2"}', "num_threads must be a whole number"),
         ('{"corpora": ["a"]}', r"corpora must be a string, got \['a'\]"),
         ('{"estimates": null}', "estimates must be a string, got None"),
+        ('{"tau": 2}', "tau must be a string, got 2"),
+        ('{"stop_threshold": "1"}', "stop_threshold must be a number"),
         ("[1]", "one JSON object"),
         ("{", "not JSON"),
     ],

@@ -1,0 +1,162 @@
+"""What a checkpoint's folder says without loading the model: its config, its tensors' names and its tokens."""
+
+from __future__ import annotations
+
+import json
+import pickletools
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from agentspec.errors import ConfigError
+
+_CONFIG = "config.json"
+# A safetensors file: the header's length as little-endian uint64, the header as JSON, the tensors' bytes.
+_LENGTH_BYTES = 8
+_MAX_HEADER_BYTES = 100_000_000
+_DTYPES: dict[str, np.dtype[Any]] = {"I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "BOOL": np.dtype("?")}
+
+
+def find_folder(name: str) -> Path | None:
+    """The folder that a model's name stands for: itself, or its snapshot in the Hugging Face cache; None where the
+    machine has neither, or a single file, as of a GGUF model."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists() or path.is_absolute():
+        return None
+    try:
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+    except ImportError:
+        return None
+    try:
+        cached = try_to_load_from_cache(name, _CONFIG)
+    except HFValidationError:
+        return None
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json.
+
+    Raises:
+        ConfigError: There is none, or it holds no JSON object.
+    """
+    path = folder / _CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{folder} must be a model's folder, and there is no {_CONFIG} in it; check the path"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}; it must be a model's configuration in JSON") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path} must hold one JSON object, got {type(config).__name__}")
+    return cast(dict[str, Any], config)
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part that describes the language model: of a model with other inputs it is a section of its own."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, Mapping) else config
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether the tensors of the folder can be named: they are there, in files of a known format."""
+    return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+
+
+def has_tensor(folder: Path, name: str) -> bool:
+    """Whether a tensor `name`, alone or as the last part of a dotted name, is among the folder's weights.
+
+    Raises:
+        ConfigError: A file of weights is damaged.
+    """
+    return _find_safetensor(folder, name) is not None or any(
+        _is_named(key, name) for file in sorted(folder.glob("*.bin")) for key in _pickled_strings(file)
+    )
+
+
+def read_tensor(folder: Path, name: str) -> np.ndarray[Any, Any] | None:
+    """A small tensor out of a safetensors file, int64, int32 or bool; None where none is found or it has another
+    dtype.
+
+    Raises:
+        ConfigError: The file is damaged.
+    """
+    found = _find_safetensor(folder, name)
+    if found is None or found[1].get("dtype") not in _DTYPES:
+        return None
+    path, entry, data_start = found
+    try:
+        begin, end = entry["data_offsets"]
+        with path.open("rb") as file:
+            file.seek(data_start + begin)
+            return np.frombuffer(file.read(end - begin), _DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"cannot read the tensor {name} of {path}: {error}; copy or convert it again") from error
+
+
+def token_ids(folder: Path) -> dict[str, int] | None:
+    """Token -> id of the folder's tokenizer.json; None where it has none, or one of another form."""
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = json.loads(path.read_text(encoding="utf-8"))
+        vocabulary = tokenizer["model"]["vocab"]
+        # A unigram model lists its tokens with their scores.
+        ids = (
+            dict(vocabulary) if isinstance(vocabulary, dict) else {token: i for i, (token, _) in enumerate(vocabulary)}
+        )
+        return ids | {token["content"]: token["id"] for token in tokenizer.get("added_tokens", [])}
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _is_named(key: str, name: str) -> bool:
+    return key == name or key.endswith("." + name)
+
+
+def _find_safetensor(folder: Path, name: str) -> tuple[Path, dict[str, Any], int] | None:
+    """File, header entry and the offset in bytes at which the file's data begins."""
+    for path in sorted(folder.glob("*.safetensors")):
+        header, data_start = _read_header(path)
+        for key, entry in header.items():
+            if _is_named(key, name):
+                return path, entry, data_start
+    return None
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            if length > _MAX_HEADER_BYTES:
+                raise ValueError(f"its header claims {length} bytes")
+            header = json.loads(file.read(length))
+        if not isinstance(header, dict):
+            raise TypeError("its header is no JSON object")
+    except (OSError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} must be a safetensors file: {error}; copy it again") from error
+    return header, _LENGTH_BYTES + length
+
+
+def _pickled_strings(path: Path) -> set[str]:
+    """All strings in what torch.save wrote; the pickle is read as a list of instructions, never executed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]
+            return {
+                argument
+                for name in pickles
+                for _, argument, _ in pickletools.genops(archive.read(name))
+                if isinstance(argument, str)
+            }
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(
+            f"{path} must be weights that torch.save wrote: {error}; convert them to safetensors"
+        ) from error

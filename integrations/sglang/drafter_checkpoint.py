@@ -1,0 +1,291 @@
+"""Which of SGLang's drafting algorithms a draft checkpoint is for, and whether it fits the target.
+
+Checked before a server starts, because SGLang itself finds out after loading both models, or never: a head of another
+vocabulary, or one whose maps are missing, drafts wrong tokens and costs nothing but speed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from agentspec.errors import ConfigError
+from agentspec.integrations.sglang.checkpoint_files import (
+    find_folder,
+    has_tensor,
+    has_weights,
+    read_config,
+    read_tensor,
+    text_config,
+    token_ids,
+)
+
+Base = Literal["EAGLE", "EAGLE3", "STANDALONE"]
+BASES: tuple[Base, ...] = ("EAGLE", "EAGLE3", "STANDALONE")
+AUTO = "auto"
+BASE_FLAG = "--agentspec-base"
+DRAFT_FLAG = "--speculative-draft-model-path"
+
+# Heads whose algorithms agentspec does not build on: blocks drafted at once, or a drafter over the target's own KV.
+_FOREIGN_HEAD = re.compile(r"DFlash|DSpark|Domino|Medusa|AssistantForCausalLM$", re.IGNORECASE)
+_LANGUAGE_MODEL = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
+# A model that says so predicts further tokens with layers of its own. As a draft model SGLang loads only those.
+_NEXT_TOKEN_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterCheckpoint:
+    """A draft model that may be loaded. What it does not say, or what is out of reach here, is None."""
+
+    base: Base
+    """The --speculative-algorithm that loads it."""
+    folder: Path | None = None
+    """Where its files are; None where SGLang is to fetch them, so that nothing of it was checked."""
+    architecture: str | None = None
+    vocab_size: int | None = None
+    draft_vocab_size: int | None = None
+    """Tokens that an EAGLE-3 head can draft; None for others."""
+    hidden_size: int | None = None
+    aux_layer_ids: tuple[int, ...] | None = None
+    """Layers of the target, counted from 0, whose outputs an EAGLE-3 head reads; None: SGLang chooses."""
+
+
+def inspect_drafter(draft_path: str, target_path: str, base: str = AUTO) -> DrafterCheckpoint:
+    """Recognises the draft model and checks it against the target.
+
+    Args:
+        draft_path: folder or hub name of the draft model; a hub name is checked as far as it is in the local cache.
+        target_path: the same of the target; one that is not on this machine is not compared with.
+        base: EAGLE, EAGLE3 or STANDALONE, in any case, or "auto" to find out from the checkpoint.
+
+    Raises:
+        ConfigError: The base is unknown or not what the checkpoint is, the checkpoint cannot be read, or it does not
+            fit the target: another vocabulary, another hidden size, layers that the target does not have, or a reduced
+            draft vocabulary without its map.
+    """
+    chosen = _parse_base(base)
+    folder = find_folder(draft_path)
+    if folder is None:
+        return _out_of_reach(draft_path, chosen)
+    config = read_config(folder)
+    architecture = _architecture(config, folder)
+    found = _recognise(config, architecture, folder, chosen)
+    text = text_config(config)
+    target_folder = find_folder(target_path)
+    target = text_config(read_config(target_folder)) if target_folder is not None else {}
+    _check_vocabulary(text, folder, target, target_path)
+    draft_vocab_size = aux_layer_ids = None
+    if found == "STANDALONE":
+        _check_tokenizers(folder, target_folder)
+    else:
+        _check_hidden_size(found, text, folder, target, target_path)
+    if found == "EAGLE3":
+        draft_vocab_size = _check_maps(text, folder, is_fetched=folder != Path(draft_path).expanduser())
+        aux_layer_ids = _check_aux_layers(config, folder, target, target_path)
+    return DrafterCheckpoint(
+        base=found,
+        folder=folder,
+        architecture=architecture,
+        vocab_size=_number(text, "vocab_size"),
+        draft_vocab_size=draft_vocab_size,
+        hidden_size=_number(text, "hidden_size"),
+        aux_layer_ids=aux_layer_ids,
+    )
+
+
+def _parse_base(base: str) -> Base | None:
+    if isinstance(base, str) and base.lower() == AUTO:
+        return None
+    if not isinstance(base, str) or base.upper() not in BASES:
+        raise ConfigError(
+            f"the base must be {AUTO}, {', '.join(BASES)}, got {base!r}; set {BASE_FLAG} to one of them, or leave it out"
+        )
+    return cast(Base, base.upper())
+
+
+def _out_of_reach(draft_path: str, chosen: Base | None) -> DrafterCheckpoint:
+    path = Path(draft_path).expanduser()
+    if path.is_absolute() and not path.exists():
+        raise ConfigError(
+            f"the draft model must be a folder or a hub name, got {draft_path}, which is not there; check {DRAFT_FLAG}"
+        )
+    if chosen is None:
+        raise ConfigError(
+            f"{draft_path} is no folder here and not in the Hugging Face cache, so that its kind cannot be read from "
+            f"its config.json; pass {BASE_FLAG} {'|'.join(BASES)}, or give a folder in {DRAFT_FLAG}"
+        )
+    return DrafterCheckpoint(base=chosen)
+
+
+def _architecture(config: Mapping[str, Any], folder: Path) -> str:
+    names = config.get("architectures")
+    if not isinstance(names, Sequence) or not names or not isinstance(names[0], str):
+        raise ConfigError(
+            f"{folder}/config.json must name its architecture, got architectures={names!r}; complete it, such as "
+            '["LlamaForCausalLMEagle3"] for an EAGLE-3 head'
+        )
+    return names[0]
+
+
+def _recognise(config: Mapping[str, Any], architecture: str, folder: Path, chosen: Base | None) -> Base:
+    """The checkpoint's base; `chosen` decides where its architecture leaves it open."""
+    if _FOREIGN_HEAD.search(architecture):
+        raise ConfigError(
+            f"a draft model must be an EAGLE or EAGLE-3 head, next-token layers or a language model, got {architecture} "
+            f"in {folder}; serve it with its own --speculative-algorithm, or choose another draft model"
+        )
+    text = text_config(config)
+    found: Base | None = None
+    if "Eagle3" in architecture:
+        found = "EAGLE3"
+    elif any(mark in architecture for mark in ("Eagle", "NextN", "MTP")):
+        found = "EAGLE"
+    elif chosen != "EAGLE3" and config.get("draft_vocab_size") is not None:
+        raise ConfigError(
+            f"{folder} has a draft_vocab_size, as EAGLE-3 heads do, but its architecture is {architecture}, under which "
+            'SGLang loads no such head; name it as SGLang does, such as "architectures": ["LlamaForCausalLMEagle3"]'
+        )
+    elif any((_number(text, key) or 0) > 0 for key in _NEXT_TOKEN_LAYERS):
+        found = "EAGLE"
+    elif chosen == "EAGLE" and _LANGUAGE_MODEL.search(architecture):
+        # SGLang knows more models with next-token layers than say so in their config.
+        found = "EAGLE"
+    elif _LANGUAGE_MODEL.search(architecture):
+        found = "STANDALONE"
+    if chosen is not None and found != chosen:
+        is_for = f"for {found}" if found else "unknown"
+        raise ConfigError(
+            f"{BASE_FLAG} is {chosen}, but {folder} has the architecture {architecture}, which is {is_for}; leave the "
+            f"flag out, or give a checkpoint for {chosen} in {DRAFT_FLAG}"
+        )
+    if found is None:
+        raise ConfigError(
+            f"cannot tell what drafts in {folder}: its architecture {architecture} is neither an EAGLE nor an EAGLE-3 "
+            f"head, next-token layers or a language model; choose another draft model in {DRAFT_FLAG}"
+        )
+    return found
+
+
+def _check_vocabulary(draft: Mapping[str, Any], folder: Path, target: Mapping[str, Any], target_path: str) -> None:
+    got, needed = _number(draft, "vocab_size"), _number(target, "vocab_size")
+    if got is not None and needed is not None and got != needed:
+        raise ConfigError(
+            f"the draft model must share the target's vocabulary: {target_path} has vocab_size {needed}, {folder} has "
+            f"{got}; choose a draft model made for this target"
+        )
+
+
+def _check_tokenizers(folder: Path, target_folder: Path | None) -> None:
+    draft = token_ids(folder)
+    target = token_ids(target_folder) if target_folder is not None else None
+    if draft is None or target is None or draft == target:
+        return
+    differing = sorted(token for token in draft.keys() | target.keys() if draft.get(token) != target.get(token))
+    first = differing[0]
+    raise ConfigError(
+        f"the draft model must share the target's vocabulary: {len(differing)} tokens have other ids in {folder} than in "
+        f"{target_folder}, the first {first!r} with {draft.get(first, 'none')} and {target.get(first, 'none')}; choose a "
+        "draft model with the target's tokenizer"
+    )
+
+
+def _check_hidden_size(
+    base: Base, draft: Mapping[str, Any], folder: Path, target: Mapping[str, Any], target_path: str
+) -> None:
+    """A head reads the target's hidden states. Only an EAGLE-3 head may be of another width itself and say so."""
+    key = "target_hidden_size" if base == "EAGLE3" and _number(draft, "target_hidden_size") else "hidden_size"
+    got, needed = _number(draft, key), _number(target, "hidden_size")
+    if got is not None and needed is not None and got != needed:
+        raise ConfigError(
+            f"a head for {base} must read the target's hidden states: {target_path} has hidden_size {needed}, {folder} "
+            f"has {key} {got}; choose a head made for this target"
+        )
+
+
+def _check_maps(draft: Mapping[str, Any], folder: Path, *, is_fetched: bool) -> int | None:
+    """The number of tokens that the head drafts; where they are not all, `d2t` must say which.
+
+    A model that is fetched from a hub may not have its weights here yet.
+
+    `d2t` is int64 [draft_vocab_size] and holds target id - draft id; SGLang reads it alone. `t2d`, bool [vocab_size],
+    marks the same tokens, and must agree where it is there.
+    """
+    vocab_size = _number(draft, "vocab_size")
+    draft_vocab_size = _number(draft, "draft_vocab_size")
+    if draft_vocab_size is None or draft_vocab_size == vocab_size:
+        return vocab_size
+    if is_fetched and not has_weights(folder):
+        return draft_vocab_size
+    if not has_tensor(folder, "d2t"):
+        raise ConfigError(
+            f"{folder} drafts {draft_vocab_size} of {vocab_size} tokens, so that its weights need the maps d2t and t2d "
+            "between both vocabularies, and there is no d2t in them: its drafts would be other tokens than it meant; "
+            "export the head again with its maps"
+        )
+    d2t, t2d = read_tensor(folder, "d2t"), read_tensor(folder, "t2d")
+    if d2t is None:
+        return draft_vocab_size
+    if d2t.shape != (draft_vocab_size,):
+        raise ConfigError(
+            f"d2t of {folder} must have one entry for each of {draft_vocab_size} drafted tokens, got the shape "
+            f"{list(d2t.shape)}; export the head again with its maps"
+        )
+    ids = d2t.astype(np.int64) + np.arange(draft_vocab_size)
+    in_range = vocab_size is None or bool(((ids >= 0) & (ids < vocab_size)).all())
+    if not in_range or len(np.unique(ids)) != draft_vocab_size:
+        raise ConfigError(
+            f"d2t of {folder} must hold target id - draft id, so that each drafted token is another of the target's "
+            f"{vocab_size}, got ids from {ids.min()} to {ids.max()}, {len(np.unique(ids))} of them different; export "
+            "the head again with offsets instead of ids"
+        )
+    if t2d is not None and not np.array_equal(np.flatnonzero(t2d), np.sort(ids)):
+        raise ConfigError(
+            f"the maps of {folder} must name the same tokens, got {len(ids)} in d2t and {np.count_nonzero(t2d)}, not the "
+            "same, in t2d; export the head again with its maps"
+        )
+    return draft_vocab_size
+
+
+def _check_aux_layers(
+    draft: Mapping[str, Any], folder: Path, target: Mapping[str, Any], target_path: str
+) -> tuple[int, ...] | None:
+    """The layers that an EAGLE-3 head names; each must be one of the target's, or -1 for its embedding."""
+    eagle = draft.get("eagle_config")
+    section = eagle if isinstance(eagle, Mapping) else {}
+    if section.get("use_aux_hidden_state") is False:
+        return None
+    named = section.get("eagle_aux_hidden_state_layer_ids")
+    num_layers = _number(target, "num_hidden_layers")
+    if named is None:
+        # What SGLang takes then: the inputs of these layers.
+        chosen = (2, num_layers // 2, num_layers - 3) if num_layers is not None else None
+        if chosen is not None and (min(chosen) < 0 or len(set(chosen)) < len(chosen)):
+            raise ConfigError(
+                f"{folder} names no eagle_aux_hidden_state_layer_ids, and SGLang's choice of layers needs a target of 7 "
+                f"or more, {target_path} has {num_layers}; name them in eagle_config of its config.json"
+            )
+        return None
+    is_list = isinstance(named, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in named)
+    if not is_list or not named or len(set(named)) < len(named):
+        raise ConfigError(
+            f"eagle_aux_hidden_state_layer_ids of {folder} must be different layers of the target, got {named!r}; "
+            "correct eagle_config in its config.json"
+        )
+    outside = [i for i in named if i < -1 or (num_layers is not None and i >= num_layers)]
+    if outside:
+        last = "its last layer" if num_layers is None else str(num_layers - 1)
+        raise ConfigError(
+            f"eagle_aux_hidden_state_layer_ids of {folder} must be layers of the target, 0 to {last} in {target_path}, "
+            f"got {', '.join(map(str, outside))}; choose a head made for this target"
+        )
+    return tuple(named)
+
+
+def _number(config: Mapping[str, Any], key: str) -> int | None:
+    value = config.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

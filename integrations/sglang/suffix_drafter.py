@@ -1,0 +1,211 @@
+"""Suffix drafts of a server: the engine, the requests it follows, and the store behind it.
+
+Owned by a speculative worker, on the scheduler's thread. Nothing here raises into a step: what fails costs drafts and
+is counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import agentspec
+from agentspec.draft_tree import DraftBatch, DraftBuffers
+from agentspec.engine import Engine
+from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.breaker import Breaker
+from agentspec.integrations.sglang.counters import Counters
+from agentspec.integrations.sglang.requests import KeptOutput, RequestBook
+from agentspec.integrations.sglang.rows import last_token, roots_only, spread
+from agentspec.integrations.sglang.settings import resolve_for_process
+from agentspec.integrations.sglang.splice import SpliceError, unprocessed_tokens
+from agentspec.integrations.sglang.store_metrics import StoreMetrics
+from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
+from agentspec.integrations.sglang.tenants import Tenants
+
+logger = logging.getLogger("agentspec")
+
+
+class SuffixDrafter:
+    """Drafts from the texts of requests, of finished outputs and of corpora.
+
+        admit ──> draft, a step at a time ──> finish or abort
+
+    Ranks must verify the same trees: the first one drafts for all, and it alone uses the store.
+    """
+
+    def __init__(self, server_args: Any, model_config: Any, *, drafts_here: bool) -> None:
+        """Opens the engine, its corpora and the store, by the settings that the launcher resolved.
+
+        Args:
+            server_args: SGLang's.
+            model_config: SGLang's, of the target.
+            drafts_here: Whether this process drafts; else every row is its root alone.
+
+        Raises:
+            ConfigError: A file or the store cannot be used.
+        """
+        settings = self.settings = resolve_for_process(compat.marked_settings(server_args))
+        max_width = self.max_width = compat.verify_width(server_args)
+        """The most nodes a row, its root included."""
+        counters = Counters()
+        self.counters = counters
+        self.drafts_here = drafts_here
+        self._context_length = int(model_config.context_len)
+        self._breaker = Breaker(settings.breaker_failures)
+        scope = served_scope(settings, server_args)
+        self.config = settings.engine_config(
+            vocab_size=int(model_config.vocab_size),
+            max_draft_tokens=max_width - 1,
+            trees=compat.verifies_trees(server_args),
+            tokenizer=scope.tokenizer,
+        )
+        self.engine = Engine(self.config)
+        for path in settings.corpus_paths:
+            self.engine.attach_corpus(path)
+        self._sharing = open_sharing(settings, self.engine, scope) if drafts_here else None
+        self._book = RequestBook(
+            self.engine,
+            Tenants(settings.namespace_from, namespace_key(settings)),
+            on_error=lambda: counters.add("draft_errors", 1),
+            on_kept=self._share,
+        )
+        # Drafts are read before the next step is drafted, so one place for them is enough.
+        self._buffers = DraftBuffers(1, max_width - 1)
+        if drafts_here and compat.metrics_enabled(server_args):
+            labels = {"model_name": str(server_args.served_model_name)}
+            counters.export(labels)
+            if self._sharing:
+                self._sharing.on_health(StoreMetrics(labels))
+
+    def describe(self) -> dict[str, Any]:
+        """Its part of the block `agentspec` of `/server_info`."""
+        stats = self.engine.stats()
+        return {
+            "version": agentspec.__version__,
+            "counters": self.counters.snapshot(),
+            "breaker": {"open": self._breaker.is_open, "openings": self._breaker.num_openings},
+            "engine": {name: getattr(stats, name) for name in stats.__slots__},
+            "store": self._sharing.health() if self._sharing else None,
+        }
+
+    def clear(self) -> None:
+        """Forgets finished outputs; what is in the store stays there."""
+        if self._sharing:
+            self._sharing.engine_cleared()
+        self.engine.clear()
+
+    def admit(self, requests: Sequence[Any]) -> None:
+        """A prefill of the requests was launched. After the launch: on a GPU a prompt's index is built meanwhile."""
+        if self.drafts_here:
+            for request in requests:
+                self.guarded(self._book.admit, request)
+
+    def finish(self, rid: str) -> None:
+        self.guarded(self._book.finish, rid)
+
+    def abort(self, rid_prefix: str, everything: bool) -> None:
+        self.guarded(self._book.abort, rid_prefix, everything)
+
+    def drafts(
+        self, requests: Sequence[Any], seq_lens: NDArray[np.int64], tails: Sequence[Sequence[int]]
+    ) -> DraftBatch:
+        """One tree a row, its root from the scheduler's own data; a row that cannot be drafted for is its root.
+
+        Args:
+            requests: SGLang's `Req`, one a row.
+            seq_lens: int64[b], tokens in the KV cache.
+            tails: For each row the tokens that the scheduler has not processed.
+        """
+        roots = np.array([last_token(request, tail) for request, tail in zip(requests, tails, strict=True)], np.int32)
+        drafts = roots_only(roots)
+        if self.drafts_here and self._breaker.allow():
+            try:
+                drafts = _checked(self._engine_drafts(requests, seq_lens, tails, roots), roots)
+                self._breaker.succeeded()
+            except Exception:
+                self.failed("agentspec could not draft; this step verifies roots only")
+        if self.drafts_here:
+            self.guarded(self._book.reap, {request.rid for request in requests})
+        return drafts
+
+    def may_draft(self, rid: str) -> bool:
+        """False where the request asked for no drafts, whoever makes them."""
+        return self._book.may_draft(rid)
+
+    def room(self, request: Any, seq_len: int, num_unprocessed: int) -> int:
+        """How many drafted tokens can still count: up to max_tokens, the context's end and the width of a row."""
+        answer = request.sampling_params.max_new_tokens
+        room = min(self._context_length - seq_len - 1, self.max_width - 1)
+        if answer is not None:
+            # The bonus token takes one place of those that are left.
+            room = min(room, answer - len(request.output_ids) - num_unprocessed - 1)
+        return max(room, 0)
+
+    def failed(self, message: str) -> None:
+        """To be called where an exception is handled: drafting failed, and pauses after some failures in a row."""
+        logger.exception(message)
+        self.counters.add("draft_errors", 1)
+        self._breaker.failed()
+
+    def guarded(self, call: Callable[..., object], *args: Any) -> None:
+        """Book-keeping must never stop the scheduler."""
+        try:
+            call(*args)
+        except Exception:
+            logger.exception("agentspec could not follow a request; it only costs drafts")
+            self.counters.add("draft_errors", 1)
+
+    def _engine_drafts(
+        self,
+        requests: Sequence[Any],
+        seq_lens: NDArray[np.int64],
+        tails: Sequence[Sequence[int]],
+        roots: NDArray[np.int32],
+    ) -> DraftBatch:
+        """One native call for the rows that may be drafted for, spread over all rows of the batch."""
+        rows, ids, caps = [], [], []
+        for row, (request, tail) in enumerate(zip(requests, tails, strict=True)):
+            try:
+                unprocessed = unprocessed_tokens(
+                    num_processed=len(request.origin_input_ids) + len(request.output_ids),
+                    seq_len=int(seq_lens[row]),
+                    accepted=tail,
+                )
+            except SpliceError:
+                self.failed("agentspec does not draft for a row whose counts contradict each other")
+                continue
+            if self._book.sync(request, unprocessed):
+                rows.append(row)
+                ids.append(request.rid)
+                caps.append(self.room(request, int(seq_lens[row]), len(unprocessed)))
+        if not rows:
+            return roots_only(roots)
+        if len(ids) > self._buffers.max_rows:
+            self._buffers = DraftBuffers(1 << (len(ids) - 1).bit_length(), self.max_width - 1)
+        drafts = self.engine.draft(ids, max_tokens=np.array(caps, np.int32), out=self._buffers)
+        return drafts if len(rows) == len(roots) else spread(drafts, rows, roots)
+
+    def _share(self, kept: KeptOutput) -> None:
+        if self._sharing is None:
+            return
+        tail = self.config.prompt_tail
+        self._sharing.publish(
+            kept.namespace,
+            kept.output_id,
+            kept.request_id,
+            kept.prompt[-tail:] if tail else (),
+            kept.output,
+            kept.num_output_tokens,
+        )
+
+
+def _checked(drafts: DraftBatch, roots: NDArray[np.int32]) -> DraftBatch:
+    """Refuses drafts that do not start from the scheduler's last tokens: they would be about another text."""
+    if not np.array_equal(drafts.tokens[drafts.offsets[:-1]], roots):
+        raise ValueError("the engine's text does not end where the scheduler's does")
+    return drafts

@@ -1,0 +1,50 @@
+"""At temperature > 0 agentspec's drafts leave the answers as plain decoding draws them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sampled_answers import SIGNIFICANCE, draw, greedy_behind_the_first_token, p_value, request
+from server_requests import assert_same, chat_prompts, generate, tokens_of
+
+from agentspec.evals.server import Server
+
+pytestmark = pytest.mark.sglang
+
+
+def counters(server: Server) -> dict[str, int]:
+    state = server.agentspec_state()
+    assert state is not None, "agentspec is not active in the server"
+    found: dict[str, int] = state["counters"]
+    return found
+
+
+@pytest.mark.parametrize("sampling", [{}, {"top_p": 0.9}, {"top_k": 3}], ids=["temperature", "top_p", "top_k"])
+def test_answers_are_distributed_as_those_of_plain_decoding(
+    plain: Server, agentspec: Server, sampling: dict[str, Any]
+) -> None:
+    number = 200 if sampling else 400
+    expected = draw(plain, number, **sampling)
+    draw(agentspec, 40, **sampling)  # what it learns is drafted from
+    before = counters(agentspec)
+    got = draw(agentspec, number, **sampling)
+    after = counters(agentspec)
+    assert p_value(got, expected) > SIGNIFICANCE
+    assert after["drafted_tokens"] - before["drafted_tokens"] > number / 2
+    refused = after["drafted_tokens"] - after["accepted_tokens"] > before["drafted_tokens"] - before["accepted_tokens"]
+    assert after["accepted_tokens"] > before["accepted_tokens"] and refused
+    # The same numbers tell a server that ignores the temperature from one that does not.
+    assert p_value(greedy_behind_the_first_token(plain, got), expected) < SIGNIFICANCE
+
+
+def test_greedy_requests_stay_greedy_beside_sampled_ones(plain: Server, agentspec: Server) -> None:
+    greedy = [
+        {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": 40}}
+        for text in chat_prompts(4, seed=400)
+    ]
+    expected = tokens_of(generate(plain, greedy, 4))
+    sampled = [request(temperature=1.0, max_new_tokens=60, ignore_eos=True) for _ in range(4)]
+    for _ in range(2):
+        mixed = [body for pair in zip(greedy, sampled, strict=True) for body in pair]
+        assert_same(tokens_of(generate(agentspec, mixed, 8))[::2], expected)
