@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from agentspec.evals import bench_engine, bench_store
+from agentspec.evals import bench_engine, bench_hybrid, bench_specdec, bench_store
 
 SUITES = {
     "engine": (bench_engine, "the engine's time and memory beside those of its peers"),
+    "hybrid": (bench_hybrid, "suffix drafts and a model drafter in one batch, beside each of them alone"),
+    "specdec": (bench_specdec, "drafts that stop where a head expects a rejection, beside drafts of a fixed length"),
     "store": (
         bench_store,
         "what the store saves a starting server, how fast replicas share, and what that costs a step",

@@ -43,7 +43,7 @@ class Server:
         log: Path,
         arguments: Sequence[str] = (),
         environment: dict[str, str] | None = None,
-        start_seconds: float = 240.0,
+        start_seconds: float = 600.0,
         on_wait: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.port = free_port()

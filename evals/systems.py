@@ -1,4 +1,4 @@
-"""The servers that evals compare, and the drafters of the small model that two of them load."""
+"""The servers that evals compare, and the drafters of the small model that some of them load."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ EAGLE3_FOLDER = MODEL_FOLDER.with_name("tiny-sql-eagle3")
 _TREE = (
     "--speculative-num-steps", "4", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "8",
 )  # fmt: skip
+_STANDALONE = ("--speculative-draft-model-path", str(STANDALONE_FOLDER))
+_EAGLE3 = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,36 @@ class System:
     algorithm: str
     arguments: tuple[str, ...] = ()
 
+    @property
+    def is_ours(self) -> bool:
+        return self.algorithm == "AGENTSPEC"
+
+    @property
+    def has_drafter(self) -> bool:
+        return "--speculative-draft-model-path" in self.arguments
+
 
 SYSTEMS = {
     "none": System("SGLang", "none"),
     "ngram": System("SGLang + NGRAM", "NGRAM"),
-    "standalone": System(
-        "SGLang + STANDALONE", "STANDALONE", ("--speculative-draft-model-path", str(STANDALONE_FOLDER), *_TREE)
-    ),
-    "eagle3": System("SGLang + EAGLE-3", "EAGLE3", ("--speculative-draft-model-path", str(EAGLE3_FOLDER), *_TREE)),
+    "standalone": System("SGLang + STANDALONE", "STANDALONE", (*_STANDALONE, *_TREE)),
+    "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_EAGLE3, *_TREE)),
     "agentspec": System("SGLang + agentspec", "AGENTSPEC"),
+}
+
+# Suffix drafts and a model drafter's in one batch, by the rule that chooses between them.
+HYBRIDS = {
+    "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", _EAGLE3),
+    "hybrid-score": System(
+        "agentspec + EAGLE-3, SCORE > tau",
+        "AGENTSPEC",
+        (*_EAGLE3, "--agentspec-rule", "suffixdecoding", "--agentspec-hybrid-rule", "score"),
+    ),
+    "hybrid-match-length": System(
+        "agentspec + EAGLE-3, match length", "AGENTSPEC", (*_EAGLE3, "--agentspec-hybrid-rule", "match-length")
+    ),
+    "hybrid-payoff": System(
+        "agentspec + EAGLE-3, payoff", "AGENTSPEC", (*_EAGLE3, "--agentspec-hybrid-rule", "payoff")
+    ),
+    "hybrid-standalone": System("agentspec + STANDALONE", "AGENTSPEC", _STANDALONE),
 }

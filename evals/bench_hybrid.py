@@ -1,0 +1,228 @@
+"""`agentspec bench hybrid`: suffix drafts and a model drafter in one batch, beside each of them alone.
+
+Dataset: held-out questions of the text-to-SQL workflow and open prompts to the same small model; see hybrid_work.
+Metric: accept length, tokens a second, share of steps with the drafter; see hybrid_rows. Outputs are compared call by
+call.
+Pattern: each system's server is started several times, in turns, because two processes of the same code differ by some
+per cent by where their memory lies; every server answers the same requests, and rows are medians over its runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import AgentspecError, ConfigError
+from agentspec.evals.environment import describe
+from agentspec.evals.hybrid_rows import Figures, figures, goals, merge_runs
+from agentspec.evals.hybrid_server import PhaseResult, run_phases
+from agentspec.evals.hybrid_table import markdown
+from agentspec.evals.hybrid_work import CONCURRENCY, ROWS, WORKLOADS, Phase, plan_phases
+from agentspec.evals.server import Server
+from agentspec.evals.systems import HYBRIDS, SYSTEMS
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
+
+# Plain decoding comes first: the others' outputs are compared with its.
+COMPARED = {
+    **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
+    "suffix": SYSTEMS["agentspec"],
+    **HYBRIDS,
+}
+_PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
+# A start takes some 20 s, and several times that where other work runs too: no reason to give up a long run.
+_START_SECONDS = 600.0
+_FOLDERS = re.compile(r"(?<![\w:/])~?(?:/[^\s/'\",:]+)+/")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--systems",
+        type=_names,
+        default=tuple(COMPARED),
+        metavar="LIST",
+        help=f"systems, with commas between; none is always among them (default: {','.join(COMPARED)})",
+    )
+    parser.add_argument(
+        "--workloads",
+        type=_names,
+        default=WORKLOADS,
+        metavar="LIST",
+        help=f"workloads, with commas between (default: {','.join(WORKLOADS)})",
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="servers started for each system, in turns (default %(default)s)"
+    )
+    parser.add_argument(
+        "--requests", type=int, default=72, help="requests of each kind in a phase of a workload (default %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of questions and prompts (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each server")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Runs the bench and prints its tables; 1 where outputs differ, a server failed, or a goal is missed.
+
+    A server that fails leaves a row with the error, and the others go on.
+
+    Raises:
+        ConfigError: an argument is out of range or unknown.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench hybrid --help")
+    if args.repeats < 1:
+        raise ConfigError(f"--repeats must be at least 1, got {args.repeats}")
+    unknown = [name for name in args.systems if name not in COMPARED]
+    if unknown:
+        raise ConfigError(f"--systems must be out of {', '.join(COMPARED)}, got {', '.join(unknown)}")
+    names = tuple(name for name in COMPARED if name == "none" or name in args.systems)
+    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as folder:
+        logs = args.logs or Path(folder)
+        logs.mkdir(parents=True, exist_ok=True)
+        paths = create_all(DATABASES, Path(folder))
+        databases = {database: paths[database.name] for database in DATABASES}
+        phases = plan_phases(args.workloads, databases, args.requests, args.seed)
+        bench = Bench(names, args.workloads)
+        for number in range(args.repeats):
+            for name in names:
+                _say(f"[{number * len(names) + names.index(name) + 1}/{args.repeats * len(names)}] {name}")
+                bench.measure(name, phases, databases, logs / f"{name}-{number}.log")
+                if args.json:
+                    report = {"rows": bench.rows(), "goals": bench.goals(), **context(args, names)}
+                    args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    rows = bench.rows()
+    table = markdown(rows, command=" ".join(context(args, names)["command"]))
+    print("\n" + table)
+    if args.markdown:
+        args.markdown.write_text(table + "\n", encoding="utf-8")
+    failed = [row for row in rows if row.get("error") or row["identical"] is False]
+    # A server that does not start fails in all workloads alike.
+    for line in dict.fromkeys(
+        f"{row['system']}: {row.get('error') or 'outputs differ from plain decoding'}" for row in failed
+    ):
+        _say(line)
+    return 1 if failed or not all(goal["met"] for goal in bench.goals()) else 0
+
+
+class Bench:
+    """What the servers measured so far."""
+
+    def __init__(self, systems: Sequence[str], workloads: Sequence[str]) -> None:
+        self._systems = tuple(systems)
+        self._rows = tuple(row for name in WORKLOADS if name in workloads for row in ROWS[name])
+        self._runs: dict[tuple[str, str], list[Figures]] = {}
+        self._outputs: dict[tuple[str, str], list[Any]] = {}
+        self._errors: dict[tuple[str, str], str] = {}
+
+    def measure(self, name: str, phases: Sequence[Phase], databases: dict[Database, Path], log: Path) -> None:
+        """Starts a server of the system and asks it everything; a failure is noted for what it has not answered."""
+        system = COMPARED[name]
+        done: dict[str, list[PhaseResult]] = {}
+        error = ""
+        try:
+            with Server(
+                MODEL_FOLDER,
+                system.algorithm,
+                log=log,
+                arguments=system.arguments,
+                start_seconds=_START_SECONDS,
+                on_wait=_waiting,
+            ) as server:
+                _say(f"  ready after {server.start_seconds:.0f} s")
+                for result in run_phases(server, system, phases, databases, _phase_line(name)):
+                    done.setdefault(result.row, []).append(result)
+        except (AgentspecError, OSError) as failure:
+            error = without_folders(_first_lines(str(failure)))
+            _say(f"  failed: {error}")
+        for row in self._rows:
+            results = done.get(row, [])
+            if len(results) == sum(phase.row == row for phase in phases):
+                self.add(row, name, results)
+            elif error:
+                self._errors[row, name] = error
+
+    def add(self, row: str, system: str, results: Sequence[PhaseResult]) -> None:
+        self._runs.setdefault((row, system), []).append(figures(system, results))
+        self._outputs.setdefault((row, system), []).append([result.outputs for result in results])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each workload and system with a run or a failure."""
+        return [
+            merge_runs(row, name, self._runs.get((row, name), []), identical=self._identical(row, name), error=error)
+            for row in self._rows
+            for name in self._systems
+            if (error := self._errors.get((row, name), "")) or (row, name) in self._runs
+        ]
+
+    def goals(self) -> list[dict[str, Any]]:
+        return [goal.record() for goal in goals(self.rows())]
+
+    def _identical(self, row: str, system: str) -> bool | None:
+        plain, ours = self._outputs.get((row, "none")), self._outputs.get((row, system))
+        return all(outputs == plain[0] for outputs in ours) if plain and ours else None
+
+
+def context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
+    """What the figures depend on; files by their names alone."""
+    described = describe(_PACKAGES)
+    return {
+        **described,
+        "command": [without_folders(word) for word in described["command"]],
+        "systems": {
+            name: [without_folders(word) for word in ("--speculative-algorithm", s.algorithm, *s.arguments)]
+            for name, s in COMPARED.items()
+            if name in systems
+        },
+        "model": MODEL_FOLDER.name,
+        "requests": args.requests,
+        "concurrency": CONCURRENCY,
+        "repeats": args.repeats,
+        "seed": args.seed,
+    }
+
+
+def without_folders(text: str) -> str:
+    """The text with absolute paths cut down to their last names."""
+    return _FOLDERS.sub("", text)
+
+
+def _first_lines(text: str) -> str:
+    """The error itself, and of a log that follows it the line that most likely tells why."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) < 2:
+        return text.strip()
+    told = [line for line in lines[1:] if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return f"{lines[0]} {(told or lines)[-1]}"
+
+
+def _phase_line(system: str) -> Callable[[PhaseResult], None]:
+    def show(result: PhaseResult) -> None:
+        found = figures(system, [result])
+        _say(
+            f"  {result.row or 'warm-up'}: {found.requests} requests in {found.seconds:.1f} s, "
+            f"{found.tokens_per_second:.0f} tokens/s, accept length {found.accept_length:.2f}, "
+            f"drafter in {found.drafter_step_share:.0%} of the steps"
+        )
+
+    return show
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _waiting(seconds: float) -> None:
+    if sys.stderr.isatty():
+        print(f"\r  waiting {seconds:.0f} s", end="\r", file=sys.stderr, flush=True)
