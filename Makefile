@@ -20,7 +20,7 @@ PACKAGES := $(wildcard */__init__.py */*/__init__.py)
 
 OLD_SGLANG := 0.5.17
 
-.PHONY: demo test setup links lint types native-test fuzz model drafters clean help
+.PHONY: demo test setup links lint types native-test fuzz model drafters acceptance clean help
 
 help:
 	@sed -n '1,3p' Makefile
@@ -94,11 +94,17 @@ $(CACHE)/sglang-$(OLD_SGLANG): | $(VENV)/.dependencies
 model: setup
 	$(PY) -m agentspec.evals.train_tiny_sql --out evals/models/tiny-sql
 	@$(MAKE) --no-print-directory drafters
+	@$(MAKE) --no-print-directory acceptance
 
 # What can draft for the model that is there.
 drafters: setup
 	$(PY) -m agentspec.evals.train_drafters --target evals/models/tiny-sql \
 		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3
+
+# What predicts which of the drafters' tokens will be accepted; all that were trained stay in build/acceptance-heads.
+acceptance: setup
+	$(PY) -m agentspec.evals.train_acceptance --target evals/models/tiny-sql \
+		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3 --grid build/acceptance-heads
 
 clean:
 	rm -rf $(VENV) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
