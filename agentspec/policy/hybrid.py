@@ -29,6 +29,17 @@ _MODEL = int(Source.MODEL)
 _WIDTH_RATE = 0.2
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """What a step does with the model drafter."""
+
+    rows: NDArray[np.bool_]
+    """[b], those to run it for."""
+    saved: float
+    """Seconds that its drafts would save in this step, could it run for every row; inf where tau is set by hand. For
+    PromptReading."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelDraft:
     """What the model drafter proposed for a row, kept until the row was verified."""
@@ -86,8 +97,8 @@ class HybridPolicy:
         fit: NDArray[np.bool_],
         *,
         width: int | None = None,
-    ) -> NDArray[np.bool_]:
-        """The rows, bool[b], to run the model drafter for.
+    ) -> Choice:
+        """Which rows to run the model drafter for.
 
         Args:
             request_ids: [b]
@@ -104,45 +115,32 @@ class HybridPolicy:
         self._suffix_lengths.next_step()
         config = self.config
         if config.tau == 0 or not b:
-            return np.zeros(b, np.bool_)
+            return Choice(np.zeros(b, np.bool_), 0.0)
         if config.tau == math.inf:
-            return fit.copy()
+            return Choice(fit.copy(), math.inf)
         if config.rule == "match-length":
             short: NDArray[np.bool_] = (suffix.match_lens < config.min_match) | (np.diff(suffix.offsets) == 1)
-            return fit & short
+            return Choice(fit & short, math.inf)
         expected = self._expected_of_suffix(request_ids, suffix)
         if config.tau != "auto":
-            return fit & ~(expected > config.tau)
+            return Choice(fit & ~(expected > config.tau), math.inf)
         model = np.array([self.lengths.expected(request_id) for request_id in request_ids])
+        times = self._times(suffix, width)
+        saved = saving(expected, model, times)
         if config.rule == "score":
             self.tau = float(model.mean())
-            return fit & ~(expected > model)
-        times = self._times(suffix, width)
+            return Choice(fit & ~(expected > model), saved)
         typical = float(model[fit].mean()) if fit.any() else self.lengths.mean
         self.tau = times.break_even(typical, b, behind=bool(pending[fit].any()))
         wanted = rows_worth_drafting(expected, model, pending, fit, times)
         if wanted.any():
             self._probing.succeeded()
-            return wanted
+            return Choice(wanted, saved)
         idle = np.flatnonzero(fit & (np.diff(suffix.offsets) == 1)).tolist()
         row = self._probing.next_row(request_ids, idle, pending.tolist())
         if row is not None:
             wanted[row] = True
-        return wanted
-
-    def saving(self, request_ids: Sequence[str], suffix: DraftBatch, *, width: int | None = None) -> float:
-        """Seconds that model drafts would save in this step, could the drafter run for every row; for PromptReading.
-
-        Arguments are those of choose().
-        """
-        if self.config.tau == 0 or not request_ids:
-            return 0.0
-        if self.config.tau != "auto":
-            # Somebody wants the drafter, whatever it costs.
-            return math.inf
-        expected = self._expected_of_suffix(request_ids, suffix)
-        model = np.array([self.lengths.expected(request_id) for request_id in request_ids])
-        return saving(expected, model, self._times(suffix, width))
+        return Choice(wanted, saved)
 
     def describe(self) -> dict[str, float | None]:
         """What it goes by at present, for people: thresholds and lengths in tokens, times in milliseconds.

@@ -101,8 +101,12 @@ def draft_vocabulary(databases: dict[Database, Path], tokenizer: Tokenizer, size
 
 
 def standalone_loss(drafter: TinyLlama, lesson: Lesson) -> Tensor:
-    """Mean cross-entropy between what the target and the drafter say next, over the target's own positions."""
-    logits = F.linear(drafter.hidden(lesson.tokens)[lesson.own], drafter.embed_tokens.weight)
+    """Mean cross-entropy between what the target and the drafter say next, over the target's own positions.
+
+    A drafter under STANDALONE is never shown a text's first token: SGLang reads prompts into it as into an EAGLE head,
+    one token on.
+    """
+    logits = F.linear(drafter.hidden(lesson.tokens[:, 1:])[lesson.own[:, 1:]], drafter.embed_tokens.weight)
     return _cross_entropy(lesson.scores, logits.float()).mean()
 
 
@@ -237,7 +241,7 @@ def accept_lengths(
         right = lesson.scores.argmax(-1)
         if len(right) < 2:
             continue
-        said = drafter.logits(lesson.tokens)[lesson.own].argmax(-1)
+        said = drafter.logits(lesson.tokens[:, 1:])[lesson.own[:, 1:]].argmax(-1)
         logits, _, _ = unrolled(head, target.embed_tokens.weight, lesson, config.unrolled)
         hits = {
             "standalone": (said == right)[1:].repeat(config.unrolled, 1),

@@ -329,11 +329,12 @@ class _Hybrid:
         # The drafter must not be asked for positions that it does not know.
         fit &= rows.seq_lens + self.speculative_num_steps <= self._max_position
         width = self.max_width if self._fixed_width else None
-        rows.wanted = self.policy.choose(rids, suffix, pending, fit, width=width)
+        choice = self.policy.choose(rids, suffix, pending, fit, width=width)
+        rows.wanted = choice.rows
         # What is kept for a head's next reading has a bound.
         rows.behind = rows.wanted | (fit & (pending > _MAX_PENDING) if self._reads_hidden else False)
         if self._reads_hidden:
-            self._prompt_reading.observe_step(self.policy.saving(rids, suffix, width=width))
+            self._prompt_reading.observe_step(choice.saved)
 
     def _room(self: Any, rows: _Rows, row: int) -> int:
         return int(self.suffix.room(rows.batch.reqs[row], int(rows.seq_lens[row]), len(rows.tails[row])))

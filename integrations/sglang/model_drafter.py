@@ -104,8 +104,8 @@ class ModelDrafter:
 
     def catch_up(
         self, batch: Any, rows: Sequence[int], seq_lens: NDArray[np.int64], texts: Sequence[Sequence[int]]
-    ) -> int:
-        """Lets the drafter read what it lacks of `rows`, which must be fit; says how many positions that were.
+    ) -> None:
+        """Lets the drafter read what it lacks of `rows`, which must be fit.
 
         Args:
             batch: SGLang's `ScheduleBatch`. Only read.
@@ -120,7 +120,7 @@ class ModelDrafter:
             if (state := self.states[batch.reqs[row].rid]).length < int(seq_lens[row])
         ]
         if not behind:
-            return 0
+            return
         starts = [state.length for _, _, state in behind]
         ends = [int(seq_lens[row]) for row, _, _ in behind]
         sub = sub_batch(batch, [row for row, _, _ in behind], seq_lens)
@@ -154,7 +154,6 @@ class ModelDrafter:
             state.length, state.hidden, state.num_hidden = ends[place], [], 0
             state.topk_p, state.topk_index = topk_p[place], topk_index[place]
             state.state = None if output.hidden_states is None else output.hidden_states[place]
-        return int(sub.extend_num_tokens)
 
 
 def sub_batch(batch: Any, rows: Sequence[int], seq_lens: NDArray[np.int64]) -> Any:

@@ -48,7 +48,7 @@ def choose(
         np.array(pending or [0] * b, np.int32),
         np.array(fit if fit is not None else [True] * b),
         width=16,
-    )
+    ).rows
     assert chosen.dtype == np.bool_
     return [bool(row) for row in chosen]
 
@@ -124,8 +124,8 @@ def test_the_width_that_the_model_needs_is_part_of_its_cost() -> None:
     hybrid = HybridPolicy(HybridConfig(), wide)
     one = suffix_of(0.9)
     rows = (["a"], one, np.zeros(1, np.int32), np.array([True]))
-    assert hybrid.choose(*rows, width=16).tolist() == [True]
-    assert hybrid.choose(*rows).tolist() == [False], "a row of two tokens becomes one of five"
+    assert hybrid.choose(*rows, width=16).rows.tolist() == [True]
+    assert hybrid.choose(*rows).rows.tolist() == [False], "a row of two tokens becomes one of five"
 
 
 # combine ----------------------------------------------------------------------------------------------------------
@@ -270,5 +270,5 @@ def test_arguments_of_different_steps_are_refused() -> None:
 
 def test_an_empty_batch_is_one_too() -> None:
     hybrid, none = policy(), batch([])
-    assert hybrid.choose([], none, np.zeros(0, np.int32), np.zeros(0, np.bool_)).tolist() == []
+    assert hybrid.choose([], none, np.zeros(0, np.int32), np.zeros(0, np.bool_)).rows.tolist() == []
     assert len(hybrid.combine([], none, none, np.zeros(0, np.bool_))) == 0

@@ -95,6 +95,6 @@ def test_under_the_rule_payoff_the_prediction_decides_and_not_the_score(tmp_path
     drafts = batch([chain([1], [0.9]), chain([1], [0.01]), chain([], [])], match_lens=[0, 5, 5])
     rows = (["a", "b", "c"], drafts, np.zeros(3, np.int32), np.ones(3, np.bool_))
     auto = HybridPolicy(HybridConfig(rule="payoff", payoff=str(path)))
-    assert auto.choose(*rows).tolist() == [True, False, True]
+    assert auto.choose(*rows).rows.tolist() == [True, False, True]
     fixed = HybridPolicy(HybridConfig(rule="payoff", payoff=str(path), tau=4.0))
-    assert fixed.choose(*rows).tolist() == [True, True, True]
+    assert fixed.choose(*rows).rows.tolist() == [True, True, True]

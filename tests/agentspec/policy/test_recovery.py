@@ -40,7 +40,7 @@ class Server:
             has_suffix = self.rng.random(ROWS) < (0.9 if text == "agents" else 0.1)
             suffix = batch([self._suffix(text) if has else NOTHING for has in has_suffix])
             pending = np.full(ROWS, 5, np.int32)
-            wanted = self.policy.choose(ids, suffix, pending, np.ones(ROWS, np.bool_), width=16)
+            wanted = self.policy.choose(ids, suffix, pending, np.ones(ROWS, np.bool_), width=16).rows
             model = batch([chain(range(11, 15), [0.7, 0.5, 0.35, 0.25], 4) if want else NOTHING for want in wanted])
             both = self.policy.combine(ids, suffix, model, wanted)
             if wanted.any():
