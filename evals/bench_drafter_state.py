@@ -142,12 +142,15 @@ def _served(
         for i, text in enumerate(prompts)
     ]
     log = folder / f"{algorithm}-{every}.log"
-    with Server(MODEL_FOLDER, algorithm, log=log, arguments=arguments, environment=variables) as server:
-        with ThreadPoolExecutor(4) as pool:
-            replies = list(pool.map(lambda body: server.post("/generate", body), bodies))
-    lines = map(json.loads, file.read_text(encoding="utf-8").splitlines()) if file.exists() else iter(())
-    answers = [reply["output_ids"] for reply in replies]
-    last_place = {body["rid"]: len(answer) - _STEPS - 1 for body, answer in zip(bodies, answers, strict=True)}
+    with (
+        Server(MODEL_FOLDER, algorithm, log=log, arguments=arguments, environment=variables) as server,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        answers: list[list[int]] = list(pool.map(lambda body: server.post("/generate", body)["output_ids"], bodies))
+    lines: list[dict[str, Any]] = []
+    if file.exists():
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    last_place = {str(body["rid"]): len(answer) - _STEPS - 1 for body, answer in zip(bodies, answers, strict=True)}
     drafts = {
         (line["rid"], line["place"]): line["accepted"]
         for line in lines

@@ -3,8 +3,10 @@
 Dataset: held-out questions of the text-to-SQL workflow and open prompts to the same small model; see hybrid_work.
 Metric: accept length, tokens a second, share of steps with the drafter; see hybrid_rows. Outputs are compared call by
 call.
-Pattern: each system's server is started several times, in turns, because two processes of the same code differ by some
-per cent by where their memory lies; every server answers the same requests, and rows are medians over its runs.
+Pattern: the servers of all systems run at the same time, idle ones asleep, and are asked in turns, some requests at a
+time, so that what else happens on the machine meets all of them alike. Every server answers the same requests. That is
+repeated with new processes, because two of the same code differ by some per cent by where their memory lies; rows are
+medians over these runs.
 """
 
 from __future__ import annotations
@@ -14,14 +16,17 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.environment import describe
 from agentspec.evals.hybrid_rows import Figures, figures, goals, merge_runs
-from agentspec.evals.hybrid_server import PhaseResult, run_phases
+from agentspec.evals.hybrid_server import SliceResult, run_phases
 from agentspec.evals.hybrid_table import markdown
 from agentspec.evals.hybrid_work import CONCURRENCY, ROWS, WORKLOADS, Phase, plan_phases
 from agentspec.evals.server import Server
@@ -56,11 +61,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help=f"workloads, with commas between (default: {','.join(WORKLOADS)})",
     )
-    parser.add_argument(
-        "--repeats", type=int, default=3, help="servers started for each system, in turns (default %(default)s)"
-    )
+    parser.add_argument("--repeats", type=int, default=3, help="servers started for each system (default %(default)s)")
     parser.add_argument(
         "--requests", type=int, default=72, help="requests of each kind in a phase of a workload (default %(default)s)"
+    )
+    parser.add_argument(
+        "--slice",
+        type=int,
+        default=12,
+        help="requests of a kind before it is another server's turn (default %(default)s)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of questions and prompts (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each server")
@@ -82,8 +91,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench hybrid --help")
-    if args.repeats < 1:
-        raise ConfigError(f"--repeats must be at least 1, got {args.repeats}")
+    for option in ("repeats", "slice"):
+        if getattr(args, option) < 1:
+            raise ConfigError(f"--{option} must be at least 1, got {getattr(args, option)}")
     unknown = [name for name in args.systems if name not in COMPARED]
     if unknown:
         raise ConfigError(f"--systems must be out of {', '.join(COMPARED)}, got {', '.join(unknown)}")
@@ -96,12 +106,11 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         phases = plan_phases(args.workloads, databases, args.requests, args.seed)
         bench = Bench(names, args.workloads)
         for number in range(args.repeats):
-            for name in names:
-                _say(f"[{number * len(names) + names.index(name) + 1}/{args.repeats * len(names)}] {name}")
-                bench.measure(name, phases, databases, logs / f"{name}-{number}.log")
-                if args.json:
-                    report = {"rows": bench.rows(), "goals": bench.goals(), **context(args, names)}
-                    args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            _say(f"run {number + 1} of {args.repeats}")
+            bench.measure(names, phases, databases, args.slice, logs, str(number))
+            if args.json:
+                report = {"rows": bench.rows(), "goals": bench.goals(), **context(args, names)}
+                args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     rows = bench.rows()
     table = markdown(rows, command=" ".join(context(args, names)["command"]))
     print("\n" + table)
@@ -126,34 +135,50 @@ class Bench:
         self._outputs: dict[tuple[str, str], list[Any]] = {}
         self._errors: dict[tuple[str, str], str] = {}
 
-    def measure(self, name: str, phases: Sequence[Phase], databases: dict[Database, Path], log: Path) -> None:
-        """Starts a server of the system and asks it everything; a failure is noted for what it has not answered."""
-        system = COMPARED[name]
-        done: dict[str, list[PhaseResult]] = {}
-        error = ""
-        try:
-            with Server(
-                MODEL_FOLDER,
-                system.algorithm,
-                log=log,
-                arguments=system.arguments,
-                start_seconds=_START_SECONDS,
-                on_wait=_waiting,
-            ) as server:
-                _say(f"  ready after {server.start_seconds:.0f} s")
-                for result in run_phases(server, system, phases, databases, _phase_line(name)):
-                    done.setdefault(result.row, []).append(result)
-        except (AgentspecError, OSError) as failure:
-            error = without_folders(_first_lines(str(failure)))
-            _say(f"  failed: {error}")
+    def measure(
+        self,
+        names: Sequence[str],
+        phases: Sequence[Phase],
+        databases: dict[Database, Path],
+        slice_requests: int,
+        logs: Path,
+        run: str,
+    ) -> None:
+        """Starts a server of each system and asks them everything in turns; a failure is noted for what one has not
+        answered, and the others go on."""
+        with ExitStack() as stack:
+            asked = {
+                name: _slices(stack, name, phases, databases, slice_requests, logs / f"{name}-{run}.log")
+                for name in names
+            }
+            done: dict[str, list[SliceResult]] = {name: [] for name in names}
+            errors: dict[str, str] = {}
+            # The first turn starts the servers.
+            for turn in count():
+                for name in _rotated(tuple(asked), turn):
+                    try:
+                        result = next(asked[name], None)
+                    except (AgentspecError, OSError) as failure:
+                        errors[name] = without_folders(_first_lines(str(failure)))
+                        _say(f"  {name} failed: {errors[name]}")
+                        result = None
+                    if result is None:
+                        del asked[name]
+                    else:
+                        done[name].append(result)
+                if not asked:
+                    break
+                _say(f"  {_progress(done)}")
+        wanted = Counter(phase.row for phase in phases for _ in phase.slices(slice_requests))
         for row in self._rows:
-            results = done.get(row, [])
-            if len(results) == sum(phase.row == row for phase in phases):
-                self.add(row, name, results)
-            elif error:
-                self._errors[row, name] = error
+            for name in names:
+                results = [result for result in done[name] if result.row == row]
+                if len(results) == wanted[row]:
+                    self.add(row, name, results)
+                elif name in errors:
+                    self._errors[row, name] = errors[name]
 
-    def add(self, row: str, system: str, results: Sequence[PhaseResult]) -> None:
+    def add(self, row: str, system: str, results: Sequence[SliceResult]) -> None:
         self._runs.setdefault((row, system), []).append(figures(system, results))
         self._outputs.setdefault((row, system), []).append([result.outputs for result in results])
 
@@ -189,6 +214,7 @@ def context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
         "requests": args.requests,
         "concurrency": CONCURRENCY,
         "repeats": args.repeats,
+        "slice": args.slice,
         "seed": args.seed,
     }
 
@@ -207,16 +233,46 @@ def _first_lines(text: str) -> str:
     return f"{lines[0]} {(told or lines)[-1]}"
 
 
-def _phase_line(system: str) -> Callable[[PhaseResult], None]:
-    def show(result: PhaseResult) -> None:
-        found = figures(system, [result])
-        _say(
-            f"  {result.row or 'warm-up'}: {found.requests} requests in {found.seconds:.1f} s, "
-            f"{found.tokens_per_second:.0f} tokens/s, accept length {found.accept_length:.2f}, "
-            f"drafter in {found.drafter_step_share:.0%} of the steps"
+def _slices(
+    stack: ExitStack,
+    name: str,
+    phases: Sequence[Phase],
+    databases: dict[Database, Path],
+    slice_requests: int,
+    log: Path,
+) -> Iterator[SliceResult]:
+    """Starts the system's server, which the stack stops, and asks it."""
+    system = COMPARED[name]
+    server = stack.enter_context(
+        Server(
+            MODEL_FOLDER,
+            system.algorithm,
+            log=log,
+            arguments=system.arguments,
+            start_seconds=_START_SECONDS,
+            on_wait=_waiting,
         )
+    )
+    _say(f"  {name} ready after {server.start_seconds:.0f} s")
+    yield from run_phases(server, system, phases, databases, slice_requests)
 
-    return show
+
+def _rotated(names: Sequence[str], turn: int) -> list[str]:
+    """No server always follows the same one."""
+    first = turn % len(names) if names else 0
+    return [*names[first:], *names[:first]]
+
+
+def _progress(done: Mapping[str, Sequence[SliceResult]]) -> str:
+    """What each server wrote in the phase that is asked now."""
+    last = {name: results[-1] for name, results in done.items() if results}
+    phase = max((result.phase for result in last.values()), default=0)
+    shown = []
+    for name, result in last.items():
+        found = figures(name, [one for one in done[name] if one.phase == result.phase])
+        shown.append(f"{name} {found.tokens_per_second:.0f} ({found.accept_length:.2f})")
+    row = next((result.row for result in last.values() if result.phase == phase), "")
+    return f"{row or 'warm-up'}: tokens/s (accept length) " + ", ".join(shown)
 
 
 def _say(message: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
-from agentspec.evals.hybrid_server import PhaseResult, TimedCall
+from agentspec.evals.hybrid_server import SliceResult, TimedCall
 from agentspec.evals.hybrid_work import KINDS
 
 # Requests of a window: the agents' stages differ in how well they are drafted, and a window should hold some of each.
@@ -70,18 +71,19 @@ def requests_until_recovered(calls: Sequence[TimedCall], steady: float, size: in
     )
 
 
-def figures(system: str, phases: Sequence[PhaseResult]) -> Figures:
-    """The figures of a workload from its phases on one server, in their order.
+def figures(system: str, slices: Sequence[SliceResult]) -> Figures:
+    """The figures of a workload from its slices on one server, in their order.
 
     Args:
         system: a key of the bench's systems; SGLang's own drafters run in each step, and count nothing.
     """
-    calls = [call for phase in phases for call in phase.calls]
+    calls = [call for one in slices for call in one.calls]
     tokens = sum(call.tokens for call in calls)
-    seconds = sum(max(call.ended for call in phase.calls) for phase in phases)
-    together = sum(together_seconds(phase.calls) for phase in phases)
-    steps = sum(phase.steps for phase in phases)
+    seconds = sum(max(call.ended for call in one.calls) for one in slices)
+    together = sum(together_seconds(one.calls) for one in slices)
+    steps = sum(one.steps for one in slices)
     in_each_step = 1.0 if system in ("standalone", "eagle3") else 0.0
+    phases = [[call for one in some for call in one.calls] for _, some in groupby(slices, key=lambda one: one.phase)]
     return Figures(
         requests=len(calls),
         tokens=tokens,
@@ -89,10 +91,10 @@ def figures(system: str, phases: Sequence[PhaseResult]) -> Figures:
         verify_steps=sum(call.steps for call in calls),
         accept_length=round(accept_length(calls), 3),
         tokens_per_second=round(
-            sum(tokens_until(phase.calls, together_seconds(phase.calls)) for phase in phases) / together, 1
+            sum(tokens_until(one.calls, together_seconds(one.calls)) for one in slices) / together, 1
         ),
         whole_tokens_per_second=round(tokens / seconds, 1),
-        drafter_step_share=round(sum(phase.drafter_steps for phase in phases) / steps if steps else in_each_step, 3),
+        drafter_step_share=round(sum(one.drafter_steps for one in slices) / steps if steps else in_each_step, 3),
         more={**_by_kind(calls), **(_change(phases) if len(phases) > 1 else {})},
     )
 
@@ -113,17 +115,17 @@ def _by_kind(calls: Sequence[TimedCall]) -> dict[str, Any]:
     }
 
 
-def _change(phases: Sequence[PhaseResult]) -> dict[str, Any]:
+def _change(phases: Sequence[Sequence[TimedCall]]) -> dict[str, Any]:
     """How the accept length follows changes of text. A kind is steady in the second half of its first phase."""
     steady: dict[str, float] = {}
     shown, recovered = [], []
-    for i, phase in enumerate(phases):
-        kind = phase.calls[0].kind
+    for i, calls in enumerate(phases):
+        kind = calls[0].kind
         if kind not in steady:
-            steady[kind] = accept_length(phase.calls[len(phase.calls) // 2 :])
-        shown.append({"kind": kind, "accept_lengths": [round(value, 3) for value in windows(phase.calls)]})
+            steady[kind] = accept_length(calls[len(calls) // 2 :])
+        shown.append({"kind": kind, "accept_lengths": [round(value, 3) for value in windows(calls)]})
         if i:
-            recovered.append({"to": kind, "requests": requests_until_recovered(phase.calls, steady[kind])})
+            recovered.append({"to": kind, "requests": requests_until_recovered(calls, steady[kind])})
     return {
         "window_requests": WINDOW,
         "windows": shown,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ _CALL_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """One request: its place among the phase's, and when it ran, in seconds since the phase began.
+    """One request: when it ran, in seconds since its slice began.
 
     Of its tokens the first comes from the prefill, each other one from one of `steps` verified rows.
     """
@@ -44,10 +44,12 @@ class TimedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseResult:
-    """One phase on one server."""
+class SliceResult:
+    """Some of a phase's requests on one server."""
 
     row: str
+    phase: int
+    """Which of all phases."""
     calls: tuple[TimedCall, ...]
     """In the order in which they ended."""
     outputs: tuple[Any, ...]
@@ -59,13 +61,9 @@ class PhaseResult:
 
 
 def run_phases(
-    server: Server,
-    system: System,
-    phases: Sequence[Phase],
-    databases: Mapping[Database, Path],
-    on_phase: Callable[[PhaseResult], None] = lambda _: None,
-) -> Iterator[PhaseResult]:
-    """Asks the server everything, phase by phase.
+    server: Server, system: System, phases: Sequence[Phase], databases: Mapping[Database, Path], slice_requests: int
+) -> Iterator[SliceResult]:
+    """Asks the server everything, a slice of some requests at a time.
 
     Raises:
         ServerError: a call fails, a speculative server does not tell its verify steps, or agentspec is inactive, drafted
@@ -77,23 +75,23 @@ def run_phases(
     by_kind = {stream.kind: stream for stream in reversed(warm_up)}
     asyncio.run(_ask(server, system, tuple(by_kind.values()), paths))
     server.post("/flush_cache")
-    for phase in phases:
+    for number, phase in enumerate(phases):
         if phase.flush:
             server.post("/flush_cache")
-        before = _counted(server, system)
-        calls, outputs = asyncio.run(_ask(server, system, phase.streams, paths))
-        if system.is_ours:
-            check_active(server.agentspec_state())
-        after = _counted(server, system)
-        result = PhaseResult(
-            row=phase.row,
-            calls=tuple(sorted(calls, key=lambda call: call.ended)),
-            outputs=tuple(outputs),
-            steps=after[0] - before[0],
-            drafter_steps=after[1] - before[1],
-        )
-        on_phase(result)
-        yield result
+        for streams in phase.slices(slice_requests):
+            before = _counted(server, system)
+            calls, outputs = asyncio.run(_ask(server, system, streams, paths))
+            if system.is_ours:
+                check_active(server.agentspec_state())
+            after = _counted(server, system)
+            yield SliceResult(
+                row=phase.row,
+                phase=number,
+                calls=tuple(sorted(calls, key=lambda call: call.ended)),
+                outputs=tuple(outputs),
+                steps=after[0] - before[0],
+                drafter_steps=after[1] - before[1],
+            )
 
 
 def _counted(server: Server, system: System) -> tuple[int, int]:
@@ -114,12 +112,12 @@ class _Recorder:
     """A chat model that notes when each call ran and what it took."""
 
     def __init__(
-        self, model: ChatModel, system: System, kind: Kind, phase_began: float, calls: list[TimedCall]
+        self, model: ChatModel, system: System, kind: Kind, slice_began: float, calls: list[TimedCall]
     ) -> None:
         self._model = model
         self._system = system
         self._kind = kind
-        self._phase_began = phase_began
+        self._slice_began = slice_began
         self._calls = calls
 
     async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
@@ -134,7 +132,7 @@ class _Recorder:
             raise ServerError(f"{self._system.label} reported no verify steps; is speculative decoding on?")
         self._calls.append(
             TimedCall(
-                self._kind, began - self._phase_began, ended - self._phase_began, completion.completion_tokens, steps
+                self._kind, began - self._slice_began, ended - self._slice_began, completion.completion_tokens, steps
             )
         )
         return completion

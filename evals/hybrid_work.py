@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from agentspec.errors import ConfigError
 from agentspec.evals.tiny_sql.open_chat import draw_open_prompts
@@ -31,6 +31,7 @@ CONCURRENCY = 4
 _CALLS_A_QUESTION = 3
 
 Prompt = tuple[Message, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,19 @@ class Stream:
     def kind(self) -> Kind:
         return "agents" if self.questions else "open"
 
+    @property
+    def requests(self) -> int:
+        """About so many model calls."""
+        return len(self.questions) * _CALLS_A_QUESTION + len(self.prompts)
+
+    def part(self, i: int, of: int) -> Stream:
+        """The i-th of so many parts."""
+
+        def cut(work: tuple[T, ...]) -> tuple[T, ...]:
+            return work[len(work) * i // of : len(work) * (i + 1) // of]
+
+        return Stream(self.concurrency, cut(self.questions), cut(self.prompts))
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -53,6 +67,11 @@ class Phase:
     row: str
     streams: tuple[Stream, ...]
     flush: bool = False
+
+    def slices(self, size: int) -> list[tuple[Stream, ...]]:
+        """The streams in turns of about `size` requests of each, so that servers can be asked turn by turn."""
+        number = max(1, round(max(stream.requests for stream in self.streams) / size))
+        return [tuple(stream.part(i, number) for stream in self.streams) for i in range(number)]
 
 
 def plan_phases(

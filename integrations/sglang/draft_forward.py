@@ -59,13 +59,13 @@ class TreeDrafting:
         slots = forward_batch.out_cache_loc.view(rows, topk, steps).permute(2, 0, 1).reshape(steps, -1)
         if self.acceptance is not None:
             compat.capture_last_hidden(forward_batch)
-            topk_p = self._accepted(hidden, topk_p)
+            topk_p = self.accepted(hidden, topk_p)
         by_step = []
         scores = None
         for step in range(steps):
             tokens, hidden, scores, candidates = select_top_k_tokens(step, topk_p, topk_index, hidden, scores, topk)
             by_step.append(candidates)
-            if step == steps - 1 or self._is_over(scores):
+            if step == steps - 1 or self.is_over(scores):
                 break
             forward_batch.input_ids = tokens
             forward_batch.out_cache_loc = slots[step]
@@ -75,7 +75,7 @@ class TreeDrafting:
             topk_p, topk_index = torch.softmax(output.next_token_logits, dim=-1).topk(topk, dim=-1)
             hidden = output.hidden_states
             if self.acceptance is not None:
-                topk_p = self._accepted(hidden, topk_p)
+                topk_p = self.accepted(hidden, topk_p)
             forward_batch.positions.add_(1)
             if self.draft_runner.model_config.model_is_mrope:
                 forward_batch.mrope_positions.add_(1)
@@ -87,15 +87,17 @@ class TreeDrafting:
         parents = torch.cat(by_parent[:-1], dim=1) if len(by_parent) > 1 else by_parent[0].new_empty((rows, 0))
         return parents, chosen, torch.cat(by_token, dim=1).gather(1, chosen), all_scores.gather(1, chosen)
 
-    def _accepted(self, hidden: torch.Tensor | None, topk_p: torch.Tensor) -> torch.Tensor:
-        """The head's estimate for the likeliest token; the others keep their ratio to it."""
+    def accepted(self, hidden: torch.Tensor | None, topk_p: torch.Tensor) -> torch.Tensor:
+        """[n, topk], what is expected to be accepted of candidates that the drafter gives the probabilities topk_p, from
+        its state, [n, H]: the head's estimate for the likeliest token; the others keep their ratio to it."""
         if hidden is None or self.acceptance is None:
             return topk_p
         estimates = self.acceptance.calibrated(hidden).to(topk_p.dtype)[:, None]
         return estimates * topk_p / topk_p[:, :1].clamp_min(1e-9)
 
-    def _is_over(self, scores: torch.Tensor) -> bool:
-        """Whether every row's best path is unlikely enough to stop; never where a graph is captured."""
+    def is_over(self, scores: torch.Tensor) -> bool:
+        """Whether the best path of every row, scores [rows, topk], is unlikely enough to stop; never where a graph is
+        captured."""
         if self.stop_threshold >= 1.0 or scores.device.type != "cpu":
             return False
         return bool((1.0 - scores.amax(dim=-1) > self.stop_threshold).all())

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.draft_forward import TreeDrafting, topology_only
 from agentspec.integrations.sglang.drafter_states import DrafterStates
 from agentspec.integrations.sglang.model_trees import model_drafts
+from agentspec.integrations.sglang.plain_drafting import PlainDrafting
 from agentspec.integrations.sglang.read_slots import ReadSlots
 
 
@@ -47,6 +49,9 @@ class ModelDrafter:
         self._reads_hidden = reads_hidden
         self.states = DrafterStates(reads_hidden=reads_hidden)
         self._slots = ReadSlots()
+        # The forwards on a CPU, where they are worth it; found at the first use, when memory is allocated.
+        self._plain: PlainDrafting | None = None
+        self._is_probed = False
 
     def prompts_read(self, batch: Any, ends: Sequence[int], draft_input: Any, *, read: bool) -> None:
         """The target read the prompts of a batch, or the next chunk of them.
@@ -90,12 +95,23 @@ class ModelDrafter:
             roots: int32[b], the last token of each row of the batch.
             min_estimate: Nodes whose estimate is smaller are not drafted.
         """
+        states = [self.states[batch.reqs[row].rid] for row in rows]
+        topk_p, topk_index = (
+            torch.stack([getattr(state, name) for state in states]) for name in ("topk_p", "topk_index")
+        )
+        hidden = _stacked([state.state for state in states])
+        plain = self._forwards()
+        if plain is not None:
+            slots = self._text_slots(batch, rows, seq_lens)
+            return model_drafts(
+                plain.draft(slots, topk_p, topk_index, hidden),
+                rows, rooms, roots, self._worker.topk, min_estimate,
+            )  # fmt: skip
         sub = sub_batch(batch, rows, seq_lens)
-        states = [self.states[request.rid] for request in sub.reqs]
         sub.spec_info = EagleDraftInput(
-            topk_p=_stacked([state.topk_p for state in states]),
-            topk_index=_stacked([state.topk_index for state in states]),
-            hidden_states=_stacked([state.state for state in states]),
+            topk_p=topk_p,
+            topk_index=topk_index,
+            hidden_states=hidden,
             bonus_tokens=torch.from_numpy(roots[np.asarray(rows)]).to(batch.device),
         )
         with topology_only():
@@ -121,23 +137,50 @@ class ModelDrafter:
         ]
         if not behind:
             return
-        starts = [state.length for _, _, state in behind]
-        ends = [int(seq_lens[row]) for row, _, _ in behind]
-        sub = sub_batch(batch, [row for row, _, _ in behind], seq_lens)
+        lacking = _Lacking(
+            [row for row, _, _ in behind],
+            starts=[state.length for _, _, state in behind],
+            ends=[int(seq_lens[row]) for row, _, _ in behind],
+            # At each position the drafter sees the token that follows it.
+            tokens=[list(text[state.length - int(seq_lens[row]) :]) for row, text, state in behind],
+            hidden=torch.cat([part for _, _, state in behind for part in state.hidden]) if self._reads_hidden else None,
+        )
+        slots = self._text_slots(batch, lacking.rows, seq_lens)
+        plain = self._forwards()
+        found = plain and plain.read(slots, lacking.starts, lacking.tokens, lacking.hidden)
+        logits, hidden = found or self._read(batch, lacking, seq_lens, slots)
+        topk_p, topk_index = torch.softmax(logits, dim=-1).topk(self._worker.topk, dim=-1)
+        self._slots.written(batch, lacking.of(slots), read=True)
+        for place, (_, _, state) in enumerate(behind):
+            state.length, state.hidden, state.num_hidden = lacking.ends[place], [], 0
+            state.topk_p, state.topk_index = topk_p[place], topk_index[place]
+            state.state = None if hidden is None else hidden[place]
+
+    def _forwards(self) -> PlainDrafting | None:
+        if not self._is_probed:
+            self._plain, self._is_probed = PlainDrafting.of(self._worker), True
+        return self._plain
+
+    def _text_slots(self, batch: Any, rows: Sequence[int], seq_lens: NDArray[np.int64]) -> list[torch.Tensor]:
+        """Of each of `rows` int[length], where its text is in the KV cache."""
+        table, pools = batch.req_to_token_pool.req_to_token, batch.req_pool_indices
+        return [table[pools[row], : int(seq_lens[row])] for row in rows]
+
+    def _read(
+        self, batch: Any, lacking: _Lacking, seq_lens: NDArray[np.int64], slots: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits and states at the rows' ends, by SGLang's forward."""
+        sub = sub_batch(batch, lacking.rows, seq_lens)
         sub.forward_mode = ForwardMode.EXTEND
-        sub.prefix_lens = starts
-        sub.extend_lens = [end - start for start, end in zip(starts, ends, strict=True)]
+        sub.prefix_lens = lacking.starts
+        sub.extend_lens = [len(tokens) for tokens in lacking.tokens]
         sub.extend_num_tokens = sum(sub.extend_lens)
         sub.extend_logprob_start_lens = sub.extend_lens
-        # At each position the drafter sees the token that follows it.
-        tokens = [token for (_, text, _), n in zip(behind, sub.extend_lens, strict=True) for token in text[-n:]]
-        sub.input_ids = torch.tensor(tokens, dtype=torch.int64, device=batch.device)
-        table = batch.req_to_token_pool.req_to_token
-        places = zip(sub.req_pool_indices.unbind(), starts, ends, strict=True)
-        sub.out_cache_loc = torch.cat([table[pool, start:end] for pool, start, end in places]).to(torch.int64)
-        hidden = torch.cat([part for _, _, state in behind for part in state.hidden]) if self._reads_hidden else None
+        flat = [token for tokens in lacking.tokens for token in tokens]
+        sub.input_ids = torch.tensor(flat, dtype=torch.int64, device=batch.device)
+        sub.out_cache_loc = lacking.of(slots)
         sub.spec_info = EagleDraftExtendInput(
-            hidden_states=hidden, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1
+            hidden_states=lacking.hidden, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1
         )
         wanted = self._reads_hidden or self._worker.acceptance is not None
         forward_batch = ForwardBatch.init_new(
@@ -148,12 +191,23 @@ class ModelDrafter:
         )
         forward_batch.return_logprob = False
         output = self._worker.draft_runner.forward(forward_batch).logits_output
-        topk_p, topk_index = torch.softmax(output.next_token_logits, dim=-1).topk(self._worker.topk, dim=-1)
-        self._slots.written(batch, sub.out_cache_loc, read=True)
-        for place, (_, _, state) in enumerate(behind):
-            state.length, state.hidden, state.num_hidden = ends[place], [], 0
-            state.topk_p, state.topk_index = topk_p[place], topk_index[place]
-            state.state = None if output.hidden_states is None else output.hidden_states[place]
+        return output.next_token_logits, output.hidden_states
+
+
+@dataclass(frozen=True, slots=True)
+class _Lacking:
+    """What the drafter is to read, row by row."""
+
+    rows: list[int]
+    starts: list[int]
+    ends: list[int]
+    tokens: list[list[int]]
+    hidden: torch.Tensor | None
+    """[n, H'], of a head, row after row."""
+
+    def of(self, slots: Sequence[torch.Tensor]) -> torch.Tensor:
+        """int64[n], out of the slots of whole texts."""
+        return torch.cat([row[start:] for row, start in zip(slots, self.starts, strict=True)]).to(torch.int64)
 
 
 def sub_batch(batch: Any, rows: Sequence[int], seq_lens: NDArray[np.int64]) -> Any:

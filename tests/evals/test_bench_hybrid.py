@@ -31,7 +31,7 @@ from agentspec.evals.hybrid_rows import (
     tokens_until,
     windows,
 )
-from agentspec.evals.hybrid_server import PhaseResult, TimedCall
+from agentspec.evals.hybrid_server import SliceResult, TimedCall
 from agentspec.evals.hybrid_table import markdown
 from agentspec.evals.hybrid_work import ROWS, WORKLOADS, Kind, plan_phases
 from agentspec.workflows.text_to_sql import DATABASES, create_all
@@ -45,9 +45,9 @@ MIXED = (
 
 
 def phase(
-    calls: tuple[TimedCall, ...] = MIXED, row: str = "mix", *, drafter_steps: int = 0, text: str = "a"
-) -> PhaseResult:
-    return PhaseResult(row, calls, ([text],), steps=10 if drafter_steps else 0, drafter_steps=drafter_steps)
+    calls: tuple[TimedCall, ...] = MIXED, row: str = "mix", number: int = 0, *, drafter_steps: int = 0, text: str = "a"
+) -> SliceResult:
+    return SliceResult(row, number, calls, ([text],), steps=10 if drafter_steps else 0, drafter_steps=drafter_steps)
 
 
 def calls(kind: Kind, *accepted: int) -> tuple[TimedCall, ...]:
@@ -95,6 +95,16 @@ def test_the_work_of_a_workload_does_not_depend_on_the_others(databases: Any, na
         assert streams[0] == streams[1] != []
     # What is learned from the first questions is what the warm workloads start with.
     assert alone[0].flush and [phase.flush for phase in alone[1:]] == [False] * (len(alone) - 1)
+
+
+def test_slices_hold_the_whole_phase_in_its_order(databases: Any) -> None:
+    for phase in plan_phases(WORKLOADS, databases, 30, seed=1):
+        parts = phase.slices(12)
+        assert len(parts) == 2
+        for i, stream in enumerate(phase.streams):
+            assert sum((part[i].questions for part in parts), ()) == stream.questions
+            assert sum((part[i].prompts for part in parts), ()) == stream.prompts
+            assert {part[i].concurrency for part in parts} == {stream.concurrency}
 
 
 @pytest.mark.parametrize(("names", "number"), [(["agents", "chat"], 9), ([], 9), (["mix"], 0)])
@@ -148,9 +158,10 @@ def test_requests_until_recovered() -> None:
 
 def test_a_change_is_measured_against_the_second_half_of_a_kind_s_first_phase() -> None:
     changing = [
-        phase(calls("agents", *[1] * 12, *[4] * 12)),
-        phase(calls("open", *[1] * 3, *[2] * 21)),
-        phase(calls("agents", *[2] * 6, *[4] * 18)),
+        phase(calls("agents", *[1] * 12)),
+        phase(calls("agents", *[4] * 12)),
+        phase(calls("open", *[1] * 3, *[2] * 21), number=1),
+        phase(calls("agents", *[2] * 6, *[4] * 18), number=2),
     ]
     more = figures("hybrid", changing).more
     assert more["steady"] == {"agents": 4.0, "open": 2.0}
@@ -207,7 +218,7 @@ def test_the_tables_show_ratios_failures_and_differences() -> None:
 
 
 def test_the_tables_show_the_change() -> None:
-    changing = [phase(calls("agents", 1, 4), "change"), phase(calls("open", 1, 1), "change")]
+    changing = [phase(calls("agents", 1, 4), "change"), phase(calls("open", 1, 1), "change", 1)]
     found = merge_runs("change", "hybrid", [figures("hybrid", changing)], identical=True)
     assert "| hybrid | 2.5 | 1.0 | 0 |" in markdown([found], command="x")
 
@@ -237,15 +248,19 @@ def test_a_server_that_fails_leaves_the_rows_it_had_finished(
 
     def answers(*args: Any) -> Any:
         yield phase(row="agents-cold")
+        if args[1].label != "SGLang":
+            yield phase(row="agents", number=1)
+            return
         raise ServerError("it fell over\n/home/someone/site-packages/x.py\nValueError: at /tmp/folder/file.json")
 
     monkeypatch.setattr(bench_hybrid, "Server", Started)
     monkeypatch.setattr(bench_hybrid, "run_phases", answers)
-    bench = Bench(["none"], ["agents"])
-    bench.measure("none", plan_phases(["agents"], databases, 3, seed=0), databases, tmp_path / "log")
-    cold, warm = bench.rows()
+    bench = Bench(["none", "suffix"], ["agents"])
+    bench.measure(["none", "suffix"], plan_phases(["agents"], databases, 3, seed=0), databases, 12, tmp_path, "0")
+    cold, other_cold, warm, other_warm = bench.rows()
     assert cold["tokens_per_second"] and "error" not in cold
     assert warm["error"] == "it fell over ValueError: at file.json"
+    assert other_cold["tokens_per_second"] and other_warm["tokens_per_second"]
 
 
 def test_recorded_words_hold_no_folders() -> None:
@@ -255,7 +270,15 @@ def test_recorded_words_hold_no_folders() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--systems", "none,vllm"], ["--workloads", "chat"], ["--repeats", "0"], ["--requests", "0"], ["--model"]]
+    "words",
+    [
+        ["--systems", "none,vllm"],
+        ["--workloads", "chat"],
+        ["--repeats", "0"],
+        ["--slice", "0"],
+        ["--requests", "0"],
+        ["--model"],
+    ],
 )
 def test_arguments_out_of_range(words: list[str]) -> None:
     assert main(["bench", "hybrid", *words]) == 2

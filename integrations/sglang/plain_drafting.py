@@ -1,0 +1,210 @@
+"""Drafting and catching up on a CPU with the drafter in plain torch: what SGLang's forwards give, in a tenth of the time.
+
+catch up   all rows' missing tokens, padded to the longest, in one forward; their keys and values go to the cache
+draft      the rows' keys and values are read from the cache once; those of drafted tokens stay here, and each
+           drafted token sees the text and its own ancestors
+
+step             0          1              2
+tokens read      root's k   best k of k²   best k of k²     [rows, k] in each
+candidates       k          k²             k²               numbered in this order, as SGLang does
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from agentspec.integrations.sglang_cpu.plain_llama import PlainLlama, is_plain
+
+# Tokens in one catching up, padding included. Above, SGLang's ragged forward does less work.
+_MAX_PADDED = 1024
+
+
+class PlainDrafting:
+    """The forwards of one drafter."""
+
+    def __init__(self, worker: Any) -> None:
+        """`worker`: SGLang's draft worker with `TreeDrafting`, its memory allocated."""
+        self._worker = worker
+        self._model = PlainLlama(worker.draft_runner.model)
+        pool = worker.draft_runner.token_to_kv_pool
+        first = pool.start_layer
+        layers = range(first, first + self._model.num_layers)
+        # [slots, kv_heads, d] each.
+        self._keys = [pool.get_key_buffer(layer) for layer in layers]
+        self._values = [pool.get_value_buffer(layer) for layer in layers]
+
+    @staticmethod
+    def of(worker: Any) -> PlainDrafting | None:
+        """None where the drafter has to run as SGLang runs it."""
+        runner = worker.draft_runner
+        if not is_plain(runner.model) or worker.draft_runner.server_args.tp_size != 1:
+            return None
+        pool = runner.token_to_kv_pool
+        if type(pool).__name__ != "MHATokenToKVPool" or pool.dtype != runner.model.lm_head.weight.dtype:
+            return None
+        return PlainDrafting(worker)
+
+    @torch.inference_mode()
+    def read(
+        self, slots: Sequence[Tensor], starts: Sequence[int], tokens: Sequence[Sequence[int]], hidden: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Reads what rows lack; None where that is too much for padded rows.
+
+        Args:
+            slots: Of each row int[end], those of its text in the cache.
+            starts: For each row the positions that are there.
+            tokens: For each row the tokens that follow each missing position.
+            hidden: For a head the target's hidden states, [n, 3 H], row after row.
+
+        Returns:
+            logits: [rows, vocabulary], at each row's end.
+            state: [rows, H], the drafter's there.
+        """
+        rows, sizes = len(slots), [len(row) for row in tokens]
+        longest = max(sizes)
+        if rows * longest > _MAX_PADDED:
+            return None
+        # Rows are padded at their beginning, so that all end in the last column.
+        column = torch.arange(longest)
+        first = longest - torch.tensor(sizes)
+        there = (column >= first[:, None]).flatten()
+        # What padding reads is not used; it sees something, so that it stays finite.
+        positions = ((torch.tensor(starts) - first)[:, None] + column).clamp_min(0)
+        padded = torch.zeros((rows, longest), dtype=torch.int64)
+        flat = padded.view(-1)
+        flat[there] = torch.tensor([token for row in tokens for token in row])
+        wide = None
+        if hidden is not None:
+            wide = hidden.new_zeros((rows * longest, hidden.shape[-1]))
+            wide[there] = hidden
+        places, length = _padded(slots)
+        seen = torch.arange(length) <= positions[:, :, None]
+        new_slots = torch.cat([row[start:] for row, start in zip(slots, starts, strict=True)]).long()
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self._keys[layer][new_slots], self._values[layer][new_slots] = k[there], v[there]
+            return self._attention(q.reshape(rows, longest, *q.shape[1:]), *self._cached(layer, places), seen)
+
+        normed, state = self._model.forward(flat, positions.flatten(), wide, attend)
+        ends = torch.arange(1, rows + 1) * longest - 1
+        return self._model.logits(normed[ends]), state[ends]
+
+    @torch.inference_mode()
+    def draft(
+        self, slots: Sequence[Tensor], topk_p: Tensor, topk_index: Tensor, hidden: Tensor | None
+    ) -> SimpleNamespace:
+        """Drafts one tree a row.
+
+        Args:
+            slots: Of each row int[length], those of its text in the cache, all read.
+            topk_p: [rows, k], the likeliest tokens behind the root, and
+            topk_index: int64[rows, k], in the drafter's vocabulary.
+            hidden: [rows, H], the drafter's state there; None of a small model.
+
+        Returns:
+            As `TreeDrafting.draft_forward` does, as attributes `parents`, `chosen`, `tokens`, `estimates`.
+        """
+        worker: Any = self._worker
+        (rows, k), steps, hot = topk_p.shape, worker.speculative_num_steps, worker.hot_token_id
+        grown = _Branches(self, slots, k, steps)
+        if worker.acceptance is not None:
+            topk_p = worker.accepted(hidden, topk_p)
+        scores, ids = topk_p, topk_index if hot is None else hot[topk_index]
+        by_score, by_token = [scores], [ids]
+        groups = [torch.arange(-1, k).expand(rows, -1)]
+        state = None if hidden is None else hidden.repeat_interleave(k, 0)
+        parents = None
+        for step in range(steps - 1):
+            if worker.is_over(scores):
+                break
+            normed, state = self._model.forward(
+                ids.flatten(),
+                grown.positions(step),
+                state if hidden is not None else None,
+                grown.attend_at(step, parents),
+            )
+            p, index = torch.softmax(self._model.logits(normed), dim=-1).topk(k, dim=-1)
+            if worker.acceptance is not None:
+                p = worker.accepted(state, p)
+            candidates = (scores.flatten()[:, None] * p).view(rows, k * k)
+            written = (index if hot is None else hot[index]).view(rows, k * k)
+            by_score.append(candidates)
+            by_token.append(written)
+            if step == steps - 2:
+                break
+            scores, best = candidates.topk(k, dim=-1)
+            ids, parents = written.gather(1, best), best // k
+            groups.append(best + k + k * k * step)
+            state = state.view(rows, k, -1).gather(1, parents[:, :, None].expand(-1, -1, state.shape[-1])).flatten(0, 1)
+        all_scores = torch.cat(by_score, 1)
+        chosen = all_scores.topk(min(worker.max_nodes, all_scores.shape[1]), dim=-1).indices.sort().values
+        return SimpleNamespace(
+            parents=torch.cat(groups, 1) if len(by_score) > 1 else groups[0][:, :0],
+            chosen=chosen,
+            tokens=torch.cat(by_token, 1).gather(1, chosen),
+            estimates=all_scores.gather(1, chosen),
+        )
+
+    def _cached(self, layer: int, places: Tensor) -> tuple[Tensor, Tensor]:
+        """[rows, length, kv_heads, d] each."""
+        return self._keys[layer][places], self._values[layer][places]
+
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+        """[rows * n, heads * d], of queries [rows, n, heads, d], keys and values [rows, length, kv_heads, d] and
+        seen, bool[rows, n, length]."""
+        rows, n, heads, size = q.shape
+        kv_heads = k.shape[2]
+        # Heads that share keys are further queries.
+        q = q.reshape(rows, n, kv_heads, -1, size).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, size)
+        mask = seen[:, None, None].expand(-1, 1, heads // kv_heads, -1, -1).flatten(2, 3)
+        out = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
+        return out.view(rows, kv_heads, -1, n, size).permute(0, 3, 1, 2, 4).reshape(rows * n, heads * size)
+
+
+class _Branches:
+    """Keys and values of the rows' texts, and behind them those of the tokens drafted so far, k a step."""
+
+    def __init__(self, drafting: PlainDrafting, slots: Sequence[Tensor], k: int, steps: int) -> None:
+        self._drafting, self._rows, self._k = drafting, len(slots), k
+        self._lens = torch.tensor([len(row) for row in slots])
+        places, self._length = _padded(slots)
+        room = k * max(steps - 1, 0)
+        self._caches = []
+        for layer in range(drafting._model.num_layers):
+            cached = drafting._cached(layer, places)
+            self._caches.append(tuple(F.pad(part, (0, 0, 0, 0, 0, room)) for part in cached))
+        self._seen = torch.zeros((self._rows, k, self._length + room), dtype=torch.bool)
+        self._seen[:, :, : self._length] = (torch.arange(self._length) < self._lens[:, None])[:, None]
+
+    def positions(self, step: int) -> Tensor:
+        """int64[rows * k], of the tokens read in a step."""
+        return (self._lens + step).repeat_interleave(self._k)
+
+    def attend_at(self, step: int, parents: Tensor | None) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
+        """Attention of the tokens of a step; `parents`, int64[rows, k], the branches of the last one that they go on."""
+        k, begin = self._k, self._length + self._k * step
+        if parents is not None:
+            self._seen = self._seen.gather(1, parents[:, :, None].expand(-1, -1, self._seen.shape[-1]))
+        self._seen[:, :, begin : begin + k] = torch.eye(k, dtype=torch.bool)
+        seen = self._seen[:, :, : begin + k]
+
+        def attend(layer: int, q: Tensor, new_k: Tensor, new_v: Tensor) -> Tensor:
+            keys, values = self._caches[layer]
+            shape = (self._rows, k, *new_k.shape[1:])
+            keys[:, begin : begin + k], values[:, begin : begin + k] = new_k.reshape(shape), new_v.reshape(shape)
+            wide = q.reshape(self._rows, k, *q.shape[1:])
+            return self._drafting._attention(wide, keys[:, : begin + k], values[:, : begin + k], seen)
+
+        return attend
+
+
+def _padded(slots: Sequence[Tensor]) -> tuple[Tensor, int]:
+    """int64[rows, length] and length; the slot of padding is 0."""
+    padded = torch.nn.utils.rnn.pad_sequence([row.long() for row in slots], batch_first=True)
+    return padded, padded.shape[1]

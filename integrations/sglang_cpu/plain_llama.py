@@ -1,0 +1,159 @@
+"""Small Llamas and EAGLE-3 heads in plain torch, from the weights that SGLang loaded.
+
+A drafter of a layer or two computes for some hundred microseconds on a CPU, and SGLang's way to it, made of batches, plans
+and modules, takes several milliseconds: as long as the model that it drafts for. CUDA graphs hide that on a GPU; a CPU has
+none. What is computed is the same, but for the order of sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, queries [n, heads, d], keys and values [n, kv_heads, d]) -> [n, heads * d]."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    entry: _Norm
+    hidden: _Norm | None
+    """Of the layer of a head, whose input is a token and a hidden state."""
+    qkv: Tensor
+    out: Tensor
+    after: _Norm
+    gate_up: Tensor
+    down: Tensor
+
+
+class PlainLlama:
+    """The forward of a drafter; attention over what is cached is the caller's."""
+
+    def __init__(self, model: Any) -> None:
+        """`model`: SGLang's, one that `is_plain` accepts."""
+        core = model.model
+        attention = core.layers[0].self_attn
+        self.heads, self.kv_heads, self.head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
+        self._embed = core.embed_tokens.weight
+        self._fc = core.fc.weight if hasattr(core, "fc") else None
+        self._fc_bias = core.fc.bias if hasattr(core, "fc") else None
+        self._layers = [_layer(layer) for layer in core.layers]
+        self._norm = _norm(core.norm)
+        # The rows behind the vocabulary are padding.
+        self._head = model.lm_head.weight[: model.logits_processor.vocab_size]
+        self._rotary = attention.rotary_emb.cos_sin_cache
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._layers)
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, hidden: Tensor | None, attend: Attend
+    ) -> tuple[Tensor, Tensor]:
+        """Reads tokens.
+
+        Args:
+            tokens: int64[n].
+            positions: int64[n].
+            hidden: For a head, [n, 3 H] of the target or [n, H] of its own.
+
+        Returns:
+            normed: [n, H], of which `logits` makes logits.
+            state: [n, H], what a head reads next, and what SGLang hands out as the drafter's hidden state.
+        """
+        x = F.embedding(tokens, self._embed)
+        cos, sin = self._rotary[positions].to(x.dtype)[:, None].chunk(2, dim=-1)
+        if hidden is not None and self._fc is not None and hidden.shape[-1] != x.shape[-1]:
+            hidden = F.linear(hidden, self._fc, self._fc_bias)
+        for number, layer in enumerate(self._layers):
+            if layer.hidden is None:
+                entry, residual = layer.entry(x), x
+            else:
+                assert hidden is not None
+                entry, residual = torch.cat([layer.entry(x), layer.hidden(hidden)], dim=-1), hidden
+            qkv = F.linear(entry, layer.qkv).view(len(tokens), -1, self.head_dim)
+            turned = _rotated(qkv[:, : -self.kv_heads], cos, sin)
+            q, k, v = turned[:, : self.heads], turned[:, self.heads :], qkv[:, -self.kv_heads :]
+            residual = residual + F.linear(attend(number, q, k, v), layer.out)
+            gate, up = F.linear(layer.after(residual), layer.gate_up).chunk(2, dim=-1)
+            x = residual + F.linear(F.silu(gate) * up, layer.down)
+        normed = self._norm(x)
+        # A head hands out what it has before the last norm.
+        return normed, normed if self._fc is None else x
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """[n, vocabulary of the drafter]."""
+        return F.linear(normed, self._head)
+
+
+def is_plain(model: Any) -> bool:
+    """Whether SGLang's drafter is a Llama or an EAGLE-3 head of one layer that PlainLlama computes alike: unquantised,
+    unpacked, on a CPU, alone, without any of the options that models of these classes may have."""
+    kind = type(model).__name__
+    core: Any = getattr(model, "model", None)
+    layers = list(getattr(core, "layers", ()))
+    if kind not in ("LlamaForCausalLM", "LlamaForCausalLMEagle3") or not layers:
+        return False
+    is_head = kind == "LlamaForCausalLMEagle3"
+    if is_head and (len(layers) != 1 or core.input_norm is not None or core.fc_norm is not None or core.norm_output):
+        return False
+    logits = model.logits_processor
+    if logits.logit_scale is not None or logits.final_logit_softcapping is not None or logits.use_fp32_lm_head:
+        return False
+    if model.lm_head.weight.device.type != "cpu":
+        return False
+    return all(_is_plain_layer(layer) for layer in layers)
+
+
+def _is_plain_layer(layer: Any) -> bool:
+    attention, mlp = layer.self_attn, layer.mlp
+    rotary, radix = attention.rotary_emb, attention.attn
+    linears = (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
+    return (
+        all(type(linear.quant_method).__name__ == "UnquantizedLinearMethod" for linear in linears)
+        and all(linear.bias is None and not getattr(linear, "use_intel_amx_backend", False) for linear in linears)
+        and attention.total_num_heads == attention.num_heads
+        and rotary.is_neox_style
+        and rotary.rotary_dim == attention.head_dim
+        and hasattr(rotary, "cos_sin_cache")
+        and type(mlp.act_fn).__name__ == "SiluAndMul"
+        # SGLang says -1 or None where attention sees everything.
+        and (radix.sliding_window_size is None or radix.sliding_window_size < 0)
+        and not radix.logit_cap
+    )
+
+
+def _layer(layer: Any) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    return _Layer(
+        entry=_norm(layer.input_layernorm),
+        hidden=_norm(layer.hidden_norm) if hasattr(layer, "hidden_norm") else None,
+        qkv=attention.qkv_proj.weight,
+        out=attention.o_proj.weight,
+        after=_norm(layer.post_attention_layernorm),
+        gate_up=mlp.gate_up_proj.weight,
+        down=mlp.down_proj.weight,
+    )
+
+
+def _norm(norm: Any) -> _Norm:
+    return _Norm(norm.weight, norm.variance_epsilon)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
