@@ -5,9 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from agentspec.evals import bench_drafter_state, bench_engine, bench_hybrid, bench_specdec, bench_store
+from agentspec.evals import (
+    bench_control,
+    bench_drafter_state,
+    bench_engine,
+    bench_hybrid,
+    bench_specdec,
+    bench_store,
+)
 
 SUITES = {
+    "control": (bench_control, "what deciding how much to verify costs a decode step"),
     "drafter-state": (bench_drafter_state, "whether a head drafts as well after steps that suffix drafts served"),
     "engine": (bench_engine, "the engine's time and memory beside those of its peers"),
     "hybrid": (bench_hybrid, "suffix drafts and a model drafter in one batch, beside each of them alone"),

@@ -4,7 +4,7 @@ from agentspec.policy.config import HybridConfig, HybridRule, Tau, parse_tau
 from agentspec.policy.costs import StepCosts
 from agentspec.policy.hybrid import HybridBatch, HybridPolicy, ModelDraft
 from agentspec.policy.payoff import FEATURES, PayoffPredictor, draft_features, row_features
-from agentspec.policy.reading import PromptReading
+from agentspec.policy.reading import PromptReading, ZeroLengthReading
 
 __all__ = [
     "FEATURES",
@@ -17,6 +17,7 @@ __all__ = [
     "PromptReading",
     "StepCosts",
     "Tau",
+    "ZeroLengthReading",
     "draft_features",
     "parse_tau",
     "row_features",

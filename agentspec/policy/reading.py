@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+from agentspec.errors import ConfigError
+
 _FORGETTING = 0.995
 """What a step counts after the next one: some 200 are remembered."""
 
@@ -30,3 +34,24 @@ class PromptReading:
 
     def pays(self) -> bool:
         return self._saved >= self._spent
+
+
+class ZeroLengthReading:
+    """SmartSpec's own rule (section 5, prefill disabling): prompts are read unless most of the latest steps had no
+    draft, whatever reading costs."""
+
+    _WINDOW = 100
+
+    def __init__(self, threshold: float = 0.7) -> None:
+        """Raises ConfigError unless `threshold`, a share of steps, is within 0 and 1."""
+        if not 0 <= threshold <= 1:
+            raise ConfigError(f"threshold must be a share of steps in [0, 1], got {threshold!r}; the paper's is 0.7")
+        self.threshold = threshold
+        self._steps: deque[bool] = deque(maxlen=self._WINDOW)
+
+    def observe_step(self, length: int) -> None:
+        """A decode step in which so many tokens a row were proposed."""
+        self._steps.append(length == 0)
+
+    def pays(self) -> bool:
+        return sum(self._steps) <= self.threshold * len(self._steps)

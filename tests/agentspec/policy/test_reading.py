@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 
-from agentspec.policy import PromptReading
+from agentspec import ConfigError
+from agentspec.policy import PromptReading, ZeroLengthReading
 from agentspec.policy.selection import Times, saving
 
 
@@ -44,3 +46,19 @@ def test_what_a_step_would_save() -> None:
     # The first row gains 3 tokens; without the drafter 6 tokens take 10.
     assert saving(suffix, model, times) == 9.0 / 6.0 * 10.0 - (11.0 + 2.0 + 1.0 + 0.5)
     assert saving(np.array([3.0, 4.0]), model, times) == 0.0
+
+
+def test_prompts_are_read_unless_most_of_the_latest_steps_had_no_draft() -> None:
+    reading = ZeroLengthReading()
+    assert reading.pays()
+    for length in [0] * 70 + [3] * 30:
+        reading.observe_step(length)
+    assert reading.pays(), "just the threshold"
+    for length in [0] * 70 + [0]:
+        reading.observe_step(length)
+    assert not reading.pays()
+    for _ in range(30):
+        reading.observe_step(1)
+    assert reading.pays()
+    with pytest.raises(ConfigError, match="got 1.5"):
+        ZeroLengthReading(1.5)

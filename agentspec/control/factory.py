@@ -1,0 +1,36 @@
+"""Controllers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from agentspec.control.config import ControlConfig
+from agentspec.control.fixed import BatchTableController, FixedController, RooflineController
+from agentspec.control.goodput import GoodputController
+from agentspec.control.plan import Controller
+from agentspec.control.profile import Profile, ProfileKey
+from agentspec.control.smartspec import SmartSpecController
+
+CONTROLLERS: Mapping[str, Callable[[ControlConfig, Profile | None], Controller]] = {
+    "goodput": GoodputController,
+    "smartspec": SmartSpecController,
+    "batch-table": BatchTableController,
+    "roofline": RooflineController,
+    "fixed": FixedController,
+}
+
+
+def make_controller(config: ControlConfig, profile: Profile | None, key: ProfileKey | None = None) -> Controller:
+    """The controller of the settings, which starts from the profile if there is one.
+
+    Args:
+        config: Settings.
+        profile: Costs measured; None: they are learnt from steps.
+        key: What the server is; None: the profile may be of anything.
+
+    Raises:
+        ConfigError: The profile is of something else than `key`, or lacks what the controller needs.
+    """
+    if profile is not None and key is not None:
+        profile.require(key)
+    return CONTROLLERS[config.controller](config, profile)

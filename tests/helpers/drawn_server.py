@@ -1,0 +1,80 @@
+"""A server in a few lines: drafts with known chances, steps with known costs, a controller between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from draft_states import batch
+
+from agentspec import DraftBatch
+from agentspec.control import Controller, StepCost, StepPlan, StepState
+
+
+@dataclass
+class Served:
+    """What the steps came to."""
+
+    tokens: int
+    seconds: float
+    plans: list[StepPlan]
+    drafted_steps: int
+
+    @property
+    def goodput(self) -> float:
+        return self.tokens / self.seconds
+
+
+def serve(
+    controller: Controller,
+    cost: StepCost,
+    rng: np.random.Generator,
+    *,
+    steps: int,
+    rows: int,
+    quality: Callable[[int], float],
+    context: int = 1000,
+    widths: tuple[int, ...] = (1, 2, 4, 8),
+    promised: float | None = None,
+    noise: float = 0.0,
+    delay: int = 0,
+) -> Served:
+    """Every row drafts a chain whose tokens each are right with the step's `quality`, and says so, unless something
+    else is `promised`. Observations come `delay` steps late; of the noise one step in 50 is a hiccup of 10 times."""
+    served = Served(0, 0.0, [], 0)
+    late: list[tuple[StepPlan, np.ndarray, float]] = []
+    longest = widths[-1] - 1
+    for step in range(steps):
+        chance = quality(step)
+        wanted = controller.wants_draft(rows, context)
+        stated = chance if promised is None else promised
+        drafts = _alike([stated**i for i in range(1, longest + 1)] if wanted else [], rows)
+        plan = controller.plan(StepState(drafts, context, widths, widths[-1]))
+        right = np.minimum(rng.geometric(1.0 - min(chance, 1 - 1e-9), rows) - 1, longest)
+        accepted = np.minimum(right, plan.num_nodes).astype(np.int32)
+        seconds = cost.seconds(context, rows * plan.width)
+        if noise:
+            seconds *= (1 + noise * abs(rng.standard_normal())) * (10.0 if rng.random() < 0.02 else 1.0)
+        late.append((plan, accepted, seconds))
+        if len(late) > delay:
+            old_plan, old_accepted, old_seconds = late.pop(0)
+            controller.observe(old_plan, old_accepted, old_seconds, context=context)
+        served.tokens += rows + int(accepted.sum())
+        served.seconds += cost.seconds(context, rows * plan.width)
+        served.plans.append(plan)
+        served.drafted_steps += wanted
+    return served
+
+
+def _alike(row: list[float], rows: int) -> DraftBatch:
+    one = batch([row])
+    return DraftBatch(
+        offsets=np.arange(rows + 1, dtype=np.int32) * one.offsets[1],
+        tokens=np.tile(one.tokens, rows),
+        parents=np.tile(one.parents, rows),
+        estimates=np.tile(one.estimates, rows),
+        sources=np.tile(one.sources, rows),
+        match_lens=np.tile(one.match_lens, rows),
+        scores=np.tile(one.scores, rows),
+    )

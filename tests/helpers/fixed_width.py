@@ -1,0 +1,37 @@
+"""A controller as small as one can be: it verifies what is there, up to one width."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.control import OnlineCosts, StepPlan, StepState
+
+
+class FixedWidth:
+    """Plans `width` tokens a row, or as many as it may, and counts what it is told."""
+
+    name = "stand-in"
+
+    def __init__(self, width: int) -> None:
+        self.costs = OnlineCosts()
+        self._width = width
+        self.accepted: list[list[int]] = []
+        self.states: list[StepState] = []
+        self.seconds: list[float] = []
+
+    def wants_draft(self, num_rows: int, context: int) -> bool:
+        return self._width > 1
+
+    def plan(self, state: StepState) -> StepPlan:
+        self.states.append(state)
+        width = min(self._width, state.max_width)
+        drafted = np.minimum(np.diff(state.drafts.offsets) - 1, width - 1).astype(np.int32)
+        return StepPlan(width, drafted, float(len(drafted)), 0.0, "length")
+
+    def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
+        self.accepted.append(num_accepted.tolist())
+        self.seconds.append(seconds)
+
+    def describe(self) -> dict[str, float | str | None]:
+        return {}
