@@ -153,9 +153,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     if args.table:
         args.table.write_text(table, encoding="utf-8")
     if args.plot:
-        from agentspec.evals.specdec_plot import svg
+        from agentspec.evals.line_plot import svg
 
-        args.plot.write_text(svg(panels(rows)), encoding="utf-8")
+        args.plot.write_text(svg(panels(rows), "discard rate", "verification rate"), encoding="utf-8")
     return 0
 
 

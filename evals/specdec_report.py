@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentspec.evals.specdec_plot import Curve
+from agentspec.evals.line_plot import Curve
 from agentspec.evals.specdec_rounds import least_verification
 
 Row = dict[str, Any]

@@ -21,6 +21,8 @@ COMMANDS = {
     "corpus": ("agentspec.cli.corpus", "build a datastore that servers draft from besides what they wrote"),
     "store": ("agentspec.store.cli.main", "look into, fill, empty and check the store of what was learned"),
     "tune": ("agentspec.evals.tune", "fit the estimates of acceptance to recorded outputs"),
+    "profile": ("agentspec.evals.profile", "measure how long decode steps take, for controllers and simulations"),
+    "simulate": ("agentspec.evals.simulate", "serve recorded or made-up requests on an event clock, without a model"),
     "replay": ("agentspec.evals.replay", "what drafters accept on recorded outputs, without a model"),
 }
 

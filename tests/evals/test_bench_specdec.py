@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="the drafters need torch; `make setup` insta
 from agentspec.cli import main
 from agentspec.evals import bench_specdec
 from agentspec.evals.bench_specdec import FIXED, THRESHOLDS, Rule, rows_of
-from agentspec.evals.specdec_plot import Curve, svg
+from agentspec.evals.line_plot import Curve, svg
 from agentspec.evals.specdec_report import markdown, panels
 from agentspec.integrations.sglang.acceptance_head import AcceptanceConfig, AcceptanceHead
 
@@ -70,7 +70,7 @@ def test_tables_and_curves_say_who_wins(rows: list[dict[str, object]]) -> None:
     assert "(-" in fourteen.split("|")[4], "the seer verifies less often"
     curves = panels(rows)["standalone"]
     assert {curve.name for curve in curves} == {"fixed length K", "acceptance head, h", "confidence, h"}
-    ET.fromstring(svg({"standalone": curves, "a < b": [Curve("one", "red", [(0.5, 0.5)])]}))
+    ET.fromstring(svg({"standalone": curves, "a < b": [Curve("one", "red", [(0.5, 0.5)])]}, "x", "y"))
 
 
 def test_the_command_on_the_shipped_drafters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Curves of verification rate over discard rate, as an SVG: one panel a drafter."""
+"""Curves in panels beside each other, as an SVG."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _GAP = 400, 300, 56, 34, 44, 36
 
 @dataclass(frozen=True)
 class Curve:
-    """Points (discard rate, verification rate) joined in their order; `labels` stand beside them, "" for none.
+    """Points joined in their order; `labels` stand beside them, "" for none.
 
     A curve without a name is drawn faintly and is not in the legend.
     """
@@ -25,7 +25,7 @@ class Curve:
     dashes: str = ""
 
 
-def svg(panels: Mapping[str, Sequence[Curve]]) -> str:
+def svg(panels: Mapping[str, Sequence[Curve]], x_title: str, y_title: str) -> str:
     """The picture; each panel has axes of its own, which start at the least values."""
     width = _LEFT + len(panels) * (_WIDTH + _GAP + _LEFT) - _LEFT
     height = _TOP + _HEIGHT + _BOTTOM
@@ -35,11 +35,11 @@ def svg(panels: Mapping[str, Sequence[Curve]]) -> str:
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     for number, (title, curves) in enumerate(panels.items()):
-        parts += _panel(_LEFT + number * (_WIDTH + _GAP + _LEFT), title, curves)
+        parts += _panel(_LEFT + number * (_WIDTH + _GAP + _LEFT), title, curves, x_title, y_title)
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _panel(left: float, title: str, curves: Sequence[Curve]) -> list[str]:
+def _panel(left: float, title: str, curves: Sequence[Curve], x_title: str, y_title: str) -> list[str]:
     points = [point for curve in curves for point in curve.points]
     xs, ys = _range([x for x, _ in points]), _range([y for _, y in points])
 
@@ -51,8 +51,8 @@ def _panel(left: float, title: str, curves: Sequence[Curve]) -> list[str]:
     parts = [
         f'<text x="{left + _WIDTH / 2:.0f}" y="18" text-anchor="middle" font-size="13">{escape(title)}</text>',
         f'<rect x="{left}" y="{_TOP}" width="{_WIDTH}" height="{_HEIGHT}" fill="none" stroke="#888"/>',
-        f'<text x="{left + _WIDTH / 2:.0f}" y="{_TOP + _HEIGHT + 34}" text-anchor="middle">discard rate</text>',
-        f'<text transform="translate({left - 40} {middle}) rotate(-90)" text-anchor="middle">verification rate</text>',
+        f'<text x="{left + _WIDTH / 2:.0f}" y="{_TOP + _HEIGHT + 34}" text-anchor="middle">{escape(x_title)}</text>',
+        f'<text transform="translate({left - 40} {middle}) rotate(-90)" text-anchor="middle">{escape(y_title)}</text>',
     ]
     for value in xs:
         x, y = at((value, ys[0]))

@@ -1,0 +1,43 @@
+"""Speculative serving on an event clock: what controllers gain under load, without a model (SmartSpec, section 7.2).
+
+    arrivals ─┐
+              ├─> requests ─> server: admit, prefill, plan, verify ─> log ─> metrics
+    acceptance┘                     seconds of a profile
+
+The server's scheduling is real, and so are the controllers; only the forward passes are replaced, by the seconds of a
+profile and by what a replay of recorded outputs, or a given rate, says is accepted.
+"""
+
+from agentspec.simulation.acceptance import Acceptance
+from agentspec.simulation.arrivals import FORMS as arrival_forms
+from agentspec.simulation.arrivals import Arrivals, parse_arrivals
+from agentspec.simulation.metrics import Latencies, Metrics, StepFigures, measure
+from agentspec.simulation.profiles import BUILT_IN as BUILT_IN_PROFILES
+from agentspec.simulation.profiles import find_profile
+from agentspec.simulation.rates import FORMS as rate_forms
+from agentspec.simulation.rates import acceptance_at_rate, is_rate
+from agentspec.simulation.recording import record_acceptance
+from agentspec.simulation.requests import Requests, draw_requests
+from agentspec.simulation.server import RunLog, ServerConfig, simulate
+
+__all__ = [
+    "BUILT_IN_PROFILES",
+    "Acceptance",
+    "Arrivals",
+    "Latencies",
+    "Metrics",
+    "Requests",
+    "RunLog",
+    "ServerConfig",
+    "StepFigures",
+    "acceptance_at_rate",
+    "arrival_forms",
+    "draw_requests",
+    "find_profile",
+    "is_rate",
+    "measure",
+    "parse_arrivals",
+    "rate_forms",
+    "record_acceptance",
+    "simulate",
+]

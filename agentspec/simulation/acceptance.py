@@ -1,0 +1,169 @@
+"""What would be drafted at every place of recorded or made-up outputs, and what of it would be accepted.
+
+How far a step gets depends on how much it verifies, so that runs of different widths draft at different places. Hence
+everything is kept for every place at which a draft may begin:
+
+    output     t1 t2 t3 t4          t1 comes from the prefill, a draft may begin behind t1, t2 and t3
+    place         0  1  2           estimates[place]: root, best node, next best, ...
+                                    accepted[place, k]: tokens accepted if the first k nodes are verified
+
+An output's last token is never drafted but a bonus, as in agentspec.replay.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.draft_tree import DraftBatch, Source
+from agentspec.errors import ConfigError
+
+_FORMAT = 1
+MAX_NODES = 127
+"""The most nodes of a place, its root included, so that counts and parents fit a byte."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Acceptance:
+    """n requests with m places in all and at most w nodes at each, roots included.
+
+    Raises:
+        ConfigError: Shapes or values contradict each other.
+    """
+
+    name: str
+    """What they were made from, for people."""
+    prompt_tokens: NDArray[np.int32]
+    """[n], at least 1."""
+    cached_tokens: NDArray[np.int32]
+    """[n], tokens at a prompt's beginning that an earlier request of its session computed; less than the prompt."""
+    starts: NDArray[np.int64]
+    """[n + 1]; request i has the places starts[i] to starts[i + 1], and one output token more than places."""
+    num_nodes: NDArray[np.uint8]
+    """[m], roots included, in [1, w]."""
+    estimates: NDArray[np.float32]
+    """[m, w], the probability that each node is accepted: 1 for roots, and 0 where there is no node."""
+    parents: NDArray[np.int8]
+    """[m, w], -1 for roots."""
+    accepted: NDArray[np.uint8]
+    """[m, w]; accepted[i, k] drafted tokens are accepted where the root and the first k other nodes are verified."""
+
+    def __post_init__(self) -> None:
+        m, w = self.estimates.shape
+        if not (
+            len(self.starts) == len(self.prompt_tokens) + 1 == len(self.cached_tokens) + 1
+            and self.parents.shape == self.accepted.shape == (m, w)
+            and self.num_nodes.shape == (m,)
+            and len(self.starts) > 1
+            and self.starts[0] == 0
+            and self.starts[-1] == m
+            and (np.diff(self.starts) >= 0).all()
+            and 1 <= w <= MAX_NODES
+        ):
+            raise ConfigError(
+                f"the arrays of an acceptance file must fit each other, got {len(self.prompt_tokens)} requests and "
+                f"{m} places of {w} nodes; record it again"
+            )
+        if m and not (
+            (self.num_nodes >= 1).all()
+            and (self.num_nodes <= w).all()
+            and (self.accepted[:, 0] == 0).all()
+            and (np.diff(self.accepted.astype(np.int16), axis=1) >= 0).all()
+        ):
+            raise ConfigError("accepted tokens must grow with the nodes verified, got others; record the file again")
+        if not ((self.prompt_tokens > self.cached_tokens).all() and (self.cached_tokens >= 0).all()):
+            raise ConfigError("prompts must be longer than what is cached of them, got others; record the file again")
+
+    def __len__(self) -> int:
+        return len(self.prompt_tokens)
+
+    @property
+    def output_tokens(self) -> NDArray[np.int64]:
+        """[n]"""
+        return np.diff(self.starts) + 1
+
+    @property
+    def max_width(self) -> int:
+        """The most nodes of a draft, its root included."""
+        return int(self.estimates.shape[1])
+
+    def drafts(self, places: NDArray[np.int64], max_width: int | None = None) -> DraftBatch:
+        """The drafts of b places, cut to `max_width` nodes a row, roots included. Tokens are not known and are 0."""
+        width = self.max_width if max_width is None else min(max_width, self.max_width)
+        counts = np.minimum(self.num_nodes[places], width).astype(np.int32)
+        offsets = np.zeros(len(places) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        present = np.arange(width) < counts[:, None]
+        estimates = self.estimates[places, :width]
+        kept = estimates[present]
+        return DraftBatch(
+            offsets=offsets,
+            tokens=np.zeros(len(kept), np.int32),
+            parents=self.parents[places, :width][present].astype(np.int32),
+            estimates=kept,
+            sources=np.full(len(kept), Source.REQUEST, np.uint8),
+            match_lens=(counts > 1).astype(np.int32),
+            scores=(estimates.sum(axis=1) - 1.0).astype(np.float32),
+        )
+
+    def save(self, path: Path) -> None:
+        """Writes a compressed .npz; estimates are kept to half precision."""
+        np.savez_compressed(
+            path,
+            format=np.array(_FORMAT),
+            name=np.array(self.name),
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            starts=self.starts,
+            num_nodes=self.num_nodes,
+            estimates=self.estimates.astype(np.float16),
+            parents=self.parents,
+            accepted=self.accepted,
+        )
+
+    @staticmethod
+    def load(path: Path) -> Acceptance:
+        """Reads what save() wrote; raises ConfigError if the file is none of this version."""
+        try:
+            with path.open("rb") as file, np.load(file) as arrays:
+                if int(arrays["format"]) != _FORMAT:
+                    raise ConfigError(
+                        f"an acceptance file must be of format {_FORMAT}, got {int(arrays['format'])} in {path}; "
+                        "record it again"
+                    )
+                return Acceptance(
+                    name=str(arrays["name"]),
+                    prompt_tokens=arrays["prompt_tokens"].astype(np.int32),
+                    cached_tokens=arrays["cached_tokens"].astype(np.int32),
+                    starts=arrays["starts"].astype(np.int64),
+                    num_nodes=arrays["num_nodes"].astype(np.uint8),
+                    estimates=arrays["estimates"].astype(np.float32),
+                    parents=arrays["parents"].astype(np.int8),
+                    accepted=arrays["accepted"].astype(np.uint8),
+                )
+        except ConfigError:
+            raise
+        except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
+            raise ConfigError(f"cannot read the acceptance file {path}: {error}; record it again") from error
+
+
+def concatenated(name: str, parts: Sequence[Acceptance]) -> Acceptance:
+    """The requests of all parts, one part after another; raises ConfigError if there is none or widths differ."""
+    if not parts or len({part.max_width for part in parts}) > 1:
+        raise ConfigError(f"parts must be of one width, got {sorted({part.max_width for part in parts})}")
+    lengths = np.concatenate([np.diff(part.starts) for part in parts])
+    return Acceptance(
+        name=name,
+        prompt_tokens=np.concatenate([part.prompt_tokens for part in parts]),
+        cached_tokens=np.concatenate([part.cached_tokens for part in parts]),
+        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        num_nodes=np.concatenate([part.num_nodes for part in parts]),
+        estimates=np.concatenate([part.estimates for part in parts]),
+        parents=np.concatenate([part.parents for part in parts]),
+        accepted=np.concatenate([part.accepted for part in parts]),
+    )

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fixed_width import FixedWidth
+
+from agentspec.control import MeasuredRange, Profile, ProfileKey, StepCost
+from agentspec.errors import ConfigError
+from agentspec.simulation import (
+    Acceptance,
+    Arrivals,
+    RunLog,
+    ServerConfig,
+    acceptance_at_rate,
+    draw_requests,
+    measure,
+    simulate,
+)
+
+
+def profile_of(alpha: float, gamma: float, delta: float, drafter: StepCost | None = None) -> Profile:
+    return Profile(
+        key=ProfileKey(model="m", device="d", engine="e", graphs="g"),
+        target=StepCost(alpha, gamma, delta),
+        measured=MeasuredRange(batch_sizes=(1, 4), context_lengths=(0, 1000), widths=(1, 32)),
+        widths=(1, 2, 4),
+        drafter=drafter,
+    )
+
+
+def by_hand() -> Acceptance:
+    """Requests of 10 prompt tokens with outputs of 4 and 3; the first drafted token of the first is right."""
+    return Acceptance(
+        name="by hand",
+        prompt_tokens=np.array([10, 10], np.int32),
+        cached_tokens=np.array([0, 4], np.int32),
+        starts=np.array([0, 3, 5]),
+        num_nodes=np.full(5, 2, np.uint8),
+        estimates=np.tile(np.array([1, 0.5], np.float32), (5, 1)),
+        parents=np.tile(np.array([-1, 0], np.int8), (5, 1)),
+        accepted=np.array([[0, 1], [0, 0], [0, 0], [0, 0], [0, 0]], np.uint8),
+    )
+
+
+def served(
+    acceptance: Acceptance, arrivals: Arrivals, n: int, seed: int, config: ServerConfig, width: int, profile: Profile
+) -> RunLog:
+    return simulate(draw_requests(acceptance, arrivals, n, seed), profile, config, FixedWidth(width))
+
+
+def test_every_step_by_hand() -> None:
+    # Seed 0 draws the first request first; the second comes while the first is prefilled.
+    requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0, prefix_cache=False)
+    assert requests.output_tokens.tolist() == [4, 3]
+    controller = FixedWidth(2)
+    log = simulate(requests, profile_of(0.001, 0.01, 0.1), ServerConfig(), controller)
+    assert log.seconds == pytest.approx(
+        [
+            0.1 + 10 * 0.01,  # prefill of the first, from 0.05 on
+            0.1 + 10 * 0.01,  # of the second
+            0.1 + 4 * 0.01 + 20 * 0.001,  # both decode two tokens a row, the first row gains two, the second one
+            0.1 + 4 * 0.01 + 23 * 0.001,
+        ]
+    )
+    assert log.start == pytest.approx([0.05, 0.25, 0.45, 0.61])
+    assert controller.accepted == [[1, 0], [0, 0]]
+    assert log.first_token == pytest.approx([0.25, 0.45])
+    assert log.finished == pytest.approx([0.773, 0.773])
+    assert log.admitted == pytest.approx([0.05, 0.25])
+    metrics = measure(log, Arrivals(intervals=(0.05,), cv=0.0))
+    assert metrics.latencies.latency_mean == pytest.approx((0.723 + 0.673) / 2)
+    assert metrics.latencies.ttft_mean == pytest.approx((0.2 + 0.35) / 2)
+    assert metrics.latencies.tpot_mean == pytest.approx((0.523 / 3 + 0.323 / 2) / 2)
+    assert metrics.latencies.queueing_mean == pytest.approx(0.15 / 2)
+    assert metrics.steps.goodput == pytest.approx(5 / 0.323)
+    assert metrics.steps.width_mean == 2 and metrics.steps.rows_mean == 2
+    assert metrics.throughput == pytest.approx(7 / 0.723)
+
+
+def test_cached_prompts_and_chunks_by_hand() -> None:
+    requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0)
+    log = simulate(requests, profile_of(0.001, 0.01, 0.1), ServerConfig(prefill_tokens=8), FixedWidth(1))
+    # 10 tokens in chunks of 8 and 2, the latter with 3 of the second request's 6, whose cached 4 are read.
+    prefills = [seconds for seconds, width in zip(log.seconds, log.width, strict=True) if not width]
+    assert prefills == pytest.approx([0.1 + 8 * 0.01, 0.1 + 8 * 0.01 + (8 + 4) * 0.001])
+    assert log.rows[:2] == [0, 2]
+
+
+def test_alone_and_without_drafts_time_is_a_sum() -> None:
+    acceptance = acceptance_at_rate("0.7", 1, 30, 20, 4, 0)
+    log = served(acceptance, Arrivals(clients=1), 3, 0, ServerConfig(), 1, profile_of(0.001, 0.01, 0.1))
+    one = 0.1 + 30 * 0.01 + sum(0.1 + 0.01 + 0.001 * (30 + i) for i in range(19))
+    assert log.finished == pytest.approx([one, 2 * one, 3 * one])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_runs_give_every_request_its_tokens_within_the_limits(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    acceptance = acceptance_at_rate("beta:2:1", 20, int(rng.integers(1, 40)), int(rng.integers(1, 60)), 7, seed)
+    config = ServerConfig(
+        max_running=int(rng.integers(1, 12)),
+        kv_tokens=int(rng.integers(100, 400)),
+        prefill_tokens=int(rng.integers(1, 64)),
+        reserved_tokens=int(rng.integers(0, 4)),
+        max_width=int(rng.integers(1, 9)),
+        whole_batches=bool(seed % 2),
+        widths=(1, 2, 4, 8) if seed % 3 else (),
+    )
+    arrivals = Arrivals(intervals=(0.3,), cv=2.0) if seed % 4 else Arrivals(clients=5)
+    controller = FixedWidth(8)
+    requests = draw_requests(acceptance, arrivals, 40, seed)
+    log = simulate(requests, profile_of(0.0001, 0.001, 0.02), config, controller)
+    assert (log.generated == requests.output_tokens).all()
+    assert sum(log.tokens) == requests.output_tokens.sum()
+    assert 0 < log.peak_kv_tokens <= config.kv_tokens
+    assert max(log.rows) <= config.max_running and max(log.width) <= config.max_width
+    assert (log.admitted >= log.arrival).all() and (log.first_token > log.admitted).all()
+    assert (log.finished >= log.first_token).all()
+    ends = np.array(log.start) + log.seconds
+    assert (np.array(log.start[1:]) >= ends[:-1] - 1e-9).all(), "steps do not overlap"
+    for state in controller.states:
+        assert set(state.widths) <= set(config.widths) and state.max_width <= config.max_width
+    again = simulate(requests, profile_of(0.0001, 0.001, 0.02), config, FixedWidth(8))
+    assert again.start == log.start and (again.finished == log.finished).all()
+
+
+def test_a_full_cache_retracts_and_computes_again() -> None:
+    acceptance = acceptance_at_rate("0.5", 4, 10, 60, 4, 0)
+    profile = profile_of(0.0, 0.001, 0.01)
+    tight = ServerConfig(kv_tokens=100, reserved_tokens=0)
+    log = served(acceptance, Arrivals(intervals=(1e-9,)), 4, 0, tight, 1, profile)
+    assert log.retractions > 0 and log.peak_kv_tokens <= 100
+    assert (log.generated == 60).all()
+    roomy = served(acceptance, Arrivals(intervals=(1e-9,)), 4, 0, ServerConfig(), 1, profile)
+    assert roomy.retractions == 0
+    assert log.finished.max() > roomy.finished.max()
+    with pytest.raises(ConfigError, match="70 tokens, got 69"):
+        served(acceptance, Arrivals(clients=1), 1, 0, ServerConfig(kv_tokens=69), 1, profile)
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8])
+def test_waiting_of_one_at_a_time_is_that_of_an_m_d_1_queue(load: float) -> None:
+    profile = profile_of(0.0, 0.1, 0.2)
+    service = (0.2 + 0.1 * 5) + 2 * (0.2 + 0.1)
+    acceptance = acceptance_at_rate("0.5", 1, 5, 3, 1, 0)
+    arrivals = Arrivals(intervals=(service / load,))
+    log = served(acceptance, arrivals, 15_000, 0, ServerConfig(max_running=1), 1, profile)
+    expected = load * service / (2 * (1 - load))
+    assert (log.admitted - log.arrival).mean() == pytest.approx(expected, rel=0.08)
+
+
+def test_whole_batches_admit_when_nothing_runs() -> None:
+    acceptance = acceptance_at_rate("0.5", 1, 5, 20, 1, 0)
+    arrivals = Arrivals(intervals=(0.2,), cv=0.0)
+    log = served(acceptance, arrivals, 30, 0, ServerConfig(whole_batches=True, max_running=4), 1, profile_of(0, 0, 0.1))
+    for admitted in np.unique(log.admitted):
+        running = (log.admitted < admitted) & (log.finished > admitted)
+        assert not running.any()
+    assert max(log.rows) == 4
+
+
+def test_drafting_takes_time_when_it_is_done() -> None:
+    acceptance = acceptance_at_rate("0.5", 1, 5, 40, 7, 0)
+    drafter = StepCost(0.0, 0.001, 0.01)
+    for width in (1, 4):
+        plain = served(acceptance, Arrivals(clients=1), 1, 0, ServerConfig(), width, profile_of(0, 0.01, 0.1))
+        modelled = served(
+            acceptance, Arrivals(clients=1), 1, 0, ServerConfig(), width, profile_of(0, 0.01, 0.1, drafter)
+        )
+        copied = ServerConfig(draft_seconds=0.002)
+        suffix = served(acceptance, Arrivals(clients=1), 1, 0, copied, width, profile_of(0, 0.01, 0.1))
+        steps = len(plain.seconds) - 1
+        assert modelled.finished[0] - plain.finished[0] == pytest.approx(steps * (width - 1) * 0.011)
+        assert suffix.finished[0] - plain.finished[0] == pytest.approx(steps * 0.002 * (width > 1))
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["max_running=0", "kv_tokens=0", "prefill_tokens=0", "max_width=0", "reserved_tokens=-1", "draft_seconds=-1"],
+)
+def test_bad_limits_are_refused(field: str) -> None:
+    name, value = field.split("=")
+    with pytest.raises(ConfigError, match=f"{name}.*{value}"):
+        ServerConfig(**{name: int(value)})
+    with pytest.raises(ConfigError, match="ascend from 1"):
+        ServerConfig(widths=(2, 4))
