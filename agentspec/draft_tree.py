@@ -91,6 +91,23 @@ class DraftBatch:
             score=float(self.scores[i]),
         )
 
+    def first(self, num_nodes: NDArray[np.int32]) -> DraftBatch:
+        """Each row's best nodes, num_nodes[i] of row i at most, its root not counted; a copy, but for match_lens."""
+        sizes = np.minimum(np.diff(self.offsets), num_nodes + 1)
+        offsets = np.zeros(len(self) + 1, np.int32)
+        np.cumsum(sizes, out=offsets[1:])
+        kept = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1] - offsets[:-1], sizes)
+        estimates = self.estimates[kept]
+        return DraftBatch(
+            offsets=offsets,
+            tokens=self.tokens[kept],
+            parents=self.parents[kept],
+            estimates=estimates,
+            sources=self.sources[kept],
+            match_lens=self.match_lens,
+            scores=np.add.reduceat(estimates, offsets[:-1]) - 1 if len(self) else self.scores,
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeArrays:

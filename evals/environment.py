@@ -7,8 +7,9 @@ import platform
 import sys
 from collections.abc import Iterable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
+
+from agentspec.hardware import processor
 
 
 def describe(packages: Iterable[str]) -> dict[str, Any]:
@@ -24,12 +25,3 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
         "versions": versions,
         "hardware": {"processor": processor(), "cores": os.cpu_count(), "gpu": None},
     }
-
-
-def processor() -> str:
-    """The processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -19,7 +19,33 @@ from agentspec.errors import ServerError
 from agentspec.integrations.sglang.serve import launch_command
 
 
-class Server:
+class RunningServer:
+    """A server that answers at `url`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def get(self, path: str, timeout: float = 30.0) -> Any:
+        """GET `path`, parsed as JSON where it is JSON."""
+        return _read(urllib.request.Request(self.url + path), timeout)
+
+    def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
+        """POST `body` as JSON to `path`.
+
+        Raises:
+            urllib.error.HTTPError: the server refused; its body tells why.
+        """
+        data = json.dumps({} if body is None else body).encode()
+        return _read(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}), timeout)
+
+    def agentspec_state(self) -> dict[str, Any] | None:
+        """The block `agentspec` of `/server_info`, or None where agentspec is not active."""
+        states = self.get("/server_info")["internal_states"]
+        found = states[0].get("agentspec") if states else None
+        return found if isinstance(found, dict) else None
+
+
+class Server(RunningServer):
     """An SGLang server on a free local port, as a context manager.
 
     Args:
@@ -47,7 +73,7 @@ class Server:
         on_wait: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        super().__init__(f"http://127.0.0.1:{self.port}")
         self.start_seconds = 0.0
         self._log = log
         self._limit = start_seconds
@@ -110,24 +136,22 @@ class Server:
                 found.append(int(folder.name))
         return found
 
-    def get(self, path: str, timeout: float = 30.0) -> Any:
-        """GET `path`, parsed as JSON where it is JSON."""
-        return _read(urllib.request.Request(self.url + path), timeout)
-
-    def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
-        """POST `body` as JSON to `path`.
-
-        Raises:
-            urllib.error.HTTPError: the server refused; its body tells why.
-        """
-        data = json.dumps({} if body is None else body).encode()
-        return _read(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}), timeout)
-
-    def agentspec_state(self) -> dict[str, Any] | None:
-        """The block `agentspec` of `/server_info`, or None where agentspec is not active."""
-        states = self.get("/server_info")["internal_states"]
-        found = states[0].get("agentspec") if states else None
-        return found if isinstance(found, dict) else None
+    def cpu_seconds(self) -> float:
+        """CPU time that its processes have taken so far; as Linux tells it."""
+        ticks = 0
+        for process in self.processes():
+            try:
+                fields = (
+                    Path(f"/proc/{process}/stat")
+                    .read_text(encoding="utf-8", errors="replace")
+                    .rpartition(")")[2]
+                    .split()
+                )
+            except OSError:
+                continue
+            # User and system time.
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def log_text(self) -> str:
         return self._log.read_text(errors="replace")

@@ -73,6 +73,10 @@ class HybridConfig:
     prior_accepted: float = 3.0
     """Accepted tokens a draft expected of the model drafter before it has been tried; finite and >= 0."""
 
+    margin: float = 0.05
+    """The drafter is run where the step promises that share more tokens a second; finite and >= 0. Of choices made by
+    uncertain numbers the best-looking ones disappoint, and the drafter's time is certain."""
+
     catch_up_steps: int = 8
     """Steps of the drafter over which the time of catching up is spread, >= 1: its state serves those that follow."""
 
@@ -100,7 +104,7 @@ class HybridConfig:
                 raise ConfigError(f"{name} must be True or False, got {value!r}; pass one of them")
         if not isinstance(self.payoff, str):
             raise ConfigError(f"payoff must be a path, got {self.payoff!r}; pass what `agentspec tune --payoff` wrote")
-        for name, high in (("min_token_prob", 1.0), ("prior_accepted", math.inf)):
+        for name, high in (("min_token_prob", 1.0), ("prior_accepted", math.inf), ("margin", math.inf)):
             value = getattr(self, name)
             if not _is_number(value) or not math.isfinite(value) or not 0 <= value <= high:
                 shown = "in [0, 1]" if high == 1.0 else "finite and >= 0"

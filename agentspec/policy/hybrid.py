@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 
 import numpy as np
@@ -46,12 +46,24 @@ class ModelDraft:
 
     tokens: list[int]
     parents: list[int]
-    expected: float
-    """Sum of the drafter's own estimates, not calibrated."""
+    estimates: list[float]
+    """The drafter's own, not calibrated."""
     verified: bool
     """Whether its nodes are among those to verify."""
     share: float
     """Its part in the row's score, in [0, 1]."""
+
+    @property
+    def expected(self) -> float:
+        """Accepted tokens, by the drafter's own estimates."""
+        return sum(self.estimates) - 1.0
+
+    def first(self, num_nodes: int) -> ModelDraft:
+        """What is left of it where of its row only the first nodes are verified, the root not counted."""
+        if num_nodes == 0 or not self.verified or self.share < 1.0:
+            return replace(self, verified=False)
+        end = num_nodes + 1
+        return replace(self, tokens=self.tokens[:end], parents=self.parents[:end], estimates=self.estimates[:end])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +72,15 @@ class HybridBatch(DraftBatch):
 
     model_drafts: Mapping[int, ModelDraft]
     """By row, of those that the drafter was run for."""
+
+    def first(self, num_nodes: NDArray[np.int32]) -> HybridBatch:
+        """See DraftBatch.first()."""
+        rows, counts = DraftBatch.first(self, num_nodes), np.diff(self.offsets) - 1
+        left = {
+            i: draft.first(int(num_nodes[i])) if num_nodes[i] < counts[i] else draft
+            for i, draft in self.model_drafts.items()
+        }
+        return HybridBatch(**{field.name: getattr(rows, field.name) for field in fields(rows)}, model_drafts=left)
 
 
 class HybridPolicy:
@@ -126,13 +147,13 @@ class HybridPolicy:
             return Choice(fit & ~(expected > config.tau), math.inf)
         model = np.array([self.lengths.expected(request_id) for request_id in request_ids])
         times = self._times(suffix, width)
-        saved = saving(expected, model, times)
+        saved = saving(expected, model, times, config.margin)
         if config.rule == "score":
             self.tau = float(model.mean())
             return Choice(fit & ~(expected > model), saved)
         typical = float(model[fit].mean()) if fit.any() else self.lengths.mean
-        self.tau = times.break_even(typical, b, behind=bool(pending[fit].any()))
-        wanted = rows_worth_drafting(expected, model, pending, fit, times)
+        self.tau = times.break_even(typical, b, behind=bool(pending[fit].any()), margin=config.margin)
+        wanted = rows_worth_drafting(expected, model, pending, fit, times, config.margin)
         if wanted.any():
             self._probing.succeeded()
             return Choice(wanted, saved)
@@ -185,7 +206,6 @@ class HybridPolicy:
         own_rows, model_rows = _Rows(suffix), _Rows(model)
         rows: list[Tree] = []
         match_lens, model_drafts = suffix.match_lens.copy(), {}
-        widest = 0
         for i in range(b):
             if not wanted[i]:
                 rows.append(own_rows.tree(i, 0 if model_only else None))
@@ -193,7 +213,6 @@ class HybridPolicy:
                 continue
             drafted = model_rows.tree(i, self.config.max_nodes)
             own = own_rows.tree(i, self.config.max_nodes)
-            expected = sum(drafted.estimates) - 1.0
             factor = self.calibration.factor
             scaled = drafted._replace(
                 tokens=[own.tokens[0], *drafted.tokens[1:]],
@@ -207,14 +226,11 @@ class HybridPolicy:
             model_drafts[i] = ModelDraft(
                 tokens=drafted.tokens,
                 parents=drafted.parents,
-                expected=expected,
+                estimates=drafted.estimates,
                 verified=verified,
                 share=min(model_score / score, 1.0) if score > 0.0 else 1.0,
             )
-            widest = max(widest, len(row.tokens) - 1)
             rows.append(row)
-        if model_drafts:
-            self._model_nodes += _WIDTH_RATE * (widest - self._model_nodes)
         return _batch(rows, match_lens, model_drafts)
 
     def observe(
@@ -240,6 +256,8 @@ class HybridPolicy:
         if accepted is not None:
             _check_rows(request_ids, accepted=len(accepted))
         model_drafts = drafts.model_drafts if isinstance(drafts, HybridBatch) else {}
+        if model_drafts:
+            self._model_nodes += _WIDTH_RATE * (int(np.diff(drafts.offsets).max()) - 1 - self._model_nodes)
         counts = num_accepted.tolist()
         for i in range(b):
             draft = model_drafts.get(i)

@@ -41,21 +41,24 @@ class Times:
             catch_up_token=catch_up_token / catch_up_steps,
         )
 
-    def break_even(self, model: float, rows: int, *, behind: bool) -> float:
+    def break_even(self, model: float, rows: int, *, behind: bool, margin: float = 0.0) -> float:
         """tau: what suffix drafts must promise so that the drafter is not run, if all rows were alike.
 
-        From (1 + tau) / T_verify = (1 + model) / (T_verify + T_draft + T_catch_up), the last where rows are `behind`.
+        From (1 + tau) (1 + margin) / T_verify = (1 + model) / (T_verify + T_draft + T_catch_up), the last where rows are
+        `behind`.
         """
         seconds = self.verify_model + self.draft + self.draft_row * rows + self.catch_up * behind
-        return max((1.0 + model) * self.verify / seconds - 1.0, 0.0)
+        return max((1.0 + model) * self.verify / (seconds * (1.0 + margin)) - 1.0, 0.0)
 
 
-def saving(suffix: NDArray[np.float64], model: NDArray[np.float64], times: Times) -> float:
+def saving(suffix: NDArray[np.float64], model: NDArray[np.float64], times: Times, margin: float = 0.0) -> float:
     """Seconds that model drafts save in a step in which the drafter could run for all rows, against suffix drafts alone.
 
     Arguments are those of `rows_worth_drafting`. Tokens are worth the seconds that they take without the drafter.
     """
-    rows = rows_worth_drafting(suffix, model, np.ones(len(suffix), np.int32), np.ones(len(suffix), np.bool_), times)
+    rows = rows_worth_drafting(
+        suffix, model, np.ones(len(suffix), np.int32), np.ones(len(suffix), np.bool_), times, margin
+    )
     if not rows.any():
         return 0.0
     total = len(suffix) + float(suffix.sum())
@@ -70,6 +73,7 @@ def rows_worth_drafting(
     pending: NDArray[np.int32],
     fit: NDArray[np.bool_],
     times: Times,
+    margin: float = 0.0,
 ) -> NDArray[np.bool_]:
     """The set W of rows that maximises the step's goodput, accepted and bonus tokens a second:
 
@@ -87,6 +91,7 @@ def rows_worth_drafting(
         pending: [b], tokens to catch up on.
         fit: [b], rows that may be chosen.
         times: Of the step.
+        margin: No set is chosen that is not better by this share than none.
     """
     none: NDArray[np.bool_] = np.zeros(len(suffix), np.bool_)
     gains = model - suffix
@@ -95,7 +100,7 @@ def rows_worth_drafting(
         return none
     total = len(suffix) + float(suffix.sum())
     seconds = times.draft_row + times.catch_up_token * pending
-    best, goodput = none, total / times.verify
+    best, goodput = none, (1.0 + margin) * total / times.verify
     fixed = times.verify_model + times.draft
     up_to_date = allowed & (pending == 0)
     for candidates, paid in ((up_to_date, fixed), (allowed, fixed + times.catch_up)):

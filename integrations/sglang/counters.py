@@ -18,6 +18,9 @@ _HELP = {
     "drafter_steps": "Decode steps in which the model drafter ran",
     "drafter_catch_up_tokens": "Tokens that the model drafter read to catch up with the target",
     "draft_errors": "Failures in drafting; each made its rows root-only and cost speed only",
+    "control_errors": "Failures of the controller; each let its step verify all that was drafted",
+    "paused_steps": "Decode steps that were not drafted for, because no draft would have paid",
+    "verified_tokens": "Tokens that verification computed, roots and padding included",
     "drafting_seconds": "Seconds spent in drafting on the step",
 }
 

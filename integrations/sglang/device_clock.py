@@ -24,15 +24,25 @@ class DeviceClock:
     @contextlib.contextmanager
     def timed(self, report: Report) -> Iterator[None]:
         """Reports the seconds of the work that the block launches; nothing where the block raises."""
-        if self._module is None:
-            started = time.perf_counter()
-            yield
-            report(time.perf_counter() - started)
-            return
-        self._report_finished()
-        start, end = self._module.Event(enable_timing=True), self._module.Event(enable_timing=True)
-        start.record()
+        start = self.start()
         yield
+        self.stop(start, report)
+
+    def start(self) -> Any:
+        """Begins to measure; give what it returns to stop()."""
+        if self._module is None:
+            return time.perf_counter()
+        self._report_finished()
+        start = self._module.Event(enable_timing=True)
+        start.record()
+        return start
+
+    def stop(self, start: Any, report: Report) -> None:
+        """Reports the seconds of the work launched since start()."""
+        if self._module is None:
+            report(time.perf_counter() - start)
+            return
+        end = self._module.Event(enable_timing=True)
         end.record()
         self._running.append((start, end, report))
 

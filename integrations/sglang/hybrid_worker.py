@@ -4,7 +4,8 @@ One decode step:
   1. suffix drafts for every row, as without a drafter (suffix_drafter.py);
   2. the policy says which rows the model drafter is to draft for; often none (agentspec.policy);
   3. for these alone the drafter catches up with the text and drafts (model_drafter.py);
-  4. the policy takes for each row the suffix draft, the model's, both in one tree, or the root alone;
+  4. the policy takes for each row the suffix draft, the model's, both in one tree, or the root alone, and the controller
+     cuts them to what pays (width_control.py);
   5. trees of both kinds are verified in one forward, as wide as the widest of them;
   6. the target's hidden states of accepted tokens are kept for the drafter's next catching up.
 
@@ -41,6 +42,7 @@ from agentspec.integrations.sglang.model_drafter import ModelDrafter
 from agentspec.integrations.sglang.rows import DraftedStep, host_seq_lens, last_tokens, roots_only
 from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
 from agentspec.integrations.sglang.verify_input import VerifyStaging
+from agentspec.integrations.sglang.width_control import PlannedStep
 from agentspec.policy import HybridBatch, HybridPolicy, PromptReading
 
 logger = logging.getLogger("agentspec")
@@ -67,6 +69,7 @@ class _Pending:
     """A step whose result the scheduler has not processed."""
 
     step: DraftedStep
+    planned: PlannedStep
     rids: list[str]
     drafts: DraftBatch
     result: Any
@@ -94,7 +97,10 @@ class _Hybrid:
         with compat.draft_workers(EagleTreeDrafting, StandaloneTreeDrafting):
             super().__init__(server_args, *args, **kwargs)  # type: ignore[call-arg]
         config = self.target_worker.model_runner.model_config
-        self.suffix = SuffixDrafter(server_args, config, drafts_here=compat.tp_rank(self) == 0)
+        self._fixed_width = compat.captures_graphs(server_args, self.device)
+        self.suffix = SuffixDrafter(
+            server_args, config, drafts_here=compat.tp_rank(self) == 0, fixed_width=self._fixed_width
+        )
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters
         self._trees = self.suffix.config.mode == "tree"
@@ -110,7 +116,6 @@ class _Hybrid:
             self.settings.acceptance_head, compat.draft_model_path(server_args), draft_worker.draft_runner
         )
         draft_worker.stop_threshold = self.settings.stop_threshold
-        self._fixed_width = compat.captures_graphs(server_args, self.device)
         self._max_position = int(config.context_len) - 1
         # Made when attention backends are there: they say what masks they want.
         self._staging: VerifyStaging | None = None
@@ -169,6 +174,7 @@ class _Hybrid:
             return
         done = self._pending.popleft()
         done.step.count_accepted(self.counters, num_correct_drafts_per_req)
+        self.suffix.control.observe(done.planned, num_correct_drafts_per_req)
         # The scheduler has moved the result to the host by now.
         self.suffix.guarded(self._observe, done, num_correct_drafts_per_req)
 
@@ -210,10 +216,11 @@ class _Hybrid:
         tails = self._settle(batch)
         seq_lens = host_seq_lens(batch)
         started = time.perf_counter()
-        drafts = self._drafts(batch, seq_lens, tails)
+        drafts, planned = self._drafts(batch, seq_lens, tails)
+        width = planned.width
         step = DraftedStep.of(drafts)
         step.count_drafted(self.counters)
-        width = self.max_width if self._fixed_width else int(step.num_drafted.max()) + 1
+        self.counters.add("verified_tokens", len(drafts) * width)
         staging = self._staging or self._make_staging()
         staging.build(drafts, width)
         tensors = staging.tensors(seq_lens)
@@ -236,13 +243,13 @@ class _Hybrid:
             seq_lens_sum=None,
             seq_lens_cpu=None,
         )
-        with self._clock.timed(partial(self.policy.costs.observe_verify, len(rids), width)):
+        with self._clock.timed(partial(self._verify_took, planned)):
             result = self._verify(batch, width, grammar_barrier)
         self.drafter.verified(batch)
         if not isinstance(drafts, HybridBatch):
             # Views of the engine's memory, which the next step's drafts may overwrite before this one is processed.
             drafts = replace(drafts, offsets=drafts.offsets.copy(), sources=drafts.sources.copy())
-        self._pending.append(_Pending(step, rids, drafts, result))
+        self._pending.append(_Pending(step, planned, rids, drafts, result))
         if on_publish is not None:
             on_publish(result.new_seq_lens)
         self._verified = _Verified(
@@ -258,6 +265,10 @@ class _Hybrid:
         result.next_draft_input.topk_index = torch.zeros((len(rids), self.topk), dtype=torch.int64, device=self.device)
         result.cap_lens = torch.from_numpy(step.num_drafted)
         return result
+
+    def _verify_took(self: Any, planned: PlannedStep, seconds: float) -> None:
+        planned.took(seconds)
+        self.policy.costs.observe_verify(planned.rows, planned.width, seconds)
 
     def _make_staging(self: Any) -> VerifyStaging:
         backend = self.target_worker.model_runner.attn_backend
@@ -298,7 +309,9 @@ class _Hybrid:
         tails = {rid: row[:n] for rid, row, n in zip(done.rids, rows, lens, strict=True)}
         return [tails.get(request.rid, ()) for request in batch.reqs]
 
-    def _drafts(self: Any, batch: Any, seq_lens: NDArray[np.int64], tails: list[Sequence[int]]) -> DraftBatch:
+    def _drafts(
+        self: Any, batch: Any, seq_lens: NDArray[np.int64], tails: list[Sequence[int]]
+    ) -> tuple[DraftBatch, PlannedStep]:
         rids = [request.rid for request in batch.reqs]
         suffix = self.suffix.drafts(batch.reqs, seq_lens, tails)
         rows = _Rows(batch, seq_lens, tails, np.zeros(len(rids), bool), np.zeros(len(rids), bool))
@@ -312,16 +325,24 @@ class _Hybrid:
                 (suffix, rows.wanted, rows.behind), src=0
             )
         model = roots_only(suffix.tokens[suffix.offsets[:-1]])
+        wanted = int(rows.wanted.sum())
         try:
             if rows.behind.any():
+                self._catch_up(rows)
+            started = self._clock.start()
+            if wanted:
                 model = self._model_drafts(rows, model)
             drafts: DraftBatch = self.policy.combine(rids, suffix, model, rows.wanted)
+            if wanted:
+                # What becomes of the drafts takes time as well.
+                self._clock.stop(started, partial(self.policy.costs.observe_draft, wanted))
         except Exception:
             self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
             drafts = suffix
+        drafts, planned = self.suffix.control.plan(drafts, seq_lens)
         if self._tp_group is not None:
-            drafts = self._tp_group.broadcast_object(drafts, src=0)
-        return drafts
+            drafts, planned = self._tp_group.broadcast_object((drafts, planned), src=0)
+        return drafts, planned
 
     def _choose(self: Any, rows: _Rows, rids: list[str], suffix: DraftBatch) -> None:
         pending, fit = self.drafter.states.pending(rids, rows.seq_lens)
@@ -339,26 +360,27 @@ class _Hybrid:
     def _room(self: Any, rows: _Rows, row: int) -> int:
         return int(self.suffix.room(rows.batch.reqs[row], int(rows.seq_lens[row]), len(rows.tails[row])))
 
-    def _model_drafts(self: Any, rows: _Rows, roots: DraftBatch) -> DraftBatch:
-        """The drafter catches up for some rows, and drafts for those wanted; `roots` has the others."""
-        costs, batch, seq_lens = self.policy.costs, rows.batch, rows.seq_lens
-        behind, wanted = np.flatnonzero(rows.behind).tolist(), np.flatnonzero(rows.wanted).tolist()
+    def _catch_up(self: Any, rows: _Rows) -> None:
+        """The drafter reads what it lacks of the rows that are behind."""
+        batch, seq_lens = rows.batch, rows.seq_lens
+        behind = np.flatnonzero(rows.behind).tolist()
         lacking = [int(seq_lens[row]) - self.drafter.states[batch.reqs[row].rid].length for row in behind]
         self.counters.add("drafter_steps", 1)
         self.counters.add("drafter_catch_up_tokens", sum(lacking))
+        if not any(lacking):
+            return
+        texts = [last_tokens(batch.reqs[row], rows.tails[row], n) for row, n in zip(behind, lacking, strict=True)]
+        report = partial(self.policy.costs.observe_catch_up, sum(lacking))
+        with compat.drafter_context(self), self._clock.timed(report):
+            self.drafter.catch_up(batch, behind, seq_lens, texts)
+
+    def _model_drafts(self: Any, rows: _Rows, roots: DraftBatch) -> DraftBatch:
+        """The drafter's trees for the rows wanted, which have been caught up; `roots` has the others."""
+        wanted = np.flatnonzero(rows.wanted).tolist()
+        rooms = [self._room(rows, row) for row in wanted]
+        drafter: ModelDrafter = self.drafter
         with compat.drafter_context(self):
-            if any(lacking):
-                texts = [
-                    last_tokens(batch.reqs[row], rows.tails[row], n) for row, n in zip(behind, lacking, strict=True)
-                ]
-                with self._clock.timed(partial(costs.observe_catch_up, sum(lacking))):
-                    self.drafter.catch_up(batch, behind, seq_lens, texts)
-            if not wanted:
-                return roots
-            with self._clock.timed(partial(costs.observe_draft, len(wanted))):
-                rooms = [self._room(rows, row) for row in wanted]
-                drafter: ModelDrafter = self.drafter
-                return drafter.draft(batch, wanted, seq_lens, rooms, roots.tokens, self.settings.min_token_prob)
+            return drafter.draft(rows.batch, wanted, rows.seq_lens, rooms, roots.tokens, self.settings.min_token_prob)
 
 
 class HybridEagleWorker(_Hybrid, EAGLEWorkerV2):  # type: ignore[misc]

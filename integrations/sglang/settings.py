@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from agentspec.config import EngineConfig
+from agentspec.control import ControlConfig, Profile, make_controller
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
 from agentspec.integrations.sglang.tenants import check_namespace_field
@@ -129,6 +130,11 @@ class Settings:
         "4 tokens matched), payoff (a predictor that `agentspec tune --payoff` trained)",
         str,
     )
+    hybrid_margin: float = _setting(
+        0.15,
+        "with tau auto: the draft model is run where a step promises that share more tokens a second with it, >= 0",
+        float,
+    )
     payoff: str = _setting(
         "", "file of the predictor of the rule payoff; empty: the one that comes with agentspec", str
     )
@@ -143,6 +149,22 @@ class Settings:
         "the draft model stops where the probability that a token is rejected exceeds this; 1: at its last step",
         float,
     )
+    controller: str = _setting(
+        "goodput",
+        "how much of the drafts each step verifies: goodput (as much as pays, by estimates and measured seconds), "
+        "smartspec, batch-table, roofline (the latter two by a profile), or fixed",
+        str,
+    )
+    controller_length: int = _setting(15, "the controller fixed: drafted tokens a row, >= 0; 0 is plain decoding", int)
+    profile: str = _setting(
+        "", "file that `agentspec profile` wrote, of this model on this device; empty: costs are learnt from steps", str
+    )
+    profiling: bool = _setting(
+        False,
+        "pad every step to the controller's width and list the latest steps with their times in /server_info, as "
+        "`agentspec profile` needs it",
+        switch,
+    )
     breaker_failures: int = _setting(
         10, "drafting failures in a row after which drafting pauses for a while, >= 1", int
     )
@@ -154,13 +176,21 @@ class Settings:
             )
         whole = (
             *("max_pattern", "budget_mb", "conversation_mb", "prompt_tail", "num_threads", "breaker_failures"),
+            "controller_length",
             *("store_quota_mb", "store_queue_tokens"),
         )
         for name in whole:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ConfigError(f"{name} must be a whole number, got {value!r}")
-        for name in ("alpha", "min_token_prob", "store_ttl_days", "store_load_seconds", "stop_threshold"):
+        for name in (
+            "alpha",
+            "min_token_prob",
+            "store_ttl_days",
+            "store_load_seconds",
+            "stop_threshold",
+            "hybrid_margin",
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"{name} must be a number, got {value!r}")
@@ -168,14 +198,16 @@ class Settings:
             raise ConfigError(f"budget_mb must be >= 0 MiB, got {self.budget_mb}; 0 keeps no finished outputs")
         if self.conversation_mb < 0:
             raise ConfigError(f"conversation_mb must be >= 0 MiB, got {self.conversation_mb}; 0 keeps none")
-        if not isinstance(self.store_optional, bool):
-            raise ConfigError(f"store_optional must be true or false, got {self.store_optional!r}")
+        for name in ("store_optional", "profiling"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false, got {getattr(self, name)!r}")
         if not 0.0 < self.stop_threshold <= 1.0:
             raise ConfigError(
                 f"stop_threshold must be above 0 and at most 1, got {self.stop_threshold}; 1 never stops early"
             )
         paths = ("estimates", "corpora", "store_password_file", "store_key_file", "namespace_key_file")
-        for name in (*paths, "store_model", "base", "tau", "hybrid_rule", "payoff", "acceptance_head"):
+        texts = ("store_model", "base", "tau", "hybrid_rule", "payoff", "acceptance_head", "controller", "profile")
+        for name in (*paths, *texts):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a string, got {getattr(self, name)!r}")
         if self.corpora and self.rule != "calibrated":
@@ -191,6 +223,7 @@ class Settings:
         # The engine and the store own the ranges of their fields; checked here so that a bad value stops the launcher.
         self.engine_config(vocab_size=None, max_draft_tokens=1, trees=True)
         self.hybrid_config(max_nodes=1, trees=True)
+        make_controller(self.control_config(), self.step_profile())
         self.sharing_config()
         check_namespace_field(self.namespace_from)
         if self.store:
@@ -231,9 +264,18 @@ class Settings:
             rule=cast(Any, self.hybrid_rule),
             tau=parse_tau(self.tau),
             payoff=self.payoff,
+            margin=float(self.hybrid_margin),
             max_nodes=max_nodes,
             trees=trees,
         )
+
+    def control_config(self) -> ControlConfig:
+        """How the controller decides."""
+        return ControlConfig(controller=cast(Any, self.controller), length=self.controller_length)
+
+    def step_profile(self) -> Profile | None:
+        """What the file `profile` holds; None without one."""
+        return Profile.load(self.profile) if self.profile else None
 
     def sharing_config(self) -> SharingConfig:
         """How the store is used."""

@@ -26,6 +26,7 @@ from agentspec.integrations.sglang.splice import SpliceError, unprocessed_tokens
 from agentspec.integrations.sglang.store_metrics import StoreMetrics
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
 from agentspec.integrations.sglang.tenants import Tenants
+from agentspec.integrations.sglang.width_control import WidthControl, profile_key
 
 logger = logging.getLogger("agentspec")
 
@@ -38,13 +39,14 @@ class SuffixDrafter:
     Ranks must verify the same trees: the first one drafts for all, and it alone uses the store.
     """
 
-    def __init__(self, server_args: Any, model_config: Any, *, drafts_here: bool) -> None:
+    def __init__(self, server_args: Any, model_config: Any, *, drafts_here: bool, fixed_width: bool) -> None:
         """Opens the engine, its corpora and the store, by the settings that the launcher resolved.
 
         Args:
             server_args: SGLang's.
             model_config: SGLang's, of the target.
             drafts_here: Whether this process drafts; else every row is its root alone.
+            fixed_width: Whether every step is as wide as possible, because graphs were captured so.
 
         Raises:
             ConfigError: A file or the store cannot be used.
@@ -76,9 +78,21 @@ class SuffixDrafter:
         )
         # Drafts are read before the next step is drafted, so one place for them is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
+        self.control = WidthControl(
+            settings.control_config(),
+            settings.step_profile(),
+            profile_key(server_args),
+            max_width=max_width,
+            fixed_width=fixed_width,
+            counters=counters,
+            max_failures=settings.breaker_failures,
+            profiling=settings.profiling,
+        )
+        """What of the drafts is verified."""
         if drafts_here and compat.metrics_enabled(server_args):
             labels = {"model_name": str(server_args.served_model_name)}
             counters.export(labels)
+            self.control.export(labels)
             if self._sharing:
                 self._sharing.on_health(StoreMetrics(labels))
 
@@ -88,6 +102,7 @@ class SuffixDrafter:
         return {
             "version": agentspec.__version__,
             "counters": self.counters.snapshot(),
+            "control": self.control.describe(),
             "breaker": {"open": self._breaker.is_open, "openings": self._breaker.num_openings},
             "engine": {name: getattr(stats, name) for name in stats.__slots__},
             "store": self._sharing.health() if self._sharing else None,
@@ -114,7 +129,8 @@ class SuffixDrafter:
     def drafts(
         self, requests: Sequence[Any], seq_lens: NDArray[np.int64], tails: Sequence[Sequence[int]]
     ) -> DraftBatch:
-        """One tree a row, its root from the scheduler's own data; a row that cannot be drafted for is its root.
+        """One tree a row, its root from the scheduler's own data; a row that cannot be drafted for is its root, and all
+        are where no draft would pay. A text that is not followed meanwhile is made up for by the next draft.
 
         Args:
             requests: SGLang's `Req`, one a row.
@@ -123,7 +139,9 @@ class SuffixDrafter:
         """
         roots = np.array([last_token(request, tail) for request, tail in zip(requests, tails, strict=True)], np.int32)
         drafts = roots_only(roots)
-        if self.drafts_here and self._breaker.allow():
+        wanted = self.control.wants_draft(len(roots), int(seq_lens.sum()))
+        self.counters.add("paused_steps", not wanted)
+        if self.drafts_here and wanted and self._breaker.allow():
             try:
                 drafts = _checked(self._engine_drafts(requests, seq_lens, tails, roots), roots)
                 self._breaker.succeeded()

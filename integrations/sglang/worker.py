@@ -3,7 +3,7 @@
 One decode step:
   1. bring the engine's text of each row to what was accepted, also in a step not yet processed (splice.py);
   2. one native call drafts a tree for every row; a row whose draft promises nothing keeps only its root;
-  3. pick the width of the step, pad, and build tokens, positions, links and mask (verify_input.py);
+  3. the controller cuts the drafts to what pays (width_control.py); pad, and build tokens, positions, links and mask (verify_input.py);
   4. the base class runs the target, accepts, moves the KV of accepted nodes, computes logprobs and masks grammars.
 
 Correctness does not lean on the engine: the root of every row comes from the scheduler's own data, and everything
@@ -28,9 +28,11 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 import agentspec
 from agentspec.draft_tree import TreeArrays
 from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.device_clock import DeviceClock
 from agentspec.integrations.sglang.rows import DraftedStep, host_seq_lens
 from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
 from agentspec.integrations.sglang.verify_input import VerifyStaging, grammar_mask
+from agentspec.integrations.sglang.width_control import PlannedStep
 
 logger = logging.getLogger("agentspec")
 
@@ -42,11 +44,13 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         with compat.without_ngram_corpus():
             super().__init__(server_args, *args, **kwargs)
         config = self.model_runner.model_config
-        self.suffix = SuffixDrafter(server_args, config, drafts_here=compat.tp_rank(self) == 0)
-        self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
-        self.counters = self.suffix.counters
         # A captured graph has one width; without graphs each step takes the width it needs.
         self._fixed_width = compat.captures_graphs(server_args, self.device)
+        self.suffix = SuffixDrafter(
+            server_args, config, drafts_here=compat.tp_rank(self) == 0, fixed_width=self._fixed_width
+        )
+        self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
+        self.counters = self.suffix.counters
         self._staging = VerifyStaging(
             max_width=self.max_width,
             max_position=int(config.context_len) - 1,
@@ -54,7 +58,9 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             device=self.device,
         )
         self._tp_group = compat.tensor_parallel_group()
-        self._pending: deque[DraftedStep] = deque()
+        self._pending: deque[tuple[DraftedStep, PlannedStep]] = deque()
+        self._clock = DeviceClock(self.device)
+        self._started: Any = None
         if self.suffix.drafts_here:
             logger.info(
                 "agentspec %s is active: %s drafts of up to %d tokens, %s width, %s",
@@ -90,7 +96,9 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         """Called once for each verify step, in order; with overlap, after the next step was launched."""
         del batch_size
         if self._pending:
-            self._pending.popleft().count_accepted(self.counters, num_correct_drafts_per_req)
+            step, planned = self._pending.popleft()
+            step.count_accepted(self.counters, num_correct_drafts_per_req)
+            self.suffix.control.observe(planned, num_correct_drafts_per_req)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         decoding = bool(batch.forward_mode.is_decode())
@@ -100,7 +108,9 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         finally:
             self._set_width(self.max_width)
         if decoding:
-            result.cap_lens = torch.from_numpy(self._pending[-1].num_drafted)
+            step, planned = self._pending[-1]
+            self._clock.stop(self._started, planned.took)
+            result.cap_lens = torch.from_numpy(step.num_drafted)
             self._widen(result.next_draft_input, width)
         elif batch.forward_mode.is_extend():
             self.suffix.admit(batch.reqs)
@@ -110,9 +120,10 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         if not batch.forward_mode.is_decode():
             return
         seq_lens = host_seq_lens(batch)
-        arrays, step = self._draft(batch, seq_lens)
-        self._pending.append(step)
-        self._set_width(arrays.tokens.shape[1])
+        arrays, step, planned = self._draft(batch, seq_lens)
+        self._pending.append((step, planned))
+        self._set_width(planned.width)
+        self._started = self._clock.start()
 
         tensors = self._staging.tensors(seq_lens)
         self.grammar_tree_host = (grammar_mask(arrays), arrays.tokens.ravel()) if batch.has_grammar else None
@@ -149,18 +160,18 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         rows = batch.spec_info.accept_tokens.reshape(len(batch.reqs), -1).tolist()
         return [row[:length] for row, length in zip(rows, accept_lens, strict=True)]
 
-    def _draft(self, batch: Any, seq_lens: NDArray[np.int64]) -> tuple[TreeArrays, DraftedStep]:
+    def _draft(self, batch: Any, seq_lens: NDArray[np.int64]) -> tuple[TreeArrays, DraftedStep, PlannedStep]:
         tails = self._unprocessed(batch)
         started = time.perf_counter()
-        drafts = self.suffix.drafts(batch.reqs, seq_lens, tails)
+        drafts, planned = self.suffix.control.plan(self.suffix.drafts(batch.reqs, seq_lens, tails), seq_lens)
         if self._tp_group is not None:
-            drafts = self._tp_group.broadcast_object(drafts, src=0)
+            drafts, planned = self._tp_group.broadcast_object((drafts, planned), src=0)
         step = DraftedStep.of(drafts)
         step.count_drafted(self.counters)
-        width = self.max_width if self._fixed_width else int(step.num_drafted.max()) + 1
-        arrays = self._staging.build(drafts, width)
+        self.counters.add("verified_tokens", len(drafts) * planned.width)
+        arrays = self._staging.build(drafts, planned.width)
         self.counters.add("drafting_seconds", time.perf_counter() - started)
-        return arrays, step
+        return arrays, step, planned
 
     def _set_width(self, width: int) -> None:
         # The base class reads both: the first for this step, the second as the stride of its result.

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from draft_batches import make_batch
+from draft_states import batch as estimated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +36,22 @@ def test_a_drawn_tree() -> None:
         np.int64
     ] * 4
     assert (arrays.mask.dtype, arrays.num_nodes.dtype) == (np.bool_, np.int32)
+
+
+@given(
+    st.lists(st.lists(st.floats(0.0, 1.0, width=16), max_size=6), max_size=5),
+    st.lists(st.integers(0, 7), min_size=5, max_size=5),
+)
+def test_the_first_nodes_of_each_row(rows: list[list[float]], counts: list[int]) -> None:
+    drafts = estimated(rows)
+    counts = counts[: len(rows)]
+    first = drafts.first(np.array(counts, np.int32))
+    expected = estimated([row[:n] for row, n in zip(rows, counts, strict=True)])
+    for name in ("offsets", "tokens", "parents", "estimates", "sources"):
+        assert getattr(first, name).tolist() == getattr(expected, name).tolist()
+        assert getattr(first, name).dtype == getattr(drafts, name).dtype
+    np.testing.assert_allclose(first.scores, expected.scores, atol=1e-6)
+    assert first.match_lens.tolist() == drafts.match_lens.tolist()
 
 
 @st.composite

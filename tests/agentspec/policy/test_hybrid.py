@@ -27,7 +27,7 @@ def costs(draft: float = 0.25) -> StepCosts:
 
 
 def policy(draft: float = 0.25, **settings: Any) -> HybridPolicy:
-    return HybridPolicy(HybridConfig(**settings), costs(draft))
+    return HybridPolicy(HybridConfig(**{"margin": 0.0, **settings}), costs(draft))
 
 
 def suffix_of(*promises: float) -> DraftBatch:
@@ -62,6 +62,11 @@ def test_the_drafter_runs_where_it_is_expected_to_pay() -> None:
         auto = policy()
         assert choose(auto, suffix_of(promised)) == [wanted]
         assert auto.tau == pytest.approx(2.2, rel=0.01)
+    # With a margin of a half: (1 + 3) * 1 / (1.25 * 1.5) - 1 = 1.13.
+    for promised, wanted in ((1.1, True), (1.2, False)):
+        wary = policy(margin=0.5)
+        assert choose(wary, suffix_of(promised)) == [wanted]
+        assert wary.tau == pytest.approx(1.13, rel=0.02)
     assert choose(policy(), suffix_of(0.5), fit=[False]) == [False]
     assert choose(policy(), suffix_of(4.0, 0.0)) == [False, True]
 
@@ -272,3 +277,34 @@ def test_an_empty_batch_is_one_too() -> None:
     hybrid, none = policy(), batch([])
     assert hybrid.choose([], none, np.zeros(0, np.int32), np.zeros(0, np.bool_)).rows.tolist() == []
     assert len(hybrid.combine([], none, none, np.zeros(0, np.bool_))) == 0
+
+
+# what the controller leaves ------------------------------------------------------------------------------------------
+
+
+def test_a_cut_draft_of_the_model_alone_is_known_as_far_as_it_goes() -> None:
+    hybrid = policy(tau=math.inf)
+    model = batch([chain([7, 8, 9], [0.9, 0.8, 0.7], 4)])
+    drafts = hybrid.combine(["a"], suffix_of(0.0), model, np.array([True]))
+    cut = drafts.first(np.array([2], np.int32))
+    assert isinstance(cut, HybridBatch)
+    left = cut.model_drafts[0]
+    assert (left.tokens, left.parents, left.verified) == ([0, 7, 8], [-1, 0, 1], True)
+    assert left.expected == pytest.approx(1.7)
+    # What became of the third token is nothing to learn from.
+    hybrid.observe(["a"], cut, np.array([2], np.int32), [[7, 8, 9]])
+    assert hybrid.lengths.expected("a") < 3.0
+    assert hybrid.calibration.factor > 1.0
+
+
+def test_a_cut_draft_of_both_says_nothing_certain_of_the_model() -> None:
+    hybrid = policy(tau=10.0)
+    drafts = hybrid.combine(
+        ["a", "b"], suffix_of(2.0, 0.0), batch([chain([7, 8], [0.9, 0.8], 4)] * 2), np.array([True, True])
+    )
+    cut = drafts.first(np.array([1, 0], np.int32))
+    assert isinstance(cut, HybridBatch)
+    assert np.diff(cut.offsets).tolist() == [2, 1]
+    assert [cut.model_drafts[i].verified for i in (0, 1)] == [False, False]
+    same = drafts.first(np.array([15, 15], np.int32))
+    assert isinstance(same, HybridBatch) and same.model_drafts == drafts.model_drafts  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draft_states import profile as drawn_profile
 
 from agentspec.errors import ConfigError
 from agentspec.estimates import NUM_WEIGHTS, Estimates
@@ -46,6 +47,8 @@ def test_the_config_flag_wins_over_the_config_variable(tmp_path: Path) -> None:
 def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
     estimates = tmp_path / "estimates.json"
     Estimates.default().save(estimates)
+    profile = tmp_path / "profile.json"
+    drawn_profile().save(profile)
     corpora = [tmp_path / "a.corpus", tmp_path / "b.corpus"]
     for path in corpora:
         path.touch()
@@ -79,6 +82,11 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "payoff": "p.json",
         "acceptance_head": "none",
         "stop_threshold": 0.7,
+        "hybrid_margin": 0.5,
+        "profiling": True,
+        "controller": "fixed",
+        "controller_length": 3,
+        "profile": str(profile),
     }
     assert set(values) == set(settings.FIELDS)
     flags = [part for name, value in values.items() for part in (f"--agentspec-{name.replace('_', '-')}", str(value))]

@@ -1,0 +1,202 @@
+"""`agentspec profile`: how long decode steps take on this machine, as a file that controllers and simulations start from.
+
+Dataset: prompts of drawn token ids, batches of them at a time, answered to a fixed length.
+Metric: seconds of a verification over batch sizes, lengths of context and widths; the fit T = alpha * N_context + gamma *
+N_batched + delta (SmartSpec, equations 5 to 7), its R2 and its residuals.
+Pattern: one server for each width, which pads every step to it and tells how long its steps took; the median of a cell's
+steps counts. A running server is measured at the width that it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from agentspec.control import MeasuredPoint, Profile, ProfileKey
+from agentspec.errors import ConfigError, ServerError
+from agentspec.evals.environment import describe
+from agentspec.evals.profile_plot import draw_profile
+from agentspec.evals.server import RunningServer, Server
+
+_PACKAGES = ("agentspec", "sglang", "torch", "numpy")
+# Fewer steps than that say nothing certain of a cell.
+_LEAST_STEPS = 3
+
+
+def _numbers(text: str) -> list[int]:
+    return sorted({int(word) for word in text.split(",")})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("url", nargs="?", metavar="URL", help="a running server that was started with --agentspec-profiling")
+    add("--model", metavar="PATH", help="folder of a model to start servers with, one for each width")
+    add("--batch-sizes", type=_numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="default 1,2,4,8,16")
+    add("--context-lengths", type=_numbers, default=[64, 256, 768], metavar="LIST", help="default 64,256,768")
+    add("--widths", type=_numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="with --model; default 1,2,4,8,16")
+    add("--tokens", type=int, default=24, help="tokens of an answer (default %(default)s)")
+    add("--seed", type=int, default=0, help="seed of the prompts (default %(default)s)")
+    add("--out", type=Path, required=True, metavar="FILE", help="where the profile goes")
+    add("--plot", type=Path, metavar="FILE", help="draw the fit to FILE, .png or .svg")
+    add("--json", type=Path, metavar="FILE", help="write the figures, the command and the machine to FILE")
+    parser.epilog = "With --model every other argument goes to SGLang as it is."
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is measured together: so many rows with so much context each."""
+
+    rows: int
+    length: int
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Measures, fits and writes the profile.
+
+    Raises:
+        ConfigError: An argument is out of range, or the points do not determine the costs.
+        ServerError: A server did not start, or does not tell its steps.
+    """
+    if (args.url is None) == (args.model is None):
+        raise ConfigError("a URL or --model must be given, and not both; see agentspec profile --help")
+    if args.url and rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec profile --help")
+    for name, values in (("batch-sizes", args.batch_sizes), ("context-lengths", args.context_lengths)):
+        if values[0] < 1:
+            raise ConfigError(f"--{name} must be at least 1, got {values[0]}")
+    if args.widths[0] != 1:
+        raise ConfigError(f"--widths must begin with 1, plain decoding, got {args.widths[0]}")
+    if args.tokens < 2 * _LEAST_STEPS:
+        raise ConfigError(f"--tokens must be at least {2 * _LEAST_STEPS}, got {args.tokens}")
+    cells = [Cell(rows, length) for length in args.context_lengths for rows in args.batch_sizes]
+    points: list[MeasuredPoint] = []
+    key = None
+    for width in args.widths if args.model else [None]:
+        with _server(args, width, rest) as server:
+            key = _key(server)
+            points += measured(server, cells, args.tokens, random.Random(args.seed))
+    assert key is not None
+    widths = sorted({1, *(point.width for point in points)})
+    profile = Profile.fitted(key, points, widths, note="measured by agentspec profile")
+    profile.save(args.out)
+    if args.plot:
+        draw_profile(profile, args.plot)
+    if args.json:
+        report = {**asdict(profile), **describe(_PACKAGES)}
+        report["command"] = [Path(word).name if word.startswith("/") else word for word in report["command"]]
+        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(shown(profile))
+    return 0
+
+
+def measured(server: RunningServer, cells: Sequence[Cell], tokens: int, rng: random.Random) -> list[MeasuredPoint]:
+    """The median step of each cell; a cell that had too few steps of all its rows is left out with a word."""
+    found = []
+    vocabulary = _vocabulary(server)
+    # The first steps pay for lazy set-up.
+    for number, cell in enumerate([cells[0], *cells]):
+        since = _num_steps(server)
+        prompts = [[rng.randrange(vocabulary) for _ in range(cell.length)] for _ in range(cell.rows)]
+        bodies = [
+            {"input_ids": ids, "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}}
+            for ids in prompts
+        ]
+        with ThreadPoolExecutor(cell.rows) as pool:
+            list(pool.map(lambda body: server.post("/generate", body), bodies))
+        steps = [step for step in _steps(server, since) if step[0] == cell.rows and step[3] > 0]
+        if not number:
+            continue
+        if len(steps) < _LEAST_STEPS:
+            _say(f"  {cell.rows} rows of {cell.length}: {len(steps)} steps together, left out; try more --tokens")
+            continue
+        width = statistics.mode(step[1] for step in steps)
+        steps = [step for step in steps if step[1] == width]
+        seconds = statistics.median(step[3] for step in steps)
+        found.append(MeasuredPoint(cell.rows, width, round(statistics.median(step[2] for step in steps)), seconds))
+        _say(f"  width {width}, {cell.rows} rows of {cell.length}: {seconds * 1e3:.2f} ms ({len(steps)} steps)")
+    return found
+
+
+def shown(profile: Profile) -> str:
+    """The fit for people."""
+    cost, measured = profile.target, profile.measured
+    worst = max(
+        abs(residual) / point.seconds for residual, point in zip(profile.residuals, profile.points, strict=True)
+    )
+    return (
+        f"{profile.key.model} on {profile.key.device}, {profile.key.engine}, graphs {profile.key.graphs}\n"
+        f"T = {cost.alpha * 1e6:.3f} us * N_context + {cost.gamma * 1e6:.1f} us * N_batched + {cost.delta * 1e3:.2f} ms\n"
+        f"R2 {profile.r2:.4f} over {len(profile.points)} points, the worst {worst:.0%} away; batch sizes "
+        f"{measured.batch_sizes}, context {measured.context_lengths}, widths {measured.widths}"
+    )
+
+
+@contextmanager
+def _server(args: argparse.Namespace, width: int | None, rest: Sequence[str]) -> Iterator[RunningServer]:
+    """The server to ask: the one that runs, or one started for a width."""
+    if width is None:
+        yield RunningServer(args.url.rstrip("/"))
+        return
+    longest = args.context_lengths[-1] + args.tokens + args.widths[-1]
+    needed = args.batch_sizes[-1] * (longest + args.widths[-1])
+    arguments = (
+        "--agentspec-profiling", "--agentspec-controller", "fixed", "--agentspec-controller-length", str(width - 1),
+        "--speculative-num-draft-tokens", str(max(args.widths[-1], 2)), "--disable-radix-cache",
+        "--max-running-requests", str(args.batch_sizes[-1]), "--max-total-tokens", str(max(needed, 4096)),
+        "--skip-server-warmup", *rest,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="agentspec-profile-") as folder:
+        log = Path(folder) / "server.log"
+        with Server(Path(args.model), "AGENTSPEC", log=log, arguments=arguments) as server:
+            _say(f"width {width}: ready after {server.start_seconds:.0f} s")
+            yield server
+
+
+def _control(server: RunningServer) -> dict[str, Any]:
+    state = server.agentspec_state()
+    control = (state or {}).get("control", {})
+    if "steps" not in control:
+        raise ServerError(
+            f"the server at {server.url} must tell how long its steps take, but does not; start it with "
+            "--speculative-algorithm AGENTSPEC --agentspec-profiling --agentspec-controller fixed"
+        )
+    return cast(dict[str, Any], control)
+
+
+def _num_steps(server: RunningServer) -> int:
+    return int(_control(server)["num_steps"])
+
+
+def _steps(server: RunningServer, since: int) -> list[tuple[int, int, int, float]]:
+    """(rows, width, context, seconds) of the steps after the first `since`, as far as they are kept."""
+    control = _control(server)
+    new = int(control["num_steps"]) - since
+    return [tuple(step) for step in control["steps"][-new:]] if new > 0 else []
+
+
+def _key(server: RunningServer) -> ProfileKey:
+    return ProfileKey(**_control(server)["profile_key"])
+
+
+def _vocabulary(server: RunningServer) -> int:
+    found = server.get("/model_info")
+    config = Path(found["model_path"]) / "config.json"
+    try:
+        return int(json.loads(config.read_text(encoding="utf-8"))["vocab_size"])
+    except (OSError, KeyError, ValueError):
+        # Every tokenizer has that many.
+        return 256
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

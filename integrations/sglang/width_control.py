@@ -1,0 +1,175 @@
+"""How much each decode step verifies: the controller of a server, and what came of its plans."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from agentspec.control import ControlConfig, Controller, Profile, ProfileKey, StepPlan, StepState, make_controller
+from agentspec.draft_tree import DraftBatch
+from agentspec.hardware import processor
+from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.breaker import Breaker
+from agentspec.integrations.sglang.control_metrics import ControlMetrics
+from agentspec.integrations.sglang.counters import Counters
+
+logger = logging.getLogger("agentspec")
+
+# Steps that a server tells of while it is measured.
+_STEPS_TOLD = 1024
+
+
+@dataclass(slots=True)
+class PlannedStep:
+    """A step that is being verified."""
+
+    plan: StepPlan | None
+    """None where the controller failed."""
+    rows: int
+    width: int
+    """Tokens verified a row."""
+    context: int
+    """Tokens in the KV cache over all rows."""
+    seconds: float = 0.0
+    """Of the verification; 0 until it is known."""
+
+    def took(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+class WidthControl:
+    """Cuts the drafts of a step to what pays. Owned by a speculative worker, on the scheduler's thread.
+
+    A controller that fails costs speed only: the step then verifies all that was drafted, and after repeated failures
+    all steps do for a while.
+    """
+
+    def __init__(
+        self,
+        config: ControlConfig,
+        profile: Profile | None,
+        key: ProfileKey,
+        *,
+        max_width: int,
+        fixed_width: bool,
+        counters: Counters,
+        max_failures: int,
+        profiling: bool = False,
+    ) -> None:
+        """Raises ConfigError if the profile is of something else than `key`, or lacks what the controller needs.
+
+        Args:
+            max_width: The most tokens a row.
+            fixed_width: Every step is that wide, as graphs were captured; only which rows are drafted for is decided.
+            profiling: Steps are padded to the controller's width, and the latest are told.
+        """
+        self.controller: Controller = make_controller(config, profile, key)
+        self._max_width = max_width
+        self._widths = (max_width,) if fixed_width else ()
+        self._fixed_width = fixed_width
+        self._counters = counters
+        self._breaker = Breaker(max_failures)
+        self._last: PlannedStep | None = None
+        self._metrics: ControlMetrics | None = None
+        self._key = key
+        self._profiling = profiling
+        self._num_steps = 0
+        self._steps: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
+
+    def export(self, labels: dict[str, str]) -> None:
+        """Registers its metrics with Prometheus."""
+        self._metrics = ControlMetrics(labels)
+
+    def describe(self) -> dict[str, Any]:
+        """The block `control` of `/server_info`: what it goes by, and the last step's plan."""
+        last = self._last
+        shown = {} if last is None or last.plan is None else {
+            "width": last.width,
+            "budget": int(last.plan.num_nodes.sum()),
+            "reason": last.plan.reason,
+            "predicted_ms": last.plan.seconds * 1e3,
+            "observed_ms": last.seconds * 1e3,
+            "predicted_tokens": last.plan.expected_tokens,
+        }  # fmt: skip
+        told: dict[str, Any] = {}
+        if self._profiling:
+            told = {"num_steps": self._num_steps, "steps": list(self._steps), "profile_key": asdict(self._key)}
+        return {**self.controller.describe(), "last_step": shown, **told}
+
+    def wants_draft(self, rows: int, context: int) -> bool:
+        """Whether the next step should be drafted for."""
+        if self._fixed_width:
+            return True
+        try:
+            return self.controller.wants_draft(rows, context)
+        except Exception:
+            self._failed()
+            return True
+
+    def plan(self, drafts: DraftBatch, seq_lens: NDArray[np.int64]) -> tuple[DraftBatch, PlannedStep]:
+        """What of the drafts is verified, and how wide.
+
+        Args:
+            drafts: Of the step's b rows.
+            seq_lens: int64[b], tokens in the KV cache.
+        """
+        rows, context = len(drafts), int(seq_lens.sum())
+        widest = int(np.diff(drafts.offsets).max())
+        plan = None
+        if self._breaker.allow():
+            try:
+                plan = self.controller.plan(StepState(drafts, context, self._widths, self._max_width))
+                drafts = drafts.first(plan.num_nodes)
+                widest = int(plan.num_nodes.max()) + 1
+                self._breaker.succeeded()
+            except Exception:
+                plan = None
+                self._failed()
+        width = self._max_width if self._fixed_width else widest
+        if self._profiling and plan is not None:
+            width = plan.width
+        if plan is not None:
+            # Without graphs a step is no wider than its widest row.
+            plan = replace(plan, width=width)
+        return drafts, PlannedStep(plan, rows, width, context)
+
+    def observe(self, step: PlannedStep, num_accepted: Sequence[int]) -> None:
+        """Takes in what a verification accepted, bonus tokens not counted. Must come in the order of the steps."""
+        self._last = step
+        if self._profiling:
+            self._num_steps += 1
+            self._steps.append((step.rows, step.width, step.context, step.seconds))
+        if step.plan is None or len(num_accepted) != step.rows:
+            return
+        try:
+            self.controller.observe(step.plan, np.array(num_accepted, np.int32), step.seconds, context=step.context)
+        except Exception:
+            self._failed()
+        if self._metrics is not None:
+            self._metrics.observe(step.plan, step.seconds, step.rows + sum(num_accepted))
+
+    def _failed(self) -> None:
+        logger.exception("agentspec's controller failed; the step verifies all that was drafted")
+        self._counters.add("control_errors", 1)
+        self._breaker.failed()
+
+
+def profile_key(server_args: Any) -> ProfileKey:
+    """What a server is, as far as its step times depend on it."""
+    device = str(compat.server_args_setting(server_args, "device", "cpu"))
+    is_cpu = device == "cpu"
+    return ProfileKey(
+        model=os.path.basename(os.path.normpath(str(server_args.model_path))),
+        device=processor() if is_cpu else torch.get_device_module(device).get_device_name(),
+        engine=f"sglang {metadata.version('sglang')}",
+        graphs="captured" if compat.captures_graphs(server_args, device) else "none",
+    )

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentspec.cli import main
+from agentspec.control import Profile
+from agentspec.errors import ServerError
+from agentspec.evals.profile import Cell, measured
+from agentspec.evals.server import RunningServer
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+
+
+class Told(RunningServer):
+    """A server whose steps take what they are said to, and one of every cell ten times as long."""
+
+    def __init__(self, *, tells: bool = True) -> None:
+        super().__init__("http://told")
+        self.steps: list[tuple[int, int, int, float]] = []
+        self.tells = tells
+        self.asked: list[Any] = []
+
+    def get(self, path: str, timeout: float = 30.0) -> Any:
+        return {"model_path": "nowhere"}
+
+    def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
+        self.asked.append(body)
+        rows, length = 2, len(body["input_ids"])
+        seconds = 0.01 + 1e-6 * length
+        # Rows come and go: some steps have only one.
+        self.steps += [(1, 4, length, 0.5), *[(rows, 4, rows * length, seconds)] * 4, (rows, 4, rows * length, 0.1)]
+
+    def agentspec_state(self) -> dict[str, Any] | None:
+        return {"control": {"num_steps": len(self.steps), "steps": self.steps} if self.tells else {}}
+
+
+def test_a_cell_is_the_median_of_its_steps_with_all_rows() -> None:
+    server = Told()
+    points = measured(server, [Cell(2, 100), Cell(2, 300)], 8, random.Random(1))
+    assert [(point.rows, point.width, point.context) for point in points] == [(2, 4, 200), (2, 4, 600)]
+    assert [point.seconds for point in points] == pytest.approx([0.0101, 0.0103])
+    # The first cell once more to warm up, and no prompt twice.
+    assert len(server.asked) == 6
+    assert len({tuple(body["input_ids"]) for body in server.asked}) == 6
+
+
+def test_cells_that_were_not_together_are_left_out() -> None:
+    assert measured(Told(), [Cell(3, 100)], 8, random.Random(1)) == []
+
+
+def test_a_server_that_does_not_tell_its_steps() -> None:
+    with pytest.raises(ServerError, match="--agentspec-profiling"):
+        measured(Told(tells=False), [Cell(2, 100)], 8, random.Random(1))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["http://here", "--model", "m"],
+        ["http://here", "--widths-of", "1"],
+        ["--model", "m", "--widths", "2,4"],
+        ["--model", "m", "--batch-sizes", "0,1"],
+        ["--model", "m", "--tokens", "2"],
+    ],
+)
+def test_arguments_that_do_not_go_together(words: list[str], tmp_path: Path) -> None:
+    assert main(["profile", *words, "--out", str(tmp_path / "profile.json")]) == 2
+
+
+@pytest.mark.sglang
+def test_a_small_profile_of_the_small_model(tmp_path: Path) -> None:
+    out, plot, figures = tmp_path / "profile.json", tmp_path / "fit.svg", tmp_path / "figures.json"
+    words = ["--widths", "1", "--batch-sizes", "1,4", "--context-lengths", "32,200", "--tokens", "8"]
+    files = ["--out", str(out), "--plot", str(plot), "--json", str(figures)]
+    assert main(["profile", "--model", str(MODEL_FOLDER), *words, *files]) == 0
+    profile = Profile.load(out)
+    assert profile.key.model == MODEL_FOLDER.name and profile.key.engine.startswith("sglang ")
+    assert len(profile.points) == 4 and profile.widths == (1,)
+    assert 0 < profile.target.seconds(100, 2) < 5
+    assert plot.read_text().startswith("<?xml")
+    assert str(tmp_path) not in json.dumps(json.loads(figures.read_text())["command"])

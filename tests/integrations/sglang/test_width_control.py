@@ -1,0 +1,100 @@
+"""The controller inside a server: what it leaves of drafts, and what its failures cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
+
+from draft_states import KEY, batch, profile
+
+from agentspec.control import ControlConfig, Profile
+from agentspec.errors import ConfigError
+from agentspec.integrations.sglang.counters import Counters
+from agentspec.integrations.sglang.width_control import WidthControl
+
+DRAFTS = batch([[0.9, 0.8, 0.7], [0.4], []])
+LENS = np.array([10, 20, 30], np.int64)
+
+
+def control(known: Profile | None = None, *, fixed_width: bool = False, **config: Any) -> WidthControl:
+    return WidthControl(
+        ControlConfig(**config),
+        known,
+        KEY,
+        max_width=8,
+        fixed_width=fixed_width,
+        counters=Counters(),
+        max_failures=2,
+    )
+
+
+def test_a_step_is_as_wide_as_its_widest_row() -> None:
+    of = control(controller="fixed", length=2)
+    drafts, planned = of.plan(DRAFTS, LENS)
+    assert np.diff(drafts.offsets).tolist() == [3, 2, 1]
+    assert (planned.width, planned.rows, planned.context) == (3, 3, 60)
+    drafts, planned = of.plan(batch([[0.5], []]), LENS[:2])
+    assert planned.width == 2
+    planned.took(0.25)
+    of.observe(planned, [1, 0])
+    assert of.describe()["last_step"]["observed_ms"] == 250.0
+    assert of.controller.costs.num_observed == 1
+
+
+def test_plain_decoding_is_a_width_too() -> None:
+    drafts, planned = control(controller="fixed", length=0).plan(DRAFTS, LENS)
+    assert len(drafts.tokens) == 3 and planned.width == 1
+
+
+def test_graphs_of_one_width_are_filled() -> None:
+    of = control(fixed_width=True)
+    assert of.wants_draft(3, 60)
+    drafts, planned = of.plan(DRAFTS, LENS)
+    assert planned.width == 8
+    assert np.diff(drafts.offsets).tolist() == [4, 2, 1]
+
+
+@pytest.mark.parametrize("place", ["plan", "wants_draft", "observe"])
+def test_a_failing_controller_costs_nothing_but_its_cuts(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = control(controller="fixed", length=1)
+
+    def fail(*args: Any, **rest: Any) -> Any:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(of.controller, place, fail)
+    assert of.wants_draft(3, 60)
+    for _ in range(3):
+        drafts, planned = of.plan(DRAFTS, LENS)
+        of.observe(planned, [1, 1, 0])
+    whole = place == "plan"
+    assert np.diff(drafts.offsets).tolist() == ([4, 2, 1] if whole else [2, 2, 1])
+    # After repeated failures it is left alone for a while.
+    errors = of._counters.total("control_errors")
+    assert errors == {"plan": 2, "wants_draft": 1, "observe": 3}[place]
+
+
+def test_counts_of_other_rows_are_not_learnt_from() -> None:
+    of = control()
+    _, planned = of.plan(DRAFTS, LENS)
+    planned.took(0.25)
+    of.observe(planned, [1])
+    assert of.controller.costs.num_observed == 0
+
+
+def test_a_profile_of_something_else_is_refused() -> None:
+    with pytest.raises(ConfigError, match="model"):
+        WidthControl(
+            ControlConfig(),
+            profile(),
+            dataclasses.replace(KEY, model="other"),
+            max_width=8,
+            fixed_width=False,
+            counters=Counters(),
+            max_failures=2,
+        )
+    assert control(profile()).controller.costs.known
