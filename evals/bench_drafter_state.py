@@ -4,8 +4,9 @@ Dataset: schema questions of the text-to-SQL workflow, held out, greedy.
 Metric: accepted tokens of the head's drafts at the same places of the same answers, SGLang's own EAGLE-3 against the head
 beside suffix drafts that drafts at every k-th step only and catches up on what came between. Drafts that may reach an
 answer's end do not count: SGLang drafts beyond it.
-Pattern: one server each; the same trees (4 steps, 2 branches, 7 nodes); prefix caching as it is. Where the head's state
-is what it would have been, the numbers are the same place by place, but for ties that another order of sums decides.
+Pattern: one server each; chains of 4, because SGLang lets branches of a tree see tokens that are not their ancestors;
+prefix caching as it is. Where the head's state is what it would have been, the numbers are the same place by place, but
+for ties that another order of sums decides.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from agentspec.workflows.text_to_sql.prompts import link_messages
 _STEPS = 4
 _TREE = (
     "--speculative-draft-model-path", str(EAGLE3_FOLDER),
-    "--speculative-num-steps", str(_STEPS), "--speculative-eagle-topk", "2",
-    "--speculative-num-draft-tokens", "8",
+    "--speculative-num-steps", str(_STEPS), "--speculative-eagle-topk", "1",
+    "--speculative-num-draft-tokens", str(_STEPS + 1),
 )  # fmt: skip
-# The head's tree as SGLang picks it: by the head's own probabilities, nothing left out.
+# The head's own draft, nothing left out.
 _OURS = (
     "--agentspec-acceptance-head", "none", "--agentspec-min-token-prob", "0",
-    "--agentspec-hybrid-rule", "score", "--agentspec-tau", "1",
+    "--agentspec-hybrid-rule", "score", "--agentspec-tau", "1", "--agentspec-controller", "fixed",
 )  # fmt: skip
 _PACKAGES = ("agentspec", "sglang", "torch")
 _MAX_TOKENS = 96

@@ -21,12 +21,12 @@ import numpy as np
 def register() -> None:
     """Called by SGLang in each of its processes."""
     file, every = Path(os.environ["DRAFT_RECORDER_FILE"]), int(os.environ["DRAFT_RECORDER_EVERY"])
-    record = _Recorder(file)
+    record = Recorder(file)
     _record_sglang(record)
     _record_agentspec(record, every)
 
 
-class _Recorder:
+class Recorder:
     """Follows how long each answer is."""
 
     def __init__(self, file: Path) -> None:
@@ -46,7 +46,7 @@ class _Recorder:
             out.writelines(lines)
 
 
-def _record_sglang(record: _Recorder) -> None:
+def _record_sglang(record: Recorder) -> None:
     from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 
     forward = EAGLEWorkerV2.forward_batch_generation
@@ -62,7 +62,7 @@ def _record_sglang(record: _Recorder) -> None:
     EAGLEWorkerV2.forward_batch_generation = recorded
 
 
-def _record_agentspec(record: _Recorder, every: int) -> None:
+def _record_agentspec(record: Recorder, every: int) -> None:
     from agentspec.policy import HybridBatch, HybridPolicy
     from agentspec.policy.hybrid import Choice
 
