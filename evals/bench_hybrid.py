@@ -30,13 +30,14 @@ from agentspec.evals.hybrid_server import SliceResult, run_phases
 from agentspec.evals.hybrid_table import markdown
 from agentspec.evals.hybrid_work import CONCURRENCY, ROWS, WORKLOADS, Phase, plan_phases
 from agentspec.evals.server import Server
-from agentspec.evals.systems import HYBRIDS, SYSTEMS
+from agentspec.evals.systems import EAGLE3_CHAIN, HYBRIDS, SYSTEMS
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
 
 # Plain decoding comes first: the others' outputs are compared with its.
 COMPARED = {
     **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
+    "eagle3-chain": EAGLE3_CHAIN,
     "suffix": SYSTEMS["agentspec"],
     **HYBRIDS,
 }

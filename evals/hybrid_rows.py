@@ -16,7 +16,7 @@ WINDOW = 12
 # What counts as recovered, of the steady accept length.
 RECOVERED = 0.9
 # Systems with one way of drafting each, of which the best is what a hybrid is compared with.
-SINGLE = ("none", "ngram", "standalone", "eagle3", "suffix")
+SINGLE = ("none", "ngram", "standalone", "eagle3", "eagle3-chain", "suffix")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,8 @@ class Figures:
     """While all streams of the workload run: what is left of one kind alone is another workload."""
     whole_tokens_per_second: float
     """From the first request to the end of the last."""
+    tokens_per_cpu_second: float
+    """Of the server's processes: what else runs on the machine changes it less."""
     drafter_step_share: float
     """Of the batch's decode steps, those in which a model drafter ran."""
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -82,7 +84,7 @@ def figures(system: str, slices: Sequence[SliceResult]) -> Figures:
     seconds = sum(max(call.ended for call in one.calls) for one in slices)
     together = sum(together_seconds(one.calls) for one in slices)
     steps = sum(one.steps for one in slices)
-    in_each_step = 1.0 if system in ("standalone", "eagle3") else 0.0
+    in_each_step = 1.0 if system in ("standalone", "eagle3", "eagle3-chain") else 0.0
     phases = [[call for one in some for call in one.calls] for _, some in groupby(slices, key=lambda one: one.phase)]
     return Figures(
         requests=len(calls),
@@ -94,6 +96,7 @@ def figures(system: str, slices: Sequence[SliceResult]) -> Figures:
             sum(tokens_until(one.calls, together_seconds(one.calls)) for one in slices) / together, 1
         ),
         whole_tokens_per_second=round(tokens / seconds, 1),
+        tokens_per_cpu_second=round(tokens / max(sum(one.cpu_seconds for one in slices), 1e-3), 1),
         drafter_step_share=round(sum(one.drafter_steps for one in slices) / steps if steps else in_each_step, 3),
         more={**_by_kind(calls), **(_change(phases) if len(phases) > 1 else {})},
     )
@@ -144,7 +147,10 @@ def merge_runs(
         error: why a run is missing.
     """
     row: dict[str, Any] = {"workload": workload, "system": system}
-    names = ("accept_length", "tokens_per_second", "drafter_step_share", "whole_tokens_per_second", "seconds")
+    names = (
+        *("accept_length", "tokens_per_second", "tokens_per_cpu_second"),
+        *("drafter_step_share", "whole_tokens_per_second", "seconds"),
+    )
     if not runs:
         return {**row, **dict.fromkeys(names), "identical": identical, "runs": 0, "error": error}
     medians = {name: round(statistics.median(getattr(run, name) for run in runs), 3) for name in names}

@@ -58,6 +58,8 @@ class SliceResult:
     """Decode steps of the batch that the server counted; 0 where it counts none."""
     drafter_steps: int
     """Those in which its model drafter ran."""
+    cpu_seconds: float
+    """CPU time of the server's processes."""
 
 
 def run_phases(
@@ -79,8 +81,9 @@ def run_phases(
         if phase.flush:
             server.post("/flush_cache")
         for streams in phase.slices(slice_requests):
-            before = _counted(server, system)
+            before, began = _counted(server, system), server.cpu_seconds()
             calls, outputs = asyncio.run(_ask(server, system, streams, paths))
+            cpu_seconds = server.cpu_seconds() - began
             if system.is_ours:
                 check_active(server.agentspec_state())
             after = _counted(server, system)
@@ -91,6 +94,7 @@ def run_phases(
                 outputs=tuple(outputs),
                 steps=after[0] - before[0],
                 drafter_steps=after[1] - before[1],
+                cpu_seconds=cpu_seconds,
             )
 
 

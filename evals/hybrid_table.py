@@ -41,19 +41,20 @@ def _workload(workload: str, rows: Rows) -> str:
     lines = [
         f"## {_TITLES[workload]}",
         "",
-        "| system | tokens/s | lowest to highest | of the best single | accept length | steps with drafter | outputs |",
-        "|---|---|---|---|---|---|---|",
+        "| system | tokens/s | lowest to highest | of the best single | tokens a CPU second | accept length | "
+        + "steps with drafter | outputs |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if row["tokens_per_second"] is None:
-            lines.append(f"| {row['system']} | failed: {_cell(row['error'])} | | | | | |")
+            lines.append(f"| {row['system']} | failed: {_cell(row['error'])} | | | | | | |")
             continue
         speeds = row["tokens_per_second_runs"]
         ratio = f"{row['tokens_per_second'] / best['tokens_per_second']:.2f}" if best else ""
         name = f"**{row['system']}**" if best and row["system"] == best["system"] else row["system"]
         lines.append(
             f"| {name} | {row['tokens_per_second']:.0f} | {min(speeds):.0f} to {max(speeds):.0f} | {ratio} "
-            f"| {row['accept_length']:.2f} | {row['drafter_step_share']:.0%} | {_outputs(row['identical'])} |"
+            f"| {row['tokens_per_cpu_second']:.0f} | {row['accept_length']:.2f} | {row['drafter_step_share']:.0%} | {_outputs(row['identical'])} |"
         )
     return "\n".join(lines)
 

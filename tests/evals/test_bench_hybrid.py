@@ -47,7 +47,8 @@ MIXED = (
 def phase(
     calls: tuple[TimedCall, ...] = MIXED, row: str = "mix", number: int = 0, *, drafter_steps: int = 0, text: str = "a"
 ) -> SliceResult:
-    return SliceResult(row, number, calls, ([text],), steps=10 if drafter_steps else 0, drafter_steps=drafter_steps)
+    steps = 10 if drafter_steps else 0
+    return SliceResult(row, number, calls, ([text],), steps=steps, drafter_steps=drafter_steps, cpu_seconds=2.0)
 
 
 def calls(kind: Kind, *accepted: int) -> tuple[TimedCall, ...]:
@@ -58,7 +59,7 @@ def calls(kind: Kind, *accepted: int) -> tuple[TimedCall, ...]:
 def run(tokens_per_second: float, **changes: Any) -> Figures:
     values: dict[str, Any] = {
         "requests": 2, "tokens": 20, "seconds": 1.0, "verify_steps": 9, "accept_length": 2.0,
-        "whole_tokens_per_second": 5.0, "drafter_step_share": 0.2,
+        "whole_tokens_per_second": 5.0, "drafter_step_share": 0.2, "tokens_per_cpu_second": 8.0,
     }  # fmt: skip
     return Figures(**{**values, "tokens_per_second": tokens_per_second, **changes})
 
@@ -126,6 +127,7 @@ def test_tokens_a_second_are_those_of_the_time_in_which_both_kinds_run() -> None
     assert found.tokens_per_second == pytest.approx(34 / 3, abs=0.1)
     assert (found.requests, found.tokens, found.verify_steps, found.seconds) == (4, 40, 20, 4.0)
     assert found.whole_tokens_per_second == 10.0
+    assert found.tokens_per_cpu_second == 20.0
     assert found.accept_length == 36 / 20
     assert found.more["by_kind"]["agents"] == {"requests": 2, "tokens": 14, "accept_length": 3.0}
 
@@ -210,7 +212,7 @@ def test_goals_compare_with_the_best_single_system() -> None:
 def test_the_tables_show_ratios_failures_and_differences() -> None:
     rows = [*ROWS_SHOWN, row("open", "hybrid", 1.0, identical=False)]
     shown = markdown(rows, command="agentspec bench hybrid")
-    assert "| **eagle3** | 200 | 200 to 200 | 1.00 | 2.00 | 20% | identical |" in shown
+    assert "| **eagle3** | 200 | 200 to 200 | 1.00 | 8 | 2.00 | 20% | identical |" in shown
     assert "| hybrid | 210 | 210 to 210 | 1.05 |" in shown
     assert "| suffix | failed: it / fell |" in shown
     assert "DIFFERENT" in shown
@@ -295,6 +297,7 @@ def test_a_tiny_run(tmp_path: Path) -> None:
         (workload, system) for workload in ("open", "mix") for system in ("none", "suffix")
     ]
     assert all(row["identical"] and row["drafter_step_share"] == 0 for row in report["rows"])
+    assert all(0 < row["tokens_per_cpu_second"] < 1e5 for row in report["rows"])
     mixed = {row["system"]: row for row in report["rows"] if row["workload"] == "mix"}
     assert mixed["none"]["accept_length"] == 1.0 < mixed["suffix"]["accept_length"]
     assert mixed["none"]["tokens"] == mixed["suffix"]["tokens"]
