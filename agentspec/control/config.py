@@ -32,9 +32,9 @@ class ControlConfig:
     """Of "fixed", drafted tokens a row, >= 0; 0 is plain decoding."""
 
     objective: Objective = "ahead"
-    """Of "goodput": "ahead" maximises the tokens a second of all steps together, and counts that of a draft which is
-    cut while it comes true the rest is drafted again; "run" does not count that: it maximises the tokens a second of all steps together: it spends more where drafts are good
-    and less where they are not; "step" those of each step by itself."""
+    """Of "goodput": "run" maximises the tokens a second of all steps together: it spends more where drafts are good and
+    less where they are not. "ahead" does too, and counts that of a draft which is cut while it comes true the rest is
+    drafted again. "step" maximises those of each step by itself."""
 
     margin: float = 0.03
     """Of "goodput": a width is left at once if another promises that share more, >= 0."""

@@ -155,6 +155,13 @@ class Settings:
         "smartspec, batch-table, roofline (the latter two by a profile), or fixed",
         str,
     )
+    controller_objective: str = _setting(
+        "auto",
+        "the controller goodput: run (tokens a second of all steps together), step (of each step by itself), ahead "
+        "(what a cut draft still brings in later steps counts) or auto (ahead, but run with a draft model, whose drafts "
+        "have to be paid for again)",
+        str,
+    )
     controller_length: int = _setting(15, "the controller fixed: drafted tokens a row, >= 0; 0 is plain decoding", int)
     profile: str = _setting(
         "", "file that `agentspec profile` wrote, of this model on this device; empty: costs are learnt from steps", str
@@ -206,8 +213,8 @@ class Settings:
                 f"stop_threshold must be above 0 and at most 1, got {self.stop_threshold}; 1 never stops early"
             )
         paths = ("estimates", "corpora", "store_password_file", "store_key_file", "namespace_key_file")
-        texts = ("store_model", "base", "tau", "hybrid_rule", "payoff", "acceptance_head", "controller", "profile")
-        for name in (*paths, *texts):
+        texts = ("store_model", "base", "tau", "hybrid_rule", "payoff", "acceptance_head")
+        for name in (*paths, *texts, "controller", "controller_objective", "profile"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a string, got {getattr(self, name)!r}")
         if self.corpora and self.rule != "calibrated":
@@ -223,7 +230,7 @@ class Settings:
         # The engine and the store own the ranges of their fields; checked here so that a bad value stops the launcher.
         self.engine_config(vocab_size=None, max_draft_tokens=1, trees=True)
         self.hybrid_config(max_nodes=1, trees=True)
-        make_controller(self.control_config(), self.step_profile())
+        make_controller(self.control_config(has_drafter=False), self.step_profile())
         self.sharing_config()
         check_namespace_field(self.namespace_from)
         if self.store:
@@ -269,9 +276,16 @@ class Settings:
             trees=trees,
         )
 
-    def control_config(self) -> ControlConfig:
-        """How the controller decides."""
-        return ControlConfig(controller=cast(Any, self.controller), length=self.controller_length)
+    def control_config(self, *, has_drafter: bool) -> ControlConfig:
+        """How the controller decides; `has_drafter` says whether some drafts are a model's."""
+        objective = self.controller_objective
+        if objective == "auto":
+            objective = "run" if has_drafter else "ahead"
+        return ControlConfig(
+            controller=cast(Any, self.controller),
+            objective=cast(Any, objective),
+            length=self.controller_length,
+        )
 
     def step_profile(self) -> Profile | None:
         """What the file `profile` holds; None without one."""

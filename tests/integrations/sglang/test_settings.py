@@ -85,6 +85,7 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "hybrid_margin": 0.5,
         "profiling": True,
         "controller": "fixed",
+        "controller_objective": "step",
         "controller_length": 3,
         "profile": str(profile),
     }
