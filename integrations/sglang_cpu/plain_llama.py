@@ -102,11 +102,18 @@ class PlainLlama:
 
 def is_plain(model: Any) -> bool:
     """Whether SGLang's drafter is a Llama or an EAGLE-3 head of one layer that PlainLlama computes alike: unquantised,
-    unpacked, on a CPU, alone, without any of the options that models of these classes may have."""
-    kind = type(model).__name__
-    core: Any = getattr(model, "model", None)
-    layers = list(getattr(core, "layers", ()))
-    if kind not in ("LlamaForCausalLM", "LlamaForCausalLMEagle3") or not layers:
+    unpacked, on a CPU, alone, without any of the options that models of these classes may have. A model that lacks what
+    is asked about is of a release that is not known, and is not."""
+    try:
+        return _is_plain_model(model)
+    except AttributeError:
+        return False
+
+
+def _is_plain_model(model: Any) -> bool:
+    kind, core = type(model).__name__, model.model
+    layers = list(core.layers)
+    if kind not in ("LlamaForCausalLM", "LlamaForCausalLMEagle3") or model.lm_head.weight.device.type != "cpu":
         return False
     is_head = kind == "LlamaForCausalLMEagle3"
     if is_head and (len(layers) != 1 or core.input_norm is not None or core.fc_norm is not None or core.norm_output):
@@ -114,9 +121,7 @@ def is_plain(model: Any) -> bool:
     logits = model.logits_processor
     if logits.logit_scale is not None or logits.final_logit_softcapping is not None or logits.use_fp32_lm_head:
         return False
-    if model.lm_head.weight.device.type != "cpu":
-        return False
-    return all(_is_plain_layer(layer) for layer in layers)
+    return bool(layers) and all(_is_plain_layer(layer) for layer in layers)
 
 
 def _is_plain_layer(layer: Any) -> bool:

@@ -28,6 +28,8 @@ DRAFTERS: dict[str, tuple[str, ...]] = {
     "eagle3": ("--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-tau", "1"),
     "standalone": ("--speculative-draft-model-path", str(STANDALONE_FOLDER), "--agentspec-mode", "chain"),
 }
+# All that is drafted is verified, also what does not pay: the more there is to go wrong.
+VERIFY_ALL = ("--agentspec-controller", "fixed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,7 +71,7 @@ def agentspec(
 ) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp(request.param)
     corpus = _corpus_of_answers(folder, plain)
-    arguments = ("--enable-metrics", "--agentspec-corpora", str(corpus), *DRAFTERS[request.param])
+    arguments = ("--enable-metrics", "--agentspec-corpora", str(corpus), *VERIFY_ALL, *DRAFTERS[request.param])
     with _server(folder, "AGENTSPEC", *arguments) as server:
         yield server
 
