@@ -151,7 +151,7 @@ def _server(args: argparse.Namespace, width: int | None, rest: Sequence[str]) ->
     needed = args.batch_sizes[-1] * (longest + args.widths[-1])
     arguments = (
         "--agentspec-profiling", "--agentspec-controller", "fixed", "--agentspec-controller-length", str(width - 1),
-        "--speculative-num-draft-tokens", str(max(args.widths[-1], 2)), "--disable-radix-cache",
+        "--speculative-num-draft-tokens", str(max(width, 2)), "--disable-radix-cache",
         "--max-running-requests", str(args.batch_sizes[-1]), "--max-total-tokens", str(max(needed, 4096)),
         "--skip-server-warmup", *rest,
     )  # fmt: skip

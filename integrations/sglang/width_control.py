@@ -33,7 +33,7 @@ class PlannedStep:
     """A step that is being verified."""
 
     plan: StepPlan | None
-    """None where the controller failed."""
+    """None where the controller failed, or has nothing to decide."""
     rows: int
     width: int
     """Tokens verified a row."""
@@ -69,12 +69,11 @@ class WidthControl:
 
         Args:
             max_width: The most tokens a row.
-            fixed_width: Every step is that wide, as graphs were captured; only which rows are drafted for is decided.
+            fixed_width: Every step is that wide, as graphs were captured: cutting its drafts would save nothing.
             profiling: Steps are padded to the controller's width, and the latest are told.
         """
         self.controller: Controller = make_controller(config, profile, key)
         self._max_width = max_width
-        self._widths = (max_width,) if fixed_width else ()
         self._fixed_width = fixed_width
         self._counters = counters
         self._breaker = Breaker(max_failures)
@@ -125,9 +124,9 @@ class WidthControl:
         rows, context = len(drafts), int(seq_lens.sum())
         widest = int(np.diff(drafts.offsets).max())
         plan = None
-        if self._breaker.allow():
+        if not self._fixed_width and self._breaker.allow():
             try:
-                plan = self.controller.plan(StepState(drafts, context, self._widths, self._max_width))
+                plan = self.controller.plan(StepState(drafts, context, (), self._max_width))
                 drafts = drafts.first(plan.num_nodes)
                 widest = int(plan.num_nodes.max()) + 1
                 self._breaker.succeeded()
