@@ -84,9 +84,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             rows.append({"every": every, **compared(theirs, ours)})
             print(shown(rows[-1]), flush=True)
     if args.json:
-        # By their names alone.
-        command = ["agentspec", *(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])]
-        report = {"rows": rows, "identical": same, "seed": args.seed, **describe(_PACKAGES), "command": command}
+        report = {"rows": rows, "identical": same, "seed": args.seed, **describe(_PACKAGES)}
         args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if not same:
         print("answers differ from SGLang's EAGLE-3", file=sys.stderr)

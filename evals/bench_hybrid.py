@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import AgentspecError, ConfigError
-from agentspec.evals.environment import describe
+from agentspec.evals.environment import describe, without_folders
 from agentspec.evals.hybrid_rows import Figures, figures, goals, merge_runs
 from agentspec.evals.hybrid_server import SliceResult, run_phases
 from agentspec.evals.hybrid_table import markdown
@@ -44,7 +44,6 @@ COMPARED = {
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
 # A start takes some 20 s, and several times that where other work runs too: no reason to give up a long run.
 _START_SECONDS = 600.0
-_FOLDERS = re.compile(r"(?<![\w:/])~?(?:/[^\s/'\",:]+)+/")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -202,10 +201,8 @@ class Bench:
 
 def context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
     """What the figures depend on; files by their names alone."""
-    described = describe(_PACKAGES)
     return {
-        **described,
-        "command": [without_folders(word) for word in described["command"]],
+        **describe(_PACKAGES),
         "systems": {
             name: [without_folders(word) for word in ("--speculative-algorithm", s.algorithm, *s.arguments)]
             for name, s in COMPARED.items()
@@ -218,11 +215,6 @@ def context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
         "slice": args.slice,
         "seed": args.seed,
     }
-
-
-def without_folders(text: str) -> str:
-    """The text with absolute paths cut down to their last names."""
-    return _FOLDERS.sub("", text)
 
 
 def _first_lines(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterable
 from importlib import metadata
@@ -11,9 +12,12 @@ from typing import Any
 
 from agentspec.hardware import processor
 
+_FOLDERS = re.compile(r"(?<![\w:/])~?(?:/[^\s/'\",:]+)+/")
+
 
 def describe(packages: Iterable[str]) -> dict[str, Any]:
-    """The command of this process, the hardware, and the versions of Python and of the packages; None: not there."""
+    """The command of this process with files by their names alone, the hardware, and the versions of Python and of the
+    packages; None: not there."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -21,7 +25,12 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             versions[package] = None
     return {
-        "command": ["agentspec", *sys.argv[1:]],
+        "command": ["agentspec", *map(without_folders, sys.argv[1:])],
         "versions": versions,
         "hardware": {"processor": processor(), "cores": os.cpu_count(), "gpu": None},
     }
+
+
+def without_folders(text: str) -> str:
+    """The text with absolute paths cut down to their last names."""
+    return _FOLDERS.sub("", text)

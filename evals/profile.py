@@ -93,7 +93,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         draw_profile(profile, args.plot)
     if args.json:
         report = {**asdict(profile), **describe(_PACKAGES)}
-        report["command"] = [Path(word).name if word.startswith("/") else word for word in report["command"]]
         args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(shown(profile))
     return 0

@@ -152,7 +152,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         "requests": args.requests,
         "plain_service_rate": service_rate,
     }
-    head["command"] = without_paths(head["command"])
     content = {"head": head, "rows": rows}
     if args.json:
         args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -182,11 +181,6 @@ def plain_service_rate(
     if last <= first or finished[last] <= finished[first]:
         return num_requests / float(finished[-1])
     return (last - first) / float(finished[last] - finished[first])
-
-
-def without_paths(words: Sequence[str]) -> list[str]:
-    """A command with the names of files in place of where they are."""
-    return [word.rpartition("/")[2] if word.startswith("/") else word for word in words]
 
 
 def _rows(

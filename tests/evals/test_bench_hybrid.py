@@ -18,7 +18,8 @@ import pytest
 from agentspec.cli import main
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals import bench_hybrid
-from agentspec.evals.bench_hybrid import COMPARED, Bench, without_folders
+from agentspec.evals.bench_hybrid import COMPARED, Bench
+from agentspec.evals.environment import without_folders
 from agentspec.evals.hybrid_rows import (
     Figures,
     accept_length,
