@@ -111,12 +111,17 @@ class StandaloneTreeDrafting(TreeDrafting, standalone_worker_v2.StandaloneDraftW
     """The draft worker of a small model of its own."""
 
 
+def no_topk(rows: int, topk: int, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    """SGLang's place for the likeliest next tokens, float32 and int64 [rows, topk], of which nobody reads what is there."""
+    return torch.zeros((rows, topk), device=device), torch.zeros((rows, topk), dtype=torch.int64, device=device)
+
+
 def unread(next_token_ids: torch.Tensor, topk: int) -> Any:
     """SGLang's place for the state of the drafter, int[b] next tokens; what is drafted from is kept by request."""
-    rows = len(next_token_ids)
+    topk_p, topk_index = no_topk(len(next_token_ids), topk, next_token_ids.device)
     return EagleDraftInput(
-        topk_p=torch.zeros((rows, topk), device=next_token_ids.device),
-        topk_index=torch.zeros((rows, topk), dtype=torch.int64, device=next_token_ids.device),
+        topk_p=topk_p,
+        topk_index=topk_index,
         bonus_tokens=next_token_ids,
         num_tokens_per_req=1,
         num_tokens_for_logprob_per_req=1,

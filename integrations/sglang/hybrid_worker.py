@@ -36,7 +36,7 @@ from agentspec.draft_tree import DraftBatch
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.acceptance_head import find_acceptance_head
 from agentspec.integrations.sglang.device_clock import DeviceClock
-from agentspec.integrations.sglang.draft_forward import EagleTreeDrafting, StandaloneTreeDrafting
+from agentspec.integrations.sglang.draft_forward import EagleTreeDrafting, StandaloneTreeDrafting, no_topk
 from agentspec.integrations.sglang.drafter_states import DrafterState
 from agentspec.integrations.sglang.model_drafter import ModelDrafter
 from agentspec.integrations.sglang.rows import DraftedStep, host_seq_lens, last_tokens, roots_only
@@ -261,8 +261,8 @@ class _Hybrid:
             width,
         )
         # The state of the drafter is kept by request; SGLang carries along a place for it that nobody reads.
-        result.next_draft_input.topk_p = torch.zeros((len(rids), self.topk), device=self.device)
-        result.next_draft_input.topk_index = torch.zeros((len(rids), self.topk), dtype=torch.int64, device=self.device)
+        following = result.next_draft_input
+        following.topk_p, following.topk_index = no_topk(len(rids), self.topk, self.device)
         result.cap_lens = torch.from_numpy(step.num_drafted)
         return result
 

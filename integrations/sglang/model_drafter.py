@@ -146,11 +146,12 @@ class ModelDrafter:
             hidden=torch.cat([part for _, _, state in behind for part in state.hidden]) if self._reads_hidden else None,
         )
         slots = self._text_slots(batch, lacking.rows, seq_lens)
+        missing = torch.cat([row[start:] for row, start in zip(slots, lacking.starts, strict=True)]).to(torch.int64)
         plain = self._forwards()
-        found = plain and plain.read(slots, lacking.starts, lacking.tokens, lacking.hidden)
-        logits, hidden = found or self._read(batch, lacking, seq_lens, slots)
+        found = plain and plain.read(slots, missing, lacking.starts, lacking.tokens, lacking.hidden)
+        logits, hidden = found or self._read(batch, lacking, seq_lens, missing)
         topk_p, topk_index = torch.softmax(logits, dim=-1).topk(self._worker.topk, dim=-1)
-        self._slots.written(batch, lacking.of(slots), read=True)
+        self._slots.written(batch, missing, read=True)
         for place, (_, _, state) in enumerate(behind):
             state.length, state.hidden, state.num_hidden = lacking.ends[place], [], 0
             state.topk_p, state.topk_index = topk_p[place], topk_index[place]
@@ -167,9 +168,9 @@ class ModelDrafter:
         return [table[pools[row], : int(seq_lens[row])] for row in rows]
 
     def _read(
-        self, batch: Any, lacking: _Lacking, seq_lens: NDArray[np.int64], slots: Sequence[torch.Tensor]
+        self, batch: Any, lacking: _Lacking, seq_lens: NDArray[np.int64], missing: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits and states at the rows' ends, by SGLang's forward."""
+        """Logits and states at the rows' ends, by SGLang's forward; `missing`, int64[n], the slots of what is read."""
         sub = sub_batch(batch, lacking.rows, seq_lens)
         sub.forward_mode = ForwardMode.EXTEND
         sub.prefix_lens = lacking.starts
@@ -178,7 +179,7 @@ class ModelDrafter:
         sub.extend_logprob_start_lens = sub.extend_lens
         flat = [token for tokens in lacking.tokens for token in tokens]
         sub.input_ids = torch.tensor(flat, dtype=torch.int64, device=batch.device)
-        sub.out_cache_loc = lacking.of(slots)
+        sub.out_cache_loc = missing
         sub.spec_info = EagleDraftExtendInput(
             hidden_states=lacking.hidden, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1
         )
@@ -204,10 +205,6 @@ class _Lacking:
     tokens: list[list[int]]
     hidden: torch.Tensor | None
     """[n, H'], of a head, row after row."""
-
-    def of(self, slots: Sequence[torch.Tensor]) -> torch.Tensor:
-        """int64[n], out of the slots of whole texts."""
-        return torch.cat([row[start:] for row, start in zip(slots, self.starts, strict=True)]).to(torch.int64)
 
 
 def sub_batch(batch: Any, rows: Sequence[int], seq_lens: NDArray[np.int64]) -> Any:

@@ -52,12 +52,18 @@ class PlainDrafting:
 
     @torch.inference_mode()
     def read(
-        self, slots: Sequence[Tensor], starts: Sequence[int], tokens: Sequence[Sequence[int]], hidden: Tensor | None
+        self,
+        slots: Sequence[Tensor],
+        missing: Tensor,
+        starts: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        hidden: Tensor | None,
     ) -> tuple[Tensor, Tensor] | None:
         """Reads what rows lack; None where that is too much for padded rows.
 
         Args:
             slots: Of each row int[end], those of its text in the cache.
+            missing: int64[n], of these the slots of what is read, row after row.
             starts: For each row the positions that are there.
             tokens: For each row the tokens that follow each missing position.
             hidden: For a head the target's hidden states, [n, 3 H], row after row.
@@ -85,10 +91,9 @@ class PlainDrafting:
             wide[there] = hidden
         places, length = _padded(slots)
         seen = torch.arange(length) <= positions[:, :, None]
-        new_slots = torch.cat([row[start:] for row, start in zip(slots, starts, strict=True)]).long()
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self._keys[layer][new_slots], self._values[layer][new_slots] = k[there], v[there]
+            self._keys[layer][missing], self._values[layer][missing] = k[there], v[there]
             return self._attention(q.reshape(rows, longest, *q.shape[1:]), *self._cached(layer, places), seen)
 
         normed, state = self._model.forward(flat, positions.flatten(), wide, attend)
