@@ -24,9 +24,13 @@ from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
 
 DRAFTERS: dict[str, tuple[str, ...]] = {
     "suffix": (),
-    # Suffix drafts of a token or less leave their row to the head, so that rows change between both all the time.
+    # Suffix drafts of a token or less leave their row to the drafter, so that rows change between both all the time,
+    # whatever a forward costs on this machine.
     "eagle3": ("--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-tau", "1"),
-    "standalone": ("--speculative-draft-model-path", str(STANDALONE_FOLDER), "--agentspec-mode", "chain"),
+    "standalone": (
+        *("--speculative-draft-model-path", str(STANDALONE_FOLDER)),
+        *("--agentspec-mode", "chain", "--agentspec-tau", "1"),
+    ),
 }
 # All that is drafted is verified, also what does not pay: the more there is to go wrong.
 VERIFY_ALL = ("--agentspec-controller", "fixed")

@@ -235,7 +235,7 @@ def test_server_info_and_metrics_tell_what_happens(agentspec: Server) -> None:
 
 
 def test_drafters_draft_beside_suffixes(agentspec: Server) -> None:
-    """Rows change between both kinds of drafts, and in most steps the drafter need not run."""
+    """Rows change between both kinds of drafts, and there are steps in which the drafter need not run."""
     generate(agentspec, [body(text) for text in chat_prompts(6, seed=145)], 3)
     state = agentspec.agentspec_state()
     assert state is not None
