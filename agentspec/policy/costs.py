@@ -1,7 +1,7 @@
 """How long the parts of a step take: lines through observed seconds, kept true while the server runs.
 
     verify    a + c * tokens, of rows * width tokens      SmartSpec, eq. 7, of one length of context
-    draft     d0 + d1 * rows
+    draft     d0 + passes * (d1 + d2 * rows)
     catch up  e0 + e1 * tokens
 
 Only ratios matter to a policy, so that what was never observed is taken as a share of a verification.
@@ -21,12 +21,15 @@ class StepCosts:
 
     _DRAFT_SHARE = 0.25
     _CATCH_UP_SHARE = 0.1
+    _FIRST_PASSES = 4.0
+    _PASSES_RATE = 0.1
     _UNIT = 0.02
     """Seconds of a verification before any was observed: only ratios matter then."""
 
     def __init__(self) -> None:
         self._verify = RunningFit([0.1])
-        self._draft = RunningFit([0.1])
+        self._draft = RunningFit([0.6, 0.1])
+        self._passes = self._FIRST_PASSES
         self._catch_up = RunningFit([0.5])
         self._typical = self._UNIT
 
@@ -35,9 +38,11 @@ class StepCosts:
         self._verify.observe([rows * width], seconds)
         self._typical = self._verify.at(rows * width) or self._UNIT
 
-    def observe_draft(self, rows: int, seconds: float) -> None:
-        """A draft of the model drafter for `rows` rows, all its passes."""
-        self._draft.observe([rows], seconds)
+    def observe_draft(self, rows: int, passes: int, seconds: float) -> None:
+        """A draft of the model drafter for `rows` rows, in so many passes, each a token deep; the first of them only
+        takes what catching up found."""
+        self._draft.observe([passes, passes * rows], seconds)
+        self._passes += self._PASSES_RATE * (passes - self._passes)
 
     def observe_catch_up(self, tokens: int, seconds: float) -> None:
         """The drafter's state was brought up to date by `tokens` tokens in all."""
@@ -59,17 +64,23 @@ class StepCosts:
 
     @property
     def draft_line(self) -> tuple[float, float]:
-        """Seconds of a draft, and of each of its rows besides."""
-        return _line(self._draft, self._DRAFT_SHARE * self._typical)
+        """Seconds of a draft of as many passes as of late, and of each of its rows besides."""
+        if not self._draft.num_observed:
+            return self._DRAFT_SHARE * self._typical, 0.0
+        per_pass, per_row, fixed = self._draft.coefficients.tolist()
+        return fixed + per_pass * self._passes, per_row * self._passes
+
+    def draft_pass(self, rows: int) -> float:
+        """Seconds of one more pass of a draft for `rows` rows."""
+        if not self._draft.num_observed:
+            return self._DRAFT_SHARE * self._typical / self._FIRST_PASSES
+        per_pass, per_row, _ = self._draft.coefficients.tolist()
+        return float(per_pass + per_row * rows)
 
     @property
     def catch_up_line(self) -> tuple[float, float]:
         """Seconds of catching up, and of each token besides."""
-        return _line(self._catch_up, self._CATCH_UP_SHARE * self._typical)
-
-
-def _line(fit: RunningFit, unobserved: float) -> tuple[float, float]:
-    if not fit.num_observed:
-        return unobserved, 0.0
-    slope, intercept = fit.coefficients.tolist()
-    return intercept, slope
+        if not self._catch_up.num_observed:
+            return self._CATCH_UP_SHARE * self._typical, 0.0
+        per_token, fixed = self._catch_up.coefficients.tolist()
+        return fixed, per_token

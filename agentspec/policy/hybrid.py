@@ -38,6 +38,8 @@ class Choice:
     saved: float
     """Seconds that its drafts would save in this step, could it run for every row; inf where tau is set by hand. For
     PromptReading."""
+    least_gain: float = 0.0
+    """Accepted tokens over these rows, by the drafter's own estimates, that a further pass of it must promise to pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +136,34 @@ class HybridPolicy:
         b = _check_rows(request_ids, suffix=len(suffix), pending=len(pending), fit=len(fit))
         self.lengths.next_step()
         self._suffix_lengths.next_step()
-        config = self.config
-        if config.tau == 0 or not b:
+        if self.config.tau == 0 or not b:
             return Choice(np.zeros(b, np.bool_), 0.0)
+        expected = self._expected_of_suffix(request_ids, suffix)
+        model = np.array([self.lengths.expected(request_id) for request_id in request_ids])
+        times = self._times(suffix, width)
+        choice = self._choice(request_ids, suffix, expected, model, pending, fit, times)
+        if not choice.rows.any():
+            return choice
+        return replace(choice, least_gain=self._least_gain(choice.rows, expected, model, times, width))
+
+    def _choice(
+        self,
+        request_ids: Sequence[str],
+        suffix: DraftBatch,
+        expected: NDArray[np.float64],
+        model: NDArray[np.float64],
+        pending: NDArray[np.int32],
+        fit: NDArray[np.bool_],
+        times: Times,
+    ) -> Choice:
+        config, b = self.config, len(suffix)
         if config.tau == math.inf:
             return Choice(fit.copy(), math.inf)
         if config.rule == "match-length":
             short: NDArray[np.bool_] = (suffix.match_lens < config.min_match) | (np.diff(suffix.offsets) == 1)
             return Choice(fit & short, math.inf)
-        expected = self._expected_of_suffix(request_ids, suffix)
         if config.tau != "auto":
             return Choice(fit & ~(expected > config.tau), math.inf)
-        model = np.array([self.lengths.expected(request_id) for request_id in request_ids])
-        times = self._times(suffix, width)
         saved = saving(expected, model, times, config.margin)
         if config.rule == "score":
             self.tau = float(model.mean())
@@ -162,6 +179,24 @@ class HybridPolicy:
         if row is not None:
             wanted[row] = True
         return Choice(wanted, saved)
+
+    def _least_gain(
+        self,
+        rows: NDArray[np.bool_],
+        expected: NDArray[np.float64],
+        model: NDArray[np.float64],
+        times: Times,
+        width: int | None,
+    ) -> float:
+        """What the seconds of a further pass of the drafter for `rows` are worth at the goodput of this step."""
+        promised = np.where(rows, np.maximum(model, expected), expected)
+        seconds = times.verify_model + times.draft + times.draft_row * int(rows.sum()) + times.catch_up
+        goodput = (len(rows) + float(promised.sum())) / seconds
+        more = self.costs.draft_pass(int(rows.sum()))
+        if width is None:
+            # A token more in each row is verified, too.
+            more += self.costs.verify(len(rows), 2) - self.costs.verify(len(rows), 1)
+        return goodput * more / self.calibration.factor
 
     def describe(self) -> dict[str, float | None]:
         """What it goes by at present, for people: thresholds and lengths in tokens, times in milliseconds.

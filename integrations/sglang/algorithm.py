@@ -26,8 +26,9 @@ from agentspec.integrations.sglang.store_setup import check_store, served_scope
 
 # Tokens verified in a row, root included.
 DEFAULT_WIDTH = 16
-# A draft model's steps, and the tokens it goes on with in each.
+# A draft model's steps, at most where a draft can stop by itself, and the tokens it goes on with in each.
 DRAFT_STEPS = 4
+MOST_DRAFT_STEPS = 8
 DRAFT_TOPK = 2
 
 
@@ -144,7 +145,7 @@ def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
     )
     if base != compat.BASE_ALGORITHM:
         for name, value in (
-            ("speculative_num_steps", DRAFT_STEPS),
+            ("speculative_num_steps", MOST_DRAFT_STEPS if getattr(args, "device", None) == "cpu" else DRAFT_STEPS),
             ("speculative_eagle_topk", 1 if chains else DRAFT_TOPK),
         ):
             if getattr(args, name, None) is None:

@@ -138,6 +138,12 @@ def internal_state_hook() -> tuple[str, bool]:
     return "sglang.srt.managers.scheduler.Scheduler.get_internal_state", False
 
 
+def prompt_tails(batch: Any, following: Any) -> Any:
+    """The token behind each row of a prefill, int[b]: what the target wrote, but of a chunk the prompt's next token."""
+    find = importlib.import_module("sglang.srt.speculative.eagle_utils")._eagle_prefill_tail_tokens
+    return find(batch, following)
+
+
 # Fields of SGLang's `ScheduleBatch` that a forward of the drafter has no use for.
 BATCH_FIELDS_OF_THE_TARGET = (
     "top_logprobs_nums",

@@ -29,15 +29,29 @@ class TreeDrafting:
     acceptance: AcceptanceHead | None = None
     # A draft stops where 1 - prod(p) of its best path exceeds this: SpecDec++, section 3.
     stop_threshold = 1.0
+    # And where a further pass promises less than that, accepted tokens over the batch by the estimates.
+    least_gain = 0.0
+    # Passes of the last draft: its tokens in a row from the root, at most.
+    num_passes = 0
     # Whether the drafter reads the prompts of a batch as soon as the target did.
     reads_prompts: Callable[[Any], bool] = staticmethod(lambda batch: True)
+    # Logits and states at the ends of the prompts of a batch, from the target's hidden states and next tokens, where
+    # there is a quicker way to them than SGLang's; else None.
+    read_plainly: Callable[[Any, Any, torch.Tensor], Any] = staticmethod(lambda batch, hidden, following: None)
 
     def _draft_extend_for_prefill(
-        self: Any, batch: Any, hidden: Any, next_token_ids: torch.Tensor, *args: Any, **kwargs: Any
+        self: Any, batch: Any, hidden: Any, next_token_ids: torch.Tensor, embeds: Any = None, **kwargs: Any
     ) -> Any:
-        if self.reads_prompts(batch):
-            return super()._draft_extend_for_prefill(batch, hidden, next_token_ids, *args, **kwargs)  # type: ignore[misc]
-        return unread(next_token_ids, self.topk)
+        if not self.reads_prompts(batch):
+            return unread(next_token_ids, self.topk)
+        read = self.read_plainly(batch, hidden, next_token_ids) if embeds is None else None
+        if read is None:
+            return super()._draft_extend_for_prefill(batch, hidden, next_token_ids, embeds, **kwargs)  # type: ignore[misc]
+        logits, state = read
+        state_of_batch = unread(next_token_ids, self.topk)
+        state_of_batch.topk_p, state_of_batch.topk_index = torch.softmax(logits, dim=-1).topk(self.topk, dim=-1)
+        state_of_batch.hidden_states = state
+        return state_of_batch
 
     def _rebuild_topk1_chain_buffers(self) -> None:
         """The base class ties the width of a step to its own chains; here a step is as wide as its widest draft."""
@@ -65,7 +79,7 @@ class TreeDrafting:
         for step in range(steps):
             tokens, hidden, scores, candidates = select_top_k_tokens(step, topk_p, topk_index, hidden, scores, topk)
             by_step.append(candidates)
-            if step == steps - 1 or self.is_over(scores):
+            if step == steps - 1 or self.is_over(scores, step + 1):
                 break
             forward_batch.input_ids = tokens
             forward_batch.out_cache_loc = slots[step]
@@ -81,6 +95,7 @@ class TreeDrafting:
                 forward_batch.mrope_positions.add_(1)
             if self.hot_token_id is not None:
                 topk_index = self.hot_token_id[topk_index]
+        self.num_passes = len(by_step)
         by_score, by_token, by_parent = zip(*by_step, strict=True)
         all_scores = torch.cat(by_score, dim=1).flatten(1)
         chosen = all_scores.topk(min(self.max_nodes, all_scores.shape[1]), dim=-1).indices.sort().values
@@ -95,12 +110,19 @@ class TreeDrafting:
         estimates = self.acceptance.calibrated(hidden).to(topk_p.dtype)[:, None]
         return estimates * topk_p / topk_p[:, :1].clamp_min(1e-9)
 
-    def is_over(self, scores: torch.Tensor) -> bool:
-        """Whether the best path of every row, scores [rows, topk], is unlikely enough to stop; never where a graph is
-        captured."""
-        if self.stop_threshold >= 1.0 or scores.device.type != "cpu":
+    def is_over(self, scores: torch.Tensor, num_passes: int) -> bool:
+        """Whether a draft stops after so many passes, by the estimates of its best paths, [rows, topk] each; never where
+        a graph is captured.
+
+        A further pass is expected to bring a row its best path's probability times that of one more token, taken for as
+        likely as the path's mean one.
+        """
+        if scores.device.type != "cpu":
             return False
-        return bool((1.0 - scores.amax(dim=-1) > self.stop_threshold).all())
+        best = scores.amax(dim=-1).clamp(0.0, 1.0)
+        if float(best.pow(1.0 + 1.0 / num_passes).sum()) < self.least_gain:
+            return True
+        return self.stop_threshold < 1.0 and bool((1.0 - best > self.stop_threshold).all())
 
 
 class EagleTreeDrafting(TreeDrafting, eagle_worker_v2.EagleDraftWorker):  # type: ignore[misc]

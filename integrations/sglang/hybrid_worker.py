@@ -88,6 +88,8 @@ class _Rows:
     """[b], those that the model drafter is to draft for."""
     behind: NDArray[np.bool_]
     """[b], those that it is to catch up for."""
+    least_gain: float = 0.0
+    """Of a further pass of the drafter, in accepted tokens, so that it pays."""
 
 
 class _Hybrid:
@@ -112,6 +114,7 @@ class _Hybrid:
         draft_worker: Any = self._draft_worker
         draft_worker.max_nodes = self.max_width - 1
         draft_worker.reads_prompts = self._reads_prompts
+        draft_worker.read_plainly = self.drafter.read_prompts
         draft_worker.acceptance = find_acceptance_head(
             self.settings.acceptance_head, compat.draft_model_path(server_args), draft_worker.draft_runner
         )
@@ -321,8 +324,8 @@ class _Hybrid:
             except Exception:
                 self.suffix.failed("agentspec could not choose between drafts; this step has suffix drafts alone")
         if self._tp_group is not None:
-            suffix, rows.wanted, rows.behind = self._tp_group.broadcast_object(
-                (suffix, rows.wanted, rows.behind), src=0
+            suffix, rows.wanted, rows.behind, rows.least_gain = self._tp_group.broadcast_object(
+                (suffix, rows.wanted, rows.behind, rows.least_gain), src=0
             )
         model = roots_only(suffix.tokens[suffix.offsets[:-1]])
         wanted = int(rows.wanted.sum())
@@ -335,7 +338,8 @@ class _Hybrid:
             drafts: DraftBatch = self.policy.combine(rids, suffix, model, rows.wanted)
             if wanted:
                 # What becomes of the drafts takes time as well.
-                self._clock.stop(started, partial(self.policy.costs.observe_draft, wanted))
+                passes = self._draft_worker.num_passes
+                self._clock.stop(started, partial(self.policy.costs.observe_draft, wanted, passes))
         except Exception:
             self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
             drafts = suffix
@@ -351,7 +355,7 @@ class _Hybrid:
         fit &= rows.seq_lens + self.speculative_num_steps <= self._max_position
         width = self.max_width if self._fixed_width else None
         choice = self.policy.choose(rids, suffix, pending, fit, width=width)
-        rows.wanted = choice.rows
+        rows.wanted, rows.least_gain = choice.rows, choice.least_gain
         # What is kept for a head's next reading has a bound.
         rows.behind = rows.wanted | (fit & (pending > _MAX_PENDING) if self._reads_hidden else False)
         if self._reads_hidden:
@@ -379,6 +383,7 @@ class _Hybrid:
         wanted = np.flatnonzero(rows.wanted).tolist()
         rooms = [self._room(rows, row) for row in wanted]
         drafter: ModelDrafter = self.drafter
+        self._draft_worker.least_gain = rows.least_gain
         with compat.drafter_context(self):
             return drafter.draft(rows.batch, wanted, rows.seq_lens, rooms, roots.tokens, self.settings.min_token_prob)
 

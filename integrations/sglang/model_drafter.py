@@ -72,6 +72,29 @@ class ModelDrafter:
                 state.topk_p, state.topk_index = draft_input.topk_p[row], draft_input.topk_index[row]
                 state.state = None if draft_input.hidden_states is None else draft_input.hidden_states[row]
 
+    def read_prompts(
+        self, batch: Any, hidden: torch.Tensor | None, following: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Logits and states at the ends of the prompts of a batch, whose keys and values are then there; None where it is
+        SGLang that has to read them.
+
+        Args:
+            batch: SGLang's `ScheduleBatch`, in extend mode, as the target read it.
+            hidden: [n, H'], the target's hidden states, row after row; None for a small model.
+            following: int[b], the tokens that the target wrote behind the prompts.
+        """
+        plain = self._forwards()
+        if plain is None or not batch.reqs:
+            return None
+        starts, sizes = list(batch.prefix_lens), list(batch.extend_lens)
+        ends = np.array([start + size for start, size in zip(starts, sizes, strict=True)], np.int64)
+        slots = self._text_slots(batch, range(len(sizes)), ends)
+        # At each position the drafter sees the token that follows it.
+        texts = batch.input_ids.split(sizes)
+        tails = compat.prompt_tails(batch, following).tolist()
+        tokens = [[*text[1:].tolist(), tail] for text, tail in zip(texts, tails, strict=True)]
+        return plain.read(slots, batch.out_cache_loc.to(torch.int64), starts, tokens, hidden)
+
     def verified(self, batch: Any) -> None:
         """The target wrote the step's tokens to the KV cache of a batch."""
         self._slots.written(batch, batch.out_cache_loc, read=False)

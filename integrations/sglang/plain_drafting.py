@@ -126,7 +126,7 @@ class PlainDrafting:
         state = None if hidden is None else hidden.repeat_interleave(k, 0)
         parents = None
         for step in range(steps - 1):
-            if worker.is_over(scores):
+            if worker.is_over(scores, step + 1):
                 break
             normed, state = self._model.forward(
                 ids.flatten(),
@@ -147,6 +147,7 @@ class PlainDrafting:
             ids, parents = written.gather(1, best), best // k
             groups.append(best + k + k * k * step)
             state = state.view(rows, k, -1).gather(1, parents[:, :, None].expand(-1, -1, state.shape[-1])).flatten(0, 1)
+        worker.num_passes = len(by_score)
         all_scores = torch.cat(by_score, 1)
         chosen = all_scores.topk(min(worker.max_nodes, all_scores.shape[1]), dim=-1).indices.sort().values
         return SimpleNamespace(

@@ -29,12 +29,16 @@ def test_lines_are_found_among_outliers() -> None:
         slow = 1000.0 if step < 2 else (30.0 if step % 10 == 0 else 1.0)
         noise = slow * (1 + 0.05 * rng.standard_normal())
         costs.observe_verify(rows, width, (0.010 + 0.0002 * rows * width) * noise)
-        costs.observe_draft(rows, (0.004 + 0.0005 * rows) * noise)
+        passes = int(rng.integers(1, 9))
+        costs.observe_draft(rows, passes, (0.002 + passes * (0.0005 + 0.0001 * rows)) * noise)
         costs.observe_catch_up(width, (0.001 + 0.0001 * width) * noise)
     assert costs.verify(1, 1) == pytest.approx(0.0102, rel=0.25)
     assert costs.verify(8, 16) == pytest.approx(0.0356, rel=0.25)
-    assert costs.draft(1) == pytest.approx(0.0045, rel=0.25)
-    assert costs.draft(8) == pytest.approx(0.008, rel=0.25)
+    assert costs.draft_pass(8) == pytest.approx(0.0013, rel=0.25)
+    for _ in range(100):
+        costs.observe_draft(8, 6, 0.0098)
+    assert costs.draft(1) == pytest.approx(0.0056, rel=0.25)
+    assert costs.draft(8) == pytest.approx(0.0098, rel=0.25)
     assert costs.catch_up(16) == pytest.approx(0.0026, rel=0.25)
 
 
@@ -50,7 +54,7 @@ def test_a_lasting_change_is_followed() -> None:
 def test_coefficients_are_never_negative(slope: float) -> None:
     costs = StepCosts()
     for rows in list(range(1, 9)) * 20:
-        costs.observe_draft(rows, max(20.0 + slope * rows, 0.1) if slope < 0 else max(slope * rows - 4.0, 0.1))
+        costs.observe_draft(rows, 4, max(20.0 + slope * rows, 0.1) if slope < 0 else max(slope * rows - 4.0, 0.1))
     fixed, per_row = costs.draft_line
     assert fixed >= 0 and per_row >= 0
     assert (per_row if slope < 0 else fixed) == 0
@@ -69,8 +73,8 @@ def test_times_that_no_clock_can_have_are_left_out() -> None:
     costs = StepCosts()
     for seconds in (math.nan, math.inf, 0.0, -1.0):
         costs.observe_verify(1, 8, seconds)
-        costs.observe_draft(1, seconds)
-    costs.observe_draft(0, 1.0)
+        costs.observe_draft(1, 4, seconds)
+    costs.observe_draft(0, 4, 1.0)
     assert costs.draft(1) == StepCosts().draft(1)
     costs.observe_verify(1, 8, 0.01)
     assert costs.verify(1, 8) == pytest.approx(0.01)

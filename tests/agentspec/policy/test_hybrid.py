@@ -21,7 +21,7 @@ def costs(draft: float = 0.25) -> StepCosts:
     known = StepCosts()
     for _ in range(3):
         known.observe_verify(1, 16, 1.0)
-        known.observe_draft(1, draft)
+        known.observe_draft(1, 4, draft)
         known.observe_catch_up(10, 1.0)
     return known
 
@@ -125,7 +125,7 @@ def test_the_width_that_the_model_needs_is_part_of_its_cost() -> None:
     wide = StepCosts()
     for width in [2, 16] * 20:
         wide.observe_verify(1, width, 0.1 * width)
-        wide.observe_draft(1, 0.01)
+        wide.observe_draft(1, 4, 0.01)
     hybrid = HybridPolicy(HybridConfig(), wide)
     one = suffix_of(0.9)
     rows = (["a"], one, np.zeros(1, np.int32), np.array([True]))
