@@ -74,8 +74,8 @@ class HybridConfig:
     """Accepted tokens a draft expected of the model drafter before it has been tried; finite and >= 0."""
 
     margin: float = 0.05
-    """The drafter is run where the step promises that share more tokens a second; finite and >= 0. Of choices made by
-    uncertain numbers the best-looking ones disappoint, and the drafter's time is certain."""
+    """What the drafter promises a row, the bonus token counted, must be that share more than would pay for it; finite and
+    >= 0. Of choices made by uncertain numbers the best-looking ones disappoint, and the drafter's time is certain."""
 
     catch_up_steps: int = 8
     """Steps of the drafter over which the time of catching up is spread, >= 1: its state serves those that follow."""

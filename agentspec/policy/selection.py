@@ -44,11 +44,15 @@ class Times:
     def break_even(self, model: float, rows: int, *, behind: bool, margin: float = 0.0) -> float:
         """tau: what suffix drafts must promise so that the drafter is not run, if all rows were alike.
 
-        From (1 + tau) (1 + margin) / T_verify = (1 + model) / (T_verify + T_draft + T_catch_up), the last where rows are
-        `behind`.
+        From (1 + tau) / T_verify = (1 + model) / (1 + margin) / (T_verify + T_draft + T_catch_up), the last where rows
+        are `behind`.
         """
         seconds = self.verify_model + self.draft + self.draft_row * rows + self.catch_up * behind
         return max((1.0 + model) * self.verify / (seconds * (1.0 + margin)) - 1.0, 0.0)
+
+
+def _discounted(model: NDArray[np.float64], margin: float) -> NDArray[np.float64]:
+    return (1.0 + model) / (1.0 + margin) - 1.0
 
 
 def saving(suffix: NDArray[np.float64], model: NDArray[np.float64], times: Times, margin: float = 0.0) -> float:
@@ -62,7 +66,7 @@ def saving(suffix: NDArray[np.float64], model: NDArray[np.float64], times: Times
     if not rows.any():
         return 0.0
     total = len(suffix) + float(suffix.sum())
-    gained = float((model - suffix)[rows].sum())
+    gained = float((_discounted(model, margin) - suffix)[rows].sum())
     seconds = times.verify_model + times.draft + times.catch_up + times.draft_row * int(rows.sum())
     return max((total + gained) / total * times.verify - seconds, 0.0)
 
@@ -91,16 +95,17 @@ def rows_worth_drafting(
         pending: [b], tokens to catch up on.
         fit: [b], rows that may be chosen.
         times: Of the step.
-        margin: No set is chosen that is not better by this share than none.
+        margin: A row's model draft, with the bonus token, must promise that share more than it takes to be chosen. Of
+            two uncertain promises the larger one disappoints, and the drafter's time is certain.
     """
     none: NDArray[np.bool_] = np.zeros(len(suffix), np.bool_)
-    gains = model - suffix
+    gains = _discounted(model, margin) - suffix
     allowed = fit & (gains > 0)
     if not allowed.any():
         return none
     total = len(suffix) + float(suffix.sum())
     seconds = times.draft_row + times.catch_up_token * pending
-    best, goodput = none, (1.0 + margin) * total / times.verify
+    best, goodput = none, total / times.verify
     fixed = times.verify_model + times.draft
     up_to_date = allowed & (pending == 0)
     for candidates, paid in ((up_to_date, fixed), (allowed, fixed + times.catch_up)):

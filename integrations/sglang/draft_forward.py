@@ -18,6 +18,7 @@ from sglang.srt.speculative.spec_utils import select_top_k_tokens
 
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.acceptance_head import AcceptanceHead
+from agentspec.integrations.sglang.draft_stop import DraftStop
 
 
 class TreeDrafting:
@@ -27,10 +28,7 @@ class TreeDrafting:
     max_nodes = 0
     # None: the drafter's own probabilities are the estimates.
     acceptance: AcceptanceHead | None = None
-    # A draft stops where 1 - prod(p) of its best path exceeds this: SpecDec++, section 3.
-    stop_threshold = 1.0
-    # And where a further pass promises less than that, accepted tokens over the batch by the estimates.
-    least_gain = 0.0
+    stop = DraftStop()
     # Passes of the last draft: its tokens in a row from the root, at most.
     num_passes = 0
     # Whether the drafter reads the prompts of a batch as soon as the target did.
@@ -79,7 +77,7 @@ class TreeDrafting:
         for step in range(steps):
             tokens, hidden, scores, candidates = select_top_k_tokens(step, topk_p, topk_index, hidden, scores, topk)
             by_step.append(candidates)
-            if step == steps - 1 or self.is_over(scores, step + 1):
+            if step == steps - 1 or self.stop.is_over(scores, step + 1):
                 break
             forward_batch.input_ids = tokens
             forward_batch.out_cache_loc = slots[step]
@@ -109,20 +107,6 @@ class TreeDrafting:
             return topk_p
         estimates = self.acceptance.calibrated(hidden).to(topk_p.dtype)[:, None]
         return estimates * topk_p / topk_p[:, :1].clamp_min(1e-9)
-
-    def is_over(self, scores: torch.Tensor, num_passes: int) -> bool:
-        """Whether a draft stops after so many passes, by the estimates of its best paths, [rows, topk] each; never where
-        a graph is captured.
-
-        A further pass is expected to bring a row its best path's probability times that of one more token, taken for as
-        likely as the path's mean one.
-        """
-        if scores.device.type != "cpu":
-            return False
-        best = scores.amax(dim=-1).clamp(0.0, 1.0)
-        if float(best.pow(1.0 + 1.0 / num_passes).sum()) < self.least_gain:
-            return True
-        return self.stop_threshold < 1.0 and bool((1.0 - best > self.stop_threshold).all())
 
 
 class EagleTreeDrafting(TreeDrafting, eagle_worker_v2.EagleDraftWorker):  # type: ignore[misc]

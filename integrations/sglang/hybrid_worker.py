@@ -37,6 +37,7 @@ from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.acceptance_head import find_acceptance_head
 from agentspec.integrations.sglang.device_clock import DeviceClock
 from agentspec.integrations.sglang.draft_forward import EagleTreeDrafting, StandaloneTreeDrafting, no_topk
+from agentspec.integrations.sglang.draft_stop import DraftStop
 from agentspec.integrations.sglang.drafter_states import DrafterState
 from agentspec.integrations.sglang.model_drafter import ModelDrafter
 from agentspec.integrations.sglang.rows import DraftedStep, host_seq_lens, last_tokens, roots_only
@@ -118,7 +119,7 @@ class _Hybrid:
         draft_worker.acceptance = find_acceptance_head(
             self.settings.acceptance_head, compat.draft_model_path(server_args), draft_worker.draft_runner
         )
-        draft_worker.stop_threshold = self.settings.stop_threshold
+        draft_worker.stop = DraftStop(self.settings.stop_threshold)
         self._max_position = int(config.context_len) - 1
         # Made when attention backends are there: they say what masks they want.
         self._staging: VerifyStaging | None = None
@@ -383,7 +384,7 @@ class _Hybrid:
         wanted = np.flatnonzero(rows.wanted).tolist()
         rooms = [self._room(rows, row) for row in wanted]
         drafter: ModelDrafter = self.drafter
-        self._draft_worker.least_gain = rows.least_gain
+        self._draft_worker.stop.least_gain = rows.least_gain
         with compat.drafter_context(self):
             return drafter.draft(rows.batch, wanted, rows.seq_lens, rooms, roots.tokens, self.settings.min_token_prob)
 

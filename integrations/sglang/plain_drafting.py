@@ -126,7 +126,7 @@ class PlainDrafting:
         state = None if hidden is None else hidden.repeat_interleave(k, 0)
         parents = None
         for step in range(steps - 1):
-            if worker.is_over(scores, step + 1):
+            if worker.stop.is_over(scores, step + 1):
                 break
             normed, state = self._model.forward(
                 ids.flatten(),

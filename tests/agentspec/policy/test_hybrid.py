@@ -80,6 +80,36 @@ def test_what_it_tells_of_itself_is_json(settings: dict[str, Any]) -> None:
     assert described["tau"] == (None if math.isinf(of.tau) or math.isnan(of.tau) else of.tau)
 
 
+def least_gain(of: HybridPolicy, *promises: float, width: int | None = 16) -> float:
+    b = len(promises)
+    rows = [f"row {i}" for i in range(b)]
+    return of.choose(rows, suffix_of(*promises), np.zeros(b, np.int32), np.ones(b, np.bool_), width=width).least_gain
+
+
+def test_a_further_pass_must_bring_what_its_seconds_bring_elsewhere() -> None:
+    known = StepCosts()
+    for passes in (1, 2, 3, 4) * 4:
+        known.observe_verify(1, 16, 1.0)
+        known.observe_draft(1, passes, 0.1 * passes)
+        known.observe_catch_up(10, 0.1)
+    of = HybridPolicy(HybridConfig(margin=0.0, tau=1.0), known)
+    # The drafter expects 3 tokens, so that a step brings 4 in 1 + draft + catching up.
+    expected = 4.0 / (1.0 + known.draft(1) + known.catch_up_line[0]) * known.draft_pass(1)
+    assert known.draft_pass(1) == pytest.approx(0.1, rel=0.1)
+    assert least_gain(of, 0.0) == pytest.approx(expected)
+    assert least_gain(of, 5.0) == 0.0, "no row is drafted for"
+    assert least_gain(of, 0.0, 8.0) > least_gain(of, 0.0, 0.0), "seconds are worth more beside a row that does well"
+
+
+def test_where_widths_vary_a_pass_pays_for_the_tokens_that_it_adds_to_a_step() -> None:
+    known = StepCosts()
+    for step in range(16):
+        known.observe_verify(1, 1 + step % 16, 1.0 + 0.1 * (step % 16))
+        known.observe_draft(1, 4, 0.4)
+    of = HybridPolicy(HybridConfig(margin=0.0, tau=1.0), known)
+    assert least_gain(of, 0.0, width=None) > 1.3 * least_gain(of, 0.0, width=8)
+
+
 def test_a_drafter_that_costs_too_much_is_left_alone() -> None:
     assert choose(policy(draft=4.0), suffix_of(0.0)) == [False]
 

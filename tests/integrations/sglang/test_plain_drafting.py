@@ -34,6 +34,8 @@ def comparer(site: Path, file: Path) -> Path:
 
             def register():
                 import numpy as np
+                import torch
+                from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
                 from agentspec.integrations.sglang.model_drafter import ModelDrafter
                 from agentspec.integrations.sglang.plain_drafting import PlainDrafting
 
@@ -66,7 +68,18 @@ def comparer(site: Path, file: Path) -> Path:
                     note("draft", same, away)
                     return theirs
 
+                def prompts(self, *args, **kwargs):
+                    theirs = prompts_read(self, *args, **kwargs)
+                    if found[-1] is not None:
+                        logits, hidden = found[-1]
+                        likeliest = torch.softmax(logits, dim=-1).topk(self.topk, dim=-1).values
+                        away = (hidden - theirs.hidden_states).abs().max()
+                        note("prompts", (likeliest - theirs.topk_p).abs().max(), away)
+                    return theirs
+
                 PlainDrafting.read, ModelDrafter._read, ModelDrafter.draft = kept, compared, both
+                prompts_read = EagleDraftWorker._draft_extend_for_prefill
+                EagleDraftWorker._draft_extend_for_prefill = prompts
             """
         )
     )
@@ -89,9 +102,13 @@ def test_both_ways_compute_the_same(folder: Path, tmp_path: Path, monkeypatch: p
         generate(server, bodies, 3)
         assert server.agentspec_state()["counters"]["draft_errors"] == 0  # type: ignore[index]
     found = [json.loads(line) for line in file.read_text().splitlines()]
-    reads, drafts = ([rest for kind, *rest in found if kind == name] for name in ("read", "draft"))
+    reads, drafts, prompts = (
+        [rest for kind, *rest in found if kind == name] for name in ("read", "draft", "prompts")
+    )
     assert len(reads) > 10 and len(drafts) > 10
-    assert max(max(away) for away in reads) < 2e-3
+    assert max(max(away) for away in reads + prompts) < 2e-3
+    # A small model of its own reads prompts when it is to draft.
+    assert bool(prompts) == (folder == EAGLE3_FOLDER)
     # The order of sums decides ties.
     assert sum(same for same, _ in drafts) >= 0.97 * len(drafts)
     assert sum(away < 1e-3 for _, away in drafts) >= 0.97 * len(drafts)

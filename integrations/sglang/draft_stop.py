@@ -1,0 +1,35 @@
+"""When a model drafter's draft has become too unlikely to go on with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(slots=True)
+class DraftStop:
+    """Asked after each pass of the drafter. Where a graph is captured no draft stops early."""
+
+    threshold: float = 1.0
+    """Stops where 1 - prod(p) of every row's best path exceeds this: h of SpecDec++, section 3. 1: never."""
+    least_gain: float = 0.0
+    """Stops where a further pass promises less than that, accepted tokens over the rows, by the drafter's own
+    estimates."""
+
+    def is_over(self, scores: torch.Tensor, num_passes: int) -> bool:
+        """Whether to stop after so many passes.
+
+        A further pass is expected to bring a row the probability of its best path times that of one more token, which
+        is taken for as likely as the path's mean one.
+
+        Args:
+            scores: [rows, topk], estimates of the paths that would be gone on with.
+            num_passes: Tokens of each path.
+        """
+        if scores.device.type != "cpu":
+            return False
+        best = scores.amax(dim=-1).clamp(0.0, 1.0)
+        if float(best.pow(1.0 + 1.0 / num_passes).sum()) < self.least_gain:
+            return True
+        return self.threshold < 1.0 and bool((1.0 - best > self.threshold).all())
