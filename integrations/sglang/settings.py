@@ -132,7 +132,7 @@ class Settings:
     )
     hybrid_margin: float = _setting(
         0.15,
-        "with tau auto: the draft model is run where a step promises that share more tokens a second with it, >= 0",
+        "with tau auto: what the draft model promises a row must be that share more than would pay for it, >= 0",
         float,
     )
     payoff: str = _setting(
@@ -146,7 +146,8 @@ class Settings:
     )
     stop_threshold: float = _setting(
         1.0,
-        "the draft model stops where the probability that a token is rejected exceeds this; 1: at its last step",
+        "the draft model stops where the probability that a token is rejected exceeds this; 1: where a further pass "
+        "would not pay",
         float,
     )
     controller: str = _setting(
