@@ -1,0 +1,274 @@
+"""Sections on what is to be expected: the learning curve, the replay grid, speed-up, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentspec.report.page_axis import linear, logarithmic
+from agentspec.report.page_markup import Content, Markup, element
+from agentspec.report.page_numbers import (
+    UNKNOWN,
+    Interval,
+    between,
+    count,
+    counted,
+    decimal,
+    interval,
+    known,
+    share,
+    size,
+    times,
+)
+from agentspec.report.page_parts import Column, Section, Tile, figure, numbers, scrolled, tiles
+from agentspec.report.page_plots import Mark, Point, Row, curve, legend, rows_plot
+
+# From here on equal steps would crowd the early outputs, where most is learnt.
+_LOGARITHMIC_FROM = 20.0
+_PLAIN = (1.0, "plain decoding, 1 token a step")
+
+
+def learning(facts: Mapping[str, Any]) -> Section:
+    points = []
+    for row in facts.get("learning_curve") or []:
+        at, told = known(row.get("outputs")), interval({**row, "mean": row.get("accept_length")})
+        if at is not None and told is not None:
+            points.append((at, told))
+    points.sort()
+    body: list[Content] = []
+    if points:
+        xs = [at for at, _ in points]
+        title = "outputs learnt from"
+        spread = xs[0] > 0 and xs[-1] / xs[0] >= _LOGARITHMIC_FROM
+        x = logarithmic(f"{title} (each step to the right multiplies)", xs) if spread else linear(title, xs)
+        bounds = [value for _, told in points for value in told if value is not None]
+        y = linear("accept length, tokens a step", bounds, start=1.0, reference=_PLAIN)
+        drawn = [Point(at, *told) for at, told in points]
+        body.append(
+            figure(
+                "Accept length against outputs seen",
+                _learning_reading(points),
+                Markup(
+                    curve(drawn, x, y, _learning_summary(points))
+                    + legend(
+                        [
+                            ("dot", "first", "mean"),
+                            ("band", "", "90 % interval"),
+                            ("reference", "", _PLAIN[1]),
+                        ]
+                    )
+                ),
+                numbers(
+                    "learning curve",
+                    [
+                        Column("Outputs learnt from"),
+                        Column("Accept length", "tokens a step"),
+                        Column("Interval", "90 %"),
+                    ],
+                    [[count(at), decimal(told.mean), between(told) or UNKNOWN] for at, told in points],
+                ),
+            )
+        )
+    lead = "How much drafts gain by each finished output, and whether they still gain at the end of these logs."
+    return Section("learning", "How fast it learns", lead, body)
+
+
+def replay(facts: Mapping[str, Any]) -> Section:
+    rows = facts.get("replay") or []
+    best = max((known(row.get("accept_length_warm")) or 0.0 for row in rows), default=0.0)
+    taus: dict[float | None, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        taus.setdefault(known(row.get("tau")), []).append(row)
+    body: list[Content] = []
+    if rows:
+        grids = [_grid(tau, cells, best, len(taus) > 1) for tau, cells in taus.items()]
+        body.append(
+            figure(
+                "Accept length, warm, by drafting rule and width",
+                "Tokens a step, darker where more; the best is framed and marked ★. A wider draft costs more to verify, "
+                "so the best here need not be the fastest.",
+                element("div", grids, class_="grids"),
+                numbers("replay", _REPLAY_COLUMNS, [_replay_cells(row) for row in rows]),
+            )
+        )
+    lead = (
+        "The recorded outputs, drafted for again as if they were being written. Width is how many tokens a step "
+        "may verify, alpha how long a draft may be for each token of context that matched, tau what a draft must promise."
+    )
+    return Section("replay", "Which settings draft best", lead, body)
+
+
+def speedup(facts: Mapping[str, Any]) -> Section:
+    rows = [row for row in facts.get("speedup") or [] if known(row.get("low")) and known(row.get("high"))]
+    body: list[Content] = []
+    if rows:
+        axis = linear(
+            "times as fast as plain decoding",
+            [row["high"] for row in rows],
+            reference=(1.0, "plain decoding"),
+            suffix="×",
+        )
+        drawn = []
+        heading = ""
+        for row in rows:
+            title = f"{row.get('profile') or UNKNOWN}, controller {row.get('controller') or UNKNOWN}"
+            drawn.append(
+                Row(
+                    label=f"{count(row.get('concurrency'))} at a time",
+                    value=f"{times(row['low'])} to {times(row['high'])}",
+                    marks=[Mark(shape="range", start=row["low"], end=row["high"])],
+                    heading="" if title == heading else title[:120],
+                )
+            )
+            heading = title
+        body.append(
+            figure(
+                "Expected speed-up by requests decoded at once",
+                "Each bar is a range, never a promise: it may end anywhere inside. Left of the dashed line is slower.",
+                rows_plot(drawn, axis, _speedup_summary(rows)),
+                numbers(
+                    "expected speed-up",
+                    [
+                        Column("Cost profile", number=False),
+                        Column("Controller", number=False),
+                        Column("Concurrency", "requests at once"),
+                        Column("Low", "× plain"),
+                        Column("High", "× plain"),
+                        Column("Accept length", "tokens a step"),
+                    ],
+                    [
+                        [
+                            str(row.get("profile") or UNKNOWN)[:120],
+                            str(row.get("controller") or UNKNOWN)[:60],
+                            count(row.get("concurrency")),
+                            times(row["low"]),
+                            times(row["high"]),
+                            decimal(row.get("accept_length")),
+                        ]
+                        for row in rows
+                    ],
+                ),
+            )
+        )
+    lead = (
+        "Accept lengths and the seconds that steps take, put together. More requests at once leave less room to gain."
+    )
+    return Section("speedup", "How much faster to expect", lead, body)
+
+
+def memory(facts: Mapping[str, Any]) -> Section:
+    told = facts.get("memory") or {}
+    index, budget = known(told.get("index_bytes")), known(told.get("budget_mb"))
+    body: list[Content] = []
+    if any(known(value) is not None for value in told.values()):
+        body.append(
+            tiles(
+                [
+                    Tile("Index of these outputs", size(index), "" if index is None else "of memory"),
+                    Tile("Each token", decimal(told.get("bytes_per_token"), 1), "bytes"),
+                    Tile("Each million tokens", size(told.get("bytes_per_million_tokens")), "of memory"),
+                    Tile(
+                        "What the budget holds",
+                        count(told.get("outputs_that_fit")),
+                        "outputs like these",
+                        None
+                        if budget is None
+                        else f"Budget {budget:,.0f} MB (--agentspec-budget-mb); the oldest leave.",
+                    ),
+                ]
+            )
+        )
+    if index is not None and budget:
+        used = index / (budget * 1e6)
+        drawn = Row(
+            label="Used by these", value=share(used), marks=[Mark(shape="bar", start=0, end=100 * min(used, 1))]
+        )
+        alt = f"These outputs take {size(index)} of a budget of {budget:,.0f} MB, {share(used)}."
+        body.append(rows_plot([drawn], linear("of the budget", [100.0], suffix=" %"), alt))
+    return Section(
+        "memory", "How much memory it needs", "Finished outputs are kept on the CPU, never on the GPU.", body
+    )
+
+
+_REPLAY_COLUMNS = [
+    Column("Rule", number=False),
+    Column("Alpha"),
+    Column("Width", "tokens"),
+    Column("Tau", "tokens"),
+    Column("Accept length, cold", "tokens a step"),
+    Column("Accept length, warm", "tokens a step"),
+    Column("Drafted", "tokens a step"),
+    Column("Accepted", "of drafted"),
+    Column("Suffix drafts", "of steps"),
+]
+
+
+def _replay_cells(row: Mapping[str, Any]) -> list[Content]:
+    alpha = known(row.get("alpha"))
+    return [
+        str(row.get("rule") or UNKNOWN)[:60],
+        "none" if alpha is None else f"{alpha:g}",
+        count(row.get("width")),
+        decimal(row.get("tau")),
+        decimal(row.get("accept_length_cold")),
+        decimal(row.get("accept_length_warm")),
+        decimal(row.get("drafted_per_step"), 1),
+        share(row.get("acceptance_rate")),
+        share(row.get("draft_share")),
+    ]
+
+
+def _grid(tau: float | None, rows: Sequence[Mapping[str, Any]], best: float, titled: bool) -> Markup:
+    """One tau: rules down, widths across."""
+    cells: dict[str, dict[float, float | None]] = {}
+    for row in rows:
+        alpha = known(row.get("alpha"))
+        rule = str(row.get("rule") or UNKNOWN)[:40]
+        key = rule if alpha is None else f"{rule}, alpha {alpha:g}"
+        cells.setdefault(key, {})[known(row.get("width")) or 0.0] = known(row.get("accept_length_warm"))
+    widths = sorted({width for line in cells.values() for width in line})
+    span = max(best - 1.0, 1e-9)
+
+    def cell(value: float | None) -> Markup:
+        if value is None:
+            return element("td", element("span", "not replayed", class_="unseen"), class_="number")
+        first = value >= best - 1e-9
+        strength = min(max((value - 1.0) / span, 0.0), 1.0)
+        sign = [" ★", element("span", " best", class_="unseen")] if first else None
+        style = f"--strength:{strength:.3f}"
+        return element("td", f"{value:.2f}", sign, class_="heat best" if first else "heat", style=style)
+
+    caption = "Every draft is taken" if not tau else f"Drafts that promise more than {tau:g} tokens (tau {tau:g})"
+    head = [element("th", "Width", scope="col")] + [element("th", f"{width:g}", scope="col") for width in widths]
+    body = [
+        element("tr", element("th", key, scope="row"), [cell(line.get(width)) for width in widths])
+        for key, line in cells.items()
+    ]
+    drawn = element(
+        "table",
+        element("caption", caption, class_=None if titled else "unseen"),
+        element("thead", element("tr", head)),
+        element("tbody", body),
+        class_="grid",
+    )
+    return scrolled(f"Accept length by rule and width, tau {tau or 0:g}", drawn)
+
+
+def _learning_reading(points: Sequence[tuple[float, Interval]]) -> str:
+    if len(points) < 2:
+        return "One point only: the logs are too short for a curve."
+    (first, start), (last, end) = points[0], points[-1]
+    return f"{start.mean:.2f} tokens a step after {counted(first, 'output')}, {end.mean:.2f} after {count(last)}."
+
+
+def _learning_summary(points: Sequence[tuple[float, Interval]]) -> str:
+    told = "; ".join(f"{count(at)}: {told.mean:.2f}" for at, told in points[:: max(1, len(points) // 8)])
+    return f"Accept length in tokens a step by outputs learnt from. {told}. The table below has all numbers."
+
+
+def _speedup_summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    told = "; ".join(
+        f"{row.get('profile')}, {count(row.get('concurrency'))} at a time: {times(row['low'])} to {times(row['high'])}"
+        for row in rows[:12]
+    )
+    return f"Expected speed-up over plain decoding. {told}. The table below has all numbers."
