@@ -47,7 +47,7 @@ def page(facts: Mapping[str, Any]) -> str:
         patterns(),
         _header(facts),
         element("div", _contents(sections), _main(facts, sections), class_="columns"),
-        element("footer", element("p", f"agentspec {facts.get('version') or ''} · {facts.get('created') or ''}")),
+        element("footer", element("p", f"agentspec {_short(facts.get('version'))} · {_short(facts.get('created'))}")),
         element("p", id="said", class_="unseen", role="status"),
         element("script", Markup(_file("page_script.js"))),
     )
@@ -71,7 +71,7 @@ def _head(facts: Mapping[str, Any]) -> Markup:
 
 
 def _header(facts: Mapping[str, Any]) -> Markup:
-    made = visible(str(facts.get("created") or ""))[:10]
+    made = _short(facts.get("created"))[:10]
     return element(
         "header",
         element("span", "agentspec", class_="brand"),
@@ -81,7 +81,7 @@ def _header(facts: Mapping[str, Any]) -> Markup:
 
 
 def _contents(sections: Sequence[Section]) -> Markup:
-    links = [("verdict", "Verdict"), *((part.key, part.title) for part in sections)]
+    links = [("verdict", "Verdict"), *((part.key, part.short) for part in sections)]
     return element(
         "nav",
         element("ol", [element("li", element("a", title, href=f"#{key}")) for key, title in links]),
@@ -91,6 +91,10 @@ def _contents(sections: Sequence[Section]) -> Markup:
 
 def _main(facts: Mapping[str, Any], sections: Sequence[Section]) -> Markup:
     return element("main", verdict(facts), [section(part) for part in sections], id="main")
+
+
+def _short(value: object) -> str:
+    return visible(str(value or ""), 40)
 
 
 def _file(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentspec.report.page_axis import linear, logarithmic
-from agentspec.report.page_markup import Content, Markup, element
+from agentspec.report.page_markup import Content, Markup, element, visible
 from agentspec.report.page_numbers import (
     UNKNOWN,
     Interval,
@@ -38,9 +38,9 @@ def learning(facts: Mapping[str, Any]) -> Section:
     body: list[Content] = []
     if points:
         xs = [at for at, _ in points]
-        title = "outputs learnt from"
+        title = "finished outputs learnt from"
         spread = xs[0] > 0 and xs[-1] / xs[0] >= _LOGARITHMIC_FROM
-        x = logarithmic(f"{title} (each step to the right multiplies)", xs) if spread else linear(title, xs)
+        x = logarithmic(f"{title}, logarithmic", xs) if spread else linear(title, xs)
         bounds = [value for _, told in points for value in told if value is not None]
         y = linear("accept length, tokens a step", bounds, start=1.0, reference=_PLAIN)
         drawn = [Point(at, *told) for at, told in points]
@@ -70,7 +70,7 @@ def learning(facts: Mapping[str, Any]) -> Section:
             )
         )
     lead = "How much drafts gain by each finished output, and whether they still gain at the end of these logs."
-    return Section("learning", "How fast it learns", lead, body)
+    return Section("learning", "Learning", "How fast it learns", lead, body)
 
 
 def replay(facts: Mapping[str, Any]) -> Section:
@@ -95,7 +95,7 @@ def replay(facts: Mapping[str, Any]) -> Section:
         "The recorded outputs, drafted for again as if they were being written. Width is how many tokens a step "
         "may verify, alpha how long a draft may be for each token of context that matched, tau what a draft must promise."
     )
-    return Section("replay", "Which settings draft best", lead, body)
+    return Section("replay", "Settings", "Which settings draft best", lead, body)
 
 
 def speedup(facts: Mapping[str, Any]) -> Section:
@@ -111,13 +111,13 @@ def speedup(facts: Mapping[str, Any]) -> Section:
         drawn = []
         heading = ""
         for row in rows:
-            title = f"{row.get('profile') or UNKNOWN}, controller {row.get('controller') or UNKNOWN}"
+            title = f"{_profile(row)}, controller {str(row.get('controller') or UNKNOWN)[:40]}"
             drawn.append(
                 Row(
                     label=f"{count(row.get('concurrency'))} at a time",
                     value=f"{times(row['low'])} to {times(row['high'])}",
                     marks=[Mark(shape="range", start=row["low"], end=row["high"])],
-                    heading="" if title == heading else title[:120],
+                    heading="" if title == heading else title,
                 )
             )
             heading = title
@@ -138,8 +138,8 @@ def speedup(facts: Mapping[str, Any]) -> Section:
                     ],
                     [
                         [
-                            str(row.get("profile") or UNKNOWN)[:120],
-                            str(row.get("controller") or UNKNOWN)[:60],
+                            _profile(row),
+                            str(row.get("controller") or UNKNOWN)[:40],
                             count(row.get("concurrency")),
                             times(row["low"]),
                             times(row["high"]),
@@ -153,7 +153,7 @@ def speedup(facts: Mapping[str, Any]) -> Section:
     lead = (
         "Accept lengths and the seconds that steps take, put together. More requests at once leave less room to gain."
     )
-    return Section("speedup", "How much faster to expect", lead, body)
+    return Section("speedup", "Speed-up", "How much faster to expect", lead, body)
 
 
 def memory(facts: Mapping[str, Any]) -> Section:
@@ -171,9 +171,7 @@ def memory(facts: Mapping[str, Any]) -> Section:
                         "What the budget holds",
                         count(told.get("outputs_that_fit")),
                         "outputs like these",
-                        None
-                        if budget is None
-                        else f"Budget {budget:,.0f} MB (--agentspec-budget-mb); the oldest leave.",
+                        None if budget is None else f"Of {budget:,.0f} MB; then the oldest leave.",
                     ),
                 ]
             )
@@ -185,9 +183,8 @@ def memory(facts: Mapping[str, Any]) -> Section:
         )
         alt = f"These outputs take {size(index)} of a budget of {budget:,.0f} MB, {share(used)}."
         body.append(rows_plot([drawn], linear("of the budget", [100.0], suffix=" %"), alt))
-    return Section(
-        "memory", "How much memory it needs", "Finished outputs are kept on the CPU, never on the GPU.", body
-    )
+    lead = "Finished outputs are indexed in the memory of the host, not of the GPU."
+    return Section("memory", "Memory", "How much memory it needs", lead, body)
 
 
 _REPLAY_COLUMNS = [
@@ -206,7 +203,7 @@ _REPLAY_COLUMNS = [
 def _replay_cells(row: Mapping[str, Any]) -> list[Content]:
     alpha = known(row.get("alpha"))
     return [
-        str(row.get("rule") or UNKNOWN)[:60],
+        _rule(row),
         "none" if alpha is None else f"{alpha:g}",
         count(row.get("width")),
         decimal(row.get("tau")),
@@ -218,12 +215,17 @@ def _replay_cells(row: Mapping[str, Any]) -> list[Content]:
     ]
 
 
+def _rule(row: Mapping[str, Any]) -> str:
+    rule = str(row.get("rule") or UNKNOWN)
+    return {"calibrated": "Calibrated", "suffixdecoding": "SuffixDecoding"}.get(rule, rule)[:40]
+
+
 def _grid(tau: float | None, rows: Sequence[Mapping[str, Any]], best: float, titled: bool) -> Markup:
     """One tau: rules down, widths across."""
     cells: dict[str, dict[float, float | None]] = {}
     for row in rows:
         alpha = known(row.get("alpha"))
-        rule = str(row.get("rule") or UNKNOWN)[:40]
+        rule = _rule(row)
         key = rule if alpha is None else f"{rule}, alpha {alpha:g}"
         cells.setdefault(key, {})[known(row.get("width")) or 0.0] = known(row.get("accept_length_warm"))
     widths = sorted({width for line in cells.values() for width in line})
@@ -254,6 +256,10 @@ def _grid(tau: float | None, rows: Sequence[Mapping[str, Any]], best: float, tit
     return scrolled(f"Accept length by rule and width, tau {tau or 0:g}", drawn)
 
 
+def _profile(row: Mapping[str, Any]) -> str:
+    return visible(str(row.get("profile") or UNKNOWN), 80)
+
+
 def _learning_reading(points: Sequence[tuple[float, Interval]]) -> str:
     if len(points) < 2:
         return "One point only: the logs are too short for a curve."
@@ -268,7 +274,7 @@ def _learning_summary(points: Sequence[tuple[float, Interval]]) -> str:
 
 def _speedup_summary(rows: Sequence[Mapping[str, Any]]) -> str:
     told = "; ".join(
-        f"{row.get('profile')}, {count(row.get('concurrency'))} at a time: {times(row['low'])} to {times(row['high'])}"
+        f"{_profile(row)}, {count(row.get('concurrency'))} at a time: {times(row['low'])} to {times(row['high'])}"
         for row in rows[:12]
     )
     return f"Expected speed-up over plain decoding. {told}. The table below has all numbers."

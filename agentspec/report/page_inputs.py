@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentspec.report.page_markup import Content, element, lines, name
+from agentspec.report.page_markup import Content, element, lines, name, sentence
 from agentspec.report.page_numbers import UNKNOWN, count, counted, known, seconds
 from agentspec.report.page_parts import Column, Section, described, listed, scrolled, table
 
@@ -22,12 +22,12 @@ GLOSSARY = (
 
 
 def limits(facts: Mapping[str, Any]) -> Section:
-    missing = [str(entry) for entry in facts.get("could_not_tell") or []]
+    missing = [sentence(entry) for entry in facts.get("could_not_tell") or [] if entry]
     body: list[Content] = (
         [listed(missing)] if missing else [element("p", "Nothing: every part of the report was measured.")]
     )
     return Section(
-        "limits", "What could not be told", "What these logs do not answer, and why." if missing else "", body
+        "limits", "Limits", "What could not be told", "What these logs do not answer, and why." if missing else "", body
     )
 
 
@@ -42,7 +42,7 @@ def inputs(facts: Mapping[str, Any]) -> Section:
         ("Sessions", count(told.get("num_sessions"))),
         (
             "Outputs",
-            f"{count(told.get('num_outputs'))}, of which {count(told.get('num_sampled_outputs'))} were replayed",
+            f"{count(told.get('num_outputs'))}, of which {count(told.get('num_sampled_outputs'))} were sampled to analyse",
         ),
         (
             "Tokens",
@@ -90,7 +90,7 @@ def inputs(facts: Mapping[str, Any]) -> Section:
                 [[name(b.get("file")), name(b.get("where"), 60), name(b.get("reason"), 200)] for b in bad],
             )
         )
-    return Section("inputs", "What was read", "Bad records are skipped and counted; nothing else is left out.", body)
+    return Section("inputs", "Input", "What was read", "Bad records are skipped and counted.", body)
 
 
 def texts(facts: Mapping[str, Any]) -> Section | None:
@@ -101,34 +101,39 @@ def texts(facts: Mapping[str, Any]) -> Section | None:
     body = [
         element(
             "div",
-            element("h3", str(entry.get("kind") or "text").capitalize(), ", ", name(entry.get("set"), 60)),
+            element("h3", name(str(entry.get("kind") or "text").capitalize(), 40), ": ", name(entry.get("set"), 60)),
             scrolled(f"text {number}", element("pre", lines(entry.get("text") or ""), dir="auto")),
             class_="text",
         )
         for number, entry in enumerate(found, 1)
     ]
     lead = "Outputs as they were logged, because the report was made with --include-text. Share the page with care."
-    return Section("texts", "Texts", lead, body)
+    return Section("texts", "Texts", "Texts", lead, body)
 
 
 def method(facts: Mapping[str, Any]) -> Section:
     body: list[Content] = [
         described(
             [
-                ("Command", element("code", name(facts.get("command") or UNKNOWN, 1000))),
-                ("Made", f"{facts.get('created') or UNKNOWN}, in {seconds(facts.get('seconds'))}"),
+                ("Command", element("code", sentence(facts.get("command") or UNKNOWN, 1000))),
+                ("Made", [name(facts.get("created") or UNKNOWN, 40), f", in {seconds(facts.get('seconds'))}"]),
                 (
                     "Version",
-                    f"agentspec {facts.get('version') or UNKNOWN}, facts of schema {facts.get('schema') or UNKNOWN}",
+                    [
+                        "agentspec ",
+                        name(facts.get("version") or UNKNOWN, 40),
+                        ", facts of schema ",
+                        name(facts.get("schema"), 10),
+                    ],
                 ),
-                ("Seed", str(facts.get("seed", UNKNOWN))),
+                ("Seed", name(facts.get("seed", UNKNOWN), 40)),
             ]
         ),
         element("h3", "Words used"),
         described(GLOSSARY),
     ]
-    lead = "Everything was computed on this machine's CPU from the logs alone; no model ran, and nothing was sent."
-    return Section("method", "How it was measured", lead, body)
+    lead = "Everything was computed on a CPU from the logs alone: no model ran, and nothing was sent."
+    return Section("method", "Method", "How it was measured", lead, body)
 
 
 def _separated(entries: list[list[Content]]) -> list[Content]:

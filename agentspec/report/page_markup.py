@@ -80,6 +80,11 @@ def name(text: object, limit: int = 80) -> Markup:
     return element("bdi", visible(str(text), limit) if text not in (None, "") else "(no name)")
 
 
+def sentence(text: object, limit: int = 400) -> Markup:
+    """A sentence of the facts, which may hold a name out of a log: as `name`."""
+    return name(text, limit)
+
+
 def lines(text: object) -> Markup:
     """Text with its own lines, in which markup has no meaning either."""
     return Markup(html.escape(visible(str(text), lines=True), quote=False))

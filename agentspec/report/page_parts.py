@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,9 +14,10 @@ MAX_TABLE_ROWS = 250
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page that the contents lead to; without a body it says that nothing is known."""
+    """A part of the page that the contents lead to by its short name; without a body nothing is known of it."""
 
     key: str
+    short: str
     title: str
     lead: Content
     body: Sequence[Content]
@@ -35,7 +37,7 @@ def section(part: Section) -> Markup:
     return element(
         "section",
         element("h2", part.title, id=f"{part.key}-title"),
-        None if empty else element("p", part.lead, class_="lead"),
+        element("p", part.lead, class_="lead") if part.lead and not empty else None,
         _nothing_known() if empty else part.body,
         id=part.key,
         aria_labelledby=f"{part.key}-title",
@@ -115,7 +117,7 @@ class Tile:
     note: Content = None
 
 
-def tiles(entries: Iterable[Tile]) -> Markup:
+def tiles(entries: Sequence[Tile]) -> Markup:
     return element(
         "dl",
         [
@@ -134,7 +136,7 @@ def tiles(entries: Iterable[Tile]) -> Markup:
             )
             for entry in entries
         ],
-        class_="tiles",
+        class_=f"tiles tiles-{len(entries)}",
     )
 
 
@@ -170,13 +172,18 @@ def to_copy(key: str, label: str, text: str) -> Markup:
         ),
         element(
             "pre",
-            element("code", lines(text), id=key),
+            element("code", _words(text), id=key),
             tabindex=0,
             role="region",
             aria_labelledby=f"{key}-label",
         ),
         class_="to-copy",
     )
+
+
+def _words(command: str) -> list[Markup]:
+    """The command unchanged; a flag and its value go to a new line together where they do not fit."""
+    return [element("span", lines(part), class_="together") for part in re.split(r"(?<= )(?=--)", command)]
 
 
 def _nothing_known() -> Markup:

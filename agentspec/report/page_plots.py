@@ -22,7 +22,8 @@ _MIDDLE = 13.0
 class Mark:
     """A shape on a row's track, from `start` to `end` in the axis's unit; dots are at `start`.
 
-    `series` is a class of page_style.css and says its colour and texture.
+    `series` is a class of page_style.css and says its colour and texture; `lane` is how far below the track's middle it
+    lies, in pixels.
     """
 
     shape: Literal["bar", "range", "segment", "whisker", "dot", "ring"]
@@ -30,6 +31,7 @@ class Mark:
     end: float = 0.0
     series: str = "first"
     label: str = ""
+    lane: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +170,11 @@ def _swatch(shape: str, series: str) -> Markup:
 def _shape(mark: Mark, axis: Axis) -> Markup:
     start, end = axis.at(mark.start), axis.at(mark.end)
     if mark.shape in ("dot", "ring"):
-        return element("circle", cx=_percent(start), cy=_MIDDLE, r=5.0, class_=f"{mark.shape} {mark.series}")
+        return element(
+            "circle", cx=_percent(start), cy=_MIDDLE + mark.lane, r=5.0, class_=f"{mark.shape} {mark.series}"
+        )
     if mark.shape == "whisker":
-        return _whisker(_percent(start), _percent(end), _MIDDLE, mark.series)
+        return _whisker(_percent(start), _percent(end), _MIDDLE + mark.lane, mark.series)
     top, height = {"bar": (6.0, 14.0), "range": (5.0, 16.0), "segment": (2.0, 22.0)}[mark.shape]
     corners = 3.0 if mark.shape == "range" else None
     # A range without width is still seen.

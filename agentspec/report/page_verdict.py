@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from agentspec.report.page_markup import Content, Markup, element, visible
+from agentspec.report.page_markup import Content, Markup, element, sentence, visible
 from agentspec.report.page_numbers import (
     Interval,
     between,
@@ -49,7 +49,7 @@ def verdict(facts: Mapping[str, Any]) -> Markup:
                 called,
                 class_="kind",
             ),
-            element("h1", str(said.get("headline") or f"{called}."), id="verdict-title"),
+            element("h1", sentence(said.get("headline") or f"{called}.", 240), id="verdict-title"),
             element("p", _rests_on(facts), class_="rests-on"),
             class_=f"verdict {kind}",
         ),
@@ -87,7 +87,7 @@ def _rests_on(facts: Mapping[str, Any]) -> list[Content]:
 
 def _tiles(facts: Mapping[str, Any]) -> list[Tile]:
     sets = facts.get("sets") or []
-    whole = next((entry for entry in sets if entry.get("by") == "all"), {})
+    whole: Mapping[str, Any] = next((entry for entry in sets if entry.get("by") == "all"), {})
     lengths = whole.get("accept_length") or {}
     return [
         _length_tile(interval(lengths.get("cold")), interval(lengths.get("warm"))),
@@ -101,7 +101,7 @@ def _tiles(facts: Mapping[str, Any]) -> list[Tile]:
 def _length_tile(cold: Interval | None, warm: Interval | None) -> Tile:
     notes = []
     if warm and warm.low is not None:
-        notes.append(f"{between(warm)} in 90 % of resamples.")
+        notes.append(f"90 % interval {between(warm)}.")
     if cold:
         notes.append(f"Before anything is learnt: {cold.mean:.2f}.")
     return Tile("Accept length, warm", decimal(warm.mean if warm else None), "tokens a step", " ".join(notes))
@@ -117,7 +117,7 @@ def _repetition_tile(repeated: Mapping[str, Any] | None) -> Tile:
 
 
 def _entropy_tile(entropy: Interval | None) -> Tile:
-    note = f"{between(entropy)} in 90 % of resamples. " if entropy and entropy.low is not None else ""
+    note = f"90 % interval {between(entropy)}. " if entropy and entropy.low is not None else ""
     return Tile("Entropy", decimal(entropy.mean if entropy else None), "bits a token", f"{note}Lower repeats more.")
 
 
@@ -139,7 +139,7 @@ def _memory_tile(memory: Mapping[str, Any]) -> Tile:
 
 def _advice(said: Mapping[str, Any]) -> list[Markup]:
     parts = []
-    flags = [visible(str(flag)) for flag in said.get("flags") or []]
+    flags = [visible(str(flag)) for flag in said.get("flags") or [] if flag is not None]
     commands: list[Content] = []
     if flags:
         commands.append(to_copy("flags", "Flags for the server", shlex.join(flags)))
@@ -147,8 +147,8 @@ def _advice(said: Mapping[str, Any]) -> list[Markup]:
         commands.append(to_copy("command", "The whole command", str(said["command"])))
     if not flags and not said.get("command"):
         commands.append(element("p", "Nothing to add: start the server as it is.", class_="nothing"))
-    parts.append(element("div", element("h2", "What to do"), commands, class_="do"))
+    parts.append(element("div", element("h2", "What to do"), commands, class_="whole"))
     for title, key in (("Why", "reasons"), ("What would change it", "would_change")):
         if said.get(key):
-            parts.append(element("div", element("h2", title), listed(str(entry) for entry in said[key])))
+            parts.append(element("div", element("h2", title), listed(sentence(entry) for entry in said[key] if entry)))
     return parts

@@ -23,8 +23,11 @@ def interval(mean: float, half: float) -> dict[str, float]:
 def rich() -> dict[str, Any]:
     """Agents with roles, tenants and days, of which everything is known."""
     draw = random.Random(0)
-    by = [("all", ["all"]), ("role", ["planner", "sql_writer", "sql_fixer", "answer_checker", "summary"])]
-    by += [("tenant", ["acme", "globex", "initech"]), ("day", [f"2026-11-{day:02}" for day in range(14, 19)])]
+    by = [
+        ("role", ["planner", "sql_writer", "sql_fixer", "answer_checker", "summary"]),
+        ("tenant", ["acme", "globex", "initech"]),
+        ("day", [f"2026-11-{day:02}" for day in range(14, 19)]),
+    ]
     return {
         "schema": 1,
         "version": "0.1.0",
@@ -60,7 +63,7 @@ def rich() -> dict[str, Any]:
             "method": "Mean over the nodes of a suffix tree of the outputs, each weighted by how often it was passed.",
             "reading": "At this value most of what follows a known context is known too; text-to-SQL agents lie here.",
         },
-        "sets": [_set(draw, kind, name) for kind, names in by for name in names],
+        "sets": [_whole(), *(_set(draw, kind, name) for kind, names in by for name in names)],
         "learning_curve": [
             {"outputs": at, "accept_length": mean, "low": mean - 0.4 / at**0.2, "high": mean + 0.4 / at**0.2}
             for at, mean in [(1, 1.9), (3, 2.1), (10, 2.4), (30, 2.7), (100, 2.95), (300, 3.1), (1000, 3.22)]
@@ -250,6 +253,19 @@ def many() -> dict[str, Any]:
 
 
 CASES = {"rich": rich, "tiny": tiny, "control": control, "hostile": hostile, "many": many}
+
+
+def _whole() -> dict[str, Any]:
+    return {
+        "name": "all",
+        "by": "all",
+        "outputs": 5207,
+        "output_tokens": 1_912_345,
+        "sessions": 412,
+        "entropy": interval(0.84, 0.06),
+        "repeated": {"own_prompt": 0.24, "other_outputs": 0.21, "both": 0.3, "neither": 0.25},
+        "accept_length": {"cold": interval(2.2, 0.09), "warm": interval(3.1, 0.12)},
+    }
 
 
 def _set(draw: random.Random, by: str, name: str) -> dict[str, Any]:
