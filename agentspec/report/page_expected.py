@@ -19,6 +19,7 @@ from agentspec.report.page_numbers import (
     share,
     size,
     times,
+    with_interval,
 )
 from agentspec.report.page_parts import Column, Section, Tile, figure, numbers, scrolled, tiles
 from agentspec.report.page_plots import Mark, Point, Row, curve, legend, rows_plot
@@ -36,24 +37,24 @@ def learning(facts: Mapping[str, Any]) -> Section:
             points.append((at, told))
     points.sort()
     body: list[Content] = []
-    if points:
-        xs = [at for at, _ in points]
-        title = "finished outputs learnt from"
-        spread = xs[0] > 0 and xs[-1] / xs[0] >= _LOGARITHMIC_FROM
-        x = logarithmic(f"{title}, logarithmic", xs) if spread else linear(title, xs)
-        bounds = [value for _, told in points for value in told if value is not None]
-        y = linear("accept length, tokens a step", bounds, start=1.0, reference=_PLAIN)
-        drawn = [Point(at, *told) for at, told in points]
+    if len(points) == 1:
+        at, told = points[0]
+        words = (
+            f"{with_interval(told)} tokens a step after {counted(at, 'output')}: one point is too little for a curve."
+        )
+        body.append(element("p", words))
+    elif points:
+        bounded = any(told.low is not None for _, told in points)
         body.append(
             figure(
                 "Accept length against outputs seen",
                 _learning_reading(points),
                 Markup(
-                    curve(drawn, x, y, _learning_summary(points))
+                    _learning_curve(points)
                     + legend(
                         [
                             ("dot", "first", "mean"),
-                            ("band", "", "90 % interval"),
+                            *([("band", "", "90 % interval")] if bounded else []),
                             ("reference", "", _PLAIN[1]),
                         ]
                     )
@@ -260,9 +261,17 @@ def _profile(row: Mapping[str, Any]) -> str:
     return visible(str(row.get("profile") or UNKNOWN), 80)
 
 
+def _learning_curve(points: Sequence[tuple[float, Interval]]) -> Markup:
+    xs = [at for at, _ in points]
+    title = "finished outputs learnt from"
+    spread = xs[0] > 0 and xs[-1] / xs[0] >= _LOGARITHMIC_FROM
+    x = logarithmic(f"{title}, logarithmic", xs) if spread else linear(title, xs)
+    bounds = [value for _, told in points for value in told if value is not None]
+    y = linear("accept length, tokens a step", bounds, start=1.0, reference=_PLAIN)
+    return curve([Point(at, *told) for at, told in points], x, y, _learning_summary(points))
+
+
 def _learning_reading(points: Sequence[tuple[float, Interval]]) -> str:
-    if len(points) < 2:
-        return "One point only: the logs are too short for a curve."
     (first, start), (last, end) = points[0], points[-1]
     return f"{start.mean:.2f} tokens a step after {counted(first, 'output')}, {end.mean:.2f} after {count(last)}."
 

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 UNKNOWN = "not known"
 
+# What would be written as 1000 of a unit is 1.00 of the next.
+_ROUNDED_UP = 0.9995
+
 
 class Interval(NamedTuple):
     """A mean with its 90 % interval, if there is one."""
@@ -57,7 +60,7 @@ def short(value: object) -> str:
     if number is None:
         return UNKNOWN
     for size, unit in ((1e9, " billion"), (1e6, " million"), (1e4, " thousand")):
-        if abs(number) >= size:
+        if abs(number) >= _ROUNDED_UP * size:
             return f"{_digits(number / (1e3 if size == 1e4 else size))}{unit}"
     return f"{number:,.0f}"
 
@@ -91,7 +94,7 @@ def size(value: object) -> str:
     if number is None:
         return UNKNOWN
     for unit, power in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(number) >= power:
+        if abs(number) >= _ROUNDED_UP * power:
             return f"{_digits(number / power)} {unit}"
     return f"{number:.0f} B" if number == int(number) else f"{number:.1f} B"
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agentspec.report.page_markup import Content, Markup, element, lines
+from agentspec.report.page_numbers import UNKNOWN
 
-MAX_TABLE_ROWS = 250
+MAX_TABLE_ROWS = 100
 """Further ones are counted only: they are in the JSON facts."""
 
 
@@ -128,7 +129,7 @@ def tiles(entries: Sequence[Tile]) -> Markup:
                     "dd",
                     element("span", entry.value, class_="figure"),
                     " ",
-                    element("span", entry.unit, class_="unit"),
+                    element("span", entry.unit, class_="unit") if entry.unit and entry.value != UNKNOWN else None,
                     class_="value",
                 ),
                 element("dd", entry.note, class_="note") if entry.note else None,

@@ -146,9 +146,15 @@ def _advice(said: Mapping[str, Any]) -> list[Markup]:
     if said.get("command"):
         commands.append(to_copy("command", "The whole command", str(said["command"])))
     if not flags and not said.get("command"):
-        commands.append(element("p", "Nothing to add: start the server as it is.", class_="nothing"))
+        commands.append(element("p", _without_flags(said), class_="nothing"))
     parts.append(element("div", element("h2", "What to do"), commands, class_="whole"))
     for title, key in (("Why", "reasons"), ("What would change it", "would_change")):
         if said.get(key):
             parts.append(element("div", element("h2", title), listed(sentence(entry) for entry in said[key] if entry)))
     return parts
+
+
+def _without_flags(said: Mapping[str, Any]) -> str:
+    if said.get("kind") == "none":
+        return "Nothing to add: start the server as it is."
+    return "No flags can be advised on this evidence."

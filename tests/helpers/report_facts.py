@@ -243,10 +243,10 @@ def hostile() -> dict[str, Any]:
 
 
 def many() -> dict[str, Any]:
-    """Three hundred tenants and sixty days."""
+    """A hundred and twenty tenants and sixty days."""
     facts = rich()
     draw = random.Random(2)
-    facts["sets"] += [_set(draw, "tenant", f"customer-{number:03}.eu-west-1.example") for number in range(300)]
+    facts["sets"] += [_set(draw, "tenant", f"customer-{number:03}.eu-west-1.example") for number in range(120)]
     facts["sets"] += [_set(draw, "day", f"2026-{month:02}-{day:02}") for month in (9, 10) for day in range(1, 31)]
     facts["sets"] += [_set(draw, "role", "a role with an extremely long name that no column can hold " * 3)]
     return facts
