@@ -202,7 +202,8 @@ def _whisker(start: str, end: str, middle: float, series: str = "") -> Markup:
 
 def _tick_line(axis: Axis, value: float, kind: str) -> Markup:
     place = _percent(axis.at(value))
-    return element("line", x1=place, x2=place, y1=0.0, y2="100%", class_=kind)
+    # Beyond the track, over the space between rows.
+    return element("line", x1=place, x2=place, y1=-3.0, y2=2 * _MIDDLE + 3.0, class_=kind)
 
 
 def _rule(axis: Axis, value: float, kind: str) -> Markup:

@@ -134,7 +134,7 @@ def accept_lengths(facts: Mapping[str, Any]) -> Section:
         for (entry, (cold, warm)), heading in groups.grouped(found):
             marks: list[Mark] = []
             shapes: tuple[Literal["ring", "dot"], ...] = ("ring", "dot")
-            lanes = (-5.0, 5.0) if cold and warm else (0.0, 0.0)
+            lanes = (-4.5, 4.5) if cold and warm else (0.0, 0.0)
             for value, shape, lane in zip((cold, warm), shapes, lanes, strict=True):
                 if value:
                     marks += [*groups.whiskers(value, lane), Mark(shape=shape, start=value.mean, lane=lane)]

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from report_facts import CASES, rich
+from page_facts import CASES, rich
 
 from agentspec.report.page import page
 
