@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.report import page_expected, page_inputs, page_sets
+from agentspec.report import page_expected, page_inputs, page_replay, page_sets
 from agentspec.report.page_markup import Markup, element, visible
 from agentspec.report.page_parts import Section, section
 from agentspec.report.page_plots import patterns
@@ -31,7 +31,7 @@ def page(facts: Mapping[str, Any]) -> str:
         page_sets.repetition(facts),
         page_sets.accept_lengths(facts),
         page_expected.learning(facts),
-        page_expected.replay(facts),
+        page_replay.replay(facts),
         page_expected.speedup(facts),
         page_expected.memory(facts),
         page_sets.differences(facts),

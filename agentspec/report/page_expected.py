@@ -1,4 +1,4 @@
-"""Sections on what is to be expected: the learning curve, the replay grid, speed-up, memory."""
+"""Sections on what is to be expected: the learning curve, speed-up, memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentspec.report.page_numbers import (
     times,
     with_interval,
 )
-from agentspec.report.page_parts import Column, Section, Tile, figure, numbers, scrolled, tiles
+from agentspec.report.page_parts import Column, Section, Tile, figure, numbers, tiles
 from agentspec.report.page_plots import Mark, Point, Row, curve, legend, rows_plot
 
 # From here on equal steps would crowd the early outputs, where most is learnt.
@@ -70,33 +70,12 @@ def learning(facts: Mapping[str, Any]) -> Section:
                 ),
             )
         )
+    expected = known((facts.get("growth") or {}).get("at_ten_times"))
+    if body and expected is not None:
+        words = f"With ten times as many outputs, if the curve goes on as it does: about {expected:.2f} tokens a step."
+        body.append(element("p", words))
     lead = "How much drafts gain by each finished output, and whether they still gain at the end of these logs."
     return Section("learning", "Learning", "How fast it learns", lead, body)
-
-
-def replay(facts: Mapping[str, Any]) -> Section:
-    rows = facts.get("replay") or []
-    best = max((known(row.get("accept_length_warm")) or 0.0 for row in rows), default=0.0)
-    taus: dict[float | None, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        taus.setdefault(known(row.get("tau")), []).append(row)
-    body: list[Content] = []
-    if rows:
-        grids = [_grid(tau, cells, best, len(taus) > 1) for tau, cells in taus.items()]
-        body.append(
-            figure(
-                "Accept length, warm, by drafting rule and width",
-                "Tokens a step, darker where more; the best is framed and marked ★. A wider draft costs more to verify, "
-                "so the best here need not be the fastest.",
-                element("div", grids, class_="grids"),
-                numbers("replay", _REPLAY_COLUMNS, [_replay_cells(row) for row in rows]),
-            )
-        )
-    lead = (
-        "The recorded outputs, drafted for again as if they were being written. Width is how many tokens a step "
-        "may verify, alpha how long a draft may be for each token of context that matched, tau what a draft must promise."
-    )
-    return Section("replay", "Settings", "Which settings draft best", lead, body)
 
 
 def speedup(facts: Mapping[str, Any]) -> Section:
@@ -188,75 +167,6 @@ def memory(facts: Mapping[str, Any]) -> Section:
     return Section("memory", "Memory", "How much memory it needs", lead, body)
 
 
-_REPLAY_COLUMNS = [
-    Column("Rule", number=False),
-    Column("Alpha"),
-    Column("Width", "tokens"),
-    Column("Tau", "tokens"),
-    Column("Accept length, cold", "tokens a step"),
-    Column("Accept length, warm", "tokens a step"),
-    Column("Drafted", "tokens a step"),
-    Column("Accepted", "of drafted"),
-    Column("Suffix drafts", "of steps"),
-]
-
-
-def _replay_cells(row: Mapping[str, Any]) -> list[Content]:
-    alpha = known(row.get("alpha"))
-    return [
-        _rule(row),
-        "none" if alpha is None else f"{alpha:g}",
-        count(row.get("width")),
-        decimal(row.get("tau")),
-        decimal(row.get("accept_length_cold")),
-        decimal(row.get("accept_length_warm")),
-        decimal(row.get("drafted_per_step"), 1),
-        share(row.get("acceptance_rate")),
-        share(row.get("draft_share")),
-    ]
-
-
-def _rule(row: Mapping[str, Any]) -> str:
-    rule = str(row.get("rule") or UNKNOWN)
-    return {"calibrated": "Calibrated", "suffixdecoding": "SuffixDecoding"}.get(rule, rule)[:40]
-
-
-def _grid(tau: float | None, rows: Sequence[Mapping[str, Any]], best: float, titled: bool) -> Markup:
-    """One tau: rules down, widths across."""
-    cells: dict[str, dict[float, float | None]] = {}
-    for row in rows:
-        alpha = known(row.get("alpha"))
-        rule = _rule(row)
-        key = rule if alpha is None else f"{rule}, alpha {alpha:g}"
-        cells.setdefault(key, {})[known(row.get("width")) or 0.0] = known(row.get("accept_length_warm"))
-    widths = sorted({width for line in cells.values() for width in line})
-    span = max(best - 1.0, 1e-9)
-
-    def cell(value: float | None) -> Markup:
-        if value is None:
-            return element("td", element("span", "not replayed", class_="unseen"), class_="number")
-        first = value >= best - 1e-9
-        strength = min(max((value - 1.0) / span, 0.0), 1.0)
-        sign = [" ★", element("span", " best", class_="unseen")] if first else None
-        style = f"--strength:{strength:.3f}"
-        return element("td", f"{value:.2f}", sign, class_="heat best" if first else "heat", style=style)
-
-    caption = "Every draft is taken" if not tau else f"Drafts that promise more than {tau:g} tokens (tau {tau:g})"
-    head = [element("th", "Width", scope="col")] + [element("th", f"{width:g}", scope="col") for width in widths]
-    body = [
-        element("tr", element("th", key, scope="row"), [cell(line.get(width)) for width in widths])
-        for key, line in cells.items()
-    ]
-    drawn = element(
-        "table",
-        element("caption", caption, class_=None if titled else "unseen"),
-        element("thead", element("tr", head)),
-        element("tbody", body),
-        class_="grid",
-    )
-    return scrolled(f"Accept length by rule and width, tau {tau or 0:g}", drawn)
-
-
 def _profile(row: Mapping[str, Any]) -> str:
     return visible(str(row.get("profile") or UNKNOWN), 80)
 
@@ -264,8 +174,10 @@ def _profile(row: Mapping[str, Any]) -> str:
 def _learning_curve(points: Sequence[tuple[float, Interval]]) -> Markup:
     xs = [at for at, _ in points]
     title = "finished outputs learnt from"
-    spread = xs[0] > 0 and xs[-1] / xs[0] >= _LOGARITHMIC_FROM
-    x = logarithmic(f"{title}, logarithmic", xs) if spread else linear(title, xs)
+    # On a logarithmic axis what nothing was learnt from stands at one output.
+    positive = [max(at, 1.0) for at in xs]
+    spread = positive[-1] / positive[0] >= _LOGARITHMIC_FROM
+    x = logarithmic(f"{title}, logarithmic", positive) if spread else linear(title, xs)
     bounds = [value for _, told in points for value in told if value is not None]
     y = linear("accept length, tokens a step", bounds, start=1.0, reference=_PLAIN)
     return curve([Point(at, *told) for at, told in points], x, y, _learning_summary(points))

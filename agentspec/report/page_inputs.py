@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentspec.report.page_markup import Content, element, lines, name, sentence
+from agentspec.report.page_markup import Content, element, lines, name, sentence, visible
 from agentspec.report.page_numbers import UNKNOWN, count, counted, known, seconds
-from agentspec.report.page_parts import Column, Section, described, listed, scrolled, table
+from agentspec.report.page_parts import Column, Section, command, described, listed, scrolled, table
 
 GLOSSARY = (
     ("Accept length", "Tokens a step of the model yields: those it accepted of the draft and one of its own. Without drafts 1."),
@@ -40,13 +40,10 @@ def inputs(facts: Mapping[str, Any]) -> Section:
         ("Records", f"{counted(told.get('num_records'), 'record')}, of which {count(told.get('num_bad_records'))} bad"),
         ("Formats", [_separated([[name(key, 40), f" {count(value)}"] for key, value in formats.items()]) or UNKNOWN]),
         ("Sessions", count(told.get("num_sessions"))),
-        (
-            "Outputs",
-            f"{count(told.get('num_outputs'))}, of which {count(told.get('num_sampled_outputs'))} were sampled to analyse",
-        ),
+        ("Outputs", _outputs(told)),
         (
             "Tokens",
-            f"{count(told.get('num_output_tokens'))} of outputs, {count(told.get('num_prompt_tokens'))} of prompts",
+            f"{count(told.get('num_output_tokens'))} in outputs, {_prompt_tokens(told)}",
         ),
         ("Tokenizer", [name(tokenizer.get("name") or UNKNOWN), f", {counted(vocabulary, 'token')}"]),
     ]
@@ -115,7 +112,7 @@ def method(facts: Mapping[str, Any]) -> Section:
     body: list[Content] = [
         described(
             [
-                ("Command", element("code", sentence(facts.get("command") or UNKNOWN, 1000))),
+                ("Command", element("code", command(visible(str(facts.get("command") or UNKNOWN), 1000)))),
                 ("Made", [name(facts.get("created") or UNKNOWN, 40), f", in {seconds(facts.get('seconds'))}"]),
                 (
                     "Version",
@@ -134,6 +131,19 @@ def method(facts: Mapping[str, Any]) -> Section:
     ]
     lead = "Everything was computed on a CPU from the logs alone: no model ran, and nothing was sent."
     return Section("method", "Method", "How it was measured", lead, body)
+
+
+def _prompt_tokens(told: Mapping[str, Any]) -> str:
+    number = known(told.get("num_prompt_tokens"))
+    return "those of prompts were not counted" if number is None else f"{count(number)} in prompts"
+
+
+def _outputs(told: Mapping[str, Any]) -> str:
+    parts = [count(told.get("num_outputs"))]
+    for key, done in (("num_sampled_outputs", "sampled to analyse"), ("num_measured_outputs", "replayed")):
+        if known(told.get(key)) is not None and told[key] != told.get("num_outputs"):
+            parts.append(f"{count(told[key])} {done}")
+    return ", of which ".join([parts[0], " and ".join(parts[1:])]) if parts[1:] else parts[0]
 
 
 def _separated(entries: list[list[Content]]) -> list[Content]:

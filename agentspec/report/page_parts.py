@@ -173,7 +173,7 @@ def to_copy(key: str, label: str, text: str) -> Markup:
         ),
         element(
             "pre",
-            element("code", _words(text), id=key),
+            element("code", command(text), id=key),
             tabindex=0,
             role="region",
             aria_labelledby=f"{key}-label",
@@ -182,9 +182,9 @@ def to_copy(key: str, label: str, text: str) -> Markup:
     )
 
 
-def _words(command: str) -> list[Markup]:
-    """The command unchanged; a flag and its value go to a new line together where they do not fit."""
-    return [element("span", lines(part), class_="together") for part in re.split(r"(?<= )(?=--)", command)]
+def command(text: str) -> list[Markup]:
+    """A command unchanged; a flag and its value go to a new line together where they do not fit."""
+    return [element("span", lines(part), class_="together") for part in re.split(r"(?<= )(?=--)", text)]
 
 
 def _nothing_known() -> Markup:

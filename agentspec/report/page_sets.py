@@ -18,7 +18,7 @@ from agentspec.report.page_numbers import (
     share,
     with_interval,
 )
-from agentspec.report.page_parts import Column, Section, figure, numbers, table
+from agentspec.report.page_parts import Column, Section, figure, listed, numbers
 from agentspec.report.page_plots import Mark, Row, legend, rows_plot
 
 SOURCES = {
@@ -52,7 +52,10 @@ def entropy(facts: Mapping[str, Any]) -> Section:
                 class_="large",
             )
         )
-        body += [element("p", sentence(told[key])) for key in ("reading", "method") if told.get(key)]
+        if told.get("reading"):
+            body.append(element("p", sentence(told["reading"])))
+        if told.get("method"):
+            body.append(element("p", "Method: ", sentence(told["method"]), class_="note"))
     if found:
         axis = linear("bits a token", [value.most for _, value in found])
         rows = [
@@ -185,30 +188,38 @@ def accept_lengths(facts: Mapping[str, Any]) -> Section:
 
 
 def differences(facts: Mapping[str, Any]) -> Section:
-    rows = [
-        [
-            sentence(row.get("text") or UNKNOWN),
-            name(str(row.get("what") or UNKNOWN).replace("_", " "), 40),
-            name(row.get("low_set"), 60),
-            _measured(row.get("what"), row.get("low")),
-            name(row.get("high_set"), 60),
-            _measured(row.get("what"), row.get("high")),
+    found = facts.get("differences") or []
+    body: list[Content] = [
+        element(
+            "p", "No roles, tenants, days or files were found whose outputs behave otherwise than those beside them."
+        )
+    ]
+    if found:
+        columns = [
+            Column("Measured", number=False),
+            Column("By", number=False),
+            Column("Lowest", number=False),
+            Column("Value"),
+            Column("Highest", number=False),
+            Column("Value"),
         ]
-        for row in facts.get("differences") or []
-    ]
-    columns = [
-        Column("What differs", number=False),
-        Column("Measured", number=False),
-        Column("Lowest", number=False),
-        Column("Value"),
-        Column("Highest", number=False),
-        Column("Value"),
-    ]
-    body = [table("Sets that behave otherwise", columns, rows)] if rows else []
+        rows = [
+            [
+                name(str(row.get("what") or UNKNOWN).replace("_", " "), 40),
+                name(row.get("by") or UNKNOWN, 20),
+                name(row.get("low_set"), 60),
+                _measured(row.get("what"), row.get("low")),
+                name(row.get("high_set"), 60),
+                _measured(row.get("what"), row.get("high")),
+            ]
+            for row in found
+        ]
+        body = [
+            listed(sentence(row["text"]) for row in found if row.get("text")),
+            numbers("differences between sets", columns, rows),
+        ]
     lead = "Sets whose outputs behave otherwise than those beside them: one setting may not suit all."
-    if not rows:
-        body = [element("p", "No tenants, days, roles or files were found that behave otherwise than the rest.")]
-    return Section("differences", "Differences", "Who differs", lead if rows else "", body)
+    return Section("differences", "Differences", "Who differs", lead if found else "", body)
 
 
 def _measured(what: object, value: object) -> str:

@@ -125,9 +125,12 @@ def _speedup_tile(facts: Mapping[str, Any]) -> Tile:
     loads = sorted({row["concurrency"] for row in facts.get("speedup") or [] if known(row.get("concurrency"))})
     first = speedup_range(facts, loads[0]) if loads else None
     value = f"{times(first[0])} to {times(first[1])}" if first else times(None)
+    profiles = len({row.get("profile") for row in facts.get("speedup") or []})
     note = "Plain decoding is 1.00×."
     if len(loads) > 1 and (last := speedup_range(facts, loads[-1])):
         note = f"At {count(loads[-1])} at a time: {times(last[0])} to {times(last[1])}."
+    if profiles > 1:
+        note += f" Over {profiles} cost profiles."
     return Tile("Speed-up, expected", value, f"at {counted(loads[0], 'request')} at a time" if loads else "", note)
 
 

@@ -54,6 +54,7 @@ def rich() -> dict[str, Any]:
             "num_output_tokens": 1_912_345,
             "num_prompt_tokens": 24_812_001,
             "num_sampled_outputs": 1000,
+            "num_measured_outputs": 350,
             "num_round_trip_failures": 0,
         },
         "entropy": {
@@ -68,6 +69,7 @@ def rich() -> dict[str, Any]:
             {"outputs": at, "accept_length": mean, "low": mean - 0.4 / at**0.2, "high": mean + 0.4 / at**0.2}
             for at, mean in [(1, 1.9), (3, 2.1), (10, 2.4), (30, 2.7), (100, 2.95), (300, 3.1), (1000, 3.22)]
         ],
+        "growth": {"log_scale": 0.72, "exponent": 0.06, "at_ten_times": 3.61},
         "replay": [
             _replay(draw, rule, alpha, width, tau)
             for tau in (0.0, 2.0)
@@ -170,7 +172,8 @@ def tiny() -> dict[str, Any]:
         }
     ]
     facts["learning_curve"] = [{"outputs": 3, "accept_length": 1.31, "low": None, "high": None}]
-    facts["replay"] = facts["replay"][:1]
+    facts["growth"] = None
+    facts["replay"] = [row | {"accept_length_warm": None} for row in facts["replay"][:5]]
     facts["speedup"] = []
     facts["memory"] = dict.fromkeys(facts["memory"])
     facts["differences"] = []
