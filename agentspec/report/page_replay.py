@@ -87,7 +87,7 @@ def _grid(tau: float | None, rows: Sequence[Mapping[str, Any]], measured: str, b
             return element("td", element("span", "not replayed", class_="unseen"), class_="number")
         first = value >= best - 1e-9
         strength = min(max((value - 1.0) / span, 0.0), 1.0)
-        sign = [" ★", element("span", " best", class_="unseen")] if first else None
+        sign = [element("span", "★", class_="star"), element("span", " best", class_="unseen")] if first else None
         style = f"--strength:{strength:.3f}"
         return element("td", f"{value:.2f}", sign, class_="heat best" if first else "heat", style=style)
 
