@@ -102,7 +102,9 @@ def test_both_ways_compute_the_same(folder: Path, tmp_path: Path, monkeypatch: p
         generate(server, bodies, 3)
         assert server.agentspec_state()["counters"]["draft_errors"] == 0  # type: ignore[index]
     found = [json.loads(line) for line in file.read_text().splitlines()]
-    reads, drafts, prompts = ([rest for kind, *rest in found if kind == name] for name in ("read", "draft", "prompts"))
+    reads, drafts, prompts = (
+        [rest for kind, *rest in found if kind == name] for name in ("read", "draft", "prompts")
+    )
     assert len(reads) > 10 and len(drafts) > 10
     assert max(max(away) for away in reads + prompts) < 2e-3
     # A small model of its own reads prompts when it is to draft.
