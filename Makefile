@@ -20,7 +20,7 @@ PACKAGES := $(wildcard */__init__.py */*/__init__.py)
 
 OLD_SGLANG := 0.5.17
 
-.PHONY: demo test setup links lint types native-test fuzz model drafters acceptance clean help
+.PHONY: demo test setup links lint types native-test chromium fuzz model drafters acceptance clean help
 
 help:
 	@sed -n '1,3p' Makefile
@@ -28,7 +28,7 @@ help:
 demo: setup
 	$(BIN)/agentspec demo
 
-test: setup lint types native-test $(CACHE)/sglang-$(OLD_SGLANG)
+test: setup lint types native-test chromium $(VENV)/.browser $(CACHE)/sglang-$(OLD_SGLANG)
 	$(PY) -m pytest
 
 setup: $(VENV)/.installed links
@@ -75,6 +75,21 @@ native-test: setup
 		$(BIN)/cmake --build build/native-$$sanitizer && \
 		$(BIN)/ctest --test-dir build/native-$$sanitizer --output-on-failure --timeout 300 || exit 1; \
 	done
+
+# The report's page is tested in a browser: Chromium from the system, its driver from the extra.
+$(VENV)/.browser: $(VENV)/.dependencies
+	@$(BIN)/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["browser"]))' > $(VENV)/browser.txt
+	@$(PIP) install -r $(VENV)/browser.txt
+	@touch $@
+
+chromium:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do command -v $$name > /dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		echo "installing Chromium"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null && exit 0; \
+	fi; \
+	echo "there is no Chromium in the PATH and it could not be installed: tests of the report's page are skipped, or fail" \
+		"where CI is set. Install one, for example with: sudo apt-get install chromium"
 
 # Random bytes against the segment loader and the engine's operations; needs clang. FUZZ_SECONDS for each target.
 FUZZ_SECONDS ?= 60

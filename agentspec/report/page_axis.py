@@ -1,0 +1,86 @@
+"""Axes of plots: what they span, where their ticks are, and where a value lies on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_MAX_TICKS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """From `low` to `high`; `reference` is a value that others are compared with, and what it is called."""
+
+    title: str
+    low: float
+    high: float
+    ticks: Sequence[float]
+    logarithmic: bool = False
+    reference: tuple[float, str] | None = None
+    suffix: str = ""
+
+    def at(self, value: float) -> float:
+        """Where it lies, in per cent of the axis; values outside lie at an end."""
+        place = (self._scaled(value) - self._scaled(self.low)) / (self._scaled(self.high) - self._scaled(self.low))
+        return 100 * min(max(place, 0.0), 1.0)
+
+    def tick(self, value: float) -> str:
+        """The label of a tick."""
+        for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+            if abs(value) >= size:
+                return f"{value / (1e3 if size == 1e4 else size):g}{unit}{self.suffix}"
+        return f"{value:,.10g}{self.suffix}"
+
+    def _scaled(self, value: float) -> float:
+        return math.log(max(value, self.low)) if self.logarithmic else value
+
+
+def linear(
+    title: str,
+    values: Iterable[float],
+    *,
+    start: float = 0.0,
+    reference: tuple[float, str] | None = None,
+    suffix: str = "",
+) -> Axis:
+    """From `start`, or from below the least value if that is less, to a tick at or above the greatest."""
+    spanned = [start, *values, *([reference[0]] if reference else [])]
+    low, high = min(spanned), max(spanned)
+    if high <= low:
+        high = low + 1.0
+    step = _step(low, high)
+    # A start that is not a multiple of the step, 1 for one, stays the first tick.
+    first = start if low == start else math.floor(low / step + 1e-9) * step
+    ticks = [first]
+    while ticks[-1] < high - 1e-9 * step:
+        ticks.append(round((math.floor(ticks[-1] / step + 1e-9) + 1) * step, 12))
+    # Labels of ticks closer than that would touch.
+    if len(ticks) > 2 and ticks[1] - ticks[0] < 0.5 * step:
+        del ticks[1]
+    return Axis(title=title, low=first, high=ticks[-1], ticks=ticks, reference=reference, suffix=suffix)
+
+
+def logarithmic(title: str, values: Iterable[float]) -> Axis:
+    """Of positive values, from the least to the greatest, with ticks at 1, 2 and 5 times powers of ten."""
+    values = list(values)
+    low, high = min(values), max(values)
+    if high <= low:
+        high = low * 10
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [factor * 10.0**power for power in powers for factor in factors]
+        ticks = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+        if len(ticks) <= _MAX_TICKS:
+            break
+    return Axis(title=title, low=low, high=high, ticks=ticks, logarithmic=True)
+
+
+def _step(low: float, high: float) -> float:
+    """The least of 1, 2 and 5 times a power of ten that needs no more than the most ticks."""
+    power: float = 10.0 ** math.floor(math.log10((high - low) / _MAX_TICKS))
+    for factor in (1, 2, 5, 10):
+        if (high - low) / (factor * power) <= _MAX_TICKS - 1:
+            break
+    return factor * power
