@@ -4,7 +4,7 @@ from agentspec.policy.config import HybridConfig, HybridRule, Tau, parse_tau
 from agentspec.policy.costs import StepCosts
 from agentspec.policy.hybrid import HybridBatch, HybridPolicy, ModelDraft
 from agentspec.policy.payoff import FEATURES, PayoffPredictor, draft_features, row_features
-from agentspec.policy.reading import PromptReading, ZeroLengthReading
+from agentspec.policy.reading import PromptReading, PromptRule, ReadingRule, ZeroLengthReading, prompt_rule
 
 __all__ = [
     "FEATURES",
@@ -15,10 +15,13 @@ __all__ = [
     "ModelDraft",
     "PayoffPredictor",
     "PromptReading",
+    "PromptRule",
+    "ReadingRule",
     "StepCosts",
     "Tau",
     "ZeroLengthReading",
     "draft_features",
     "parse_tau",
+    "prompt_rule",
     "row_features",
 ]

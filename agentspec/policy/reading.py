@@ -3,11 +3,44 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Literal, Protocol, get_args
 
 from agentspec.errors import ConfigError
 
 _FORGETTING = 0.995
 """What a step counts after the next one: some 200 are remembered."""
+
+
+ReadingRule = Literal["payoff", "zero-length", "always"]
+
+
+class PromptRule(Protocol):
+    """Decides before each prompt whether the drafter is to read it."""
+
+    def observe_step(self, saved: float, length: int) -> None:
+        """A decode step: the seconds that drafting with the model would have saved in it, were all prompts read, and
+        how many tokens a row it proposed, or 1 where that is not known yet."""
+
+    def observe_prompts(self, seconds: float) -> None:
+        """Prompts came, whose reading takes `seconds`."""
+
+    def pays(self) -> bool: ...
+
+
+def prompt_rule(name: str) -> PromptRule:
+    """The rule of that name, new.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name == "payoff":
+        return PromptReading()
+    if name == "zero-length":
+        return ZeroLengthReading()
+    if name == "always":
+        # The share of steps without a draft is never larger.
+        return ZeroLengthReading(1.0)
+    raise ConfigError(f"prompt reading must be one of {', '.join(get_args(ReadingRule))}, got {name!r}")
 
 
 class PromptReading:
@@ -23,13 +56,12 @@ class PromptReading:
         self._saved = 1.0
         self._spent = 0.0
 
-    def observe_step(self, saved: float) -> None:
-        """A decode step, and the seconds that drafting with the model would have saved in it, were all prompts read."""
+    def observe_step(self, saved: float, length: int) -> None:
+        del length
         self._saved = self._saved * _FORGETTING + saved
         self._spent *= _FORGETTING
 
     def observe_prompts(self, seconds: float) -> None:
-        """Prompts came, whose reading takes `seconds`."""
         self._spent += seconds
 
     def pays(self) -> bool:
@@ -49,9 +81,12 @@ class ZeroLengthReading:
         self.threshold = threshold
         self._steps: deque[bool] = deque(maxlen=self._WINDOW)
 
-    def observe_step(self, length: int) -> None:
-        """A decode step in which so many tokens a row were proposed."""
+    def observe_step(self, saved: float, length: int) -> None:
+        del saved
         self._steps.append(length == 0)
+
+    def observe_prompts(self, seconds: float) -> None:
+        """What reading takes is nothing to this rule."""
 
     def pays(self) -> bool:
         return sum(self._steps) <= self.threshold * len(self._steps)

@@ -44,7 +44,7 @@ from agentspec.integrations.sglang.rows import DraftedStep, host_seq_lens, last_
 from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
 from agentspec.integrations.sglang.verify_input import VerifyStaging
 from agentspec.integrations.sglang.width_control import PlannedStep
-from agentspec.policy import HybridBatch, HybridPolicy, PromptReading
+from agentspec.policy import HybridBatch, HybridPolicy, prompt_rule
 
 logger = logging.getLogger("agentspec")
 
@@ -110,7 +110,7 @@ class _Hybrid:
         self.policy = HybridPolicy(self.settings.hybrid_config(trees=self._trees, max_nodes=self.max_width - 1))
         self._reads_hidden = not self.speculative_algorithm.is_standalone()
         self.drafter = ModelDrafter(self._draft_worker, reads_hidden=self._reads_hidden)
-        self._prompt_reading = PromptReading()
+        self._prompt_reading = prompt_rule(self.settings.prompt_reading)
         self._prompts_are_read = True
         draft_worker: Any = self._draft_worker
         draft_worker.max_nodes = self.max_width - 1
@@ -360,7 +360,7 @@ class _Hybrid:
         # What is kept for a head's next reading has a bound.
         rows.behind = rows.wanted | (fit & (pending > _MAX_PENDING) if self._reads_hidden else False)
         if self._reads_hidden:
-            self._prompt_reading.observe_step(choice.saved)
+            self._prompt_reading.observe_step(choice.saved, int(choice.rows.any()))
 
     def _room(self: Any, rows: _Rows, row: int) -> int:
         return int(self.suffix.room(rows.batch.reqs[row], int(rows.seq_lens[row]), len(rows.tails[row])))

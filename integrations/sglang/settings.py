@@ -16,7 +16,7 @@ from agentspec.control import ControlConfig, Profile, make_controller
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
 from agentspec.integrations.sglang.tenants import check_namespace_field
-from agentspec.policy import HybridConfig, parse_tau
+from agentspec.policy import HybridConfig, parse_tau, prompt_rule
 from agentspec.store.config import SharingConfig
 from agentspec.store.secrets import NAMESPACE_KEY_VARIABLE, PASSWORD_VARIABLE, STORE_KEY_VARIABLE
 from agentspec.store.urls import place, redact
@@ -135,6 +135,12 @@ class Settings:
         "with tau auto: what the draft model promises a row must be that share more than would pay for it, >= 0",
         float,
     )
+    prompt_reading: str = _setting(
+        "payoff",
+        "whether a head reads prompts: payoff (while its drafts save more time than that takes), zero-length (unless "
+        "over 0.7 of the latest steps had no draft of it, SmartSpec's rule) or always",
+        str,
+    )
     payoff: str = _setting(
         "", "file of the predictor of the rule payoff; empty: the one that comes with agentspec", str
     )
@@ -214,7 +220,7 @@ class Settings:
                 f"stop_threshold must be above 0 and at most 1, got {self.stop_threshold}; 1 never stops early"
             )
         paths = ("estimates", "corpora", "store_password_file", "store_key_file", "namespace_key_file")
-        texts = ("store_model", "base", "tau", "hybrid_rule", "payoff", "acceptance_head")
+        texts = ("store_model", "base", "tau", "hybrid_rule", "prompt_reading", "payoff", "acceptance_head")
         for name in (*paths, *texts, "controller", "controller_objective", "profile"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a string, got {getattr(self, name)!r}")
@@ -231,6 +237,7 @@ class Settings:
         # The engine and the store own the ranges of their fields; checked here so that a bad value stops the launcher.
         self.engine_config(vocab_size=None, max_draft_tokens=1, trees=True)
         self.hybrid_config(max_nodes=1, trees=True)
+        prompt_rule(self.prompt_reading)
         make_controller(self.control_config(has_drafter=False), self.step_profile())
         self.sharing_config()
         check_namespace_field(self.namespace_from)

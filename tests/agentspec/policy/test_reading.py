@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agentspec import ConfigError
-from agentspec.policy import PromptReading, ZeroLengthReading
+from agentspec.policy import PromptReading, ZeroLengthReading, prompt_rule
 from agentspec.policy.selection import Times, saving
 
 
@@ -16,7 +16,7 @@ def run(reading: PromptReading, requests: int, *, saved: float, spent: float, st
     for _ in range(requests):
         reading.observe_prompts(spent)
         for _ in range(steps):
-            reading.observe_step(saved)
+            reading.observe_step(saved, 1)
 
 
 def test_it_reads_until_it_knows_better() -> None:
@@ -35,7 +35,7 @@ def test_it_follows_what_drafts_save() -> None:
 
 def test_an_endless_saving_is_never_outweighed() -> None:
     reading = PromptReading()
-    reading.observe_step(math.inf)
+    reading.observe_step(math.inf, 1)
     reading.observe_prompts(1e9)
     assert reading.pays()
 
@@ -52,13 +52,28 @@ def test_prompts_are_read_unless_most_of_the_latest_steps_had_no_draft() -> None
     reading = ZeroLengthReading()
     assert reading.pays()
     for length in [0] * 70 + [3] * 30:
-        reading.observe_step(length)
+        reading.observe_step(0.0, length)
     assert reading.pays(), "just the threshold"
     for length in [0] * 70 + [0]:
-        reading.observe_step(length)
+        reading.observe_step(0.0, length)
     assert not reading.pays()
     for _ in range(30):
-        reading.observe_step(1)
+        reading.observe_step(0.0, 1)
     assert reading.pays()
     with pytest.raises(ConfigError, match="got 1.5"):
         ZeroLengthReading(1.5)
+
+
+@pytest.mark.parametrize(("name", "reads"), [("payoff", False), ("zero-length", False), ("always", True)])
+def test_rules_by_name(name: str, reads: bool) -> None:
+    rule = prompt_rule(name)
+    assert rule.pays(), "nothing is known yet"
+    for _ in range(200):
+        rule.observe_prompts(1.0)
+        rule.observe_step(0.0, 0)
+    assert rule.pays() == reads
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(ConfigError, match="one of payoff, zero-length, always, got 'never'"):
+        prompt_rule("never")

@@ -79,6 +79,7 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "base": "EAGLE3",
         "tau": "1.5",
         "hybrid_rule": "score",
+        "prompt_reading": "zero-length",
         "payoff": "p.json",
         "acceptance_head": "none",
         "stop_threshold": 0.7,
@@ -130,6 +131,10 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         ({"AGENTSPEC_TAU": "often"}, 'tau must be "auto", a number >= 0 or "inf", got \'often\''),
         ({"AGENTSPEC_TAU": "-1"}, "tau must be"),
         ({"AGENTSPEC_HYBRID_RULE": "guess"}, "rule must be one of expected, score, match-length, payoff, got 'guess'"),
+        (
+            {"AGENTSPEC_PROMPT_READING": "never"},
+            "prompt reading must be one of payoff, zero-length, always, got 'never'",
+        ),
         ({"AGENTSPEC_STOP_THRESHOLD": "0"}, "stop_threshold must be above 0 and at most 1, got 0"),
         ({"AGENTSPEC_CONFIG": "/nowhere/agentspec.json"}, "/nowhere/agentspec.json"),
     ],
