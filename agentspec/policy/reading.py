@@ -19,7 +19,7 @@ class PromptRule(Protocol):
 
     def observe_step(self, saved: float, length: int) -> None:
         """A decode step: the seconds that drafting with the model would have saved in it, were all prompts read, and
-        how many tokens a row it proposed, or 1 where that is not known yet."""
+        how many tokens a row it would have proposed; 1 will do for any number of them."""
 
     def observe_prompts(self, seconds: float) -> None:
         """Prompts came, whose reading takes `seconds`."""

@@ -360,7 +360,7 @@ class _Hybrid:
         # What is kept for a head's next reading has a bound.
         rows.behind = rows.wanted | (fit & (pending > _MAX_PENDING) if self._reads_hidden else False)
         if self._reads_hidden:
-            self._prompt_reading.observe_step(choice.saved, int(choice.rows.any()))
+            self._prompt_reading.observe_step(choice.saved, int(choice.saved > 0.0))
 
     def _room(self: Any, rows: _Rows, row: int) -> int:
         return int(self.suffix.room(rows.batch.reqs[row], int(rows.seq_lens[row]), len(rows.tails[row])))
