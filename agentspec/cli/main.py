@@ -22,6 +22,7 @@ COMMANDS = {
     "store": ("agentspec.store.cli.main", "look into, fill, empty and check the store of what was learned"),
     "tune": ("agentspec.evals.tune", "fit the estimates of acceptance to recorded outputs"),
     "profile": ("agentspec.evals.profile", "measure how long decode steps take, for controllers and simulations"),
+    "report": ("agentspec.cli.report", "whether suffix drafts suit what a service writes, told from its logs"),
     "simulate": ("agentspec.evals.simulate", "serve recorded or made-up requests on an event clock, without a model"),
     "replay": ("agentspec.evals.replay", "what drafters accept on recorded outputs, without a model"),
 }

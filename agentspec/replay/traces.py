@@ -137,7 +137,7 @@ def check_session(session: Any) -> None:
         for message in messages:
             if not isinstance(message.get("role"), str):
                 raise _BadSessionError("a message has no role")
-            _message_text(message)
+            message_text(message)
     elif "calls" in session:
         calls = session["calls"]
         if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
@@ -148,7 +148,8 @@ def check_session(session: Any) -> None:
         raise _BadSessionError("neither messages nor calls")
 
 
-def _message_text(message: dict[str, Any]) -> str:
+def message_text(message: dict[str, Any]) -> str:
+    """A message's content and tool calls, each on lines of their own; raises ValueError if they are none."""
     content = message.get("content")
     if isinstance(content, list):
         parts = [part.get("text", "") if isinstance(part, dict) else "" for part in content]
@@ -189,7 +190,7 @@ class SessionReader:
         parts: list[NDArray[np.int32]] = []
         for message in session["messages"]:
             parts.append(self._line(f"<|{message['role']}|>"))
-            turn = self._turn(_message_text(message))
+            turn = self._turn(message_text(message))
             if message["role"] == "assistant":
                 yield Call(identity, task, run, tuple(parts), turn)
             parts.append(turn)

@@ -1,1 +1,10 @@
-"""Whether a log's outputs suit speculative decoding: what was found, and how it is shown."""
+"""Whether suffix drafts suit what a service writes, told from its logs without a model.
+
+report_facts(paths, tokenizer, config) ─> facts, a dictionary that schema.json describes ─> summary(), page()
+"""
+
+from agentspec.report.facts import ReportConfig, report_facts
+from agentspec.report.summary import summary
+from agentspec.report.vocabulary import find_tokenizer
+
+__all__ = ["ReportConfig", "find_tokenizer", "report_facts", "summary"]

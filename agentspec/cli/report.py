@@ -1,0 +1,131 @@
+"""`agentspec report`: whether suffix drafts suit what a service writes, told from its logs without a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentspec.errors import ConfigError
+from agentspec.report import ReportConfig, find_tokenizer, report_facts, summary
+from agentspec.simulation import BUILT_IN_PROFILES
+
+_DESCRIPTION = (
+    "Reads OpenAI-style request logs, chats, ShareGPT, SWE-agent and mini-swe-agent trajectories, OpenHands "
+    "llm_completions folders, staged traces, exported tokens and plain text, compressed or not; says how much repeats, "
+    "what drafts would be accepted, what that gains, and with which flags to serve."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
+    add = parser.add_argument
+    add(
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="a log, or a folder with logs; the format is found by itself",
+    )
+    add(
+        "--tokenizer",
+        metavar="NAME|PATH",
+        help="the served model's: its tokenizer.json, tekken .json or .tiktoken, its folder, or an installed package that "
+        "carries one (default: mistral_common's newest tekken)",
+    )
+    add("--out", type=Path, metavar="FILE", help="write the report as one HTML page")
+    add("--json", type=Path, metavar="FILE", help="write the facts, as agentspec/report/schema.json describes them")
+    add(
+        "--profile",
+        action="append",
+        metavar="NAME|FILE",
+        help=f"how long steps take: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)}; may be "
+        "repeated (default smartspec-a100-7b)",
+    )
+    add(
+        "--concurrency", default="1,8,64", metavar="LIST", help="clients to tell the speed-up for (default %(default)s)"
+    )
+    add(
+        "--memory-mb",
+        type=int,
+        default=1024,
+        metavar="MB",
+        help="memory to keep to; beyond it is sampled (default %(default)s)",
+    )
+    add("--seed", type=int, default=0, metavar="S", help="of all that is drawn (default %(default)s)")
+    add("--model", metavar="PATH", help="the served model, for the command of the verdict")
+    add(
+        "--include-text",
+        action="store_true",
+        help="put excerpts of outputs into the report; otherwise no text is in it",
+    )
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Reads the logs and says what was found.
+
+    Raises:
+        ConfigError: An argument is unknown or out of range, or nothing could be read.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec report --help")
+    for name, file in (("--out", args.out), ("--json", args.json)):
+        if file is not None and not file.parent.is_dir():
+            raise ConfigError(f"{name} must lie in a folder that exists, got {file}; make {file.parent} first")
+    config = ReportConfig(
+        profiles=tuple(args.profile or ["smartspec-a100-7b"]),
+        concurrency=_concurrency(args.concurrency),
+        memory_mb=args.memory_mb,
+        seed=args.seed,
+        include_text=args.include_text,
+        model=_model(args),
+        command=_command(args),
+    )
+    tokenizer = find_tokenizer(args.tokenizer)
+    facts = report_facts(args.paths, tokenizer, config)
+    if args.json:
+        args.json.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if args.out:
+        from agentspec.report.page import page
+
+        args.out.write_text(page(facts), encoding="utf-8")
+    try:
+        print(summary(facts))
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding or "ascii"
+        print(summary(facts).encode(encoding, "replace").decode(encoding))
+    return 0
+
+
+def _concurrency(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(word) for word in text.split(",")}))
+    except ValueError:
+        raise ConfigError(f"--concurrency must be a list of numbers such as 1,8,64, got {text!r}") from None
+
+
+def _model(args: argparse.Namespace) -> str:
+    """The model named, or the folder that the tokenizer was taken from."""
+    if args.model:
+        return str(args.model)
+    folder = Path(args.tokenizer) if args.tokenizer else None
+    return folder.name if folder is not None and folder.is_dir() else "MODEL"
+
+
+def _command(args: argparse.Namespace) -> str:
+    """What was asked, files by their names alone: folders' names are nobody's business."""
+    words = ["agentspec report", *(path.name for path in args.paths)]
+    if args.tokenizer:
+        words.append(f"--tokenizer {Path(args.tokenizer).name}")
+    words += [f"--profile {Path(name).name}" for name in args.profile or []]
+    if args.concurrency != "1,8,64":
+        words.append(f"--concurrency {args.concurrency}")
+    if args.memory_mb != 1024:
+        words.append(f"--memory-mb {args.memory_mb}")
+    if args.seed:
+        words.append(f"--seed {args.seed}")
+    if args.include_text:
+        words.append("--include-text")
+    return " ".join(words)

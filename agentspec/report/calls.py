@@ -1,0 +1,112 @@
+"""A recorded model call as text, whatever it was recorded by."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+_MAX_NAME = 48
+_ROLE_FIELDS = ("stage", "agent_role", "agent_name", "agent", "node", "role")
+_TENANT_FIELDS = ("tenant", "tenant_id", "organization", "org_id", "customer", "customer_id", "user", "user_id")
+_SESSION_FIELDS = ("session", "session_id", "conversation_id", "thread_id", "trace_id", "instance_id")
+_TIME_FIELDS = ("ts", "timestamp", "time", "created", "created_at", "start_time")
+_LAST_TIME = 32503680000.0
+"""Numbers beyond the year 3000, in seconds, are milliseconds."""
+
+
+class BadRecordError(ValueError):
+    """A record is of no known format, or not whole; the message says what was looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What a record says about where its calls belong; "" where it says nothing."""
+
+    session: str = ""
+    role: str = ""
+    tenant: str = ""
+    day: str = ""
+    """YYYY-MM-DD, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedCall:
+    """One model call."""
+
+    messages: tuple[tuple[str, str], ...]
+    """(role, text) of all messages before the output; () if none were recorded."""
+    header: str
+    """What stands between the messages and the output: a role's header, or the name of a stage."""
+    output: str
+    labels: Labels
+    position: int = 0
+    """Among the calls of its record."""
+    tokens: tuple[int, ...] | None = None
+    """The output as token ids where those were recorded; `output` is then ""."""
+
+    @property
+    def has_prompt(self) -> bool:
+        return bool(self.messages)
+
+
+def labels_of(record: Mapping[str, Any], *, session: str = "") -> Labels:
+    """The labels in a record's own fields or those of its `metadata`, shortened to what a reader may see.
+
+    Args:
+        record: The record.
+        session: Where the record names none.
+    """
+    places = [record, *(record[key] for key in ("metadata", "request", "body") if isinstance(record.get(key), dict))]
+    places += [place["metadata"] for place in places[1:] if isinstance(place.get("metadata"), dict)]
+    return Labels(
+        session=_first(places, _SESSION_FIELDS) or session,
+        role=shown(_first(places, _ROLE_FIELDS)),
+        tenant=shown(_first(places, _TENANT_FIELDS)),
+        day=_day(places),
+    )
+
+
+def shown(name: str) -> str:
+    """A name without control and direction characters, cut to 48 characters."""
+    kept = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in name[: 4 * _MAX_NAME])
+    kept = " ".join(kept.split())
+    return kept if len(kept) <= _MAX_NAME else kept[: _MAX_NAME - 1] + "…"
+
+
+def _first(places: Iterable[Mapping[str, Any]], names: Iterable[str]) -> str:
+    names = tuple(names)
+    for place in places:
+        for name in names:
+            value = place.get(name)
+            if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+                return str(value)
+    return ""
+
+
+def _day(places: Iterable[Mapping[str, Any]]) -> str:
+    for place in places:
+        for name in _TIME_FIELDS:
+            day = _as_day(place.get(name))
+            if day:
+                return day
+    return ""
+
+
+def _as_day(value: Any) -> str:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            try:
+                when = datetime.fromisoformat(value)
+            except ValueError:
+                return ""
+            return (when.astimezone(UTC) if when.tzinfo else when).date().isoformat()
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
+        return ""
+    seconds = value / 1e3 if value > _LAST_TIME else float(value)
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat() if seconds < _LAST_TIME else ""

@@ -1,0 +1,83 @@
+"""Calls as token ids, in the same form as agentspec.replay reads traces."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.config import EngineConfig
+from agentspec.replay.tokenizer import Tokenizer
+from agentspec.report.calls import BadRecordError, LoggedCall
+
+_TAIL_CHARACTERS = 16 * EngineConfig().prompt_tail
+"""Of a message's end, enough for as many tokens as an engine keeps of a prompt."""
+
+
+class Encoder:
+    """Tokenizes calls; keeps what it tokenized of messages and headers, up to a number of tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, max_cached_tokens: int = 1 << 20) -> None:
+        self.tokenizer = tokenizer
+        self._end = np.array([tokenizer.end_of_turn], np.int32)
+        self._max_cached = max_cached_tokens
+        self._num_cached = 0
+        self._cached: OrderedDict[str, NDArray[np.int32]] = OrderedDict()
+
+    def output(self, call: LoggedCall) -> NDArray[np.int32]:
+        """The output and the end of the turn, int32[n]; recorded token ids stay as they are.
+
+        Raises:
+            BadRecordError: Recorded ids lie outside of the vocabulary.
+        """
+        if call.tokens is not None:
+            ids = np.array(call.tokens, np.int64)
+            size = self.tokenizer.vocab_size
+            if len(ids) and not (0 <= ids.min() and ids.max() < size):
+                wrong = ids.max() if ids.max() >= size else ids.min()
+                raise BadRecordError(
+                    f"token id {wrong} lies outside of the tokenizer's {size}; is it the served model's?"
+                )
+            return ids.astype(np.int32)
+        return np.concatenate([self.tokenizer.encode(without_surrogates(call.output)), self._end])
+
+    def prompt_parts(self, call: LoggedCall) -> tuple[NDArray[np.int32], ...]:
+        """The prompt in pieces, together one token at least."""
+        parts = []
+        for role, text in call.messages:
+            parts += [self._cached_piece(f"<|{role}|>\n"), self._cached_piece(text), self._end]
+        parts.append(self._cached_piece(call.header) if call.header else self._end)
+        return tuple(parts)
+
+    def prompt_tail(self, call: LoggedCall) -> NDArray[np.int32]:
+        """The end of the prompt, as much as an engine keeps before an output; the whole need not be tokenized."""
+        parts = [self._cached_piece(call.header) if call.header else self._end]
+        if call.messages:
+            end = self.tokenizer.encode(without_surrogates(call.messages[-1][1][-_TAIL_CHARACTERS:]))
+            parts = [end, self._end, *parts]
+        return np.concatenate(parts)[-EngineConfig().prompt_tail :]
+
+    def survives(self, call: LoggedCall) -> bool:
+        """Whether decoding gives back the output; True where that cannot be known."""
+        try:
+            return call.tokens is not None or self.tokenizer.decode(self.tokenizer.encode(call.output)) == call.output
+        except UnicodeEncodeError:
+            return False
+
+    def _cached_piece(self, text: str) -> NDArray[np.int32]:
+        found = self._cached.get(text)
+        if found is not None:
+            self._cached.move_to_end(text)
+            return found
+        found = self.tokenizer.encode(without_surrogates(text))
+        self._cached[text] = found
+        self._num_cached += len(found)
+        while self._num_cached > self._max_cached and len(self._cached) > 1:
+            self._num_cached -= len(self._cached.popitem(last=False)[1])
+        return found
+
+
+def without_surrogates(text: str) -> str:
+    """The text with lone surrogates, which JSON can hold and no tokenizer takes, replaced."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,354 @@
+"""The report's facts, as schema.json describes them: read, sample, measure, judge.
+
+logs ─> calls ─> sample ─┬─> entropy, repetition, sets
+                         ├─> replays: cold, warm, learning curve
+                         └─> recorded drafts ─> alpha, width, tau ─> speed-up ─> verdict
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentspec.control import Profile
+from agentspec.engine import Engine
+from agentspec.errors import ConfigError
+from agentspec.progress import Progress
+from agentspec.replay.tokenizer import Tokenizer
+from agentspec.replay.traces import Call
+from agentspec.report import entropy, grid, learning
+from agentspec.report.calls import BadRecordError
+from agentspec.report.differences import differences
+from agentspec.report.encoding import Encoder
+from agentspec.report.replays import Sampled, engine_config, serve_cold, serve_warm
+from agentspec.report.sample import LogSample, SampleLimits
+from agentspec.report.sets import entropy_of, excerpts, set_rows
+from agentspec.report.source import LogReading, log_files, read_calls
+from agentspec.report.speedup import speedup_row
+from agentspec.report.verdict import Evidence, best_width, budget_mb, verdict
+from agentspec.simulation import find_profile
+
+SCHEMA = 1
+WIDTH = 16
+"""Tokens a row, the root included: SGLang's default, at which sets and the learning curve are measured."""
+_BASE_MB, _BYTES_A_KEPT_BYTE = 384, 16
+"""The process without a log; and what an engine and the analysis take for each byte of outputs kept."""
+_GRID_TOKENS, _GRID_PROMPT_TOKENS = 10_000, 600_000
+_DRAFT_SHARE_TAU = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportConfig:
+    """What is asked of a report.
+
+    Raises:
+        ConfigError: A field is out of range, or a profile is not found.
+    """
+
+    profiles: tuple[str, ...] = ("smartspec-a100-7b",)
+    """Files of `agentspec profile`, or names of agentspec.simulation.BUILT_IN_PROFILES."""
+    concurrency: tuple[int, ...] = (1, 8, 64)
+    memory_mb: int = 1024
+    """Of the whole process, about; what does not fit is sampled."""
+    seed: int = 0
+    include_text: bool = False
+    model: str = "MODEL"
+    """What the command of the verdict serves."""
+    command: str = "agentspec report"
+
+    def __post_init__(self) -> None:
+        if self.memory_mb < _BASE_MB + 64:
+            raise ConfigError(
+                f"--memory-mb must be at least {_BASE_MB + 64}, got {self.memory_mb}; the default is 1024"
+            )
+        if not self.concurrency or min(self.concurrency) < 1 or max(self.concurrency) > 1024:
+            raise ConfigError(f"--concurrency must be in [1, 1024], got {self.concurrency}; for example 1,8,64")
+        if not self.profiles:
+            raise ConfigError("a report needs a profile; leave --profile at its default")
+        for name in self.profiles:
+            find_profile(name)
+
+    @property
+    def limits(self) -> SampleLimits:
+        least = SampleLimits()
+        room = ((self.memory_mb - _BASE_MB) << 20) // _BYTES_A_KEPT_BYTE
+        return SampleLimits(learnt_bytes=min(least.learnt_bytes, room))
+
+
+def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConfig) -> dict[str, Any]:
+    """Everything that a report says about logs.
+
+    Args:
+        paths: Files and folders, see agentspec.report.source.
+        tokenizer: The served model's.
+        config: What is asked for.
+
+    Raises:
+        ConfigError: A path does not exist, or no output could be read.
+    """
+    started = time.perf_counter()
+    reading = LogReading()
+    encoder = Encoder(tokenizer)
+    sample = _read(log_files(paths), reading, encoder, config)
+    kept = sample.kept()
+    files = {output.order: output.file for output in kept}
+    measured_calls = list(sample.measured())
+    lost = sum(not encoder.survives(call) for _, call in measured_calls)
+    by_order = {output.order: output for output in kept}
+    sampled = Sampled(
+        measured=tuple(
+            Call(call.labels.session, "", "", encoder.prompt_parts(call), by_order[order].tokens)
+            for order, call in measured_calls
+        ),
+        labels=tuple(call.labels for _, call in measured_calls),
+        files=tuple(files[order] for order, _ in measured_calls),
+        outputs=tuple(Call(output.session, "", "", (output.tail,), output.tokens) for output in kept),
+    )
+    notes = _notes(sample, sampled, reading, len(kept), lost)
+
+    budget_bytes = max(64 << 20, (config.memory_mb << 20) // 4)
+    engine = engine_config(WIDTH, budget_bytes)
+    indexed: list[tuple[int, int]] = []
+
+    def keep_size(learnt: Engine) -> None:
+        learnt.flush()
+        stats = learnt.stats()
+        indexed.append((stats.global_bytes, stats.output_tokens))
+
+    with Progress("replaying", 1) as progress:
+        cold = serve_cold(sampled, engine, 3 if len(sampled.measured) > 500 else 6, config.seed)
+        progress.update(0, "cold")
+        warm = serve_warm(sampled, engine, keep_size)
+        progress.update(0, "warm")
+        later = learning.later_points(sampled, engine, config.seed)
+        sets, set_notes, places = set_rows(sample.counts, kept, sampled, cold, warm, config.seed)
+        points = learning.curve_points(cold, later, warm, sampled, config.seed)
+    notes += set_notes
+
+    rows, acceptances = _grid(sampled, budget_bytes)
+    profiles = {name: find_profile(name) for name in config.profiles}
+    speedups = _speedups(profiles, acceptances, config, sets[0], best_width(rows), notes)
+    total = sample.counts["all", "all"]
+    memory = _memory(indexed, total.tokens, total.outputs)
+    first_profile = next(iter(profiles.values()))
+    sample_entropy = entropy_of(kept, config.seed)
+    if sample_entropy is None:
+        notes.append("The entropy: no context of the outputs occurs twice.")
+    growth = learning.fit_growth(points)
+    if growth is None:
+        notes.append("How the accept length grows with more outputs: there are too few to draw a curve.")
+    context = _mean_context(sampled)
+    judged = verdict(
+        Evidence(
+            num_outputs=total.outputs,
+            num_sessions=len(total.sessions),
+            lost_share=lost / max(len(measured_calls), 1),
+            cold=cold.accept_length(),
+            warm=warm.accept_length(),
+            draft_share=_draft_share(rows),
+            speedups=speedups,
+            rows=rows,
+            profile=first_profile,
+            concurrency=config.concurrency,
+            context=context,
+            budget_mb=memory["budget_mb"],
+            model=config.model,
+        )
+    )
+    return {
+        "schema": SCHEMA,
+        "version": version("agentspec"),
+        "command": config.command,
+        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "seed": config.seed,
+        "seconds": round(time.perf_counter() - started, 2),
+        "inputs": {
+            "files": [
+                {
+                    "name": file.name,
+                    "format": ", ".join(file.formats) or "unknown",
+                    "records": file.records,
+                    "bad_records": file.bad_records,
+                }
+                for file in reading.files
+            ],
+            "formats": reading.formats,
+            "num_records": reading.num_records,
+            "num_bad_records": reading.num_bad,
+            "bad_records": reading.bad,
+            "tokenizer": {"name": tokenizer.name, "vocabulary_size": tokenizer.vocab_size},
+            "num_sessions": len(total.sessions),
+            "num_outputs": total.outputs,
+            "num_output_tokens": total.tokens,
+            "num_prompt_tokens": None,
+            "num_sampled_outputs": len(kept),
+            "num_measured_outputs": len(measured_calls),
+            "num_round_trip_failures": lost,
+        },
+        "entropy": sample_entropy
+        and {**sample_entropy, "method": entropy.METHOD, "reading": entropy.reading(sample_entropy["mean"])},
+        "sets": sets,
+        "learning_curve": points,
+        "growth": growth
+        and {
+            "log_scale": round(growth.log_scale, 6),
+            "exponent": round(growth.exponent, 6),
+            "at_ten_times": round(float(growth.accept_length(10.0 * total.outputs)), 3),
+        },
+        "replay": rows,
+        "speedup": speedups,
+        "memory": memory,
+        "differences": differences(sets),
+        "verdict": judged,
+        "could_not_tell": notes,
+        "texts": excerpts(sampled.measured, sampled.labels, places, tokenizer.decode) if config.include_text else None,
+    }
+
+
+def _read(files: Sequence[Path], reading: LogReading, encoder: Encoder, config: ReportConfig) -> LogSample:
+    sample = LogSample(encoder, config.limits, config.seed)
+    size = sum(path.stat().st_size for path in files)
+    with Progress("reading", size) as progress:
+        for file, call in read_calls(
+            files, reading, lambda done: progress.update(done, f"bytes, {sample.num_outputs} outputs")
+        ):
+            try:
+                sample.add(file.name, call)
+            except BadRecordError as error:
+                reading.note_bad(file, f"output {sample.num_outputs + 1}", str(error))
+    if not sample.num_outputs:
+        first = reading.bad[0] if reading.bad else None
+        found = (
+            f"; {reading.num_bad} records were bad, the first {first['file']}, {first['where']}: {first['reason']}"
+            if first
+            else ""
+        )
+        raise ConfigError(
+            f"there is no output to report on in {len(files)} files{found}; pass logs of requests with their answers"
+        )
+    return sample
+
+
+def _grid(sampled: Sampled, budget_bytes: int) -> tuple[list[dict[str, Any]], list[Any]]:
+    """The rows of the replay grid, and acceptance of the calibrated rule: cold, and warm if there is such."""
+    part = grid.part_of(sampled, _GRID_TOKENS, _GRID_PROMPT_TOKENS)
+    rows: list[dict[str, Any]] = []
+    acceptances: list[Any] = []
+    done = 0
+    with Progress("recording drafts", 2 * len(grid.ALPHAS) * len(part.measured)) as progress:
+
+        def count() -> None:
+            nonlocal done
+            done += 1
+            progress.update(done, "calls")
+
+        for alpha in grid.ALPHAS:
+            cold, warm = grid.record(part, alpha, budget_bytes, count)
+            if cold is None:
+                continue
+            rows += grid.grid_rows(alpha, cold, warm)
+            if alpha is None:
+                acceptances = [cold] if warm is None else [cold, warm]
+    return rows, acceptances
+
+
+def _speedups(
+    profiles: dict[str, Profile],
+    acceptances: Sequence[Any],
+    config: ReportConfig,
+    everything: dict[str, Any],
+    width: int,
+    notes: list[str],
+) -> list[dict[str, Any]]:
+    if not acceptances:
+        notes.append("The speed-up: no output has two tokens, so that nothing can be drafted.")
+        return []
+    lengths = everything["accept_length"] or {}
+    interval = lengths.get("warm") or lengths.get("cold")
+    widen = (interval["high"] - interval["low"]) / 2 / interval["mean"] if interval else 0.0
+    longest = max(int((a.prompt_tokens + a.output_tokens).max()) for a in acceptances)
+    rows = []
+    with Progress("simulating", len(profiles) * len(config.concurrency)) as progress:
+        for name, profile in profiles.items():
+            if (
+                longest > profile.measured.context_lengths[1]
+                or max(config.concurrency) > profile.measured.batch_sizes[1]
+            ):
+                notes.append(
+                    f"Speed-ups under {name} beyond the contexts or batches that it measured are extrapolated."
+                )
+            for concurrency in config.concurrency:
+                rows.append(
+                    speedup_row(
+                        Path(name).name, profile, concurrency, acceptances, widen, width=width, seed=config.seed
+                    )
+                )
+                progress.update(len(rows), f"{name}, {concurrency} clients")
+    return rows
+
+
+def _memory(indexed: Sequence[tuple[int, int]], num_tokens: int, num_outputs: int) -> dict[str, Any]:
+    # An index of few tokens is not sealed yet and larger; the engine's own figure is nearer then.
+    largest = max(indexed, key=lambda item: item[1], default=(0, 0))
+    bytes_a_token = largest[0] / largest[1] if largest[1] else 18.0
+    index_bytes = bytes_a_token * num_tokens
+    budget = budget_mb(index_bytes)
+    return {
+        "bytes_per_token": round(bytes_a_token, 2),
+        "index_bytes": int(index_bytes),
+        "bytes_per_million_tokens": int(bytes_a_token * 1e6),
+        "budget_mb": budget,
+        "outputs_that_fit": int((budget << 20) / max(bytes_a_token * num_tokens / max(num_outputs, 1), 1.0)),
+    }
+
+
+def _notes(sample: LogSample, sampled: Sampled, reading: LogReading, num_kept: int, lost: int) -> list[str]:
+    total = sample.counts["all", "all"]
+    notes = []
+    if num_kept < total.outputs:
+        notes.append(
+            f"All {total.outputs} outputs are counted, but only {num_kept} of them, of {len(sample.drawn_sessions())} "
+            "sessions drawn at random, are learnt from; the warm figures are those of a server that knows so many."
+        )
+    if len(sampled.measured) < total.outputs:
+        notes.append(
+            f"{len(sampled.measured)} outputs of sessions drawn at random are replayed; the others are only learnt from."
+        )
+    if len(total.sessions) == 1:
+        notes.append(
+            "What outputs of other sessions bring: all outputs are of one session. Intervals are over its outputs."
+        )
+    if not any(len(call.prompt_parts) > 1 for call in sampled.measured):
+        notes.append("What repeats from the own prompt: the log has no prompts.")
+    if lost:
+        notes.append(
+            f"{lost} of {len(sampled.measured)} measured outputs do not survive the tokenizer: is it the served model's?"
+        )
+    if reading.num_bad:
+        notes.append(f"{reading.num_bad} records could not be read; the first are named under inputs.")
+    if sample.truncated_sessions:
+        notes.append("A session longer than half of the memory was cut.")
+    if total.outputs < 100:
+        notes.append(f"Figures of {total.outputs} outputs are rough: 100 and more of many sessions are better.")
+    return notes
+
+
+def _draft_share(rows: Sequence[dict[str, Any]]) -> float | None:
+    found = [
+        row["draft_share"]
+        for row in rows
+        if row["rule"] == "calibrated" and row["width"] == WIDTH and row["tau"] == _DRAFT_SHARE_TAU
+    ]
+    return float(found[0]) if found else None
+
+
+def _mean_context(sampled: Sampled) -> float:
+    lengths = [sum(map(len, call.prompt_parts)) + len(call.output) / 2 for call in sampled.measured]
+    return float(np.mean(lengths)) if lengths else 0.0

@@ -1,0 +1,144 @@
+"""The accept length against the number of outputs learnt, and what it becomes beyond the sample.
+
+Served in random order from nothing, each output is measured with those before it learnt; larger numbers are measured
+after parts of the other outputs were learnt. Over the number of outputs n the curve is close to a power,
+
+    accept length(n) = a * (n + 1) ** b
+
+fitted to the measured points; b is drawn towards what recorded agents and chats showed, the more the fewer points
+there are. No curve says what texts of another kind will bring.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.config import EngineConfig
+from agentspec.engine import Engine
+from agentspec.replay.engine_system import remember
+from agentspec.report.replays import Lengths, Sampled, serve
+
+_FIRST = 12
+"""Points of fewer outputs learnt are not fitted to: a server is past them within minutes."""
+_USUAL_EXPONENT, _EXPONENT_SPREAD = 0.09, 0.035
+"""Of the exponents b found on recorded sets: mean and standard deviation; see evals/results/report."""
+_POINT_SPREAD = 0.06
+"""What a measured point is off by at least, as a share."""
+_LEAST_OUTPUTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A fitted curve."""
+
+    log_scale: float
+    exponent: float
+
+    def accept_length(self, seen: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        """At so many outputs learnt; at least 1."""
+        return np.maximum(np.exp(self.log_scale) * (np.asarray(seen, np.float64) + 1.0) ** self.exponent, 1.0)
+
+    def over(self, first: int, last: int) -> float:
+        """Of serving outputs one after another, from the number `first` learnt to `last`: steps add up, so that it is
+        the harmonic mean."""
+        edges = np.unique(np.geomspace(first + 1, last + 1, 200)) - 1.0
+        middles, widths = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+        if not len(widths):
+            return float(self.accept_length(float(first)))
+        return float(widths.sum() / (widths / self.accept_length(middles)).sum())
+
+
+def later_points(
+    sampled: Sampled, config: EngineConfig, seed: int, on_pass: Callable[[], object] = lambda: None
+) -> Lengths:
+    """Serves the measured calls after parts of other sessions' outputs were learnt, each part four times the last."""
+    measured = {call.session for call in sampled.measured}
+    by_session: dict[str, list[int]] = {}
+    for i, call in enumerate(sampled.outputs):
+        if call.session not in measured:
+            by_session.setdefault(call.session, []).append(i)
+    sessions = list(by_session.values())
+    order = np.random.default_rng([seed, 99]).permutation(len(sessions))
+    outputs = [sampled.outputs[i] for place in order for i in sessions[place]]
+    indexes = np.arange(len(sampled.measured))
+    passes = []
+    size = 2 * len(sampled.measured)
+    while size < len(outputs):
+        engine = Engine(config)
+        for call in outputs[:size]:
+            remember(engine, call)
+        passes.append(serve(engine, sampled.measured, indexes, size))
+        on_pass()
+        size *= 4
+    return Lengths.joined(passes)
+
+
+def curve_points(cold: Lengths, later: Lengths, warm: Lengths, sampled: Sampled, seed: int) -> list[dict[str, Any]]:
+    """Points of the curve, ascending: outputs, accept_length, low and high."""
+    points = []
+    edges = [0, *(3 * 2**i for i in range(12))]
+    for first, end in zip(edges, edges[1:], strict=False):
+        inside = (cold.seen >= first) & (cold.seen < end)
+        points += _point(cold.chosen(inside), sampled, seed)
+    for lengths in (later, warm):
+        for part in _passes(lengths):
+            points += _point(part, sampled, seed)
+    merged: dict[int, dict[str, Any]] = {}
+    for point in sorted(points, key=lambda point: point["outputs"]):
+        merged[point["outputs"]] = point
+    return list(merged.values())
+
+
+def fit_growth(points: Sequence[dict[str, Any]]) -> Growth | None:
+    """The curve through measured points; None if there are fewer than two of enough outputs."""
+    used = [point for point in points if point["outputs"] >= _FIRST] or list(points[-2:])
+    if len(used) < 2:
+        return None
+    x = np.log([point["outputs"] + 1.0 for point in used])
+    y = np.log([point["accept_length"] for point in used])
+    spread = np.array([math.log(max(point["high"], 1.0) / max(point["low"], 1.0)) / 3.3 for point in used])
+    weights = 1.0 / (spread**2 + _POINT_SPREAD**2)
+    # Least squares with a prior on the exponent.
+    mean_x, mean_y = np.average(x, weights=weights), np.average(y, weights=weights)
+    precision = 1.0 / _EXPONENT_SPREAD**2
+    above = (weights * (x - mean_x) * (y - mean_y)).sum() + precision * _USUAL_EXPONENT
+    exponent = float(np.clip(above / ((weights * (x - mean_x) ** 2).sum() + precision), 0.0, 0.3))
+    return Growth(float(mean_y - exponent * mean_x), exponent)
+
+
+def _passes(lengths: Lengths) -> list[Lengths]:
+    """One part for each time that the measured calls were served, or all of a pass that was dealt into parts."""
+    if not len(lengths.seen):
+        return []
+    starts = np.flatnonzero(np.r_[True, np.diff(lengths.seen) != 1])
+    bounds = [*starts.tolist(), len(lengths.seen)]
+    groups: dict[int, list[int]] = {}
+    for begin, end in zip(bounds, bounds[1:], strict=False):
+        # Parts of one pass have learnt about as much.
+        groups.setdefault(round(2 * math.log2(lengths.seen[begin] + 1)), []).extend(range(begin, end))
+    result = []
+    for indexes in groups.values():
+        mask = np.zeros(len(lengths.seen), np.bool_)
+        mask[indexes] = True
+        result.append(lengths.chosen(mask))
+    return result
+
+
+def _point(lengths: Lengths, sampled: Sampled, seed: int) -> list[dict[str, Any]]:
+    interval = lengths.interval(sampled, seed) if len(lengths.seen) >= _LEAST_OUTPUTS else None
+    if interval is None:
+        return []
+    return [
+        {
+            "outputs": int(round(lengths.seen.mean())),
+            "accept_length": interval["mean"],
+            "low": interval["low"],
+            "high": interval["high"],
+        }
+    ]

@@ -1,0 +1,205 @@
+"""What is kept of a log that is read once from beginning to end: sessions drawn at random, in bounded memory.
+
+A session's place in the draw is a hash of its name and the seed, so that its calls are kept or dropped together
+wherever they stand, and what is kept is a uniform sample of sessions at any moment. The first of the order are
+*measured*: their calls are kept with their prompts, to be replayed. The outputs of all sessions kept are *learnt*.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.errors import ConfigError
+from agentspec.report.calls import Labels, LoggedCall
+from agentspec.report.encoding import Encoder
+
+_CALL_BYTES = 400
+"""Of an output that is kept, besides its tokens."""
+_MAX_NAMES = 1000
+"""Sets of a kind that are counted."""
+_OTHER = "(other)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleLimits:
+    """How much is kept.
+
+    Raises:
+        ConfigError: A limit is not positive.
+    """
+
+    learnt_bytes: int = 16 << 20
+    """Of all outputs kept, some 2M to 3M tokens: more would take longer than it would tell."""
+    measured_tokens: int = 30_000
+    """Output tokens that are replayed."""
+    measured_prompt_characters: int = 8_000_000
+    measured_outputs: int = 2000
+    outputs_a_session: int = 8
+    """Drawn of a measured session whose prompts are recorded, so that many sessions can be measured."""
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}; leave it at its default")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptOutput:
+    """An output whose session is in the sample."""
+
+    order: int
+    """Its place in the log."""
+    session: str
+    labels: Labels
+    file: str
+    tail: NDArray[np.int32]
+    """The end of its prompt."""
+    tokens: NDArray[np.int32]
+    """int32[n], n >= 1, the end of the turn included."""
+
+
+@dataclass(slots=True)
+class SetCount:
+    """What all of the log has in a set, whether kept or not."""
+
+    outputs: int = 0
+    tokens: int = 0
+    sessions: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Session:
+    place: int
+    outputs: list[KeptOutput] = field(default_factory=list)
+    # (draw, order, call), those of the lowest draws.
+    calls: list[tuple[int, int, LoggedCall]] = field(default_factory=list)
+    num_bytes: int = 0
+
+
+class LogSample:
+    """Takes in calls one after another."""
+
+    def __init__(self, encoder: Encoder, limits: SampleLimits, seed: int) -> None:
+        self.counts: dict[tuple[str, str], SetCount] = {("all", "all"): SetCount()}
+        """Of each (kind, name)."""
+        self.num_outputs = 0
+        self.truncated_sessions: set[str] = set()
+        """Sessions that alone were more than half of the memory and were cut."""
+        self._encoder, self._limits, self._seed = encoder, limits, seed
+        self._sessions: dict[str, _Session] = {}
+        self._heap: list[tuple[int, str]] = []
+        self._num_bytes = 0
+        self._bound = 1 << 64
+        self._num_characters = 0
+
+    def add(self, file: str, call: LoggedCall) -> None:
+        """Counts a call and keeps it if its session is drawn.
+
+        Raises:
+            BadRecordError: Its token ids lie outside of the vocabulary.
+        """
+        tokens = self._encoder.output(call)
+        if not len(tokens):
+            return
+        name = call.labels.session
+        place = _hash(f"{self._seed}\0{name}")
+        order = self.num_outputs
+        self.num_outputs += 1
+        self._count(file, call.labels, place, len(tokens))
+        if place >= self._bound:
+            return
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = _Session(place)
+            heapq.heappush(self._heap, (-place, name))
+        if session.num_bytes > self._limits.learnt_bytes // 2:
+            self.truncated_sessions.add(name)
+            return
+        output = KeptOutput(order, name, call.labels, file, self._encoder.prompt_tail(call), tokens)
+        size = tokens.nbytes + output.tail.nbytes + _CALL_BYTES
+        session.outputs.append(output)
+        session.num_bytes += size
+        self._num_bytes += size
+        self._keep_call(session, order, call, name)
+        while self._num_bytes > self._limits.learnt_bytes and len(self._sessions) > 1:
+            self._drop_last()
+
+    def kept(self) -> list[KeptOutput]:
+        """All outputs of the sessions drawn, in the order of the log."""
+        return sorted((o for s in self._sessions.values() for o in s.outputs), key=lambda output: output.order)
+
+    def drawn_sessions(self) -> list[str]:
+        """The names of the sessions kept, in the order of the draw."""
+        return sorted(self._sessions, key=lambda name: self._sessions[name].place)
+
+    def measured(self) -> Iterator[tuple[int, LoggedCall]]:
+        """(place in the log, call) of those to be replayed, session by session in the order of the draw."""
+        limits = self._limits
+        outputs = tokens = characters = 0
+        for name in self.drawn_sessions():
+            session = self._sessions[name]
+            lengths = {output.order: len(output.tokens) for output in session.outputs}
+            for _, order, call in sorted(session.calls, key=lambda item: item[1]):
+                more = sum(len(text) for _, text in call.messages)
+                if outputs and (
+                    outputs >= limits.measured_outputs
+                    or tokens + lengths[order] > limits.measured_tokens
+                    or characters + more > limits.measured_prompt_characters
+                ):
+                    return
+                outputs, tokens, characters = outputs + 1, tokens + lengths[order], characters + more
+                yield order, call
+
+    def _keep_call(self, session: _Session, order: int, call: LoggedCall, name: str) -> None:
+        # Without prompts calls draw from those before them in their session, so that they stay together.
+        draw = _hash(f"{self._seed}\0{name}\0{call.position}\0{order}") if call.has_prompt else call.position
+        limit = self._limits.outputs_a_session * (1 if call.has_prompt else 4)
+        session.calls.append((draw, order, call))
+        if len(session.calls) > limit:
+            session.calls.remove(max(session.calls, key=lambda item: item[:2]))
+        self._num_characters += len(call.output) + sum(len(text) for _, text in call.messages)
+        if self._num_characters > 4 * self._limits.measured_prompt_characters:
+            self._num_characters = 0
+            self._release_texts()
+
+    def _release_texts(self) -> None:
+        """Forgets the texts of sessions that come too late in the draw to be measured; none can come earlier again."""
+        chosen = {order for order, _ in self.measured()}
+        for session in self._sessions.values():
+            if session.calls and not any(order in chosen for _, order, _ in session.calls):
+                session.calls = []
+
+    def _drop_last(self) -> None:
+        place, name = heapq.heappop(self._heap)
+        self._bound = -place
+        self._num_bytes -= self._sessions.pop(name).num_bytes
+
+    def _count(self, file: str, labels: Labels, place: int, num_tokens: int) -> None:
+        for kind, value in (
+            ("all", "all"),
+            ("role", labels.role),
+            ("tenant", labels.tenant),
+            ("day", labels.day),
+            ("file", file),
+        ):
+            if not value:
+                continue
+            key = (kind, value)
+            if key not in self.counts and len(self.counts) >= _MAX_NAMES:
+                key = (kind, _OTHER)
+            count = self.counts.setdefault(key, SetCount())
+            count.outputs += 1
+            count.tokens += num_tokens
+            count.sessions.add(place)
+
+
+def _hash(text: str) -> int:
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

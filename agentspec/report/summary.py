@@ -1,0 +1,63 @@
+"""The facts in a few lines, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def summary(facts: dict[str, Any]) -> str:
+    """The verdict first, then what it rests on, then what could not be told."""
+    return "\n".join(_lines(facts))
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[str]:
+    verdict, inputs = facts["verdict"], facts["inputs"]
+    yield verdict["headline"]
+    yield f"  {verdict['command']}"
+    yield ""
+    formats = ", ".join(f"{count} {name}" for name, count in inputs["formats"].items())
+    yield f"read        {inputs['num_outputs']} outputs, {inputs['num_output_tokens']} tokens, {inputs['num_sessions']} sessions ({formats})"
+    if inputs["num_bad_records"]:
+        first = inputs["bad_records"][0]
+        yield f"bad         {inputs['num_bad_records']} records, the first {first['file']}, {first['where']}: {first['reason']}"
+    if facts["entropy"]:
+        yield f"entropy     {_interval(facts['entropy'])} bits over {facts['entropy']['outputs']} outputs"
+        yield f"            {facts['entropy']['reading']}"
+    everything = facts["sets"][0]
+    lengths = everything["accept_length"] or {}
+    for name, words in (("cold", "nothing learnt"), ("warm", "other sessions learnt")):
+        if lengths.get(name):
+            yield f"{name:<11} {_interval(lengths[name])} tokens a step, {words}"
+    if everything["repeated"]:
+        shares = ", ".join(f"{share:.0%} {place.replace('_', ' ')}" for place, share in everything["repeated"].items())
+        yield f"repeated    {shares}"
+    for row in facts["speedup"]:
+        yield f"speed-up    {row['low']:.2f} to {row['high']:.2f} at concurrency {row['concurrency']} ({row['profile']})"
+    memory = facts["memory"]
+    yield f"memory      {memory['bytes_per_token']:.1f} bytes a token, {memory['index_bytes'] / 1e6:.1f} MB for this log"
+    shown = [entry for entry in facts["sets"] if entry["by"] != "all"]
+    if shown:
+        yield ""
+        yield f"{'set':<32}{'outputs':>9}{'entropy':>9}{'cold':>7}{'warm':>7}"
+        for entry in shown:
+            lengths = entry["accept_length"] or {}
+            yield (
+                f"{entry['by'] + ' ' + entry['name']:<32.31}{entry['outputs']:>9}{_mean(entry['entropy']):>9}"
+                f"{_mean(lengths.get('cold')):>7}{_mean(lengths.get('warm')):>7}"
+            )
+    for difference in facts["differences"]:
+        yield difference["text"]
+    if facts["could_not_tell"]:
+        yield ""
+        yield "What could not be told:"
+        for note in facts["could_not_tell"]:
+            yield f"  {note}"
+
+
+def _interval(interval: dict[str, float]) -> str:
+    return f"{interval['mean']:.2f} ({interval['low']:.2f} to {interval['high']:.2f})"
+
+
+def _mean(interval: dict[str, float] | None) -> str:
+    return f"{interval['mean']:.2f}" if interval else "-"
