@@ -10,6 +10,7 @@ from agentspec.evals import (
     bench_drafter_state,
     bench_engine,
     bench_hybrid,
+    bench_report,
     bench_specdec,
     bench_store,
 )
@@ -19,6 +20,7 @@ SUITES = {
     "drafter-state": (bench_drafter_state, "whether a head drafts as well after steps that suffix drafts served"),
     "engine": (bench_engine, "the engine's time and memory beside those of its peers"),
     "hybrid": (bench_hybrid, "suffix drafts and a model drafter in one batch, beside each of them alone"),
+    "report": (bench_report, "whether the report's figures hold on recorded sets, and what it takes to make them"),
     "specdec": (bench_specdec, "drafts that stop where a head expects a rejection, beside drafts of a fixed length"),
     "store": (
         bench_store,

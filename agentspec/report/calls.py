@@ -70,11 +70,11 @@ def labels_of(record: Mapping[str, Any], *, session: str = "") -> Labels:
     )
 
 
-def shown(name: str) -> str:
-    """A name without control and direction characters, cut to 48 characters."""
-    kept = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in name[: 4 * _MAX_NAME])
+def shown(name: str, longest: int = _MAX_NAME) -> str:
+    """A name without control and direction characters, cut to so many characters."""
+    kept = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in name[: 4 * longest])
     kept = " ".join(kept.split())
-    return kept if len(kept) <= _MAX_NAME else kept[: _MAX_NAME - 1] + "…"
+    return kept if len(kept) <= longest else kept[: longest - 1] + "…"
 
 
 def _first(places: Iterable[Mapping[str, Any]], names: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.config import EngineConfig
+from agentspec.errors import ConfigError
 from agentspec.replay.tokenizer import Tokenizer
 from agentspec.report.calls import BadRecordError, LoggedCall
 
@@ -60,10 +61,15 @@ class Encoder:
 
     def survives(self, call: LoggedCall) -> bool:
         """Whether decoding gives back the output; True where that cannot be known."""
+        if call.tokens is not None:
+            return True
         try:
-            return call.tokens is not None or self.tokenizer.decode(self.tokenizer.encode(call.output)) == call.output
+            return self.tokenizer.decode(self.tokenizer.encode(call.output)) == call.output
         except UnicodeEncodeError:
             return False
+        except ConfigError:
+            # It only encodes.
+            return True
 
     def _cached_piece(self, text: str) -> NDArray[np.int32]:
         found = self._cached.get(text)

@@ -22,15 +22,13 @@ from agentspec.engine import Engine
 from agentspec.errors import ConfigError
 from agentspec.progress import Progress
 from agentspec.replay.tokenizer import Tokenizer
-from agentspec.replay.traces import Call
 from agentspec.report import entropy, grid, learning
-from agentspec.report.calls import BadRecordError
 from agentspec.report.differences import differences
-from agentspec.report.encoding import Encoder
+from agentspec.report.log import read_log
 from agentspec.report.replays import Sampled, engine_config, serve_cold, serve_warm
 from agentspec.report.sample import LogSample, SampleLimits
 from agentspec.report.sets import entropy_of, excerpts, set_rows
-from agentspec.report.source import LogReading, log_files, read_calls
+from agentspec.report.source import LogReading
 from agentspec.report.speedup import speedup_row
 from agentspec.report.verdict import Evidence, best_width, budget_mb, verdict
 from agentspec.simulation import find_profile
@@ -94,23 +92,9 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         ConfigError: A path does not exist, or no output could be read.
     """
     started = time.perf_counter()
-    reading = LogReading()
-    encoder = Encoder(tokenizer)
-    sample = _read(log_files(paths), reading, encoder, config)
-    kept = sample.kept()
-    files = {output.order: output.file for output in kept}
-    measured_calls = list(sample.measured())
-    lost = sum(not encoder.survives(call) for _, call in measured_calls)
-    by_order = {output.order: output for output in kept}
-    sampled = Sampled(
-        measured=tuple(
-            Call(call.labels.session, "", "", encoder.prompt_parts(call), by_order[order].tokens)
-            for order, call in measured_calls
-        ),
-        labels=tuple(call.labels for _, call in measured_calls),
-        files=tuple(files[order] for order, _ in measured_calls),
-        outputs=tuple(Call(output.session, "", "", (output.tail,), output.tokens) for output in kept),
-    )
+    log = read_log(paths, tokenizer, config.limits, config.seed)
+    reading, sample, kept, sampled = log.reading, log.sample, log.kept, log.sampled
+    lost, measured_outputs = log.num_lost, len(log.sampled.measured)
     notes = _notes(sample, sampled, reading, len(kept), lost)
 
     budget_bytes = max(64 << 20, (config.memory_mb << 20) // 4)
@@ -149,7 +133,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         Evidence(
             num_outputs=total.outputs,
             num_sessions=len(total.sessions),
-            lost_share=lost / max(len(measured_calls), 1),
+            lost_share=lost / max(measured_outputs, 1),
             cold=cold.accept_length(),
             warm=warm.accept_length(),
             draft_share=_draft_share(rows),
@@ -189,7 +173,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
             "num_output_tokens": total.tokens,
             "num_prompt_tokens": None,
             "num_sampled_outputs": len(kept),
-            "num_measured_outputs": len(measured_calls),
+            "num_measured_outputs": measured_outputs,
             "num_round_trip_failures": lost,
         },
         "entropy": sample_entropy
@@ -210,30 +194,6 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         "could_not_tell": notes,
         "texts": excerpts(sampled.measured, sampled.labels, places, tokenizer.decode) if config.include_text else None,
     }
-
-
-def _read(files: Sequence[Path], reading: LogReading, encoder: Encoder, config: ReportConfig) -> LogSample:
-    sample = LogSample(encoder, config.limits, config.seed)
-    size = sum(path.stat().st_size for path in files)
-    with Progress("reading", size) as progress:
-        for file, call in read_calls(
-            files, reading, lambda done: progress.update(done, f"bytes, {sample.num_outputs} outputs")
-        ):
-            try:
-                sample.add(file.name, call)
-            except BadRecordError as error:
-                reading.note_bad(file, f"output {sample.num_outputs + 1}", str(error))
-    if not sample.num_outputs:
-        first = reading.bad[0] if reading.bad else None
-        found = (
-            f"; {reading.num_bad} records were bad, the first {first['file']}, {first['where']}: {first['reason']}"
-            if first
-            else ""
-        )
-        raise ConfigError(
-            f"there is no output to report on in {len(files)} files{found}; pass logs of requests with their answers"
-        )
-    return sample
 
 
 def _grid(sampled: Sampled, budget_bytes: int) -> tuple[list[dict[str, Any]], list[Any]]:

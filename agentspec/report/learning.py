@@ -11,6 +11,7 @@ there are. No curve says what texts of another kind will bring.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,9 @@ class Growth:
 
     def accept_length(self, seen: NDArray[np.float64] | float) -> NDArray[np.float64]:
         """At so many outputs learnt; at least 1."""
-        return np.maximum(np.exp(self.log_scale) * (np.asarray(seen, np.float64) + 1.0) ** self.exponent, 1.0)
+        lengths = math.exp(self.log_scale) * (np.asarray(seen, np.float64) + 1.0) ** self.exponent
+        at_least: NDArray[np.float64] = np.maximum(lengths, 1.0)
+        return at_least
 
     def over(self, first: int, last: int) -> float:
         """Of serving outputs one after another, from the number `first` learnt to `last`: steps add up, so that it is
@@ -83,7 +86,7 @@ def curve_points(cold: Lengths, later: Lengths, warm: Lengths, sampled: Sampled,
     """Points of the curve, ascending: outputs, accept_length, low and high."""
     points = []
     edges = [0, *(3 * 2**i for i in range(12))]
-    for first, end in zip(edges, edges[1:], strict=False):
+    for first, end in itertools.pairwise(edges):
         inside = (cold.seen >= first) & (cold.seen < end)
         points += _point(cold.chosen(inside), sampled, seed)
     for lengths in (later, warm):
@@ -119,7 +122,7 @@ def _passes(lengths: Lengths) -> list[Lengths]:
     starts = np.flatnonzero(np.r_[True, np.diff(lengths.seen) != 1])
     bounds = [*starts.tolist(), len(lengths.seen)]
     groups: dict[int, list[int]] = {}
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in itertools.pairwise(bounds):
         # Parts of one pass have learnt about as much.
         groups.setdefault(round(2 * math.log2(lengths.seen[begin] + 1)), []).extend(range(begin, end))
     result = []
@@ -136,7 +139,7 @@ def _point(lengths: Lengths, sampled: Sampled, seed: int) -> list[dict[str, Any]
         return []
     return [
         {
-            "outputs": int(round(lengths.seen.mean())),
+            "outputs": round(float(lengths.seen.mean())),
             "accept_length": interval["mean"],
             "low": interval["low"],
             "high": interval["high"],

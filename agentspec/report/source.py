@@ -20,6 +20,7 @@ _RECORD_ENDINGS = (".jsonl", ".json", ".traj", ".ndjson")
 _TEXT_ENDINGS = (".txt", ".md", ".log")
 _COMPRESSED = (".xz", ".gz")
 _NAMED_BAD = 20
+_MAX_REASON = 200
 _SNIFFED = 1 << 16
 _CHUNK = 1 << 20
 _MAX_RECORD = 64 << 20
@@ -65,15 +66,7 @@ class LogReading:
         """Counts a bad record and names it, if it is one of the first."""
         file.bad_records += 1
         if len(self.bad) < _NAMED_BAD:
-            self.bad.append(
-                {
-                    "file": file.name,
-                    "where": where,
-                    "reason": shown(reason)
-                    if len(reason) < 48
-                    else " ".join(shown(reason[i : i + 48]) for i in range(0, min(len(reason), 240), 48)),
-                }
-            )
+            self.bad.append({"file": file.name, "where": where, "reason": shown(reason, _MAX_REASON)})
 
 
 def log_files(paths: Sequence[Path]) -> list[Path]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentspec.control import ControlConfig, Profile, make_controller
+from agentspec.control import ControlConfig, ControllerName, Profile, make_controller
 from agentspec.simulation import Arrivals, ServerConfig, draw_requests, measure, simulate
 from agentspec.simulation.acceptance import Acceptance
 
-CONTROLLER = "goodput"
+CONTROLLER: ControllerName = "goodput"
 DRAFT_SECONDS = 20e-6
 """Of drafting for one row on the CPU; see evals/results/engine/bench.md."""
 _SEEDS = (0, 1)

@@ -1,0 +1,95 @@
+"""`agentspec bench report`: whether the report's figures hold, and what it takes to make them.
+
+ranking     entropy and accept length of sets, and of stages served by themselves: do they rank alike?
+prediction  a report over 100 outputs predicts the accept length of replaying the rest of the set, a server that begins
+            with nothing and learns as it goes
+scale       seconds and peak memory of the whole command on logs of many tokens, in a process of its own
+
+Dataset: recorded traces, see agentspec.replay.traces; staged ones give a set for each stage with enough calls.
+Metric: Spearman's rank correlation; error of predicted accept lengths; seconds; MB of peak resident memory.
+Pattern: samples are stretches of consecutive sessions, drawn by seed; of sessions with prompts at most 8 calls each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.evals.environment import describe
+from agentspec.evals.report_prediction import prediction_rows
+from agentspec.evals.report_ranking import ranking, ranking_rows
+from agentspec.evals.report_scale import scale_row
+from agentspec.report import find_tokenizer
+
+CASES = ("ranking", "prediction", "scale")
+CONTROLS = ("chat", "math")
+_ERROR_GOAL, _RANK_GOAL = 0.10, 0.9
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("traces", nargs="+", type=Path, metavar="TRACE", help="recorded sets, .jsonl, .jsonl.xz or .jsonl.gz")
+    add("--case", action="append", choices=CASES, help="may be repeated (default all)")
+    add("--tokenizer", metavar="NAME|PATH", help="default: mistral_common's newest tekken")
+    add(
+        "--seeds",
+        type=int,
+        default=5,
+        metavar="N",
+        help="samples of 100 outputs drawn of each set (default %(default)s)",
+    )
+    add(
+        "--scale-tokens",
+        type=int,
+        action="append",
+        metavar="N",
+        help="output tokens of a made-up log; may be repeated (default 1000000)",
+    )
+    add(
+        "--memory-mb",
+        type=int,
+        default=1024,
+        metavar="MB",
+        help="of the reports over made-up logs (default %(default)s)",
+    )
+    add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Runs the cases and prints their rows; raises ConfigError if an argument is unknown or a trace cannot be read."""
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench report --help")
+    if args.seeds < 1:
+        raise ConfigError(f"--seeds must be >= 1, got {args.seeds}")
+    tokenizer = find_tokenizer(args.tokenizer)
+    content: dict[str, Any] = {"head": {**describe(("agentspec", "numpy")), "tokenizer": tokenizer.name}}
+    chosen = args.case or CASES
+    with tempfile.TemporaryDirectory() as folder:
+        if "ranking" in chosen:
+            rows = ranking_rows(args.traces, tokenizer, Path(folder))
+            content["ranking"] = {**ranking(rows, CONTROLS), "goal": _RANK_GOAL, "rows": rows}
+            for row in rows:
+                print(f"{row['set']:<40} entropy {row['entropy']:.2f}  cold {row['cold']:.2f}  warm {row['warm']:.2f}")
+            print({key: value for key, value in content["ranking"].items() if key != "rows"})
+        if "prediction" in chosen:
+            rows = prediction_rows(args.traces, tokenizer, args.seeds, Path(folder))
+            content["prediction"] = {"goal": _ERROR_GOAL, "rows": rows}
+            for row in rows:
+                print(
+                    f"{row['set']:<40} replayed {row['replayed']:.2f}  predicted {row['predicted']}  "
+                    f"median error {row['median_error']:+.1%}  within {_ERROR_GOAL:.0%}: {row['within_goal']}"
+                )
+        if "scale" in chosen:
+            content["scale"] = []
+            for tokens in args.scale_tokens or [1_000_000]:
+                row = scale_row(args.traces[0], tokenizer, args.tokenizer, tokens, args.memory_mb, Path(folder))
+                content["scale"].append(row)
+                print(row)
+    if args.json:
+        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return 0

@@ -1,0 +1,80 @@
+"""The command `agentspec report`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from byte_tokenizer import write_byte_tokenizer
+from logs import request, sql_sessions, write_lines
+
+from agentspec.cli import main
+
+pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
+
+
+def report(tmp_path: Path, *words: str) -> int:
+    return main(["report", *words, "--tokenizer", str(write_byte_tokenizer(tmp_path)), "--concurrency", "1"])
+
+
+def test_facts_are_written_and_the_verdict_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = write_lines(tmp_path / "log.jsonl", sql_sessions(25, seed=0))
+    assert report(tmp_path, str(log), "--json", str(tmp_path / "facts.json")) == 0
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    shown = capsys.readouterr().out
+    assert shown.startswith(facts["verdict"]["headline"] + "\n  python -m sglang.launch_server")
+    assert "speed-up" in shown and "What could not be told" in shown
+    assert str(tmp_path) not in json.dumps(facts)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\x89PNG\0\0", "is binary"),
+        (b'{"messages": [{"role": "user", "content": "hi"}]}\n', "without outputs"),
+        (b'{"messages": [{"role": "us', "is no JSON"),
+        (b'{"a": 1}\n{"b": 2}\n', "no known format"),
+        (b'{"request_id": "r", "tokens": [5, 999]}\n', "token id 999"),
+    ],
+)
+def test_nothing_readable_ends_with_2_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(content)
+    assert report(tmp_path, str(log)) == 2
+    error = capsys.readouterr().err
+    assert "there is no output to report on" in error and message in error
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["none.jsonl"],
+        ["log.jsonl", "--frobnicate"],
+        ["log.jsonl", "--memory-mb", "3"],
+        ["log.jsonl", "--profile", "none"],
+        ["log.jsonl", "--json", "no/such/folder.json"],
+    ],
+)
+def test_usage_errors_end_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "log.jsonl", [request("q", "a")])
+    assert report(tmp_path, *words) == 2
+    assert capsys.readouterr().err.startswith("agentspec report: ")
+
+
+def test_a_wrong_tokenizer_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import base64
+
+    # Text that it has no tokens for is lost.
+    path = tmp_path / "letters.tiktoken"
+    path.write_bytes(b"".join(base64.b64encode(bytes([i])) + b" %d\n" % i for i in range(256)))
+    records = [request("q", f"ok {i}\ud800", session=str(i)) for i in range(30)]
+    log = write_lines(tmp_path / "log.jsonl", records)
+    assert main(["report", str(log), "--tokenizer", str(path), "--concurrency", "1"]) == 0
+    assert "do not survive the tokenizer" in capsys.readouterr().out

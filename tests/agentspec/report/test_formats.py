@@ -1,0 +1,117 @@
+"""Every format is told by itself and read into the same calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentspec.report.calls import BadRecordError, shown
+from agentspec.report.formats import calls_of
+
+ASK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "time?"}]
+TOOL_CALL = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": '{"zone":"UTC"}'}}
+TOOL_TEXT = '{"name": "clock", "arguments": {"zone":"UTC"}}'
+ANSWER = {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}
+CHOICES = {"choices": [{"index": 0, "message": ANSWER}]}
+CHAT = [*ASK, {"role": "assistant", "content": "noon"}, {"role": "user", "content": "sure?"}, ANSWER]
+
+CASES: dict[str, tuple[str, Any, list[str]]] = {
+    "completion as text": ("openai", {"messages": ASK, "completion": "noon"}, ["noon"]),
+    "completion as choices": ("openai", {"messages": ASK, "completion": CHOICES}, [TOOL_TEXT]),
+    "choices beside messages": ("openai", {"messages": ASK, **CHOICES}, [TOOL_TEXT]),
+    "request and response": ("openai", {"request": {"messages": ASK}, "response": CHOICES}, [TOOL_TEXT]),
+    "bodies in bodies": (
+        "openai",
+        {"request": {"body": {"messages": ASK}}, "response": {"status": 200, "body": CHOICES}},
+        [TOOL_TEXT],
+    ),
+    "prompt and completion": ("openai", {"prompt": "time?", "completion": "noon"}, ["noon"]),
+    "text choices": ("openai", {"prompt": "time?", "choices": [{"text": "noon"}, {"text": "one"}]}, ["noon", "one"]),
+    "openhands": ("openhands", {"messages": ASK, "response": CHOICES, "args": {}, "cost": 0.1}, [TOOL_TEXT]),
+    "chat": ("chat", {"messages": CHAT}, ["noon", TOOL_TEXT]),
+    "mini-swe-agent": ("mini-swe-agent", {"info": {}, "messages": CHAT, "trajectory_format": "x"}, ["noon", TOOL_TEXT]),
+    "sharegpt": (
+        "sharegpt",
+        {"id": "a", "conversations": [{"from": "human", "value": "time?"}, {"from": "gpt", "value": "noon"}]},
+        ["noon"],
+    ),
+    "swe-agent": (
+        "swe-agent",
+        {"history": [{**CHAT[2], "is_demo": True}, *CHAT], "trajectory": [], "info": {}},
+        ["noon", TOOL_TEXT],
+    ),
+    "swe-agent without history": (
+        "swe-agent",
+        {"trajectory": [{"response": "ls", "observation": "a.py"}, {"response": "cat a.py"}]},
+        ["ls", "cat a.py"],
+    ),
+    "staged": ("staged", {"calls": [{"stage": "plan", "output": "one"}]}, ["one"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_are_read(name: str) -> None:
+    expected_format, record, outputs = CASES[name]
+    found, calls = calls_of(record, "fallback")
+    assert found == expected_format
+    assert [call.output for call in calls] == outputs
+
+
+def test_prompts_end_before_their_outputs() -> None:
+    _, (first, second) = calls_of({"messages": CHAT}, "")
+    assert first.messages == (("system", "Be brief."), ("user", "time?"))
+    assert second.messages == (*first.messages, ("assistant", "noon"), ("user", "sure?"))
+
+
+def test_token_ids_are_read_without_the_prompts_end() -> None:
+    found, (call,) = calls_of({"request_id": "r", "tokens": [5, 6, 7], "num_prompt_tail": 1, "namespace": "acme"}, "")
+    assert (found, call.tokens, call.labels.session, call.labels.tenant) == ("tokens", (6, 7), "r", "acme")
+
+
+def test_labels_come_from_fields_and_metadata() -> None:
+    record = {"messages": ASK, "completion": "x", "user": "acme", "created": 1767225600, "metadata": {"stage": "plan"}}
+    labels = calls_of(record, "")[1][0].labels
+    assert (labels.role, labels.tenant, labels.day) == ("plan", "acme", "2026-01-01")
+
+
+def test_requests_that_go_on_from_one_another_are_one_session() -> None:
+    later = [*ASK, {"role": "assistant", "content": "noon"}, {"role": "user", "content": "sure?"}]
+    other = [ASK[0], {"role": "user", "content": "place?"}]
+    sessions = [calls_of({"messages": m, "completion": "x"}, "")[1][0].labels.session for m in (ASK, later, other)]
+    assert sessions[0] == sessions[1] != sessions[2]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        3,
+        [],
+        {},
+        {"id": 4},
+        {"messages": "hello"},
+        {"messages": [{"content": "no role"}]},
+        {"messages": ASK},
+        {"messages": ASK, "completion": 7},
+        {"messages": ASK, "completion": {"choices": 4}},
+        {"conversations": [{"from": "gpt"}]},
+        {"calls": [{"stage": "plan"}]},
+        {"trajectory": [3]},
+        {"tokens": ["a"]},
+        {"tokens": [1], "num_prompt_tail": 1},
+    ],
+)
+def test_what_is_no_record_says_why(record: Any) -> None:
+    with pytest.raises(ValueError, match="."):
+        calls_of(record, "")
+
+
+def test_names_are_shown_without_control_characters_and_cut() -> None:
+    assert shown("pl\x1b[31man\u202e\n x") == "pl [31man x"
+    assert len(shown("n" * 500)) == 48
+
+
+def test_bad_fields_are_named_without_their_values() -> None:
+    with pytest.raises(BadRecordError, match="secret_field") as error:
+        calls_of({"secret_field": "password"}, "")
+    assert "password" not in str(error.value)
