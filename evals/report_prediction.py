@@ -45,7 +45,9 @@ def prediction_rows(traces: Sequence[Path], tokenizer: Tokenizer, seeds: int, fo
                 progress.update(i, "calls")
         tokens = np.array([len(call.output) - 1 for call in trace.calls])
         lines = json_lines(path)
-        predicted, replayed, samples = [], [], []
+        predicted: list[float] = []
+        replayed: list[float] = []
+        samples: list[float] = []
         for seed in range(seeds):
             log, sessions = _write_sample(lines, trace.calls, seed, folder / f"{trace.name}-{seed}.jsonl")
             rest = np.array([_key(call) not in sessions for call in trace.calls])
@@ -123,7 +125,8 @@ def _write_sample(
 def _num_outputs(line: dict[str, Any]) -> int:
     if "calls" in line:
         return len(line["calls"])
-    return min(sum(message["role"] == "assistant" for message in line["messages"]), _CALLS_A_SESSION)
+    num_answers: int = sum(message["role"] == "assistant" for message in line["messages"])
+    return min(num_answers, _CALLS_A_SESSION)
 
 
 def _records(line: dict[str, Any], rng: np.random.Generator) -> list[dict[str, Any]]:

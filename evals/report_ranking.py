@@ -71,8 +71,7 @@ def ranking(rows: Sequence[dict[str, Any]], controls: Sequence[str]) -> dict[str
 
 def spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
     """Spearman's rank correlation; equal values share their ranks."""
-    ranks = [_ranks(values) for values in (first, second)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -89,7 +88,7 @@ def _stage_logs(path: Path, folder: Path) -> dict[str, Path]:
         for call in line.get("calls", ()):
             session = "/".join(str(line.get(key, "")) for key in ("session", "task", "run"))
             records.setdefault(call["stage"], []).append({"session": session, "calls": [call]})
-    found = {}
+    found: dict[str, Path] = {}
     for stage, sessions in records.items():
         if len(sessions) >= LEAST_OUTPUTS:
             found[stage] = folder / f"{path.name.split('.')[0]}-{len(found)}.jsonl"

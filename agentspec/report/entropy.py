@@ -3,11 +3,11 @@
 The outputs make a suffix tree. A node is a context, a text of 1 to 4 tokens, and its children are the tokens that
 followed it. With n_v occurrences of the context v, n_vt of them followed by t,
 
-    H(v) = - sum over t of n_vt / n_v * log2(n_vt / n_v)         entropy = sum n_v H(v) / sum n_v, over n_v >= 2
+    H(v) = - sum over t of n_vt / n_v * log2(n_vt / n_v)         entropy = sum n_v H(v) / sum n_v
 
-The paper leaves open which nodes count. Contexts that occur once say nothing and are left out; so is the root, whose
-entropy is that of the tokens' frequencies, which no drafter draws on. Deeper contexts are left out because a long
-repeat is one at every depth and would outweigh all else.
+The paper leaves open which nodes count. Here v counts if it stands in two outputs at least: what an output repeats of
+itself is not what others tell of it. The root does not count, whose entropy is that of the tokens' frequencies, which
+no drafter draws on; nor do deeper contexts, because a long repeat is one at every depth and would outweigh all else.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from agentspec.report.bootstrap import ratio_interval
 
 DEPTH = 4
 METHOD = (
-    f"mean entropy in bits of the next token, over all contexts of 1 to {DEPTH} tokens that occur at least twice in "
-    "the sampled outputs, weighted by how often they occur (SuffixDecoding, appendix A.2); interval: bootstrap by "
+    f"mean entropy in bits of the next token, over all contexts of 1 to {DEPTH} tokens that stand in two of the "
+    "sampled outputs at least, weighted by how often they occur (SuffixDecoding, appendix A.2); interval: bootstrap by "
     "session with the tree as it is"
 )
 
@@ -39,12 +39,12 @@ class OutputEntropy:
 
     @property
     def value(self) -> float | None:
-        """Bits a token; None where no context occurs twice."""
+        """Bits a token; None where no context stands in two outputs."""
         total = self.contexts.sum()
         return float(self.bits.sum() / total) if total else None
 
     def interval(self, sessions: Sequence[str], seed: int) -> dict[str, float] | None:
-        """mean, low and high; None where no context occurs twice."""
+        """mean, low and high; None where no context stands in two outputs."""
         return ratio_interval(self.bits, self.contexts, sessions, seed)
 
 
@@ -73,8 +73,9 @@ def output_entropy(outputs: Sequence[NDArray[np.int32]], depth: int = DEPTH) -> 
             break
         nodes = np.unique(nodes * size + symbols[positions - length], return_inverse=True)[1].reshape(-1)
         occurrences = np.bincount(nodes)[nodes]
-        # A context that occurs once has none but such below it.
-        repeated = occurrences >= 2
+        firsts = np.unique(nodes * n + owner[positions], return_index=True)[1]
+        # A context of one output has none but such below it.
+        repeated = np.bincount(nodes[firsts])[nodes] >= 2
         positions, nodes, occurrences = positions[repeated], nodes[repeated], occurrences[repeated]
         children = np.unique(nodes * size + symbols[positions], return_inverse=True)[1].reshape(-1)
         followed = np.bincount(children)[children] if len(children) else children

@@ -124,7 +124,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     first_profile = next(iter(profiles.values()))
     sample_entropy = entropy_of(kept, config.seed)
     if sample_entropy is None:
-        notes.append("The entropy: no context of the outputs occurs twice.")
+        notes.append("The entropy: no context stands in two outputs.")
     growth = learning.fit_growth(points)
     if growth is None:
         notes.append("How the accept length grows with more outputs: there are too few to draw a curve.")

@@ -35,7 +35,7 @@ def spread(outputs: Sequence[KeptOutput], count: int = ENTROPY_OUTPUTS) -> list[
 
 
 def entropy_of(outputs: Sequence[KeptOutput], seed: int) -> dict[str, Any] | None:
-    """mean, low, high, outputs and tokens of the entropy; None where no context occurs twice."""
+    """mean, low, high, outputs and tokens of the entropy; None where no context stands in two outputs."""
     chosen = spread(outputs)
     found = output_entropy([output.tokens for output in chosen])
     interval = found.interval([output.session for output in chosen], seed)

@@ -19,7 +19,7 @@ CONTROLLER: ControllerName = "goodput"
 DRAFT_SECONDS = 20e-6
 """Of drafting for one row on the CPU; see evals/results/engine/bench.md."""
 _SEEDS = (0, 1)
-_STEPS = 1500
+_STEPS = 400
 """Decoding steps of a plain server, about."""
 
 
