@@ -59,7 +59,7 @@ class Growth:
 
 def later_points(
     sampled: Sampled, config: EngineConfig, seed: int, on_pass: Callable[[], object] = lambda: None
-) -> Lengths:
+) -> list[Lengths]:
     """Serves the measured calls after parts of other sessions' outputs were learnt, each part four times the last."""
     measured = {call.session for call in sampled.measured}
     by_session: dict[str, list[int]] = {}
@@ -79,19 +79,20 @@ def later_points(
         passes.append(serve(engine, sampled.measured, indexes, size))
         on_pass()
         size *= 4
-    return Lengths.joined(passes)
+    return passes
 
 
-def curve_points(cold: Lengths, later: Lengths, warm: Lengths, sampled: Sampled, seed: int) -> list[dict[str, Any]]:
-    """Points of the curve, ascending: outputs, accept_length, low and high."""
+def curve_points(
+    cold: Lengths, later: Sequence[Lengths], warm: Lengths, sampled: Sampled, seed: int
+) -> list[dict[str, Any]]:
+    """Points of the curve, ascending: outputs, accept_length, low and high; one of each pass but for the cold ones."""
     points = []
     edges = [0, *(3 * 2**i for i in range(12))]
     for first, end in itertools.pairwise(edges):
         inside = (cold.seen >= first) & (cold.seen < end)
         points += _point(cold.chosen(inside), sampled, seed)
-    for lengths in (later, warm):
-        for part in _passes(lengths):
-            points += _point(part, sampled, seed)
+    for lengths in (*later, warm):
+        points += _point(lengths, sampled, seed)
     merged: dict[int, dict[str, Any]] = {}
     for point in sorted(points, key=lambda point: point["outputs"]):
         merged[point["outputs"]] = point
@@ -113,24 +114,6 @@ def fit_growth(points: Sequence[dict[str, Any]]) -> Growth | None:
     above = (weights * (x - mean_x) * (y - mean_y)).sum() + precision * _USUAL_EXPONENT
     exponent = float(np.clip(above / ((weights * (x - mean_x) ** 2).sum() + precision), 0.0, 0.3))
     return Growth(float(mean_y - exponent * mean_x), exponent)
-
-
-def _passes(lengths: Lengths) -> list[Lengths]:
-    """One part for each time that the measured calls were served, or all of a pass that was dealt into parts."""
-    if not len(lengths.seen):
-        return []
-    starts = np.flatnonzero(np.r_[True, np.diff(lengths.seen) != 1])
-    bounds = [*starts.tolist(), len(lengths.seen)]
-    groups: dict[int, list[int]] = {}
-    for begin, end in itertools.pairwise(bounds):
-        # Parts of one pass have learnt about as much.
-        groups.setdefault(round(2 * math.log2(lengths.seen[begin] + 1)), []).extend(range(begin, end))
-    result = []
-    for indexes in groups.values():
-        mask = np.zeros(len(lengths.seen), np.bool_)
-        mask[indexes] = True
-        result.append(lengths.chosen(mask))
-    return result
 
 
 def _point(lengths: Lengths, sampled: Sampled, seed: int) -> list[dict[str, Any]]:
