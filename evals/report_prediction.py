@@ -20,7 +20,7 @@ from agentspec.report.replays import engine_config, serve, serve_cold, serve_war
 from agentspec.report.sample import SampleLimits
 
 OUTPUTS = 100
-_STRETCHES = 4
+_STRETCHES = 8
 _CALLS_A_SESSION = 8
 _ORDERS = 6
 _BUDGET = 1 << 30
@@ -30,7 +30,7 @@ def prediction_rows(traces: Sequence[Path], tokenizer: Tokenizer, seeds: int, fo
     """A row for each trace.
 
     A report's sample is written to a log of requests, read as any log is, and its curve carried on over as many outputs
-    as the rest has. The rest is replayed once, in the order of the file, from nothing; what the sample's own sessions
+    as the set has. The set is replayed once, in the order of the file, from nothing; what the sample's own sessions
     took is left out of the sums.
     """
     rows = []
@@ -52,7 +52,7 @@ def prediction_rows(traces: Sequence[Path], tokenizer: Tokenizer, seeds: int, fo
             log, sessions = _write_sample(lines, trace.calls, seed, folder / f"{trace.name}-{seed}.jsonl")
             rest = np.array([_key(call) not in sessions for call in trace.calls])
             replayed.append(float(tokens[rest].sum() / steps[rest].sum()))
-            predicted.append(predict(log, tokenizer, int(rest.sum()), seed, samples))
+            predicted.append(predict(log, tokenizer, len(trace.calls), seed, samples))
         errors = np.array(predicted) / np.array(replayed) - 1.0
         rows.append(
             {
@@ -70,13 +70,13 @@ def prediction_rows(traces: Sequence[Path], tokenizer: Tokenizer, seeds: int, fo
     return rows
 
 
-def predict(log: Path, tokenizer: Tokenizer, num_rest: int, seed: int, samples: list[float]) -> float:
-    """The accept length over the next `num_rest` outputs of a server that begins with nothing.
+def predict(log: Path, tokenizer: Tokenizer, num_outputs: int, seed: int, samples: list[float]) -> float:
+    """The accept length over `num_outputs` outputs of a server that begins with nothing.
 
     Args:
         log: Of the sample.
         tokenizer: The model's.
-        num_rest: How many outputs are to come.
+        num_outputs: How many outputs are served one after another.
         seed: Of the report.
         samples: Takes the accept length of the sample itself, cold.
     """
@@ -87,7 +87,7 @@ def predict(log: Path, tokenizer: Tokenizer, num_rest: int, seed: int, samples: 
     growth = learning.fit_growth(learning.curve_points(cold, later, warm, sampled, seed))
     assert growth is not None
     samples.append(cold.accept_length() or 1.0)
-    return growth.over(0, num_rest)
+    return growth.over(0, num_outputs)
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,9 +1,9 @@
 """The accept length against the number of outputs learnt, and what it becomes beyond the sample.
 
 Served in random order from nothing, each output is measured with those before it learnt; larger numbers are measured
-after parts of the other outputs were learnt. Over the number of outputs n the curve is close to a power,
+after parts of the other outputs were learnt. Accepted tokens a step are close to a power of the number of outputs n,
 
-    accept length(n) = a * (n + 1) ** b
+    accept length(n) = 1 + a * (n + 1) ** b
 
 fitted to the measured points; b is drawn towards what recorded agents and chats showed, the more the fewer points
 there are. No curve says what texts of another kind will bring.
@@ -25,13 +25,14 @@ from agentspec.engine import Engine
 from agentspec.replay.engine_system import remember
 from agentspec.report.replays import Lengths, Sampled, serve
 
-_FIRST = 12
-"""Points of fewer outputs learnt are not fitted to: a server is past them within minutes."""
-_USUAL_EXPONENT, _EXPONENT_SPREAD = 0.09, 0.035
+_FIRST = 6
+"""Points of fewer outputs learnt are not fitted to: they hang on what comes first."""
+_USUAL_EXPONENT, _EXPONENT_SPREAD = 0.16, 0.08
 """Of the exponents b found on recorded sets: mean and standard deviation; see evals/results/report."""
 _POINT_SPREAD = 0.06
 """What a measured point is off by at least, as a share."""
 _LEAST_OUTPUTS = 6
+_LEAST_ACCEPTED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,10 @@ class Growth:
     exponent: float
 
     def accept_length(self, seen: NDArray[np.float64] | float) -> NDArray[np.float64]:
-        """At so many outputs learnt; at least 1."""
-        lengths = math.exp(self.log_scale) * (np.asarray(seen, np.float64) + 1.0) ** self.exponent
-        at_least: NDArray[np.float64] = np.maximum(lengths, 1.0)
-        return at_least
+        """At so many outputs learnt."""
+        accepted = math.exp(self.log_scale) * (np.asarray(seen, np.float64) + 1.0) ** self.exponent
+        lengths: NDArray[np.float64] = 1.0 + accepted
+        return lengths
 
     def over(self, first: int, last: int) -> float:
         """Of serving outputs one after another, from the number `first` learnt to `last`: steps add up, so that it is
@@ -105,14 +106,17 @@ def fit_growth(points: Sequence[dict[str, Any]]) -> Growth | None:
     if len(used) < 2:
         return None
     x = np.log([point["outputs"] + 1.0 for point in used])
-    y = np.log([point["accept_length"] for point in used])
-    spread = np.array([math.log(max(point["high"], 1.0) / max(point["low"], 1.0)) / 3.3 for point in used])
-    weights = 1.0 / (spread**2 + _POINT_SPREAD**2)
+    lengths = np.array([point["accept_length"] for point in used])
+    accepted = np.maximum(lengths - 1.0, _LEAST_ACCEPTED)
+    y = np.log(accepted)
+    intervals = np.array([math.log(max(point["high"], 1.0) / max(point["low"], 1.0)) for point in used])
+    # An interval of 90 % is 3.3 standard deviations wide; of logarithms of accepted tokens, without the bonus.
+    weights = 1.0 / (((intervals / 3.3) ** 2 + _POINT_SPREAD**2) * (lengths / accepted) ** 2)
     # Least squares with a prior on the exponent.
     mean_x, mean_y = np.average(x, weights=weights), np.average(y, weights=weights)
     precision = 1.0 / _EXPONENT_SPREAD**2
     above = (weights * (x - mean_x) * (y - mean_y)).sum() + precision * _USUAL_EXPONENT
-    exponent = float(np.clip(above / ((weights * (x - mean_x) ** 2).sum() + precision), 0.0, 0.3))
+    exponent = float(np.clip(above / ((weights * (x - mean_x) ** 2).sum() + precision), 0.0, 0.5))
     return Growth(float(mean_y - exponent * mean_x), exponent)
 
 

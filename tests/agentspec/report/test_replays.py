@@ -78,16 +78,16 @@ def test_growth_finds_the_power_that_points_lie_on() -> None:
     points = [
         {
             "outputs": n,
-            "accept_length": 1.5 * (n + 1) ** 0.12,
-            "low": 1.5 * (n + 1) ** 0.12,
-            "high": 1.5 * (n + 1) ** 0.12,
+            "accept_length": 1.0 + 0.9 * (n + 1) ** 0.22,
+            "low": 1.0 + 0.9 * (n + 1) ** 0.22,
+            "high": 1.0 + 0.9 * (n + 1) ** 0.22,
         }
         for n in numbers
     ]
     growth = fit_growth(points)
     assert growth is not None
-    assert growth.exponent == pytest.approx(0.12, abs=0.02)
-    assert float(growth.accept_length(768.0)) == pytest.approx(1.5 * 769**0.12, rel=0.03)
+    assert growth.exponent == pytest.approx(0.22, abs=0.03)
+    assert float(growth.accept_length(768.0)) == pytest.approx(1.0 + 0.9 * 769**0.22, rel=0.03)
     assert fit_growth(points[:1]) is None
 
 
