@@ -90,10 +90,10 @@ def reading(value: float) -> str:
         return (
             "The next token nearly always follows from those before it: outputs of one mould, made for suffix drafts."
         )
-    if value < 1.7:
+    if value < 1.75:
         return (
             "Much is told by the tokens before it, as in generated SQL, tool calls or edits: suffix drafts work well."
         )
-    if value < 2.2:
+    if value < 2.1:
         return "Some of it repeats, as in step-by-step work: suffix drafts help in places."
     return "Little of it repeats, as in open chat: suffix drafts alone gain little."

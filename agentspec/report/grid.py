@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from agentspec.config import EngineConfig
-from agentspec.report.replays import Sampled, engine_config
+from agentspec.engine import Engine
+from agentspec.report.replays import Sampled, engine_config, learn
 from agentspec.simulation.acceptance import Acceptance, concatenated
 from agentspec.simulation.recording import record_acceptance
 
@@ -56,7 +57,9 @@ def record(
     for learnt, indexes in sampled.parts():
         chosen = [sampled.measured[i] for i in indexes if len(sampled.measured[i].output) > 1]
         if chosen:
-            parts.append(record_acceptance("warm", chosen, config, warm=learnt, on_call=told))
+            engine = Engine(config)
+            learn(engine, learnt)
+            parts.append(record_acceptance("warm", chosen, engine=engine, on_call=told))
     return cold, concatenated("warm", parts) if parts else None
 
 

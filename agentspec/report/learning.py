@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine
-from agentspec.replay.engine_system import remember
-from agentspec.report.replays import Lengths, Sampled, serve
+from agentspec.report.replays import Lengths, Sampled, learn, serve
 
 _FIRST = 6
 """Points of fewer outputs learnt are not fitted to: they hang on what comes first."""
@@ -75,8 +74,7 @@ def later_points(
     size = 2 * len(sampled.measured)
     while size < len(outputs):
         engine = Engine(config)
-        for call in outputs[:size]:
-            remember(engine, call)
+        learn(engine, outputs[:size])
         passes.append(serve(engine, sampled.measured, indexes, size))
         on_pass()
         size *= 4

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine
-from agentspec.replay.engine_system import remember
 from agentspec.replay.traces import Call
 from agentspec.report.bootstrap import ratio_interval
 from agentspec.report.calls import Labels
@@ -91,6 +90,13 @@ def engine_config(width: int, budget_bytes: int) -> EngineConfig:
     return EngineConfig(max_draft_tokens=max(width - 1, 1), budget_bytes=budget_bytes)
 
 
+def learn(engine: Engine, outputs: Sequence[Call]) -> None:
+    """Takes in finished outputs as from a store: with the ends of their prompts, which is all that is kept of those."""
+    for number, call in enumerate(outputs, 1):
+        tail = call.prompt
+        engine.add("", number, np.concatenate([tail, call.output]), num_prompt_tail=len(tail), time=number)
+
+
 def serve(engine: Engine, calls: Sequence[Call], indexes: NDArray[np.int64], seen: int) -> Lengths:
     """Replays calls[i] for each index; each is learnt when it is finished."""
     tokens, steps = np.zeros(len(indexes)), np.zeros(len(indexes))
@@ -124,8 +130,7 @@ def serve_warm(
     passes = []
     for learnt, indexes in sampled.parts():
         engine = Engine(config)
-        for call in learnt:
-            remember(engine, call)
+        learn(engine, learnt)
         passes.append(serve(engine, sampled.measured, indexes, len(learnt)))
         on_pass(engine)
     return Lengths.joined(passes)

@@ -27,6 +27,7 @@ def record_acceptance(
     config: EngineConfig | None = None,
     *,
     warm: Iterable[Call] = (),
+    engine: Engine | None = None,
     on_call: Callable[[int], object] = _nothing,
 ) -> Acceptance:
     """Drafts behind every output token of the calls, one call after another, after those of `warm` were learnt.
@@ -39,13 +40,13 @@ def record_acceptance(
         calls: In the order in which they were made.
         config: The engine's; its max_draft_tokens is how many nodes a place has at most. None: the defaults.
         warm: Calls that were answered before.
+        engine: One that has learnt already, whose configuration it then is; None: a new one.
         on_call: Told the number of calls done.
     """
-    config = config or EngineConfig()
-    engine = Engine(config)
+    engine = engine or Engine(config or EngineConfig())
     for call in warm:
         remember(engine, call)
-    width = config.max_draft_tokens + 1
+    width = engine.config.max_draft_tokens + 1
     num_places = sum(len(call.output) - 1 for call in calls)
     num_nodes = np.ones(num_places, np.uint8)
     estimates = np.zeros((num_places, width), np.float32)
