@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -89,7 +88,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     if args.json:
         args.json.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if args.out:
-        page = importlib.import_module("agentspec.report.page").page
+        from agentspec.report.page import page
+
         args.out.write_text(page(facts), encoding="utf-8")
     try:
         print(summary(facts))

@@ -20,8 +20,11 @@ def report(tmp_path: Path, *words: str) -> int:
 
 def test_facts_are_written_and_the_verdict_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = write_lines(tmp_path / "log.jsonl", sql_sessions(25, seed=0))
-    assert report(tmp_path, str(log), "--json", str(tmp_path / "facts.json")) == 0
+    written = ["--json", str(tmp_path / "facts.json"), "--out", str(tmp_path / "report.html")]
+    assert report(tmp_path, str(log), *written) == 0
     facts = json.loads((tmp_path / "facts.json").read_text())
+    page = (tmp_path / "report.html").read_text()
+    assert "</html>" in page and "--speculative-algorithm" in page
     shown = capsys.readouterr().out
     assert shown.startswith(facts["verdict"]["headline"] + "\n  python -m sglang.launch_server")
     assert "speed-up" in shown and "What could not be told" in shown
