@@ -24,11 +24,11 @@ from agentspec.progress import Progress
 from agentspec.replay.tokenizer import Tokenizer
 from agentspec.report import entropy, grid, learning
 from agentspec.report.differences import differences
+from agentspec.report.inputs import input_facts, input_notes
 from agentspec.report.log import read_log
 from agentspec.report.replays import Sampled, engine_config, serve_cold, serve_warm
-from agentspec.report.sample import LogSample, SampleLimits
+from agentspec.report.sample import SampleLimits
 from agentspec.report.sets import entropy_of, excerpts, set_rows
-from agentspec.report.source import LogReading
 from agentspec.report.speedup import speedup_row
 from agentspec.report.verdict import Evidence, best_width, budget_mb, verdict
 from agentspec.simulation import find_profile
@@ -93,9 +93,8 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     """
     started = time.perf_counter()
     log = read_log(paths, tokenizer, config.limits, config.seed)
-    reading, sample, kept, sampled = log.reading, log.sample, log.kept, log.sampled
-    lost, measured_outputs = log.num_lost, len(log.sampled.measured)
-    notes = _notes(sample, sampled, reading, len(kept), lost)
+    sample, kept, sampled = log.sample, log.kept, log.sampled
+    notes = input_notes(log)
 
     budget_bytes = max(64 << 20, (config.memory_mb << 20) // 4)
     engine = engine_config(WIDTH, budget_bytes)
@@ -133,7 +132,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         Evidence(
             num_outputs=total.outputs,
             num_sessions=len(total.sessions),
-            lost_share=lost / max(measured_outputs, 1),
+            lost_share=log.num_lost / max(len(sampled.measured), 1),
             cold=cold.accept_length(),
             warm=warm.accept_length(),
             draft_share=_draft_share(rows),
@@ -153,29 +152,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "seed": config.seed,
         "seconds": round(time.perf_counter() - started, 2),
-        "inputs": {
-            "files": [
-                {
-                    "name": file.name,
-                    "format": ", ".join(file.formats) or "unknown",
-                    "records": file.records,
-                    "bad_records": file.bad_records,
-                }
-                for file in reading.files
-            ],
-            "formats": reading.formats,
-            "num_records": reading.num_records,
-            "num_bad_records": reading.num_bad,
-            "bad_records": reading.bad,
-            "tokenizer": {"name": tokenizer.name, "vocabulary_size": tokenizer.vocab_size},
-            "num_sessions": len(total.sessions),
-            "num_outputs": total.outputs,
-            "num_output_tokens": total.tokens,
-            "num_prompt_tokens": None,
-            "num_sampled_outputs": len(kept),
-            "num_measured_outputs": measured_outputs,
-            "num_round_trip_failures": lost,
-        },
+        "inputs": input_facts(log, tokenizer),
         "entropy": sample_entropy
         and {**sample_entropy, "method": entropy.METHOD, "reading": entropy.reading(sample_entropy["mean"])},
         "sets": sets,
@@ -267,37 +244,6 @@ def _memory(indexed: Sequence[tuple[int, int]], num_tokens: int, num_outputs: in
         "budget_mb": budget,
         "outputs_that_fit": int((budget << 20) / max(bytes_a_token * num_tokens / max(num_outputs, 1), 1.0)),
     }
-
-
-def _notes(sample: LogSample, sampled: Sampled, reading: LogReading, num_kept: int, lost: int) -> list[str]:
-    total = sample.counts["all", "all"]
-    notes = []
-    if num_kept < total.outputs:
-        notes.append(
-            f"All {total.outputs} outputs are counted, but only {num_kept} of them, of {len(sample.drawn_sessions())} "
-            "sessions drawn at random, are learnt from; the warm figures are those of a server that knows so many."
-        )
-    if len(sampled.measured) < total.outputs:
-        notes.append(
-            f"{len(sampled.measured)} outputs of sessions drawn at random are replayed; the others are only learnt from."
-        )
-    if len(total.sessions) == 1:
-        notes.append(
-            "What outputs of other sessions bring: all outputs are of one session. Intervals are over its outputs."
-        )
-    if not any(len(call.prompt_parts) > 1 for call in sampled.measured):
-        notes.append("What repeats from the own prompt: the log has no prompts.")
-    if lost:
-        notes.append(
-            f"{lost} of {len(sampled.measured)} measured outputs do not survive the tokenizer: is it the served model's?"
-        )
-    if reading.num_bad:
-        notes.append(f"{reading.num_bad} records could not be read; the first are named under inputs.")
-    if sample.truncated_sessions:
-        notes.append("A session longer than half of the memory was cut.")
-    if total.outputs < 100:
-        notes.append(f"Figures of {total.outputs} outputs are rough: 100 and more of many sessions are better.")
-    return notes
 
 
 def _draft_share(rows: Sequence[dict[str, Any]]) -> float | None:

@@ -66,7 +66,8 @@ def set_rows(
     ]
     for kind, name_of in _KINDS.items():
         names = [name for found, name in counts if found == kind]
-        if len(names) < (1 if kind == "role" else 2):
+        # A folder of one file a call says nothing by its files.
+        if len(names) < (1 if kind == "role" else 2) or (kind == "file" and len(names) > _MAX_SETS):
             continue
         names.sort(key=lambda name: (-counts[kind, name].outputs, name))
         if len(names) > _MAX_SETS:

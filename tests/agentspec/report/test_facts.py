@@ -138,6 +138,15 @@ def test_mixed_formats_and_days_are_counted(tmp_path: Path) -> None:
     assert {entry["name"] for entry in facts["sets"] if entry["by"] == "file"} == {"a.jsonl", "b.json"}
 
 
+def test_a_folder_of_many_files_names_the_first(tmp_path: Path) -> None:
+    for i in range(60):
+        (tmp_path / f"{i:02}.json").write_text(json.dumps(request("q", f"answer {i}", session=str(i))))
+    facts = facts_of(tmp_path)
+    files = facts["inputs"]["files"]
+    assert (len(files), files[-1]["name"], files[-1]["records"]) == (51, "(10 other files)", 10)
+    assert {entry["by"] for entry in facts["sets"]} == {"all"}
+
+
 @pytest.mark.parametrize(
     "settings",
     [{"memory_mb": 10}, {"concurrency": ()}, {"concurrency": (0,)}, {"profiles": ("none",)}, {"profiles": ()}],

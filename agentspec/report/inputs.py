@@ -1,0 +1,90 @@
+"""What a report says about what it read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentspec.replay.tokenizer import Tokenizer
+from agentspec.report.calls import shown
+from agentspec.report.log import Log
+from agentspec.report.source import LogReading
+
+_NAMED_FILES = 50
+
+
+def input_facts(log: Log, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Files, formats, bad records and numbers."""
+    reading, total = log.reading, log.sample.counts["all", "all"]
+    return {
+        "files": _file_rows(reading),
+        "formats": reading.formats,
+        "num_records": reading.num_records,
+        "num_bad_records": reading.num_bad,
+        "bad_records": reading.bad,
+        "tokenizer": {"name": tokenizer.name, "vocabulary_size": tokenizer.vocab_size},
+        "num_sessions": len(total.sessions),
+        "num_outputs": total.outputs,
+        "num_output_tokens": total.tokens,
+        # Prompts are tokenized of replayed calls only.
+        "num_prompt_tokens": None,
+        "num_sampled_outputs": len(log.kept),
+        "num_measured_outputs": len(log.sampled.measured),
+        "num_round_trip_failures": log.num_lost,
+    }
+
+
+def input_notes(log: Log) -> list[str]:
+    """What the report cannot tell because of what was read."""
+    sample, sampled, reading, num_kept, lost = log.sample, log.sampled, log.reading, len(log.kept), log.num_lost
+    total = sample.counts["all", "all"]
+    notes = []
+    if num_kept < total.outputs:
+        notes.append(
+            f"All {total.outputs} outputs are counted, but only {num_kept} of them, of {len(sample.drawn_sessions())} "
+            "sessions drawn at random, are learnt from; the warm figures are those of a server that knows so many."
+        )
+    if len(sampled.measured) < total.outputs:
+        notes.append(
+            f"{len(sampled.measured)} outputs of sessions drawn at random are replayed; the others are only learnt from."
+        )
+    if len(total.sessions) == 1:
+        notes.append(
+            "What outputs of other sessions bring: all outputs are of one session. Intervals are over its outputs."
+        )
+    if not any(len(call.prompt_parts) > 1 for call in sampled.measured):
+        notes.append("What repeats from the own prompt: the log has no prompts.")
+    if lost:
+        notes.append(
+            f"{lost} of {len(sampled.measured)} measured outputs do not survive the tokenizer: is it the served model's?"
+        )
+    if reading.num_bad:
+        notes.append(f"{reading.num_bad} records could not be read; the first are named under inputs.")
+    if sample.truncated_sessions:
+        notes.append("A session longer than half of the memory was cut.")
+    if total.outputs < 100:
+        notes.append(f"Figures of {total.outputs} outputs are rough: 100 and more of many sessions are better.")
+    return notes
+
+
+def _file_rows(reading: LogReading) -> list[dict[str, Any]]:
+    """The first files by themselves, the others together."""
+    rows = [
+        {
+            "name": shown(file.name),
+            "format": ", ".join(file.formats) or "unknown",
+            "records": file.records,
+            "bad_records": file.bad_records,
+        }
+        for file in reading.files[:_NAMED_FILES]
+    ]
+    others = reading.files[_NAMED_FILES:]
+    if others:
+        rows.append(
+            {
+                "name": f"({len(others)} other files)",
+                "format": ", ".join(sorted({name for file in others for name in file.formats})) or "unknown",
+                "records": sum(file.records for file in others),
+                "bad_records": sum(file.bad_records for file in others),
+            }
+        )
+    return rows
