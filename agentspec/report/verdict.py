@@ -153,9 +153,9 @@ def _gain_text(speedups: Sequence[dict[str, Any]]) -> str:
 def _reasons(kind: str, evidence: Evidence) -> list[str]:
     reasons = []
     if evidence.cold is not None:
-        reasons.append(f"A server that knows nothing accepts {evidence.cold:.2f} tokens a step over these calls.")
+        reasons.append(f"A server that knows nothing makes {evidence.cold:.2f} tokens a step of these calls.")
     if evidence.warm is not None:
-        reasons.append(f"One that has learnt the other outputs of this log accepts {evidence.warm:.2f}.")
+        reasons.append(f"One that has learnt the other outputs of this log makes {evidence.warm:.2f}.")
     if evidence.draft_share is not None:
         reasons.append(f"In {evidence.draft_share:.0%} of the steps a suffix draft promises more than 2 tokens.")
     for row in evidence.speedups:
