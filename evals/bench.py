@@ -9,7 +9,9 @@ from agentspec.evals import (
     bench_control,
     bench_drafter_state,
     bench_engine,
+    bench_fidelity,
     bench_hybrid,
+    bench_load,
     bench_specdec,
     bench_store,
 )
@@ -18,7 +20,9 @@ SUITES = {
     "control": (bench_control, "what deciding how much to verify costs a decode step"),
     "drafter-state": (bench_drafter_state, "whether a head drafts as well after steps that suffix drafts served"),
     "engine": (bench_engine, "the engine's time and memory beside those of its peers"),
+    "fidelity": (bench_fidelity, "how well simulated latencies under load are those of real servers"),
     "hybrid": (bench_hybrid, "suffix drafts and a model drafter in one batch, beside each of them alone"),
+    "load": (bench_load, "servers with more and more clients, plain decoding and fixed lengths beside agentspec"),
     "specdec": (bench_specdec, "drafts that stop where a head expects a rejection, beside drafts of a fixed length"),
     "store": (
         bench_store,

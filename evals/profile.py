@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch-sizes", type=_numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="default 1,2,4,8,16")
     add("--context-lengths", type=_numbers, default=[64, 256, 768], metavar="LIST", help="default 64,256,768")
     add("--widths", type=_numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="with --model; default 1,2,4,8,16")
-    add("--tokens", type=int, default=24, help="tokens of an answer (default %(default)s)")
+    add("--tokens", type=int, default=24, help="tokens of an answer, of wide steps more (default %(default)s)")
     add(
         "--serving",
         action="store_true",
@@ -98,6 +98,10 @@ class ProfilePlan:
         if self.tokens < 2 * _LEAST_STEPS:
             raise ConfigError(f"--tokens must be at least {2 * _LEAST_STEPS}, got {self.tokens}")
 
+    def tokens_at(self, width: int) -> int:
+        """Of an answer: wide steps may give as many tokens as they verify."""
+        return max(self.tokens, (_LEAST_STEPS + 2) * width)
+
     @property
     def cells(self) -> list[Cell]:
         return [Cell(rows, length) for length in self.context_lengths for rows in self.batch_sizes]
@@ -144,16 +148,16 @@ def measured_profile(plan: ProfilePlan) -> Profile:
     for width in plan.widths if plan.model else [None]:
         with _server(plan, width) as server:
             key = _key(server)
-            points += measured(server, plan.cells, plan.tokens, random.Random(plan.seed))
-            if plan.serving and width in (plan.widths[0], plan.widths[-1]):
-                found = _serving(plan, server, _told(server), prefills=speculative is None)
+            points += measured(server, plan.cells, plan.tokens_at(width or 1), random.Random(plan.seed))
+            if plan.serving and width is not None and width in (plan.widths[0], plan.widths[-1]):
+                found = _serving(plan, server, _told(server), width, prefills=speculative is None)
                 if speculative is None:
                     speculative = found
                 else:
                     speculative = replace(speculative, steps=(*speculative.steps, *found.steps))
     if plan.serving:
         with _server(plan, 0) as server:
-            plain = _serving(plan, server, None, prefills=True)
+            plain = _serving(plan, server, None, 1, prefills=True)
     assert key is not None
     return Profile.fitted(
         key,
@@ -216,7 +220,7 @@ def shown(profile: Profile) -> str:
 
 
 def _serving(
-    plan: ProfilePlan, server: RunningServer, told: Callable[[], Steps] | None, *, prefills: bool
+    plan: ProfilePlan, server: RunningServer, told: Callable[[], Steps] | None, width: int, *, prefills: bool
 ) -> ServingPoints:
     sizes, lengths = plan.batch_sizes, plan.context_lengths
     cells = [
@@ -224,7 +228,7 @@ def _serving(
         for length in lengths[:2]
         for rows in dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1]))
     ]
-    meter = ServingMeter(server, _vocabulary(server), random.Random(plan.seed + 1))
+    meter = ServingMeter(server, _vocabulary(server), random.Random(plan.seed + 1), width=width)
     _say("  what serving takes")
     if not prefills:
         return ServingPoints(steps=meter.steps(cells, told), prefills=(), alone=(), overlap=False)
@@ -252,7 +256,7 @@ def _server(plan: ProfilePlan, width: int | None) -> Iterator[RunningServer]:
         yield RunningServer(plan.url.rstrip("/"))
         return
     assert plan.model is not None
-    longest = plan.context_lengths[-1] + plan.tokens + plan.widths[-1]
+    longest = plan.context_lengths[-1] + plan.tokens_at(plan.widths[-1]) + plan.widths[-1]
     needed = plan.batch_sizes[-1] * (longest + plan.widths[-1])
     arguments = [
         "--disable-radix-cache", "--max-running-requests", str(plan.batch_sizes[-1]), "--max-total-tokens",

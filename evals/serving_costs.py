@@ -22,8 +22,8 @@ from agentspec.evals.server import RunningServer
 
 Steps = Sequence[tuple[int, int, int, float]]
 """(rows, width, context, seconds of the verification) of decode steps."""
-# The answers whose difference is measured; the longer one twice so long that steps are most of it.
-_SHORT, _LONG = 4, 44
+# The answers whose difference is measured, and steps that the longer one has at least.
+_SHORT, _LONG, _LONG_STEPS = 4, 44, 8
 _STREAMED = 160
 _STREAMED_PROMPT = 32
 _PREFILL_ROUNDS = 7
@@ -42,11 +42,15 @@ class Cell:
 class ServingMeter:
     """Asks a server with drawn prompts, no two alike."""
 
-    def __init__(self, server: RunningServer, vocabulary: int, rng: random.Random, *, repeats: int = 3) -> None:
+    def __init__(
+        self, server: RunningServer, vocabulary: int, rng: random.Random, *, repeats: int = 3, width: int = 1
+    ) -> None:
+        """`width` is the most tokens that a step gives a row."""
         self._server = server
         self._vocabulary = vocabulary
         self._rng = rng
         self._repeats = repeats
+        self._long = max(_LONG, _LONG_STEPS * width)
 
     def points(
         self, cells: Sequence[Cell], lengths: Sequence[int], told: Callable[[], Steps] | None = None
@@ -84,10 +88,10 @@ class ServingMeter:
         return [MeasuredPoint(1, length, 0, statistics.median(found[length])) for length in lengths if found[length]]
 
     def _steps(self, cell: Cell, told: Callable[[], Steps] | None) -> StepTotals:
-        walls: dict[int, list[float]] = {_SHORT: [], _LONG: []}
-        ran: dict[int, list[Steps]] = {_SHORT: [], _LONG: []}
+        walls: dict[int, list[float]] = {_SHORT: [], self._long: []}
+        ran: dict[int, list[Steps]] = {_SHORT: [], self._long: []}
         for _ in range(self._repeats):
-            for tokens in (_SHORT, _LONG):
+            for tokens in (_SHORT, self._long):
                 if told:
                     told()
                 walls[tokens].append(self._ask(cell, tokens))
@@ -95,10 +99,10 @@ class ServingMeter:
                 ran[tokens].append(
                     told() if told else [(cell.rows, 1, cell.rows * (cell.length + i), 0.0) for i in range(1, tokens)]
                 )
-        wall = statistics.median(walls[_LONG]) - statistics.median(walls[_SHORT])
+        wall = statistics.median(walls[self._long]) - statistics.median(walls[_SHORT])
 
         def more(figure: Callable[[Steps], float]) -> float:
-            return statistics.median(map(figure, ran[_LONG])) - statistics.median(map(figure, ran[_SHORT]))
+            return statistics.median(map(figure, ran[self._long])) - statistics.median(map(figure, ran[_SHORT]))
 
         return StepTotals(
             steps=round(more(len)),

@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
 
 from agentspec.errors import AgentspecError
@@ -41,7 +40,8 @@ def ask_in_turns(
         done: dict[str, list[SliceResult]] = {name: [] for name in names}
         errors: dict[str, str] = {}
         # The first turn starts the servers.
-        for turn in count():
+        turn = 0
+        while asked:
             for name in _rotated(tuple(asked), turn):
                 try:
                     result = next(asked[name], None)
@@ -53,9 +53,10 @@ def ask_in_turns(
                     del asked[name]
                 else:
                     done[name].append(result)
-            if not asked:
-                return done, errors
-            on_turn(done)
+            turn += 1
+            if asked:
+                on_turn(done)
+        return done, errors
 
 
 def started(
