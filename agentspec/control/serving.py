@@ -32,7 +32,7 @@ class ServingCosts:
     of all rows, padding too."""
     overlap: bool = False
     """Whether a step begins before the results of the last one are looked at: on a device that does not run steps in the
-    background an answer then waits for one step more, and takes part in it."""
+    background an answer then waits for one step more."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.request_seconds < math.inf:

@@ -7,6 +7,7 @@ seconds of a profile (SmartSpec, 7.2).
 
 Scheduling is SGLang's without mixed chunks: whenever a waiting request can be admitted, a step prefills; otherwise
 each step decodes one draft for every running request. A draft's tokens take room in the KV cache during its step.
+Where steps overlap, a finished request holds its place, without taking part, until the step after has ended.
 """
 
 from __future__ import annotations
@@ -116,6 +117,9 @@ class _Run:
     def _decode(self) -> None:
         """Verifies one draft for each running request."""
         config, log = self.config, self.log
+        if config.kv_tokens - self.kv_used < len(self.running):
+            # Their tokens make room before anything is retracted.
+            self._answer(self._take_ending())
         self._make_room()
         rows = self.running
         b = len(rows)
