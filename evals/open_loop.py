@@ -69,9 +69,9 @@ def ask_calls(
     Raises:
         ServerError: A call failed.
     """
-    from transformers import AutoTokenizer
+    from transformers import PreTrainedTokenizerFast
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+    tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(MODEL_FOLDER)
     found: list[AskedCall] = []
 
     async def ask() -> None:
