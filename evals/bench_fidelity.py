@@ -15,6 +15,7 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 from agentspec.control import Profile
 from agentspec.errors import ConfigError
 from agentspec.evals.environment import describe
-from agentspec.evals.fidelity_rows import LoadedServer, compared, markdown, plot, service_rate
+from agentspec.evals.fidelity_rows import LoadedServer, compared, drift, markdown, plot, service_rate
 from agentspec.evals.open_loop import AskedCall, ask_calls, send_at, send_closed
 from agentspec.evals.phases import CALLS_A_QUESTION
 from agentspec.evals.profile import ProfilePlan, measured_profile, shown
@@ -42,6 +43,7 @@ _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai", "numpy")
 # What is asked before the first run, so that caches and indexes are not empty.
 _WARM_CALLS = 24
 _START_SECONDS = 600.0
+_STARTS = 2
 
 
 def _shares(text: str) -> tuple[float, ...]:
@@ -140,11 +142,11 @@ def _measured(
     logs = args.logs or folder
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        servers = [
-            LoadedServer(system, limit, stack.enter_context(_server(system, limit, file, logs)))
-            for limit in args.limits
-            for system in SYSTEMS
-        ]
+        wanted = [(system, limit) for limit in args.limits for system in SYSTEMS]
+        # A start is mostly one process after another that imports: two at a time take hardly longer than one.
+        with ThreadPoolExecutor(_STARTS) as pool:
+            starting = [pool.submit(stack.enter_context, _server(*one, file, logs)) for one in wanted]
+        servers = [LoadedServer(*one, server.result()) for one, server in zip(wanted, starting, strict=True)]
         calls = _calls(args, servers, num_requests * len(args.rates) + _WARM_CALLS, folder)
         say(f"  {len(calls)} calls, {sum(call.output_tokens for call in calls)} tokens")
         # Outputs are the same on all servers: what this one answers tells what drafts would bring.
@@ -176,6 +178,7 @@ def _measured(
                     "share": share,
                     "requests_per_second": round(rate, 3),
                     **compared(profile, server, asked, got),
+                    "drift": drift(profile, server, random.Random(f"{args.seed}/{number}")),
                     "identical": all(
                         (ours.output == other.output).all() for ours, other in zip(got, answers[begin:], strict=False)
                     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +17,15 @@ from agentspec.control import ControlConfig, Profile, make_controller
 from agentspec.errors import ConfigError
 from agentspec.evals.open_loop import Answered, AskedCall
 from agentspec.evals.server import RunningServer
+from agentspec.evals.serving_costs import Cell, ServingMeter
 from agentspec.replay.traces import Call
 from agentspec.simulation import Arrivals, Requests, RunLog, ServerConfig, measure, record_acceptance, simulate
 
 # Defaults of `agentspec serve`.
 MAX_DRAFT_TOKENS, _KV_TOKENS = 15, 32768
+# Every tokenizer has so many.
+_VOCABULARY = 256
+_DRIFT_PROMPT = 48
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +107,17 @@ def compared(
     }
 
 
+def drift(profile: Profile, server: LoadedServer, rng: random.Random) -> float | None:
+    """How much longer a step of one row takes now than the profile says, as a share: what else happens on the machine is
+    no error of the simulator. None for servers that verify, whose steps are no one length."""
+    if not server.is_plain or profile.plain is None:
+        return None
+    [total] = ServingMeter(server.server, _VOCABULARY, rng).steps([Cell(1, _DRIFT_PROMPT)])
+    step = profile.plain.step
+    expected = step.alpha * total.context + step.gamma * total.batched + step.delta * total.steps
+    return round(total.wall / expected - 1, 4)
+
+
 def _requests(
     server: LoadedServer, calls: Sequence[AskedCall], answers: Sequence[Answered], arrival: NDArray[np.float64]
 ) -> Requests:
@@ -139,7 +155,7 @@ def markdown(content: Mapping[str, Any], bound: float) -> str:
     """The table of the runs."""
     titles = (
         *("server", "at most", "rate", "requests/s", "measured ms", "simulated ms", "error"),
-        *("p50 error", "p99 error", "accept length, measured and simulated"),
+        *("p50 error", "p99 error", "accept length, measured and simulated", "one row's steps then"),
     )
     lines = [
         f"    {' '.join(content['command'])}",
@@ -157,6 +173,7 @@ def markdown(content: Mapping[str, Any], bound: float) -> str:
             f"{mark}{row['error']:+.1%}{mark}",
             *(f"{row[f'simulated_{name}'] / row[f'measured_{name}'] - 1:+.1%}" for name in ("p50", "p99")),
             f"{row['measured_accept_length']:.2f}, {row['simulated_accept_length']:.2f}",
+            "" if row["drift"] is None else f"{row['drift']:+.1%}",
         )
         lines.append(f"| {' | '.join(cells)} |")
     met = sum(goal["met"] for goal in content["goals"])

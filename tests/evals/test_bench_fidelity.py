@@ -88,7 +88,7 @@ def test_requests_are_sent_when_they_are_due() -> None:
 
 def test_the_table_and_the_picture(tmp_path: Path) -> None:
     found = compared(costs(), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.02))
-    rows = [{"system": "plain", "limit": 4, "share": 0.3, "requests_per_second": 1.0, **found}]
+    rows = [{"system": "plain", "limit": 4, "share": 0.3, "requests_per_second": 1.0, "drift": 0.02, **found}]
     content = {"command": ["agentspec", "bench"], "profile": ["T"], "rows": rows, "goals": [{"met": False}]}
     assert f"**{found['error']:+.1%}**" in markdown(content, BOUND)
     plot(rows, tmp_path / "a.png")
