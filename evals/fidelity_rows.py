@@ -121,12 +121,14 @@ def drift(profile: Profile, server: LoadedServer, rng: random.Random) -> float |
 def _requests(
     server: LoadedServer, calls: Sequence[AskedCall], answers: Sequence[Answered], arrival: NDArray[np.float64]
 ) -> Requests:
-    """The calls as they were asked: what was cached is as the server said."""
+    """The calls as they were asked: what was cached is as the server said, and what was learnt as they were answered."""
+    times = [(answer.sent, answer.answered) for answer in answers]
     acceptance = record_acceptance(
         "asked",
         [as_call(call, answer) for call, answer in zip(calls, answers, strict=True)],
         EngineConfig(max_draft_tokens=1 if server.is_plain else MAX_DRAFT_TOKENS),
         warm=() if server.is_plain else server.learnt,
+        times=None if server.is_plain else times,
     )
     return Requests(
         acceptance=acceptance,
