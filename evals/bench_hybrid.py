@@ -13,25 +13,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-from agentspec.errors import AgentspecError, ConfigError
+from agentspec.errors import ConfigError
 from agentspec.evals.environment import describe, without_folders
 from agentspec.evals.hybrid_rows import Figures, figures, goals, merge_runs
-from agentspec.evals.hybrid_server import SliceResult, run_phases
 from agentspec.evals.hybrid_table import markdown
-from agentspec.evals.hybrid_work import CONCURRENCY, ROWS, WORKLOADS, Phase, plan_phases
-from agentspec.evals.server import Server
+from agentspec.evals.hybrid_work import CONCURRENCY, ROWS, WORKLOADS, plan_phases
+from agentspec.evals.phase_calls import SliceResult
+from agentspec.evals.phases import Phase
 from agentspec.evals.systems import EAGLE3_CHAIN, HYBRIDS, SYSTEMS
 from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.turns import ask_in_turns, say, started
 from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
 
 # Plain decoding comes first: the others' outputs are compared with its.
@@ -42,8 +40,6 @@ COMPARED = {
     **HYBRIDS,
 }
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
-# A start takes some 20 s, and several times that where other work runs too: no reason to give up a long run.
-_START_SECONDS = 600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +102,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         phases = plan_phases(args.workloads, databases, args.requests, args.seed)
         bench = Bench(names, args.workloads)
         for number in range(args.repeats):
-            _say(f"run {number + 1} of {args.repeats}")
+            say(f"run {number + 1} of {args.repeats}")
             bench.measure(names, phases, databases, args.slice, logs, str(number))
             if args.json:
                 report = {"rows": bench.rows(), "goals": bench.goals(), **context(args, names)}
@@ -121,7 +117,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     for line in dict.fromkeys(
         f"{row['system']}: {row.get('error') or 'outputs differ from plain decoding'}" for row in failed
     ):
-        _say(line)
+        say(line)
     return 1 if failed or not all(goal["met"] for goal in bench.goals()) else 0
 
 
@@ -146,29 +142,12 @@ class Bench:
     ) -> None:
         """Starts a server of each system and asks them everything in turns; a failure is noted for what one has not
         answered, and the others go on."""
-        with ExitStack() as stack:
-            asked = {
-                name: _slices(stack, name, phases, databases, slice_requests, logs / f"{name}-{run}.log")
-                for name in names
-            }
-            done: dict[str, list[SliceResult]] = {name: [] for name in names}
-            errors: dict[str, str] = {}
-            # The first turn starts the servers.
-            for turn in count():
-                for name in _rotated(tuple(asked), turn):
-                    try:
-                        result = next(asked[name], None)
-                    except (AgentspecError, OSError) as failure:
-                        errors[name] = without_folders(_first_lines(str(failure)))
-                        _say(f"  {name} failed: {errors[name]}")
-                        result = None
-                    if result is None:
-                        del asked[name]
-                    else:
-                        done[name].append(result)
-                if not asked:
-                    break
-                _say(f"  {_progress(done)}")
+
+        def slices(stack: ExitStack, name: str) -> Iterator[SliceResult]:
+            log = logs / f"{name}-{run}.log"
+            return started(stack, name, COMPARED[name], phases, databases, slice_requests, log)
+
+        done, errors = ask_in_turns(names, slices, lambda done: say(f"  {_progress(done)}"))
         wanted = Counter(phase.row for phase in phases for _ in phase.slices(slice_requests))
         for row in self._rows:
             for name in names:
@@ -217,45 +196,6 @@ def context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _first_lines(text: str) -> str:
-    """The error itself, and of a log that follows it the line that most likely tells why."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if len(lines) < 2:
-        return text.strip()
-    told = [line for line in lines[1:] if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return f"{lines[0]} {(told or lines)[-1]}"
-
-
-def _slices(
-    stack: ExitStack,
-    name: str,
-    phases: Sequence[Phase],
-    databases: dict[Database, Path],
-    slice_requests: int,
-    log: Path,
-) -> Iterator[SliceResult]:
-    """Starts the system's server, which the stack stops, and asks it."""
-    system = COMPARED[name]
-    server = stack.enter_context(
-        Server(
-            MODEL_FOLDER,
-            system.algorithm,
-            log=log,
-            arguments=system.arguments,
-            start_seconds=_START_SECONDS,
-            on_wait=_waiting,
-        )
-    )
-    _say(f"  {name} ready after {server.start_seconds:.0f} s")
-    yield from run_phases(server, system, phases, databases, slice_requests)
-
-
-def _rotated(names: Sequence[str], turn: int) -> list[str]:
-    """No server always follows the same one."""
-    first = turn % len(names) if names else 0
-    return [*names[first:], *names[:first]]
-
-
 def _progress(done: Mapping[str, Sequence[SliceResult]]) -> str:
     """What each server wrote in the phase that is asked now."""
     last = {name: results[-1] for name, results in done.items() if results}
@@ -266,12 +206,3 @@ def _progress(done: Mapping[str, Sequence[SliceResult]]) -> str:
         shown.append(f"{name} {found.tokens_per_second:.0f} ({found.accept_length:.2f})")
     row = next((result.row for result in last.values() if result.phase == phase), "")
     return f"{row or 'warm-up'}: tokens/s (accept length) " + ", ".join(shown)
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
-
-
-def _waiting(seconds: float) -> None:
-    if sys.stderr.isatty():
-        print(f"\r  waiting {seconds:.0f} s", end="\r", file=sys.stderr, flush=True)

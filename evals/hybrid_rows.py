@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from agentspec.evals.hybrid_server import SliceResult, TimedCall
-from agentspec.evals.hybrid_work import KINDS
+from agentspec.evals.phase_calls import SliceResult, TimedCall
+from agentspec.evals.phases import KINDS
 
 # Requests of a window: the agents' stages differ in how well they are drafted, and a window should hold some of each.
 WINDOW = 12

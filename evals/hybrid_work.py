@@ -12,66 +12,18 @@ A phase starts when the one before has ended. The index and the prefix cache are
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeVar
 
 from agentspec.errors import ConfigError
+from agentspec.evals.phases import CALLS_A_QUESTION, Phase, Stream
 from agentspec.evals.tiny_sql.open_chat import draw_open_prompts
-from agentspec.workflows.text_to_sql import Database, Message, Question, draw_questions
+from agentspec.workflows.text_to_sql import Database, draw_questions
 
-Kind = Literal["agents", "open"]
-KINDS: tuple[Kind, ...] = ("agents", "open")
 WORKLOADS = ("agents", "open", "mix", "change")
 # The rows that each workload gives.
 ROWS = {"agents": ("agents-cold", "agents"), "open": ("open",), "mix": ("mix",), "change": ("change",)}
 CONCURRENCY = 4
-# Calls that the chain of agents makes for a question, on average.
-_CALLS_A_QUESTION = 3
-
-Prompt = tuple[Message, ...]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Work of one kind, `concurrency` questions or prompts at a time."""
-
-    concurrency: int
-    questions: tuple[Question, ...] = ()
-    prompts: tuple[Prompt, ...] = ()
-
-    @property
-    def kind(self) -> Kind:
-        return "agents" if self.questions else "open"
-
-    @property
-    def requests(self) -> int:
-        """About so many model calls."""
-        return len(self.questions) * _CALLS_A_QUESTION + len(self.prompts)
-
-    def part(self, i: int, of: int) -> Stream:
-        """The i-th of so many parts."""
-
-        def cut(work: tuple[T, ...]) -> tuple[T, ...]:
-            return work[len(work) * i // of : len(work) * (i + 1) // of]
-
-        return Stream(self.concurrency, cut(self.questions), cut(self.prompts))
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """Streams that run at the same time; `row` names what they are reported as, "" for none."""
-
-    row: str
-    streams: tuple[Stream, ...]
-    flush: bool = False
-
-    def slices(self, size: int) -> list[tuple[Stream, ...]]:
-        """The streams in turns of about `size` requests of each, so that servers can be asked turn by turn."""
-        number = max(1, round(max(stream.requests for stream in self.streams) / size))
-        return [tuple(stream.part(i, number) for stream in self.streams) for i in range(number)]
 
 
 def plan_phases(
@@ -95,7 +47,7 @@ def plan_phases(
     # The work of a workload does not depend on which others are chosen, so everything is drawn in one order.
     questions = draw_questions(dict(databases), split="heldout", seed=seed)
     prompts = draw_open_prompts(split="heldout", seed=seed)
-    num_questions = max(1, round(num_requests / _CALLS_A_QUESTION))
+    num_questions = max(1, round(num_requests / CALLS_A_QUESTION))
     asked = {name: tuple(islice(questions, num_questions)) for name in ("cold", "warm", "mix", "change", "change back")}
     chatted = {name: tuple(islice(prompts, num_requests)) for name in ("open", "mix", "change")}
 

@@ -4,7 +4,8 @@ Dataset: prompts of drawn token ids, batches of them at a time, answered to a fi
 Metric: seconds of a verification over batch sizes, lengths of context and widths; the fit T = alpha * N_context + gamma *
 N_batched + delta (SmartSpec, equations 5 to 7), its R2 and its residuals.
 Pattern: one server for each width, which pads every step to it and tells how long its steps took; the median of a cell's
-steps counts. A running server is measured at the width that it has.
+steps counts. A running server is measured at the width that it has. With --serving also what serving takes beside
+verification, of the servers with the least and the greatest width, and of one that does not speculate.
 """
 
 from __future__ import annotations
@@ -15,22 +16,24 @@ import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from agentspec.control import MeasuredPoint, Profile, ProfileKey
+from agentspec.control import MeasuredPoint, Profile, ProfileKey, ServingPoints, fit_serving_costs
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.environment import describe
 from agentspec.evals.profile_plot import draw_profile
 from agentspec.evals.server import RunningServer, Server
+from agentspec.evals.serving_costs import Cell, ServingMeter, Steps
 
 _PACKAGES = ("agentspec", "sglang", "torch", "numpy")
 # Fewer steps than that say nothing certain of a cell.
 _LEAST_STEPS = 3
+_SHORT_PROMPT = 16
 
 
 def _numbers(text: str) -> list[int]:
@@ -44,7 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch-sizes", type=_numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="default 1,2,4,8,16")
     add("--context-lengths", type=_numbers, default=[64, 256, 768], metavar="LIST", help="default 64,256,768")
     add("--widths", type=_numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="with --model; default 1,2,4,8,16")
-    add("--tokens", type=int, default=24, help="tokens of an answer (default %(default)s)")
+    add("--tokens", type=int, default=24, help="tokens of an answer, of wide steps more (default %(default)s)")
+    add(
+        "--serving",
+        action="store_true",
+        help="with --model also what serving takes beside verification, for simulations",
+    )
     add("--seed", type=int, default=0, help="seed of the prompts (default %(default)s)")
     add("--out", type=Path, required=True, metavar="FILE", help="where the profile goes")
     add("--plot", type=Path, metavar="FILE", help="draw the fit to FILE, .png or .svg")
@@ -52,12 +60,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "With --model every other argument goes to SGLang as it is."
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """What is measured together: so many rows with so much context each."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilePlan:
+    """What is measured, and of what.
 
-    rows: int
-    length: int
+    Raises:
+        ConfigError: A value is out of range, or there is not just one of `url` and `model`.
+    """
+
+    url: str | None = None
+    """A running server."""
+    model: Path | None = None
+    """A folder to start servers with."""
+    batch_sizes: Sequence[int]
+    """Ascending, as the next two."""
+    context_lengths: Sequence[int]
+    widths: Sequence[int]
+    tokens: int = 24
+    """Of an answer."""
+    seed: int = 0
+    serving: bool = False
+    """Whether what serving takes beside verification is measured too."""
+    rest: Sequence[str] = ()
+    """Further arguments for the servers."""
+
+    def __post_init__(self) -> None:
+        if (self.url is None) == (self.model is None):
+            raise ConfigError("a URL or --model must be given, and not both; see agentspec profile --help")
+        if self.url and (self.rest or self.serving):
+            words = " ".join([*(["--serving"] if self.serving else []), *self.rest])
+            raise ConfigError(f"unknown arguments for a running server: {words}; see agentspec profile --help")
+        for name, values in (("batch-sizes", self.batch_sizes), ("context-lengths", self.context_lengths)):
+            if values[0] < 1:
+                raise ConfigError(f"--{name} must be at least 1, got {values[0]}")
+        if self.widths[0] != 1:
+            raise ConfigError(f"--widths must begin with 1, plain decoding, got {self.widths[0]}")
+        if self.tokens < 2 * _LEAST_STEPS:
+            raise ConfigError(f"--tokens must be at least {2 * _LEAST_STEPS}, got {self.tokens}")
+
+    def tokens_at(self, width: int) -> int:
+        """Of an answer: wide steps may give as many tokens as they verify."""
+        return max(self.tokens, (_LEAST_STEPS + 2) * width)
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [Cell(rows, length) for length in self.context_lengths for rows in self.batch_sizes]
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -67,27 +114,18 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         ConfigError: An argument is out of range, or the points do not determine the costs.
         ServerError: A server did not start, or does not tell its steps.
     """
-    if (args.url is None) == (args.model is None):
-        raise ConfigError("a URL or --model must be given, and not both; see agentspec profile --help")
-    if args.url and rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec profile --help")
-    for name, values in (("batch-sizes", args.batch_sizes), ("context-lengths", args.context_lengths)):
-        if values[0] < 1:
-            raise ConfigError(f"--{name} must be at least 1, got {values[0]}")
-    if args.widths[0] != 1:
-        raise ConfigError(f"--widths must begin with 1, plain decoding, got {args.widths[0]}")
-    if args.tokens < 2 * _LEAST_STEPS:
-        raise ConfigError(f"--tokens must be at least {2 * _LEAST_STEPS}, got {args.tokens}")
-    cells = [Cell(rows, length) for length in args.context_lengths for rows in args.batch_sizes]
-    points: list[MeasuredPoint] = []
-    key = None
-    for width in args.widths if args.model else [None]:
-        with _server(args, width, rest) as server:
-            key = _key(server)
-            points += measured(server, cells, args.tokens, random.Random(args.seed))
-    assert key is not None
-    widths = sorted({1, *(point.width for point in points)})
-    profile = Profile.fitted(key, points, widths, note="measured by agentspec profile")
+    plan = ProfilePlan(
+        url=args.url,
+        model=Path(args.model) if args.model else None,
+        batch_sizes=args.batch_sizes,
+        context_lengths=args.context_lengths,
+        widths=args.widths,
+        tokens=args.tokens,
+        seed=args.seed,
+        serving=args.serving,
+        rest=rest,
+    )
+    profile = measured_profile(plan)
     profile.save(args.out)
     if args.plot:
         draw_profile(profile, args.plot)
@@ -96,6 +134,40 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print(shown(profile))
     return 0
+
+
+def measured_profile(plan: ProfilePlan) -> Profile:
+    """Starts the servers one after another, measures and fits.
+
+    Raises:
+        ConfigError: The points do not determine the costs.
+        ServerError: A server did not start, or does not tell its steps.
+    """
+    points: list[MeasuredPoint] = []
+    key, speculative, plain = None, None, None
+    for width in plan.widths if plan.model else [None]:
+        with _server(plan, width) as server:
+            key = _key(server)
+            points += measured(server, plan.cells, plan.tokens_at(width or 1), random.Random(plan.seed))
+            if plan.serving and width is not None and width in (plan.widths[0], plan.widths[-1]):
+                found = _serving(plan, server, _told(server), width, prefills=speculative is None)
+                if speculative is None:
+                    speculative = found
+                else:
+                    speculative = replace(speculative, steps=(*speculative.steps, *found.steps))
+    if plan.serving:
+        with _server(plan, 0) as server:
+            plain = _serving(plan, server, None, 1, prefills=True)
+    assert key is not None
+    return Profile.fitted(
+        key,
+        points,
+        sorted({1, *(point.width for point in points)}),
+        note="measured by agentspec profile"
+        + ("; what serving takes beside verification as its clients saw it" if plan.serving else ""),
+        speculative=fit_serving_costs(speculative) if speculative else None,
+        plain=fit_serving_costs(plain) if plain else None,
+    )
 
 
 def measured(server: RunningServer, cells: Sequence[Cell], tokens: int, rng: random.Random) -> list[MeasuredPoint]:
@@ -137,27 +209,68 @@ def shown(profile: Profile) -> str:
         f"T = {cost.alpha * 1e6:.3f} us * N_context + {cost.gamma * 1e6:.1f} us * N_batched + {cost.delta * 1e3:.2f} ms\n"
         f"R2 {profile.r2:.4f} over {len(profile.points)} points, the worst {worst:.0%} away; batch sizes "
         f"{measured.batch_sizes}, context {measured.context_lengths}, widths {measured.widths}"
+        + "".join(
+            f"\n{name}: {costs.request_seconds * 1e3:.2f} ms a request, prefill {costs.prefill.gamma * 1e6:.1f} us * tokens + "
+            f"{costs.prefill.delta * 1e3:.2f} ms, step {costs.step.alpha * 1e6:.3f} us * N_context + "
+            f"{costs.step.gamma * 1e6:.1f} us * N_batched + {costs.step.delta * 1e3:.2f} ms"
+            for name, costs in (("beside verification", profile.speculative), ("plain decoding", profile.plain))
+            if costs
+        )
     )
 
 
+def _serving(
+    plan: ProfilePlan, server: RunningServer, told: Callable[[], Steps] | None, width: int, *, prefills: bool
+) -> ServingPoints:
+    sizes, lengths = plan.batch_sizes, plan.context_lengths
+    cells = [
+        Cell(rows, length)
+        for length in lengths[:2]
+        for rows in dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1]))
+    ]
+    meter = ServingMeter(server, _vocabulary(server), random.Random(plan.seed + 1), width=width)
+    _say("  what serving takes")
+    if not prefills:
+        return ServingPoints(steps=meter.steps(cells, told), prefills=(), alone=(), overlap=False)
+    return meter.points(cells, [_SHORT_PROMPT, *lengths], told)
+
+
+def _told(server: RunningServer) -> Callable[[], Steps]:
+    """A function that gives the steps since it was called last."""
+    seen = _num_steps(server)
+
+    def new() -> Steps:
+        nonlocal seen
+        steps = _steps(server, seen)
+        seen += len(steps)
+        return steps
+
+    return new
+
+
 @contextmanager
-def _server(args: argparse.Namespace, width: int | None, rest: Sequence[str]) -> Iterator[RunningServer]:
-    """The server to ask: the one that runs, or one started for a width."""
+def _server(plan: ProfilePlan, width: int | None) -> Iterator[RunningServer]:
+    """The server to ask: the one that runs, or one started for a width; 0: one that does not speculate."""
     if width is None:
-        yield RunningServer(args.url.rstrip("/"))
+        assert plan.url is not None
+        yield RunningServer(plan.url.rstrip("/"))
         return
-    longest = args.context_lengths[-1] + args.tokens + args.widths[-1]
-    needed = args.batch_sizes[-1] * (longest + args.widths[-1])
-    arguments = (
-        "--agentspec-profiling", "--agentspec-controller", "fixed", "--agentspec-controller-length", str(width - 1),
-        "--speculative-num-draft-tokens", str(max(width, 2)), "--disable-radix-cache",
-        "--max-running-requests", str(args.batch_sizes[-1]), "--max-total-tokens", str(max(needed, 4096)),
-        "--skip-server-warmup", *rest,
-    )  # fmt: skip
+    assert plan.model is not None
+    longest = plan.context_lengths[-1] + plan.tokens_at(plan.widths[-1]) + plan.widths[-1]
+    needed = plan.batch_sizes[-1] * (longest + plan.widths[-1])
+    arguments = [
+        "--disable-radix-cache", "--max-running-requests", str(plan.batch_sizes[-1]), "--max-total-tokens",
+        str(max(needed, 4096)), "--skip-server-warmup", *plan.rest,
+    ]  # fmt: skip
+    if width:
+        arguments += [
+            "--agentspec-profiling", "--agentspec-controller", "fixed", "--agentspec-controller-length",
+            str(width - 1), "--speculative-num-draft-tokens", str(max(width, 2)),
+        ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="agentspec-profile-") as folder:
         log = Path(folder) / "server.log"
-        with Server(Path(args.model), "AGENTSPEC", log=log, arguments=arguments) as server:
-            _say(f"width {width}: ready after {server.start_seconds:.0f} s")
+        with Server(plan.model, "AGENTSPEC" if width else "none", log=log, arguments=arguments) as server:
+            _say(f"{f'width {width}' if width else 'plain'}: ready after {server.start_seconds:.0f} s")
             yield server
 
 

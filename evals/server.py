@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -37,6 +37,15 @@ class RunningServer:
         """
         data = json.dumps({} if body is None else body).encode()
         return _read(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}), timeout)
+
+    def stream(self, path: str, body: Any, timeout: float = 300.0) -> Iterator[Any]:
+        """POST `body` as JSON to `path`, and each event of the answer as it comes, parsed."""
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            for line in response:
+                if line.startswith(b"data: {"):
+                    yield json.loads(line[len(b"data: ") :])
 
     def agentspec_state(self) -> dict[str, Any] | None:
         """The block `agentspec` of `/server_info`, or None where agentspec is not active."""

@@ -3,7 +3,8 @@
 Dataset: acceptance of recorded outputs, replayed once through the engine, or acceptance at given rates.
 Metric: latency of requests, goodput (accepted and bonus tokens a second of decoding steps), time to the first token,
 time between tokens, queueing; for each phase of the arrivals.
-Pattern: every controller meets the same requests at the same times. A forward pass takes the seconds of a profile.
+Pattern: every controller meets the same requests at the same times. A forward pass takes the seconds of a profile, and
+serving beside it what `agentspec profile --serving` measured, if the profile holds that.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         widths=_widths(args.widths, profile),
         draft_seconds=args.draft_us * 1e-6,
         whole_batches=args.whole_batches,
+        costs=profile.speculative,
     )
     if not args.extrapolate:
         check_covered(profile, config, acceptance)
@@ -199,10 +202,23 @@ def _rows(
             requests = draw_requests(acceptance, arrivals, args.requests, seed, prefix_cache=not args.no_prefix_cache)
             controller = controller_named(name, profile, acceptance, config.widths)
             with Progress(f"{form} {name}", args.requests) as progress:
-                log = simulate(requests, profile, config, controller, lambda done: progress.update(done, "requests"))
+                log = simulate(
+                    requests,
+                    profile,
+                    server_of(name, profile, config),
+                    controller,
+                    lambda done: progress.update(done, "requests"),
+                )
             metrics: Metrics = measure(log, arrivals)
             yield {"arrivals": form, "controller": name, "seed": seed, **metrics.record()}
     sys.stderr.flush()
+
+
+def server_of(name: str, profile: Profile, config: ServerConfig) -> ServerConfig:
+    """The server that a controller runs in: `plain` is one without agentspec."""
+    if name != "plain" or profile.plain is None:
+        return config
+    return replace(config, costs=profile.plain, plain=True)
 
 
 def _widths(text: str, profile: Profile) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from agentspec.errors import ConfigError
 from agentspec.progress import Progress
 from agentspec.simulation import Acceptance, ServerConfig, acceptance_at_rate, is_rate, record_acceptance
 
-CONTROLLERS = ("goodput", "smartspec", "smartspec:tree", "batch-table", "roofline", "fixed:LENGTH")
+CONTROLLERS = ("goodput", "smartspec", "smartspec:tree", "batch-table", "roofline", "fixed:LENGTH", "plain")
 _BATCH_SIZES = tuple(1 << power for power in range(9))
 
 
@@ -23,7 +23,8 @@ def controller_named(
     """A new controller.
 
     Args:
-        name: goodput, smartspec, smartspec:MODEL (a LengthModel), batch-table, roofline or fixed:LENGTH.
+        name: goodput, smartspec, smartspec:MODEL (a LengthModel), batch-table, roofline, fixed:LENGTH, or plain, which is
+            fixed:0.
         profile: What it knows of costs.
         acceptance: What a batch table is made from; None: an acceptance of the settings.
         widths: Whose lengths a batch table chooses from; (): any.
@@ -31,7 +32,7 @@ def controller_named(
     Raises:
         ConfigError: The name is none of those.
     """
-    kind, _, rest = name.partition(":")
+    kind, _, rest = ("fixed:0" if name == "plain" else name).partition(":")
     options: dict[str, object] = {"controller": kind}
     if kind == "fixed":
         if not rest.isdecimal():

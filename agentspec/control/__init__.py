@@ -8,6 +8,7 @@ from agentspec.control.online import OnlineCosts
 from agentspec.control.plan import Controller, Reason, StepPlan, StepState
 from agentspec.control.profile import MeasuredRange, Profile, ProfileKey
 from agentspec.control.roofline import free_tokens
+from agentspec.control.serving import ServingCosts, ServingPoints, StepTotals, fit_serving_costs
 from agentspec.control.smartspec import chain_tokens, tree_tokens
 
 __all__ = [
@@ -25,11 +26,15 @@ __all__ = [
     "Profile",
     "ProfileKey",
     "Reason",
+    "ServingCosts",
+    "ServingPoints",
     "StepCost",
     "StepPlan",
     "StepState",
+    "StepTotals",
     "accepted_lengths",
     "chain_tokens",
+    "fit_serving_costs",
     "fit_step_cost",
     "free_tokens",
     "make_controller",

@@ -94,7 +94,7 @@ def fit_step_cost(points: Sequence[MeasuredPoint]) -> CostFit:
     seconds = np.array([point.seconds for point in points])
     design = np.array([(point.context, point.batched, 1.0) for point in points])
     _check_determined(design)
-    coefficients = _non_negative_least_squares(design / seconds[:, None], np.ones(len(points)))
+    coefficients = non_negative_least_squares(design / seconds[:, None], np.ones(len(points)))
     residuals = seconds - design @ coefficients
     spread = float(((seconds - seconds.mean()) ** 2).sum())
     r2 = 1.0 - float((residuals**2).sum()) / spread if spread > 0 else 1.0
@@ -114,9 +114,12 @@ def _check_determined(design: NDArray[np.float64]) -> None:
             )
 
 
-def _non_negative_least_squares(design: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The optimum is the plain least squares over those columns whose coefficients are positive in it: all sets of
-    columns are tried, which three columns make seven."""
+def non_negative_least_squares(design: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Coefficients float64[k] >= 0 of design float64[n, k].
+
+    The optimum is the plain least squares over those columns whose coefficients are positive in it: all sets of columns
+    are tried, which three columns make seven.
+    """
     best, best_error = np.zeros(design.shape[1]), float(target @ target)
     for chosen in product((False, True), repeat=design.shape[1]):
         columns = np.flatnonzero(chosen)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentspec.control.costs import MeasuredPoint, StepCost, fit_step_cost
+from agentspec.control.serving import ServingCosts
 from agentspec.errors import ConfigError
 
 _FORMAT, _VERSION = "agentspec-profile", 1
@@ -80,6 +81,10 @@ class Profile:
     """Width tiers, ascending from 1."""
     drafter: StepCost | None = None
     """A pass of a model drafter."""
+    speculative: ServingCosts | None = None
+    """What a server with agentspec takes beside verification; None: not measured."""
+    plain: ServingCosts | None = None
+    """What a server that does not speculate takes."""
     points: tuple[MeasuredPoint, ...] = ()
     """What `target` was fitted to; (): it was not fitted here."""
     r2: float | None = None
@@ -186,6 +191,12 @@ def _parse(content: Mapping[str, Any]) -> Profile:
     values["target"] = StepCost(**values["target"])
     if values.get("drafter") is not None:
         values["drafter"] = StepCost(**values["drafter"])
+    for name in ("speculative", "plain"):
+        if values.get(name) is not None:
+            costs = dict(values[name])
+            for part in ("prefill", "step"):
+                costs[part] = StepCost(**costs[part])
+            values[name] = ServingCosts(**costs)
     values["points"] = tuple(MeasuredPoint(**point) for point in values.get("points", ()))
     for name in ("widths", "residuals"):
         values[name] = tuple(values.get(name, ()))

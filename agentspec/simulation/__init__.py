@@ -18,7 +18,9 @@ from agentspec.simulation.rates import FORMS as rate_forms
 from agentspec.simulation.rates import acceptance_at_rate, is_rate
 from agentspec.simulation.recording import record_acceptance
 from agentspec.simulation.requests import Requests, draw_requests
-from agentspec.simulation.server import RunLog, ServerConfig, simulate
+from agentspec.simulation.run_log import RunLog
+from agentspec.simulation.server import simulate
+from agentspec.simulation.server_config import ServerConfig
 
 __all__ = [
     "BUILT_IN_PROFILES",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.simulation.arrivals import Arrivals
-from agentspec.simulation.server import RunLog
+from agentspec.simulation.run_log import RunLog
 
 
 @dataclass(frozen=True, slots=True)

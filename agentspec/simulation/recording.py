@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,13 @@ def record_acceptance(
     *,
     warm: Iterable[Call] = (),
     engine: Engine | None = None,
+    times: Sequence[tuple[float, float]] | None = None,
     on_call: Callable[[int], object] = _nothing,
 ) -> Acceptance:
     """Drafts behind every output token of the calls, one call after another, after those of `warm` were learnt.
 
-    A call drafts from all calls before it, as if they had been answered; a server with many at a time has less.
+    Without times a call drafts from all calls before it, as if they had been answered; a server with many at a time has
+    less.
     Estimates learn online from the first token behind each place only, for the rest is drafted anew there.
 
     Args:
@@ -41,6 +44,8 @@ def record_acceptance(
         config: The engine's; its max_draft_tokens is how many nodes a place has at most. None: the defaults.
         warm: Calls that were answered before.
         engine: One that has learnt already, whose configuration it then is; None: a new one.
+        times: When each call was sent and when it was answered, in seconds, sent in this order: it then drafts at each
+            token from those calls before it that had been answered, tokens taken to come evenly. None: see above.
         on_call: Told the number of calls done.
     """
     engine = engine or Engine(config or EngineConfig())
@@ -53,12 +58,19 @@ def record_acceptance(
     parents = np.full((num_places, width), -1, np.int8)
     accepted = np.zeros((num_places, width), np.uint8)
     place = 0
+    # When they are answered, and their ids.
+    unanswered: list[tuple[float, str]] = []
     for number, call in enumerate(calls, 1):
         truth = call.output.tolist()
-        engine.open(_ID, call.prompt)
+        name_of_call = f"{_ID} {number}"
+        sent, answered = times[number - 1] if times else (0.0, 0.0)
+        engine.open(name_of_call, call.prompt)
         for done in range(1, len(truth)):
-            engine.extend(_ID, call.output[done - 1 : done])
-            row = engine.draft([_ID]).row(0)
+            now = sent + (answered - sent) * done / len(truth)
+            while unanswered and unanswered[0][0] <= now:
+                engine.close(heappop(unanswered)[1])
+            engine.extend(name_of_call, call.output[done - 1 : done])
+            row = engine.draft([name_of_call]).row(0)
             n = len(row.tokens)
             num_nodes[place] = n
             estimates[place, :n] = row.estimates
@@ -66,8 +78,11 @@ def record_acceptance(
             for node in accepted_nodes(as_draft(row), truth[done:-1]):
                 accepted[place, node + 1 :] += 1
             place += 1
-        engine.extend(_ID, call.output[-1:])
-        engine.close(_ID)
+        engine.extend(name_of_call, call.output[-1:])
+        if times:
+            heappush(unanswered, (answered, name_of_call))
+        else:
+            engine.close(name_of_call)
         on_call(number)
     lengths = [len(call.output) - 1 for call in calls]
     return Acceptance(

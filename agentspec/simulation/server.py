@@ -7,6 +7,7 @@ seconds of a profile (SmartSpec, 7.2).
 
 Scheduling is SGLang's without mixed chunks: whenever a waiting request can be admitted, a step prefills; otherwise
 each step decodes one draft for every running request. A draft's tokens take room in the KV cache during its step.
+Where steps overlap, a finished request holds its place, without taking part, until the step after has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,76 +22,8 @@ from numpy.typing import NDArray
 from agentspec.control import Controller, Profile, StepState
 from agentspec.errors import ConfigError
 from agentspec.simulation.requests import Requests
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
-    """Limits of a simulated server.
-
-    Raises:
-        ConfigError: A field is out of range.
-    """
-
-    max_running: int = 256
-    """Requests decoded together at most."""
-    kv_tokens: int = 1 << 20
-    """Tokens that the KV cache holds."""
-    prefill_tokens: int = 8192
-    """Prompt tokens computed in a step at most."""
-    reserved_tokens: int = 64
-    """A request is admitted only if so many tokens are left for each request that runs then."""
-    max_width: int = 32
-    """Tokens verified a row at most, its root included."""
-    widths: tuple[int, ...] = ()
-    """What a row may be padded to, ascending from 1; (): any width."""
-    draft_seconds: float = 0.0
-    """Of drafting on the CPU for one row."""
-    whole_batches: bool = False
-    """Admit only while nothing runs: batches are formed of what waits and decoded to their ends (Su et al., 5.3)."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_running", "kv_tokens", "prefill_tokens", "max_width"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.reserved_tokens < 0:
-            raise ConfigError(f"reserved_tokens must be >= 0, got {self.reserved_tokens}")
-        if not 0 <= self.draft_seconds < math.inf:
-            raise ConfigError(f"draft_seconds must be >= 0 and finite, got {self.draft_seconds}")
-        if self.widths and (self.widths[0] != 1 or list(self.widths) != sorted(set(self.widths))):
-            raise ConfigError(f"widths must ascend from 1, got {self.widths}; for example 1,2,4,8")
-
-
-@dataclass(slots=True, eq=False)
-class RunLog:
-    """What happened in a run: one entry a step, and times of each request."""
-
-    requests: Requests
-    arrival: NDArray[np.float64]
-    """[n], seconds, of clients' requests too."""
-    admitted: NDArray[np.float64]
-    """[n], when it first left the queue."""
-    first_token: NDArray[np.float64]
-    """[n]"""
-    finished: NDArray[np.float64]
-    """[n]"""
-    generated: NDArray[np.int64]
-    """[n], output tokens."""
-    retractions: int = 0
-    peak_kv_tokens: int = 0
-    uncovered_steps: int = 0
-    """Steps whose size lies outside of what the profile measured."""
-    start: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    width: list[int] = field(default_factory=list)
-    """0 for steps that prefill."""
-    tokens: list[int] = field(default_factory=list)
-    """Generated in the step."""
-    drafted: list[int] = field(default_factory=list)
-    """Verified, without roots and padding."""
-    expected: list[float] = field(default_factory=list)
-    """What the controller expected of the step, in tokens."""
-    reason: list[str] = field(default_factory=list)
+from agentspec.simulation.run_log import RunLog
+from agentspec.simulation.server_config import ServerConfig
 
 
 class _Run:
@@ -106,7 +38,15 @@ class _Run:
         # Admitted, not yet wholly prefilled: (request, tokens computed so far, tokens to compute in all).
         self.prefilling: deque[tuple[int, int, int]] = deque()
         self.running = np.zeros(0, np.int64)
+        # All of their tokens are there, but the step after has to end before anybody is told.
+        self.ending = np.zeros(0, np.int64)
+        self.num_finished = 0
         self.next_arrival = 0
+        # Requests that clients have sent, of those that wait for answers.
+        self.num_sent = int(np.isfinite(requests.arrival).sum())
+        # From a client to the scheduler and back: whether before or after, it delays all requests alike.
+        self.request_seconds = config.costs.request_seconds if config.costs else 0.0
+        self.overlap = config.costs is not None and config.costs.overlap
         self.log = RunLog(
             requests=requests,
             arrival=requests.arrival.copy(),
@@ -117,32 +57,33 @@ class _Run:
         )
 
     def run(self, on_finished: Callable[[int], object]) -> RunLog:
-        n, done = len(self.requests), 0
-        while done < n:
+        while self.num_finished < len(self.requests):
             self._take_arrivals()
             self._admit()
             if self.prefilling:
-                done += self._prefill()
+                self._prefill()
             elif len(self.running):
-                done += self._decode()
+                self._decode()
+            elif len(self.ending):
+                self._answer(self._take_ending())
             else:
-                self.now = float(self.log.arrival[self.next_arrival])
-            on_finished(done)
+                self.now = float(self.log.arrival[self.next_arrival]) + self.request_seconds
+            on_finished(self.num_finished)
         return self.log
 
     def _take_arrivals(self) -> None:
         arrival = self.log.arrival
-        while self.next_arrival < len(arrival) and arrival[self.next_arrival] <= self.now:
+        while self.next_arrival < len(arrival) and arrival[self.next_arrival] + self.request_seconds <= self.now:
             self.waiting.append(self.next_arrival)
             self.next_arrival += 1
 
     def _admit(self) -> None:
         config, log = self.config, self.log
-        if config.whole_batches and len(self.running):
+        if config.whole_batches and len(self.running) + len(self.ending):
             return
         while self.waiting:
             request = self.waiting[0]
-            num_rows = len(self.running) + len(self.prefilling)
+            num_rows = len(self.running) + len(self.prefilling) + len(self.ending)
             context = int(self.requests.prompt_tokens[request] + log.generated[request])
             # Alone a request is always admitted, lest it waits for ever.
             reserved = config.reserved_tokens * (num_rows + 1) if num_rows else 0
@@ -155,8 +96,8 @@ class _Run:
             # What was generated before a retraction is computed again, like the prompt.
             self.prefilling.append((request, int(self.requests.cached_tokens[request]), context))
 
-    def _prefill(self) -> int:
-        """One step over the next chunks, first come, first served; returns how many requests it finishes."""
+    def _prefill(self) -> None:
+        """One step over the next chunks, first come, first served."""
         left, context, first = self.config.prefill_tokens, 0, []
         while left and self.prefilling:
             request, computed, total = self.prefilling.popleft()
@@ -168,16 +109,17 @@ class _Run:
             else:
                 first.append(request)
         batched = self.config.prefill_tokens - left
-        seconds = self.profile.target.seconds(context, batched)
-        finished = self._finish_step(
-            np.array(first, np.int64), np.ones(len(first), np.int64), seconds, len(first), width=0
-        )
-        self.running = np.concatenate([self.running, np.array([r for r in first if r not in finished], np.int64)])
-        return len(finished)
+        cost = self.config.costs.prefill if self.config.costs else self.profile.target
+        rows = np.array(first, np.int64)
+        self._finish_step(rows, np.ones(len(rows), np.int64), cost.seconds(context, batched), len(rows), width=0)
+        self.running = np.concatenate([self.running, rows[~self._is_complete(rows)]])
 
-    def _decode(self) -> int:
-        """Verifies one draft for each running request; returns how many it finishes."""
+    def _decode(self) -> None:
+        """Verifies one draft for each running request."""
         config, log = self.config, self.log
+        if config.kv_tokens - self.kv_used < len(self.running):
+            # Their tokens make room before anything is retracted.
+            self._answer(self._take_ending())
         self._make_room()
         rows = self.running
         b = len(rows)
@@ -197,7 +139,9 @@ class _Run:
         plan = self.controller.plan(state)
         num_accepted = acceptance.accepted[places, plan.num_nodes].astype(np.int32)
         verification = self.profile.target.seconds(context, b * plan.width)
-        seconds = verification
+        seconds = 0.0 if config.plain else verification
+        if config.costs:
+            seconds += config.costs.step.seconds(context, b * plan.width)
         if wanted:
             seconds += config.draft_seconds * b
         if self.profile.drafter is not None:
@@ -209,7 +153,7 @@ class _Run:
         self.controller.observe(plan, num_accepted, verification, context=context)
         log.peak_kv_tokens = max(log.peak_kv_tokens, self.kv_used + b * plan.width)
         self._use_kv(int(num_accepted.sum()) + b)
-        finished = self._finish_step(
+        self._finish_step(
             rows,
             num_accepted + 1,
             seconds,
@@ -219,9 +163,7 @@ class _Run:
             expected=plan.expected_tokens,
             reason=plan.reason,
         )
-        if finished:
-            self.running = rows[np.isnan(log.finished[rows])]
-        return len(finished)
+        self.running = rows[~self._is_complete(rows)]
 
     def _finish_step(
         self,
@@ -234,8 +176,8 @@ class _Run:
         drafted: int = 0,
         expected: float = 0.0,
         reason: str = "prefill",
-    ) -> set[int]:
-        """Moves the clock and gives the rows their tokens; returns the requests that are finished."""
+    ) -> None:
+        """Moves the clock, gives the rows their tokens and answers those that have all of theirs."""
         log = self.log
         log.start.append(self.now)
         log.seconds.append(seconds)
@@ -250,18 +192,35 @@ class _Run:
         if not width:
             new = rows[np.isnan(log.first_token[rows])]
             log.first_token[new] = self.now
-        done = rows[log.generated[rows] >= self.requests.output_tokens[rows]]
+        done = rows[self._is_complete(rows)]
+        if self.overlap:
+            before = self._take_ending()
+            self.ending = done
+            done = before
+        self._answer(done)
+
+    def _is_complete(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return self.log.generated[rows] >= self.requests.output_tokens[rows]
+
+    def _take_ending(self) -> NDArray[np.int64]:
+        ending, self.ending = self.ending, np.zeros(0, np.int64)
+        return ending
+
+    def _answer(self, done: NDArray[np.int64]) -> None:
+        """Frees what the requests hold; clients that get an answer send their next request."""
         if not len(done):
-            return set()
+            return
+        log = self.log
         log.finished[done] = self.now
+        self.num_finished += len(done)
         contexts = self.requests.prompt_tokens[done] + log.generated[done]
         # A token's keys and values are computed when it is read: the last one's never are, nor is that of a prefill.
         self.kv_used -= int((contexts - 1).sum())
         if math.isinf(self.requests.arrival[-1]):
-            for request in range(self.next_arrival, min(self.next_arrival + len(done), len(self.requests))):
-                log.arrival[request] = self.now
+            sent = min(self.num_sent + len(done), len(self.requests))
+            log.arrival[self.num_sent : sent] = self.now
+            self.num_sent = sent
             self._take_arrivals()
-        return set(done.tolist())
 
     def _use_kv(self, num_tokens: int) -> None:
         self.kv_used += num_tokens

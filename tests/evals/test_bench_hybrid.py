@@ -17,7 +17,7 @@ import pytest
 
 from agentspec.cli import main
 from agentspec.errors import ConfigError, ServerError
-from agentspec.evals import bench_hybrid
+from agentspec.evals import turns
 from agentspec.evals.bench_hybrid import COMPARED, Bench
 from agentspec.evals.environment import without_folders
 from agentspec.evals.hybrid_rows import (
@@ -32,9 +32,10 @@ from agentspec.evals.hybrid_rows import (
     tokens_until,
     windows,
 )
-from agentspec.evals.hybrid_server import SliceResult, TimedCall
 from agentspec.evals.hybrid_table import markdown
-from agentspec.evals.hybrid_work import ROWS, WORKLOADS, Kind, plan_phases
+from agentspec.evals.hybrid_work import ROWS, WORKLOADS, plan_phases
+from agentspec.evals.phase_calls import SliceResult, TimedCall
+from agentspec.evals.phases import Kind
 from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 MIXED = (
@@ -49,7 +50,9 @@ def phase(
     calls: tuple[TimedCall, ...] = MIXED, row: str = "mix", number: int = 0, *, drafter_steps: int = 0, text: str = "a"
 ) -> SliceResult:
     steps = 10 if drafter_steps else 0
-    return SliceResult(row, number, calls, ([text],), steps=steps, drafter_steps=drafter_steps, cpu_seconds=2.0)
+    return SliceResult(
+        row, number, calls, ([text],), steps=steps, drafter_steps=drafter_steps, verified_tokens=0, cpu_seconds=2.0
+    )
 
 
 def calls(kind: Kind, *accepted: int) -> tuple[TimedCall, ...]:
@@ -256,8 +259,8 @@ def test_a_server_that_fails_leaves_the_rows_it_had_finished(
             return
         raise ServerError("it fell over\n/home/someone/site-packages/x.py\nValueError: at /tmp/folder/file.json")
 
-    monkeypatch.setattr(bench_hybrid, "Server", Started)
-    monkeypatch.setattr(bench_hybrid, "run_phases", answers)
+    monkeypatch.setattr(turns, "Server", Started)
+    monkeypatch.setattr(turns, "run_phases", answers)
     bench = Bench(["none", "suffix"], ["agents"])
     bench.measure(["none", "suffix"], plan_phases(["agents"], databases, 3, seed=0), databases, 12, tmp_path, "0")
     cold, other_cold, warm, other_warm = bench.rows()

@@ -10,8 +10,9 @@ import pytest
 from agentspec.cli import main
 from agentspec.control import Profile
 from agentspec.errors import ServerError
-from agentspec.evals.profile import Cell, measured
+from agentspec.evals.profile import measured
 from agentspec.evals.server import RunningServer
+from agentspec.evals.serving_costs import Cell
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from agentspec.cli import main
+from agentspec.control import ServingCosts, StepCost
 from agentspec.evals.simulate import expanded, plain_service_rate
 from agentspec.evals.simulation_inputs import measured_table, tokens_per_step
 from agentspec.simulation import ServerConfig, acceptance_at_rate, find_profile
@@ -44,6 +46,26 @@ def test_the_same_command_gives_the_same_figures(tmp_path: Path) -> None:
         assert main([*SMALL, "--arrivals", "gamma:0.1:2", "--json", str(tmp_path / name)]) == 0
         contents.append(json.loads((tmp_path / name).read_text())["rows"])
     assert contents[0] == contents[1]
+
+
+def test_what_serving_takes_is_in_the_latency(tmp_path: Path) -> None:
+    serving = ServingCosts(request_seconds=1.0, prefill=StepCost(0, 0, 2.0), step=StepCost(0, 0, 0.5))
+    profile = find_profile("smartspec-a100-7b")
+    plain = replace(serving, step=StepCost(0, 0, 0.25))
+    replace(profile, speculative=serving, plain=plain).save(tmp_path / "profile.json")
+    words = [
+        "--arrivals",
+        "closed:1",
+        "--profile",
+        str(tmp_path / "profile.json"),
+        "--json",
+        str(tmp_path / "out.json"),
+    ]
+    assert main([*SMALL, *words, "--controller", "plain", "--controller", "fixed:0"]) == 0
+    without, ours = json.loads((tmp_path / "out.json").read_text())["rows"]
+    # Answers have 16 tokens; a verification of the profile takes milliseconds.
+    assert without["latency_mean"] == pytest.approx(1 + 2 + 15 * 0.25)
+    assert 0 < ours["latency_mean"] - (1 + 2 + 15 * 0.5) < 15 * 0.02
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fixed_width import FixedWidth
 
-from agentspec.control import MeasuredRange, Profile, ProfileKey, StepCost
+from agentspec.control import MeasuredRange, Profile, ProfileKey, ServingCosts, StepCost
 from agentspec.errors import ConfigError
 from agentspec.simulation import (
     Acceptance,
@@ -16,6 +16,8 @@ from agentspec.simulation import (
     measure,
     simulate,
 )
+
+COSTS = ServingCosts(request_seconds=0.5, prefill=StepCost(0.0, 0.02, 0.2), step=StepCost(0.0, 0.03, 0.3), overlap=True)
 
 
 def profile_of(alpha: float, gamma: float, delta: float, drafter: StepCost | None = None) -> Profile:
@@ -86,6 +88,37 @@ def test_cached_prompts_and_chunks_by_hand() -> None:
     assert log.rows[:2] == [0, 2]
 
 
+def test_serving_takes_time_beside_verification() -> None:
+    requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0, prefix_cache=False)
+    log = simulate(requests, profile_of(0.001, 0.01, 0.1), ServerConfig(costs=COSTS), FixedWidth(2))
+    # As by hand above, and of every decode step what is no verification: 4 tokens are batched.
+    assert log.seconds == pytest.approx([0.4, 0.4, 0.16 + 0.42, 0.163 + 0.42])
+    # Requests reach the scheduler later than clients send them.
+    assert log.start == pytest.approx([0.55, 0.95, 1.35, 1.93])
+    # No step follows the last one, so nothing is waited for.
+    assert log.finished == pytest.approx([2.513, 2.513])
+
+
+def test_plain_decoding_verifies_nothing() -> None:
+    requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0, prefix_cache=False)
+    config = ServerConfig(costs=COSTS, plain=True)
+    log = simulate(requests, profile_of(0.001, 0.01, 0.1), config, FixedWidth(1))
+    assert log.seconds == pytest.approx([0.4, 0.4, 0.36, 0.36, 0.33])
+    # The second has its last token when the fourth step ends, and is answered when the next one does.
+    assert log.finished == pytest.approx([log.start[4] + 0.33] * 2)
+    assert log.rows[4] == 1
+
+
+def test_a_place_is_free_when_the_answer_is_sent() -> None:
+    requests = draw_requests(by_hand(), Arrivals(clients=2), 3, 0, prefix_cache=False)
+    log = simulate(
+        requests, profile_of(0, 0.01, 0.1), ServerConfig(costs=COSTS, plain=True, max_running=2), FixedWidth(1)
+    )
+    first, last = np.argsort(log.finished)[[0, 2]]
+    assert log.arrival[last] == pytest.approx(log.finished[first])
+    assert log.admitted[last] >= log.arrival[last] + COSTS.request_seconds - 1e-9
+
+
 def test_alone_and_without_drafts_time_is_a_sum() -> None:
     acceptance = acceptance_at_rate("0.7", 1, 30, 20, 4, 0)
     log = served(acceptance, Arrivals(clients=1), 3, 0, ServerConfig(), 1, profile_of(0.001, 0.01, 0.1))
@@ -105,6 +138,7 @@ def test_random_runs_give_every_request_its_tokens_within_the_limits(seed: int) 
         max_width=int(rng.integers(1, 9)),
         whole_batches=bool(seed % 2),
         widths=(1, 2, 4, 8) if seed % 3 else (),
+        costs=COSTS if seed > 3 else None,
     )
     arrivals = Arrivals(intervals=(0.3,), cv=2.0) if seed % 4 else Arrivals(clients=5)
     controller = FixedWidth(8)

@@ -1,4 +1,4 @@
-"""The phases of `agentspec bench hybrid` on one server: every call timed, every output kept to be compared."""
+"""Phases of work on one server: every call timed, every output kept to be compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from agentspec.errors import ServerError
 from agentspec.evals.demo import check_active, output_of, verify_steps
-from agentspec.evals.hybrid_work import CONCURRENCY, Kind, Phase, Stream
+from agentspec.evals.phases import Kind, Phase, Stream
 from agentspec.evals.server import Server
 from agentspec.evals.systems import System
 from agentspec.evals.tiny_sql.open_chat import OPEN_MAX_TOKENS
@@ -58,6 +58,8 @@ class SliceResult:
     """Decode steps of the batch that the server counted; 0 where it counts none."""
     drafter_steps: int
     """Those in which its model drafter ran."""
+    verified_tokens: int
+    """Tokens that the verifications of agentspec computed, roots and padding included; 0 elsewhere."""
     cpu_seconds: float
     """CPU time of the server's processes."""
 
@@ -73,8 +75,8 @@ def run_phases(
     """
     paths = dict(databases)
     # The first decode steps pay for lazy set-up in every system; what they taught is dropped by the flush that follows.
-    warm_up = [Stream(CONCURRENCY, s.questions[:2], s.prompts[:CONCURRENCY]) for phase in phases for s in phase.streams]
-    by_kind = {stream.kind: stream for stream in reversed(warm_up)}
+    widest = sorted((stream for phase in phases for stream in phase.streams), key=lambda stream: stream.concurrency)
+    by_kind = {s.kind: Stream(s.concurrency, s.questions[:2], s.prompts[: s.concurrency]) for s in widest}
     asyncio.run(_ask(server, system, tuple(by_kind.values()), paths))
     server.post("/flush_cache")
     for number, phase in enumerate(phases):
@@ -92,24 +94,26 @@ def run_phases(
                 phase=number,
                 calls=tuple(sorted(calls, key=lambda call: call.ended)),
                 outputs=tuple(outputs),
-                steps=after[0] - before[0],
-                drafter_steps=after[1] - before[1],
+                steps=after["steps"] - before["steps"],
+                drafter_steps=after["drafter_steps"] - before["drafter_steps"],
+                verified_tokens=after["verified_tokens"] - before["verified_tokens"],
                 cpu_seconds=cpu_seconds,
             )
 
 
-def _counted(server: Server, system: System) -> tuple[int, int]:
-    """Steps of the batch so far, and those with a drafter's forward."""
-    if not (system.is_ours and system.has_drafter):
-        return 0, 0
+def _counted(server: Server, system: System) -> dict[str, int]:
+    """What agentspec has counted so far: steps of the batch, those with a drafter's forward, and tokens verified."""
+    names = ("steps", "drafter_steps", "verified_tokens")
+    if not system.is_ours:
+        return dict.fromkeys(names, 0)
     counters = (server.agentspec_state() or {}).get("counters", {})
-    missing = [name for name in ("steps", "drafter_steps") if name not in counters]
+    missing = [name for name in names if name not in counters]
     if missing:
         raise ServerError(
             f"{system.label} must count its steps and those of its drafter in /server_info, but there is no "
             f"{' and no '.join(missing)} among {', '.join(counters) or 'no counters'}; see the server's log"
         )
-    return int(counters["steps"]), int(counters["drafter_steps"])
+    return {name: int(counters[name]) for name in names}
 
 
 class _Recorder:

@@ -1,0 +1,108 @@
+"""The fidelity bench: a server that is as simulated is simulated without error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from draft_states import profile
+
+from agentspec.cli import main
+from agentspec.control import Profile, ServingCosts, StepCost
+from agentspec.errors import ConfigError
+from agentspec.evals.bench_fidelity import BOUND
+from agentspec.evals.fidelity_rows import LoadedServer, compared, markdown, plot, service_rate
+from agentspec.evals.open_loop import Answered, AskedCall, send_at, send_closed
+from agentspec.evals.server import RunningServer
+
+
+def costs() -> Profile:
+    serving = ServingCosts(request_seconds=0.02, prefill=StepCost(0, 1e-4, 0.01), step=StepCost(0, 1e-4, 0.005))
+    return replace(profile(), plain=serving, speculative=serving)
+
+
+def alone(calls: list[AskedCall], step: float, apart: float = 1.0) -> list[Answered]:
+    """Answers of a server that is asked so seldom that each request runs alone, a token a step."""
+    rng = np.random.default_rng(0)
+    found = []
+    for i, call in enumerate(calls):
+        seconds = 0.02 + 0.01 + 1e-4 * len(call.prompt) + step * (call.output_tokens - 1)
+        output = rng.integers(0, 1000, call.output_tokens).astype(np.int32)
+        found.append(Answered(i * apart, i * apart + seconds, 0, output, call.output_tokens - 1))
+    return found
+
+
+CALLS = [AskedCall("open", tuple(range(100 * i, 100 * i + 20 + i)), 5 + i) for i in range(6)]
+
+
+def test_a_server_that_is_as_simulated_has_no_error() -> None:
+    found = compared(costs(), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.005 + 1e-4))
+    assert found["error"] == pytest.approx(0.0, abs=1e-3)
+    assert found["measured_accept_length"] == found["simulated_accept_length"] == 1.0
+    assert found["simulated_rows"] == 1.0
+    slower = compared(costs(), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.02))
+    assert slower["error"] < -BOUND
+
+
+def test_drafts_of_agentspec_come_from_what_it_was_asked_before() -> None:
+    server = LoadedServer("agentspec", 4, RunningServer(""))
+    answers = alone(CALLS, 0.02)
+    first = compared(costs(), server, CALLS, answers)
+    assert len(server.learnt) == len(CALLS)
+    again = compared(costs(), server, CALLS, answers)
+    assert again["simulated_accept_length"] > first["simulated_accept_length"]
+    assert again["simulated_mean"] < first["simulated_mean"]
+
+
+def test_the_service_rate_of_one_at_a_time() -> None:
+    answers = alone(CALLS, 0.0051)
+    rate = service_rate(costs(), LoadedServer("plain", 1, RunningServer("")), CALLS, answers)
+    assert rate == pytest.approx(len(CALLS) / sum(answer.seconds for answer in answers))
+
+
+def test_answers_of_another_length_are_refused() -> None:
+    answers = alone(CALLS, 0.01)
+    answers[0] = replace(answers[0], output=answers[0].output[:-1])
+    with pytest.raises(ConfigError, match="5 tokens, got 4"):
+        compared(costs(), LoadedServer("plain", 4, RunningServer("")), CALLS, answers)
+
+
+class Echo(RunningServer):
+    def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
+        tokens = body["sampling_params"]["max_new_tokens"]
+        return {"output_ids": [body["input_ids"][0]] * tokens, "meta_info": {"cached_tokens": 3}}
+
+
+def test_requests_are_sent_when_they_are_due() -> None:
+    times = [0.0, 0.01, 0.05, 0.05, 0.06, 0.1]
+    told: list[int] = []
+    answers = send_at(Echo(""), CALLS, times, lambda: told.append(1))
+    assert all(answer.sent >= due for answer, due in zip(answers, times, strict=True))
+    assert [answer.output.tolist() for answer in answers] == [[call.prompt[0]] * call.output_tokens for call in CALLS]
+    assert len(told) == len(CALLS)
+    assert [len(answer.output) for answer in send_closed(Echo(""), CALLS, 2)] == [5, 6, 7, 8, 9, 10]
+
+
+def test_the_table_and_the_picture(tmp_path: Path) -> None:
+    found = compared(costs(), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.02))
+    rows = [{"system": "plain", "limit": 4, "share": 0.3, "requests_per_second": 1.0, "drift": 0.02, **found}]
+    content = {"command": ["agentspec", "bench"], "profile": ["T"], "rows": rows, "goals": [{"met": False}]}
+    assert f"**{found['error']:+.1%}**" in markdown(content, BOUND)
+    plot(rows, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--rates", "0.5,1.5"], ["--limits", "0"], ["--requests", "0"], ["--x"], ["--profile", "nowhere.json"]],
+)
+def test_arguments_out_of_range(words: list[str]) -> None:
+    assert main(["bench", "fidelity", *words]) == 2
+
+
+def test_a_profile_without_serving_costs_is_refused(tmp_path: Path) -> None:
+    profile().save(tmp_path / "profile.json")
+    assert main(["bench", "fidelity", "--profile", str(tmp_path / "profile.json")]) == 2
