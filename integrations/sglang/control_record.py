@@ -16,6 +16,7 @@ class ControlRecord:
         self._widths: Counter[int] = Counter()
         self._sums = dict.fromkeys(("predicted_seconds", "observed_seconds"), 0.0)
         self._tokens = {"predicted_tokens": 0.0, "observed_tokens": 0}
+        self._num_measured = 0
 
     def observe(self, plan: StepPlan, seconds: float, num_tokens: int) -> None:
         """A step that was verified: its plan, its seconds, 0 where they were not measured, and the tokens it brought."""
@@ -24,6 +25,7 @@ class ControlRecord:
         self._tokens["predicted_tokens"] += plan.expected_tokens
         self._tokens["observed_tokens"] += num_tokens
         if seconds > 0.0:
+            self._num_measured += 1
             self._sums["predicted_seconds"] += plan.seconds
             self._sums["observed_seconds"] += seconds
 
@@ -32,6 +34,7 @@ class ControlRecord:
         return {
             "plans": dict(self._plans),
             "widths": {str(width): n for width, n in sorted(self._widths.items())},
+            "measured_steps": self._num_measured,
             **self._sums,
             **self._tokens,
         }
