@@ -40,10 +40,11 @@ class ServerClient:
 
     def __init__(self, url: str, *, api_key: str = "", timeout: float = 10.0) -> None:
         """Raises ConfigError unless `url` is one of http or https; `timeout` is in seconds, for each answer."""
-        if not url.startswith(("http://", "https://")):
+        if "://" not in url:
             url = f"http://{url}"
-        host = url.partition("://")[2].partition("/")[0]
-        if not host or host.startswith(":") or any(character.isspace() for character in url):
+        scheme, _, rest = url.partition("://")
+        host = rest.partition("/")[0]
+        if scheme not in ("http", "https") or not host or host.startswith(":") or " " in url:
             raise ConfigError(f"the server's URL must be http://HOST:PORT, got {url!r}")
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
