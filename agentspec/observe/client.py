@@ -12,6 +12,9 @@ from typing import Any
 
 from agentspec.errors import ConfigError, ServerError
 
+_PROMETHEUS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+"""What Prometheus 2 asks for."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
@@ -70,16 +73,16 @@ class ServerClient:
         )
 
     def metrics(self) -> str | None:
-        """What Prometheus would scrape; None where the server has no metrics. Raises ServerError as state() does."""
+        """What Prometheus 2 would scrape; None where the server has no metrics. Raises ServerError as state() does."""
         try:
-            return self._get("/metrics")
+            return self._get("/metrics", accept=_PROMETHEUS)
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
             raise self._refusal(error) from None
 
-    def _get(self, path: str) -> str:
-        request = urllib.request.Request(self.url + path, headers=self._headers)
+    def _get(self, path: str, accept: str = "*/*") -> str:
+        request = urllib.request.Request(self.url + path, headers={**self._headers, "Accept": accept})
         try:
             with urllib.request.urlopen(request, timeout=self._timeout) as response:
                 return str(response.read().decode(errors="replace"))

@@ -6,6 +6,7 @@ was looked at: since the start, or between two readings.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -77,7 +78,15 @@ def of_rank(findings: list[Finding], rank: int) -> list[Finding]:
 
 
 def _metrics(metrics: str | None) -> Finding:
-    if metrics is not None and "agentspec:" in metrics:
+    if metrics is not None and re.search(r"^agentspec_\w+[{ ]", metrics, re.MULTILINE):
+        return Finding(
+            severity=INFO,
+            name="metrics",
+            seen="/metrics has agentspec's; whoever asks as Prometheus 2 does gets names like agentspec_steps_total",
+            means="the alerts and the dashboard ask for agentspec:steps_total",
+            remedy="relabel names as integrations/prometheus/prometheus.yml does",
+        )
+    if metrics is not None and re.search(r"^agentspec:\w+[{ ]", metrics, re.MULTILINE):
         return Finding(severity=OK, name="metrics", seen="/metrics has agentspec's")
     if metrics is None:
         seen = "/metrics is not there"

@@ -17,17 +17,20 @@ from agentspec.evals.server import free_port
 class Prometheus:
     """Runs while its context is entered; `target` is HOST:PORT."""
 
-    def __init__(self, folder: Path, target: str, rules: Path) -> None:
+    def __init__(self, folder: Path, target: str, example: Path) -> None:
+        """`example`: the configuration that users are given; its target is replaced, and its seconds are made fewer."""
         self._url = f"http://127.0.0.1:{free_port()}"
         self._folder = folder
-        config = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(rules)],
-            "scrape_configs": [{"job_name": "sglang", "static_configs": [{"targets": [target]}]}],
-        }
+        config = example.read_text()
+        for theirs, ours in (
+            ("localhost:30000", target),
+            ("interval: 15s", "interval: 1s"),
+            ("- agentspec.rules.yml", f"- {example.parent}/agentspec.rules.yml"),
+        ):
+            assert theirs in config
+            config = config.replace(theirs, ours)
         folder.mkdir(parents=True, exist_ok=True)
-        # JSON is YAML.
-        (folder / "prometheus.yml").write_text(json.dumps(config))
+        (folder / "prometheus.yml").write_text(config)
 
     def __enter__(self) -> Self:
         with (self._folder / "log").open("wb") as log:

@@ -32,9 +32,6 @@ def test_a_healthy_server_has_nothing_to_be_done() -> None:
     assert exit_status(findings) == 0
 
 
-DRAFTLESS = {"counters__verify_steps": 1000}
-
-
 @pytest.mark.parametrize(
     ("changes", "name", "severity", "remedy"),
     [
@@ -113,10 +110,14 @@ def test_a_server_without_the_plugin() -> None:
     assert "NGRAM" in findings[0].seen and "1 of 2" in findings[0].seen
 
 
-@pytest.mark.parametrize(("metrics", "seen"), [(None, "not there"), ("sglang:x 1", "none of agentspec's")])
+@pytest.mark.parametrize(
+    ("metrics", "seen"),
+    [(None, "not there"), ("sglang:x 1", "none of agentspec's"), ("agentspec_x 1", "agentspec_steps_total")],
+)
 def test_metrics_that_are_off(metrics: str | None, seen: str) -> None:
     finding = check_server(state(block()), metrics)[1]
-    assert finding.severity is Severity.INFO and seen in finding.seen and "--enable-metrics" in finding.remedy
+    assert finding.severity is Severity.INFO and seen in finding.seen
+    assert ("prometheus.yml" if "agentspec" in (metrics or "") else "--enable-metrics") in finding.remedy
 
 
 def test_each_reason_of_the_plugin_is_explained() -> None:

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.sglang
 
 INTEGRATIONS = Path(__file__).parents[3] / "integrations"
 RULES = INTEGRATIONS / "prometheus" / "agentspec.rules.yml"
+EXAMPLE = INTEGRATIONS / "prometheus" / "prometheus.yml"
 DASHBOARD = INTEGRATIONS / "grafana" / "agentspec.json"
 NAME = re.compile(r"agentspec:\w+")
 # Each label and the values that it may have; None: one for each server.
@@ -103,7 +104,7 @@ def test_the_state_says_why_rows_have_no_draft_and_what_plans_came_to(observed: 
 def test_prometheus_scrapes_what_alerts_and_dashboard_ask_for(observed: Server, tmp_path: Path) -> None:
     panels = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
     queries = {target["expr"] for panel in panels for target in panel["targets"]}
-    with Prometheus(tmp_path, f"127.0.0.1:{observed.port}", RULES) as prometheus:
+    with Prometheus(tmp_path, f"127.0.0.1:{observed.port}", EXAMPLE) as prometheus:
         # Rates need two scrapes.
         prometheus.wait_for("rate(agentspec:steps_total[1m])")
         ask(observed)
@@ -150,6 +151,6 @@ def test_top_and_doctor_read_a_real_server(
     found = tmp_path / "found.json"
     assert main(["doctor", observed.url, "--tokenizer", str(MODEL), "--json", str(found)]) == 0
     severities = {of["name"]: of["severity"] for of in json.loads(found.read_text())["findings"]}
-    for name in ("active", "metrics", "breaker", "errors", "tokenizer", "memory", "store"):
+    for name in ("active", "breaker", "errors", "tokenizer", "memory", "store"):
         assert severities[name] == "ok", name
     assert main(["doctor", observed.url, "--tokenizer", str(EAGLE3_FOLDER.parent / "none")]) == 2
