@@ -75,10 +75,16 @@ class DraftlessRows:
         self._step[row] = _CODES[reason]
 
     def outcomes(self, rows: list[int], outcomes: NDArray[np.uint8], at_start: list[bool]) -> None:
-        """What the engine says of the rows that it was asked for: values of `Outcome`, uint8[len(rows)]."""
+        """What the engine says of the rows that it was asked for, in rising order: values of `Outcome`,
+        uint8[len(rows)]."""
         codes = _OF_OUTCOME[outcomes]
-        codes[(codes == _CODES["no_match"]) & at_start] = _CODES["no_match_at_start"]
-        self._step[rows] = codes
+        for i in np.flatnonzero(outcomes == Outcome.NO_MATCH).tolist():
+            if at_start[i]:
+                codes[i] = _CODES["no_match_at_start"]
+        if len(rows) == len(self._step):
+            self._step = codes
+        else:
+            self._step[rows] = codes
 
     def count(self, drafted: NDArray[np.bool_], verified: NDArray[np.bool_]) -> None:
         """Counts the step's rows.

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from server_blocks import block, info
 
+from agentspec import observe
 from agentspec.observe.client import ServerState
 from agentspec.observe.counts import change
 from agentspec.observe.draftless_checks import _ADVICE
 from agentspec.observe.findings import Finding, Severity, as_text, exit_status
 from agentspec.observe.server_checks import check_rank, check_server
+
+ROOT = Path(__file__).parents[3]
 
 
 def checked(of: dict[str, Any], **options: str) -> dict[str, Finding]:
@@ -125,3 +130,13 @@ def test_each_reason_of_the_plugin_is_explained() -> None:
     from agentspec.integrations.sglang.draftless import Reason
 
     assert set(_ADVICE) | {"no_room"} == set(get_args(Reason))
+
+
+def test_every_flag_that_findings_name_exists() -> None:
+    pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
+    from agentspec.integrations.sglang.settings import FIELDS
+
+    files = [*Path(observe.__file__).parent.glob("*.py"), ROOT / "store" / "inspection.py"]
+    files += (ROOT / "integrations" / "prometheus").glob("*.yml")
+    named = {flag for file in files for flag in re.findall(r"--agentspec-([a-z-]+[a-z])", file.read_text())}
+    assert len(named) > 10 and {flag.replace("-", "_") for flag in named} <= set(FIELDS)
