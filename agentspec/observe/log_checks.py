@@ -13,6 +13,7 @@ from agentspec.errors import ConfigError
 from agentspec.observe.findings import Finding, Severity
 from agentspec.observe.repeats import LENGTH, share_in, windows
 from agentspec.observe.templates import ComingBack, Render, compare
+from agentspec.progress import Progress
 from agentspec.replay import SessionReader, Tokenizer
 
 LITTLE = 0.1
@@ -42,15 +43,10 @@ def log_repeats(sessions: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> Log
     reader = SessionReader(tokenizer)
     outputs: list[NDArray[np.uint64]] = []
     from_prompts: list[NDArray[np.bool_]] = []
-    for session in sessions:
-        # Calls share the parts of their prompts. An array is kept with its windows, so that its id stays its own.
-        parts: dict[int, tuple[NDArray[np.int32], NDArray[np.uint64]]] = {}
-        for call in reader.calls(session):
-            for part in call.prompt_parts:
-                if id(part) not in parts:
-                    parts[id(part)] = part, windows(part)
-            outputs.append(windows(call.output))
-            from_prompts.append(share_in(outputs[-1], [parts[id(part)][1] for part in call.prompt_parts]))
+    with Progress("reading sessions", len(sessions)) as progress:
+        for done, session in enumerate(sessions, 1):
+            _read(session, reader, outputs, from_prompts)
+            progress.update(done, "sessions")
     if not outputs:
         return LogRepeats(places=0, in_prompt=0, in_outputs=0)
     from_prompt = np.concatenate(from_prompts)
@@ -58,6 +54,23 @@ def log_repeats(sessions: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> Log
     _, first, inverse = np.unique(np.concatenate(outputs), return_index=True, return_inverse=True)
     from_outputs = (numbers[first][inverse.reshape(-1)] < numbers) & ~from_prompt
     return LogRepeats(places=len(from_prompt), in_prompt=int(from_prompt.sum()), in_outputs=int(from_outputs.sum()))
+
+
+def _read(
+    session: dict[str, Any],
+    reader: SessionReader,
+    outputs: list[NDArray[np.uint64]],
+    from_prompts: list[NDArray[np.bool_]],
+) -> None:
+    """Appends the places in each output of a session, and which of them are in its prompt."""
+    # Calls share the parts of their prompts. An array is kept with its windows, so that its id stays its own.
+    parts: dict[int, tuple[NDArray[np.int32], NDArray[np.uint64]]] = {}
+    for call in reader.calls(session):
+        for part in call.prompt_parts:
+            if id(part) not in parts:
+                parts[id(part)] = part, windows(part)
+        outputs.append(windows(call.output))
+        from_prompts.append(share_in(outputs[-1], [parts[id(part)][1] for part in call.prompt_parts]))
 
 
 def check_sessions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,12 +44,17 @@ def chat_template(folder: Path) -> Render | None:
     Raises:
         ConfigError: The package transformers, which reads it, is missing or cannot.
     """
+    if importlib.util.find_spec("transformers") is None:
+        raise ConfigError(
+            "chat templates need the package transformers, which is not installed; pass the tokenizer's file"
+        )
     try:
-        loaded = importlib.import_module("transformers").AutoTokenizer.from_pretrained(str(folder))
-    except ImportError:
-        raise ConfigError("chat templates need the package transformers, which is not installed") from None
+        # Whatever the model's own class: the template and the special tokens are the files' own.
+        loaded = importlib.import_module("transformers").PreTrainedTokenizerFast.from_pretrained(str(folder))
     except Exception as error:
-        raise ConfigError(f"the tokenizer in {folder} cannot be loaded by transformers: {error}") from error
+        raise ConfigError(
+            f"the tokenizer in {folder} cannot be loaded by transformers: {error}; pass the tokenizer's file"
+        ) from error
     if not getattr(loaded, "chat_template", None):
         return None
 

@@ -68,3 +68,17 @@ def test_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "WARNING line-ends: 1 of 1 sessions" in shown and "log.jsonl:1" in shown
     assert main(["doctor", str(log), "--lines", "1", "--tokenizer", str(write_byte_tokenizer(tmp_path))]) == 0
     assert "log.jsonl:1" not in capsys.readouterr().out
+
+
+def test_a_log_and_the_template_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers", reason="it reads chat templates; `make setup` installs it")
+    from agentspec.evals.text_to_sql import MODEL_FOLDER
+
+    log = tmp_path / "log.jsonl"
+    messages = [
+        {"role": "user", "content": "how many?"},
+        {"role": "assistant", "content": "SELECT COUNT(*) FROM orders"},
+    ]
+    log.write_text(json.dumps({"messages": messages}) + "\n")
+    assert main(["doctor", str(log), "--tokenizer", str(MODEL_FOLDER)]) == 0
+    assert "OK      template: of 1 answers 1 are in the next prompt in the same tokens" in capsys.readouterr().out
