@@ -132,7 +132,7 @@ class _Hybrid:
                 "drafter_tau", lambda: self.policy.tau if math.isfinite(self.policy.tau) else -1
             )
             self.suffix.state_metrics.read(
-                "drafter_reads_prompts", lambda: self._reads_hidden and self._prompt_reading.pays()
+                "drafter_reads_prompts", lambda: self._reads_hidden and self._prompts_are_read
             )
         if self.suffix.drafts_here:
             logger.info(
