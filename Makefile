@@ -20,7 +20,7 @@ PACKAGES := $(wildcard */__init__.py */*/__init__.py)
 
 OLD_SGLANG := 0.5.17
 
-.PHONY: demo test setup links lint types native-test chromium fuzz model drafters acceptance clean help
+.PHONY: demo test setup links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
 
 help:
 	@sed -n '1,3p' Makefile
@@ -28,7 +28,7 @@ help:
 demo: setup
 	$(BIN)/agentspec demo
 
-test: setup lint types native-test chromium $(VENV)/.browser $(CACHE)/sglang-$(OLD_SGLANG)
+test: setup lint types native-test chromium prometheus $(VENV)/.browser $(CACHE)/sglang-$(OLD_SGLANG)
 	$(PY) -m pytest
 
 setup: $(VENV)/.installed links
@@ -90,6 +90,16 @@ chromium:
 	fi; \
 	echo "there is no Chromium in the PATH and it could not be installed: tests of the report's page are skipped, or fail" \
 		"where CI is set. Install one, for example with: sudo apt-get install chromium"
+
+# Scrapes a server and tests the alert rules (promtool comes with it).
+prometheus:
+	@command -v prometheus > /dev/null && command -v promtool > /dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		echo "installing Prometheus"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus > /dev/null && exit 0; \
+	fi; \
+	echo "there is no prometheus with promtool in the PATH and it could not be installed: tests that need it are skipped, or" \
+		"fail where CI is set. Install it, for example with: sudo apt-get install prometheus"
 
 # Random bytes against the segment loader and the engine's operations; needs clang. FUZZ_SECONDS for each target.
 FUZZ_SECONDS ?= 60

@@ -8,7 +8,16 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from agentspec.config import EngineConfig
-from agentspec.draft_tree import DraftBatch, DraftBuffers, DraftRow, Source, TreeArrays, TreeBuffers, build_tree_arrays
+from agentspec.draft_tree import (
+    DraftBatch,
+    DraftBuffers,
+    DraftRow,
+    Outcome,
+    Source,
+    TreeArrays,
+    TreeBuffers,
+    build_tree_arrays,
+)
 from agentspec.engine import Engine, EngineStats, NamespaceStats, Trials, request_hash
 from agentspec.errors import (
     AgentspecError,
@@ -38,6 +47,7 @@ __all__ = [
     "EngineStats",
     "Estimates",
     "NamespaceStats",
+    "Outcome",
     "RequestError",
     "SealedSegment",
     "SegmentError",

@@ -27,6 +27,7 @@ class DraftBuffers:
         sources: NDArray[np.uint8],
         match_lens: NDArray[np.int32],
         scores: NDArray[np.float32],
+        outcomes: NDArray[np.uint8],
     ) -> None: ...
 
 class TreeBuffers:

@@ -37,6 +37,23 @@ class Source(IntEnum):
     """A model drafter, not the engine."""
 
 
+class Outcome(IntEnum):
+    """What became of a row that an engine was to draft for."""
+
+    DRAFTED = 0
+    NO_ROOM = 1
+    """No token may be drafted."""
+    NOT_INDEXED = 2
+    """The prompt's index is being built."""
+    NO_OUTPUTS = 3
+    """The request's own text gave nothing, and its namespace has neither finished outputs nor corpora."""
+    NO_MATCH = 4
+    """The text's end occurred nowhere before."""
+    UNLIKELY = 5
+    """It did, but nothing that followed is likely enough to be drafted."""
+    NO_MEMORY = 6
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftRow:
     """The draft of one request, as views into its batch; see `DraftBatch` for the fields."""
@@ -154,8 +171,12 @@ class DraftBuffers:
             match_lens=np.zeros(max_rows, np.int32),
             scores=np.zeros(max_rows, np.float32),
         )
+        self.outcomes: NDArray[np.uint8] = np.zeros(max_rows, np.uint8)
+        """[max_rows], values of `Outcome`, of the latest batch: its rows come first."""
         b = self._batch
-        self.native = _core.DraftBuffers(b.offsets, b.tokens, b.parents, b.estimates, b.sources, b.match_lens, b.scores)
+        self.native = _core.DraftBuffers(
+            b.offsets, b.tokens, b.parents, b.estimates, b.sources, b.match_lens, b.scores, self.outcomes
+        )
         """What the native engine writes through."""
 
     def batch(self, rows: int, nodes: int) -> DraftBatch:

@@ -18,6 +18,11 @@ COMMANDS = {
     ),
     "demo": ("agentspec.evals.demo", "plain SGLang, NGRAM and agentspec on the same text-to-SQL work"),
     "bench": ("agentspec.evals.bench", "time and memory of the engine beside its peers', and of the store"),
+    "top": ("agentspec.cli.top", "watch what a running server drafts, verifies and keeps"),
+    "doctor": (
+        "agentspec.cli.doctor",
+        "find out why a running server drafts little, or what recorded requests promise",
+    ),
     "corpus": ("agentspec.cli.corpus", "build a datastore that servers draft from besides what they wrote"),
     "store": ("agentspec.store.cli.main", "look into, fill, empty and check the store of what was learned"),
     "tune": ("agentspec.evals.tune", "fit the estimates of acceptance to recorded outputs"),

@@ -73,14 +73,14 @@ class DraftBuffers {
   DraftBuffers(const Buffer<std::int32_t>& offsets, const Buffer<std::int32_t>& tokens,
                const Buffer<std::int32_t>& parents, const Buffer<float>& estimates,
                const Buffer<std::uint8_t>& sources, const Buffer<std::int32_t>& match_lens,
-               const Buffer<float>& scores)
-      : owners_{offsets, tokens, parents, estimates, sources, match_lens, scores},
+               const Buffer<float>& scores, const Buffer<std::uint8_t>& outcomes)
+      : owners_{offsets, tokens, parents, estimates, sources, match_lens, scores, outcomes},
         spans_{view(offsets), view(tokens),     view(parents), view(estimates),
-               view(sources), view(match_lens), view(scores)} {
+               view(sources), view(match_lens), view(scores),  view(outcomes)} {
     const std::size_t rows = scores.size();
     const std::size_t nodes = tokens.size();
-    if (offsets.size() == rows + 1 && match_lens.size() == rows && parents.size() == nodes &&
-        estimates.size() == nodes && sources.size() == nodes) {
+    if (offsets.size() == rows + 1 && match_lens.size() == rows && outcomes.size() == rows &&
+        parents.size() == nodes && estimates.size() == nodes && sources.size() == nodes) {
       return;
     }
     throw agentspec::ConfigError("arrays of drafts must agree in their numbers of rows and nodes");
@@ -90,7 +90,7 @@ class DraftBuffers {
 
  private:
   std::tuple<Buffer<std::int32_t>, Buffer<std::int32_t>, Buffer<std::int32_t>, Buffer<float>,
-             Buffer<std::uint8_t>, Buffer<std::int32_t>, Buffer<float>>
+             Buffer<std::uint8_t>, Buffer<std::int32_t>, Buffer<float>, Buffer<std::uint8_t>>
       owners_;
   agentspec::DraftSpans spans_;
 };
@@ -272,10 +272,10 @@ NB_MODULE(_core, m) {
   nb::class_<DraftBuffers>(m, "DraftBuffers")
       .def(nb::init<const Buffer<std::int32_t>&, const Buffer<std::int32_t>&, const Buffer<std::int32_t>&,
                     const Buffer<float>&, const Buffer<std::uint8_t>&, const Buffer<std::int32_t>&,
-                    const Buffer<float>&>(),
+                    const Buffer<float>&, const Buffer<std::uint8_t>&>(),
            "offsets"_a.noconvert(), "tokens"_a.noconvert(), "parents"_a.noconvert(),
            "estimates"_a.noconvert(), "sources"_a.noconvert(), "match_lens"_a.noconvert(),
-           "scores"_a.noconvert());
+           "scores"_a.noconvert(), "outcomes"_a.noconvert());
   nb::class_<TreeBuffers>(m, "TreeBuffers")
       .def(nb::init<const Buffer<std::int64_t>&, const Buffer<bool>&, const Buffer<std::int32_t>&>(),
            "integers"_a.noconvert(), "mask"_a.noconvert(), "num_nodes"_a.noconvert());

@@ -395,6 +395,7 @@ const Draft& Drafter::draft(const DraftSources& sources, std::int32_t max_nodes)
   heap_.clear();
   places_.clear();
   start(sources);
+  draft_.has_match = !cursors_.empty();
   Place root{0, static_cast<std::uint32_t>(cursors_.size())};
   to_points(root, 0);
   places_.push_back(root);

@@ -33,6 +33,7 @@ struct DraftNode {
 
 struct Draft {
   std::int32_t match_length = 0;  // of the longest pattern that was continued
+  bool has_match = false;         // the text's end occurred before, whether or not it was continued
   double score = 0.0;
 
   std::vector<DraftNode> nodes;  // in the order they were added, best first

@@ -59,6 +59,17 @@ struct EngineStats {
   GlobalIndexStats global;
 };
 
+// What became of a row that was to be drafted for. The values are agentspec.Outcome's.
+enum class Outcome : std::uint8_t {
+  kDrafted = 0,
+  kNoRoom = 1,      // no token may be drafted
+  kNotIndexed = 2,  // the prompt's index is being built
+  kNoOutputs = 3,   // its own text gave nothing, and its namespace has neither outputs nor corpora
+  kNoMatch = 4,     // the text's end occurred nowhere before
+  kUnlikely = 5,    // it did, but nothing that followed is likely enough
+  kNoMemory = 6,
+};
+
 // The drafts of a batch, row after row; row i has the nodes offsets[i] to offsets[i + 1], its root first.
 struct DraftBatch {
   std::vector<std::int32_t> offsets;
@@ -66,8 +77,9 @@ struct DraftBatch {
   std::vector<std::int32_t> parents;  // within the row; -1 for the root
   std::vector<float> estimates;
   std::vector<std::uint8_t> sources;
-  std::vector<std::int32_t> match_lens;  // one a row, as are the scores
+  std::vector<std::int32_t> match_lens;  // one a row, as are the scores and outcomes
   std::vector<float> scores;
+  std::vector<std::uint8_t> outcomes;
 };
 
 // The same in memory of the caller, for any draft of so many rows and nodes. `offsets` has one more than rows.
@@ -79,6 +91,7 @@ struct DraftSpans {
   std::span<std::uint8_t> sources;
   std::span<std::int32_t> match_lens;
   std::span<float> scores;
+  std::span<std::uint8_t> outcomes;
 };
 
 // Indexes the texts of open requests and the outputs of finished ones, and drafts from both. Safe for
@@ -183,6 +196,7 @@ class Engine {
     std::vector<PartMatch> corpora;
     std::vector<KnownMatch> new_matches;
     Draft draft;
+    Outcome outcome = Outcome::kDrafted;  // of the last draft
   };
   using RequestPtr = std::shared_ptr<Request>;
 
@@ -217,7 +231,7 @@ class Engine {
   std::size_t erase(const std::string* name, const GlobalIndex::IsErased& is_erased, Scope scope);
   void take_rewritten(const std::string* name, std::vector<RequestPtr>& found);
   void build_anew(const std::vector<RequestPtr>& requests);
-  void match_parts(Request& request) const;
+  bool match_parts(Request& request) const;
   void match_part(Request& request, const IndexPart& part, std::uint64_t id, std::size_t& known,
                   std::vector<PartMatch>& matches) const;
   [[nodiscard]] DraftSources sources(const Request& request) const;

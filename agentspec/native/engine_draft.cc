@@ -76,13 +76,15 @@ void Engine::match_part(Request& request, const IndexPart& part, std::uint64_t i
   }
 }
 
-// Brings the request's matches up to its text and to the parts that its namespace has now.
-void Engine::match_parts(Request& request) const {
+// Brings the request's matches up to its text and to the parts that its namespace has now; returns whether there are
+// any.
+bool Engine::match_parts(Request& request) const {
   request.global.clear();
   request.corpora.clear();
   request.new_matches.clear();
   std::size_t known = 0;
   const std::span<const GlobalPart> parts = global_.find(request.name);
+  bool has_parts = !parts.empty();
   std::int64_t num_later_tokens = 0;
   for (const GlobalPart& part : parts) num_later_tokens += static_cast<std::int64_t>(part.num_tokens());
   for (const GlobalPart& part : parts) {
@@ -98,11 +100,13 @@ void Engine::match_parts(Request& request) const {
         std::find(corpus.names.begin(), corpus.names.end(), request.name) == corpus.names.end()) {
       continue;
     }
+    has_parts = true;
     std::size_t at = known;
     match_part(request, {nullptr, corpus.segment.get(), 0, {}}, corpus.id, at, request.corpora);
     if (at < request.matches.size()) known = at;
   }
   request.matches.swap(request.new_matches);
+  return has_parts;
 }
 
 DraftSources Engine::sources(const Request& request) const {
@@ -114,17 +118,26 @@ void Engine::draft_row(std::size_t thread, Request& request, std::int32_t max_no
   request.draft.nodes.clear();
   request.draft.match_length = 0;
   request.draft.score = 0.0;
+  request.outcome = max_nodes == 0 ? Outcome::kNoRoom : Outcome::kNotIndexed;
   if (!request.is_ready || max_nodes == 0) return;
   try {
-    match_parts(request);
+    const bool has_parts = match_parts(request);
     const DraftSources from = sources(request);
     const Draft& draft = config_.plain_rule ? plain_drafters_[thread].draft(from, max_nodes)
                                             : drafters_[thread].draft(from, max_nodes);
     request.draft.nodes.assign(draft.nodes.begin(), draft.nodes.end());
     request.draft.match_length = draft.match_length;
     request.draft.score = draft.score;
+    if (!draft.nodes.empty()) {
+      request.outcome = Outcome::kDrafted;
+    } else if (!has_parts) {
+      request.outcome = Outcome::kNoOutputs;
+    } else {
+      request.outcome = draft.has_match ? Outcome::kUnlikely : Outcome::kNoMatch;
+    }
   } catch (const std::bad_alloc&) {
     // The row has its root only.
+    request.outcome = Outcome::kNoMemory;
   }
 }
 
@@ -157,6 +170,7 @@ std::size_t Engine::draft(std::span<const std::string_view> request_ids,
   std::copy(batch_.sources.begin(), batch_.sources.end(), out.sources.begin());
   std::copy(batch_.match_lens.begin(), batch_.match_lens.end(), out.match_lens.begin());
   std::copy(batch_.scores.begin(), batch_.scores.end(), out.scores.begin());
+  std::copy(batch_.outcomes.begin(), batch_.outcomes.end(), out.outcomes.begin());
   return batch_.tokens.size();
 }
 
@@ -190,6 +204,7 @@ void Engine::draft_rows(DraftBatch& batch) {
   batch.sources.clear();
   batch.match_lens.clear();
   batch.scores.clear();
+  batch.outcomes.clear();
   const auto append = [&](Request& request) {
     batch.tokens.push_back(request.last_token);
     batch.parents.push_back(-1);
@@ -203,6 +218,7 @@ void Engine::draft_rows(DraftBatch& batch) {
     }
     batch.match_lens.push_back(request.draft.match_length);
     batch.scores.push_back(static_cast<float>(request.draft.score));
+    batch.outcomes.push_back(static_cast<std::uint8_t>(request.outcome));
     batch.offsets.push_back(static_cast<std::int32_t>(batch.tokens.size()));
     request.drafted.swap(request.draft.nodes);
   };

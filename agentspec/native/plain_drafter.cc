@@ -90,6 +90,7 @@ const Draft& PlainDrafter::draft(const DraftSources& sources, std::int32_t max_n
   own.state = {sources.request->tail(), sources.request->tail_length()};
   request_.start({&own, 1}, limits_.max_pattern);
   global_.start(sources.global, limits_.max_pattern);
+  const bool has_match = request_.length() > 0 || global_.length() > 0;
   best_.match_length = 0;
   best_.score = 0.0;
   best_.nodes.clear();
@@ -104,6 +105,7 @@ const Draft& PlainDrafter::draft(const DraftSources& sources, std::int32_t max_n
     grow(patterns, own_turn ? Source::kRequest : Source::kGlobal, size);
     patterns.advance();
   }
+  best_.has_match = has_match;
   return best_;
 }
 

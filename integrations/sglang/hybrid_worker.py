@@ -127,6 +127,13 @@ class _Hybrid:
         self._tp_group = compat.tensor_parallel_group()
         self._pending: deque[_Pending] = deque()
         self._verified: _Verified | None = None
+        if self.suffix.state_metrics is not None:
+            self.suffix.state_metrics.read(
+                "drafter_tau", lambda: self.policy.tau if math.isfinite(self.policy.tau) else -1
+            )
+            self.suffix.state_metrics.read(
+                "drafter_reads_prompts", lambda: self._reads_hidden and self._prompts_are_read
+            )
         if self.suffix.drafts_here:
             logger.info(
                 "agentspec %s is active: %s drafts of up to %d tokens beside the drafter %s (%s%s), %s width, %s",
@@ -344,7 +351,7 @@ class _Hybrid:
         except Exception:
             self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
             drafts = suffix
-        drafts, planned = self.suffix.control.plan(drafts, seq_lens)
+        drafts, planned = self.suffix.plan(drafts, seq_lens)
         if self._tp_group is not None:
             drafts, planned = self._tp_group.broadcast_object((drafts, planned), src=0)
         return drafts, planned

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentspec.engine import Engine
 from agentspec.integrations.sglang.tenants import Handling, Tenants
@@ -74,11 +75,13 @@ class RequestBook:
         tenants: Tenants,
         on_error: Callable[[], None],
         on_kept: Callable[[KeptOutput], None] = lambda kept: None,
+        on_opened: Callable[[Handling, NDArray[np.int32]], None] = lambda handling, prompt: None,
     ) -> None:
         self._engine = engine
         self._tenants = tenants
         self._on_error = on_error
         self._on_kept = on_kept
+        self._on_opened = on_opened
         self._entries: dict[str, _Entry] = {}
 
     def __len__(self) -> int:
@@ -96,7 +99,7 @@ class RequestBook:
         elif not entry.barred and self._engine.num_tokens(request.rid) > self._num_processed(entry):
             # A retraction dropped tokens that the engine has seen.
             self._close(request.rid, entry, keep=False)
-            self._open(request)
+            self._open(request, again=True)
 
     def sync(self, request: Request, unprocessed: Sequence[int]) -> bool:
         """Brings the engine's text to prompt + output_ids + `unprocessed`; False where it must not be drafted for."""
@@ -145,12 +148,15 @@ class RequestBook:
     def _num_processed(self, entry: _Entry) -> int:
         return entry.num_prompt_tokens + len(entry.request.output_ids)
 
-    def _open(self, request: Request) -> None:
+    def _open(self, request: Request, *, again: bool = False) -> None:
         prompt = _prompt(request)
         entry = _Entry(request, self._tenants.handling(request), num_prompt_tokens=len(prompt))
         self._entries[request.rid] = entry
         try:
-            self._engine.open(request.rid, np.asarray(prompt, dtype=np.int32), entry.handling.namespace)
+            tokens = np.asarray(prompt, dtype=np.int32)
+            self._engine.open(request.rid, tokens, entry.handling.namespace)
+            if not again:
+                self._on_opened(entry.handling, tokens)
         except Exception:
             self._bar(request.rid, entry)
 

@@ -7,7 +7,9 @@ is counted.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +21,17 @@ from agentspec.engine import Engine
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.breaker import Breaker
 from agentspec.integrations.sglang.counters import Counters
+from agentspec.integrations.sglang.draftless import START_TOKENS, DraftlessRows
+from agentspec.integrations.sglang.request_counts import RequestCounts
 from agentspec.integrations.sglang.requests import KeptOutput, RequestBook
 from agentspec.integrations.sglang.rows import last_token, roots_only, spread
 from agentspec.integrations.sglang.settings import resolve_for_process
 from agentspec.integrations.sglang.splice import SpliceError, unprocessed_tokens
+from agentspec.integrations.sglang.state_metrics import StateMetrics
 from agentspec.integrations.sglang.store_metrics import StoreMetrics
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
 from agentspec.integrations.sglang.tenants import Tenants
-from agentspec.integrations.sglang.width_control import WidthControl, profile_key
+from agentspec.integrations.sglang.width_control import PlannedStep, WidthControl, profile_key
 
 logger = logging.getLogger("agentspec")
 
@@ -59,7 +64,8 @@ class SuffixDrafter:
         self.drafts_here = drafts_here
         self._context_length = int(model_config.context_len)
         self._breaker = Breaker(settings.breaker_failures)
-        scope = served_scope(settings, server_args)
+        self._started = time.time()
+        scope = self._scope = served_scope(settings, server_args)
         self.config = settings.engine_config(
             vocab_size=int(model_config.vocab_size),
             max_draft_tokens=max_width - 1,
@@ -70,11 +76,14 @@ class SuffixDrafter:
         for path in settings.corpus_paths:
             self.engine.attach_corpus(path)
         self._sharing = open_sharing(settings, self.engine, scope) if drafts_here else None
+        self._draftless = DraftlessRows()
+        self._requests = RequestCounts(compat.tokenizer_folder(server_args), int(model_config.vocab_size))
         self._book = RequestBook(
             self.engine,
             Tenants(settings.namespace_from, namespace_key(settings)),
             on_error=lambda: counters.add("draft_errors", 1),
             on_kept=self._share,
+            on_opened=partial(self.guarded, self._requests.opened),
         )
         # Drafts are read before the next step is drafted, so one place for them is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
@@ -89,10 +98,15 @@ class SuffixDrafter:
             profiling=settings.profiling,
         )
         """What of the drafts is verified."""
+        self.state_metrics: StateMetrics | None = None
         if drafts_here and compat.metrics_enabled(server_args):
-            labels = {"model_name": str(server_args.served_model_name)}
+            labels = {"model_name": compat.served_model_name(server_args)}
             counters.export(labels)
+            self._draftless.counts.export(labels)
+            self._requests.export(labels)
             self.control.export(labels)
+            self.state_metrics = StateMetrics(labels, self.engine, self._breaker)
+            self.state_metrics.start()
             if self._sharing:
                 self._sharing.on_health(StoreMetrics(labels))
 
@@ -101,7 +115,13 @@ class SuffixDrafter:
         stats = self.engine.stats()
         return {
             "version": agentspec.__version__,
+            "started": self._started,
+            "uptime_seconds": time.time() - self._started,
+            "scope": {"model": self._scope.model, "tokenizer": self._scope.tokenizer, "id": self._scope.id},
+            "metrics": self.state_metrics is not None,
             "counters": self.counters.snapshot(),
+            "rows_without_draft": self._draftless.counts.snapshot(),
+            **self._requests.snapshot(),
             "control": self.control.describe(),
             "breaker": {"open": self._breaker.is_open, "openings": self._breaker.num_openings},
             "engine": {name: getattr(stats, name) for name in stats.__slots__},
@@ -141,15 +161,25 @@ class SuffixDrafter:
         drafts = roots_only(roots)
         wanted = self.control.wants_draft(len(roots), int(seq_lens.sum()))
         self.counters.add("paused_steps", not wanted)
+        self._draftless.begin(len(roots), "breaker" if wanted else "paused_by_controller")
         if self.drafts_here and wanted and self._breaker.allow():
             try:
                 drafts = _checked(self._engine_drafts(requests, seq_lens, tails, roots), roots)
                 self._breaker.succeeded()
             except Exception:
+                self._draftless.begin(len(roots), "failed")
                 self.failed("agentspec could not draft; this step verifies roots only")
         if self.drafts_here:
             self.guarded(self._book.reap, {request.rid for request in requests})
         return drafts
+
+    def plan(self, drafts: DraftBatch, seq_lens: NDArray[np.int64]) -> tuple[DraftBatch, PlannedStep]:
+        """What of a step's drafts is verified, as WidthControl.plan() says; counts the rows that have no draft."""
+        had_draft = np.diff(drafts.offsets) > 1
+        drafts, planned = self.control.plan(drafts, seq_lens)
+        if self.drafts_here:
+            self.guarded(self._draftless.count, had_draft, np.diff(drafts.offsets) > 1)
+        return drafts, planned
 
     def may_draft(self, rid: str) -> bool:
         """False where the request asked for no drafts, whoever makes them."""
@@ -186,7 +216,7 @@ class SuffixDrafter:
         roots: NDArray[np.int32],
     ) -> DraftBatch:
         """One native call for the rows that may be drafted for, spread over all rows of the batch."""
-        rows, ids, caps = [], [], []
+        rows, ids, caps, at_start = [], [], [], []
         for row, (request, tail) in enumerate(zip(requests, tails, strict=True)):
             try:
                 unprocessed = unprocessed_tokens(
@@ -195,20 +225,26 @@ class SuffixDrafter:
                     accepted=tail,
                 )
             except SpliceError:
+                self._draftless.set(row, "failed")
                 self.failed("agentspec does not draft for a row whose counts contradict each other")
                 continue
             if self._book.sync(request, unprocessed):
                 rows.append(row)
                 ids.append(request.rid)
                 caps.append(self.room(request, int(seq_lens[row]), len(unprocessed)))
+                at_start.append(len(request.output_ids) + len(unprocessed) < START_TOKENS)
+            else:
+                self._draftless.set(row, "refused" if self._book.may_draft(request.rid) else "disabled_by_request")
         if not rows:
             return roots_only(roots)
         if len(ids) > self._buffers.max_rows:
             self._buffers = DraftBuffers(1 << (len(ids) - 1).bit_length(), self.max_width - 1)
         drafts = self.engine.draft(ids, max_tokens=np.array(caps, np.int32), out=self._buffers)
+        self._draftless.outcomes(rows, self._buffers.outcomes[: len(rows)], at_start)
         return drafts if len(rows) == len(roots) else spread(drafts, rows, roots)
 
     def _share(self, kept: KeptOutput) -> None:
+        self.guarded(self._requests.finished, np.asarray(kept.output[: kept.num_output_tokens], np.int32))
         if self._sharing is None:
             return
         tail = self.config.prompt_tail

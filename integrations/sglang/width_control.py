@@ -20,6 +20,7 @@ from agentspec.hardware import processor
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.breaker import Breaker
 from agentspec.integrations.sglang.control_metrics import ControlMetrics
+from agentspec.integrations.sglang.control_record import ControlRecord
 from agentspec.integrations.sglang.counters import Counters
 
 logger = logging.getLogger("agentspec")
@@ -79,6 +80,7 @@ class WidthControl:
         self._breaker = Breaker(max_failures)
         self._last: PlannedStep | None = None
         self._metrics: ControlMetrics | None = None
+        self._record = ControlRecord()
         self._key = key
         self._profiling = profiling
         self._num_steps = 0
@@ -102,7 +104,7 @@ class WidthControl:
         told: dict[str, Any] = {}
         if self._profiling:
             told = {"num_steps": self._num_steps, "steps": list(self._steps), "profile_key": asdict(self._key)}
-        return {**self.controller.describe(), "last_step": shown, **told}
+        return {**self.controller.describe(), "last_step": shown, **self._record.snapshot(), **told}
 
     def wants_draft(self, rows: int, context: int) -> bool:
         """Whether the next step should be drafted for."""
@@ -153,8 +155,10 @@ class WidthControl:
             self.controller.observe(step.plan, np.array(num_accepted, np.int32), step.seconds, context=step.context)
         except Exception:
             self._failed()
+        num_tokens = step.rows + sum(num_accepted)
+        self._record.observe(step.plan, step.seconds, num_tokens)
         if self._metrics is not None:
-            self._metrics.observe(step.plan, step.seconds, step.rows + sum(num_accepted))
+            self._metrics.observe(step.plan, step.seconds, num_tokens)
 
     def _failed(self) -> None:
         logger.exception("agentspec's controller failed; the step verifies all that was drafted")

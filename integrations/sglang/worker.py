@@ -163,7 +163,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     def _draft(self, batch: Any, seq_lens: NDArray[np.int64]) -> tuple[TreeArrays, DraftedStep, PlannedStep]:
         tails = self._unprocessed(batch)
         started = time.perf_counter()
-        drafts, planned = self.suffix.control.plan(self.suffix.drafts(batch.reqs, seq_lens, tails), seq_lens)
+        drafts, planned = self.suffix.plan(self.suffix.drafts(batch.reqs, seq_lens, tails), seq_lens)
         if self._tp_group is not None:
             drafts, planned = self._tp_group.broadcast_object((drafts, planned), src=0)
         step = DraftedStep.of(drafts)

@@ -19,6 +19,7 @@ from agentspec import (
     DraftBuffers,
     Engine,
     EngineConfig,
+    Outcome,
     TreeArrays,
     TreeBuffers,
     UnknownRequestError,
@@ -248,3 +249,26 @@ def test_no_step_takes_memory_that_grows_with_the_batch() -> None:
         tracemalloc.stop()
     # The tuple of request ids has 8 bytes a row; the trees of the large batch have 130 KB.
     assert large - small <= 64 * 8 + 512, (small, large)
+
+
+def test_the_engine_says_what_became_of_each_row() -> None:
+    engine, buffers = Engine(EngineConfig(min_token_prob=0.3, vocab_size=1000)), DraftBuffers(8, 31)
+    engine.open("old", ids(5, 6))
+    engine.extend("old", ids(7, 8, 9, 7, 20, 7, 21, 7, 22, 7, 23, 7, 24, 7, 25))
+    engine.close("old")
+    engine.open("alone", ids(1, 2, 3), namespace="other")
+    engine.open("drafted", ids(4, 5, 6))
+    engine.open("full", ids(4, 5, 6))
+    engine.open("unlikely", ids(40, 7))
+    engine.open("unknown", ids(100, 200))
+    rows = {
+        "drafted": Outcome.DRAFTED,
+        "alone": Outcome.NO_OUTPUTS,
+        "full": Outcome.NO_ROOM,
+        "unlikely": Outcome.UNLIKELY,
+        "unknown": Outcome.NO_MATCH,
+    }
+    caps = np.array([0 if name == "full" else 31 for name in rows], np.int32)
+    batch = engine.draft(list(rows), max_tokens=caps, out=buffers)
+    assert buffers.outcomes[: len(rows)].tolist() == list(rows.values())
+    assert (np.diff(batch.offsets) > 1).tolist() == [outcome == Outcome.DRAFTED for outcome in rows.values()]

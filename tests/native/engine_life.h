@@ -384,16 +384,18 @@ class EngineLife {
     second.sources.resize(most);
     second.match_lens.resize(num_rows);
     second.scores.resize(num_rows);
+    second.outcomes.resize(num_rows);
     const std::size_t num_nodes =
         engine_.draft(ids, limits,
                       {second.offsets, second.tokens, second.parents, second.estimates, second.sources,
-                       second.match_lens, second.scores});
+                       second.match_lens, second.scores, second.outcomes});
     second.tokens.resize(num_nodes);
     second.parents.resize(num_nodes);
     second.estimates.resize(num_nodes);
     require(second.offsets == batch_.offsets && second.tokens == batch_.tokens &&
                 second.parents == batch_.parents && second.estimates == batch_.estimates &&
-                second.match_lens == batch_.match_lens && second.scores == batch_.scores,
+                second.match_lens == batch_.match_lens && second.scores == batch_.scores &&
+                second.outcomes == batch_.outcomes,
             "a draft is the same wherever it is written to");
   }
 

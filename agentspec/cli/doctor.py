@@ -1,0 +1,175 @@
+"""`agentspec doctor`: what is wrong, what it means and what to do."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import lzma
+import os
+import sys
+import time
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.cli.server_options import add_server_options, client
+from agentspec.errors import ConfigError
+from agentspec.fingerprint import fingerprint, tokenizer_file
+from agentspec.observe.counts import change
+from agentspec.observe.findings import Finding, Severity, as_text, exit_status, worst_first
+from agentspec.observe.log_checks import check_sessions
+from agentspec.observe.server_checks import check_rank, check_server, of_rank
+from agentspec.observe.templates import Render, chat_template
+from agentspec.progress import Progress
+from agentspec.replay import Tokenizer, check_session, decompressed, load_tokenizer
+
+_SQLITE = b"SQLite format 3\0"
+_STORES = ("sqlite", "redis", "rediss", "valkey", "valkeys", "unix")
+_MOST_LINES = 2000
+
+_EPILOG = """\
+Of a running server: whether agentspec is active, drafts are found and why not, the controller, the draft model, the store,
+namespaces, line ends. Of a log (chat logs and traces, as `agentspec replay` reads them): how much repeats, CRLF lines, and
+with --tokenizer FOLDER what the chat template makes of answers. Of a store: how much repeats in each namespace, and what
+cannot be read. Texts are never shown. Exit status: 0, 1 with an error among the findings, 2 where nothing could be looked at."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="URL|PATH",
+        help="a running server (http://HOST:PORT), a log file (.jsonl, .jsonl.xz, .jsonl.gz), a store's SQLite file, or a "
+        "store's URL (redis://...)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="of a server: look at what happens in so many seconds, not at all since its start",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="the served model's folder, or its tokenizer's file: to compare, and to read logs (default for logs: "
+        "mistral_common's newest tekken)",
+    )
+    parser.add_argument(
+        "--lines", type=int, default=_MOST_LINES, metavar="N", help=f"of a log: its last N (default {_MOST_LINES})"
+    )
+    parser.add_argument("--key-file", type=Path, metavar="FILE", help="of a store: holds the key of encrypted values")
+    parser.add_argument(
+        "--password-file", type=Path, metavar="FILE", help="of a store: holds a Redis server's password"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings there as well")
+    add_server_options(parser)
+    parser.epilog = _EPILOG
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Prints the findings; returns the exit status.
+
+    Raises:
+        ConfigError: An argument is wrong, or the target is nothing that can be looked at.
+        ServerError: Nothing answers, or it is no SGLang server.
+        StoreError: The store cannot be opened.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec doctor --help")
+    if args.seconds < 0 or args.lines < 1:
+        raise ConfigError(f"--seconds must be >= 0 and --lines >= 1, got {args.seconds} and {args.lines}")
+    if args.tokenizer is not None and tokenizer_file(args.tokenizer) is None:
+        raise ConfigError(
+            f"--tokenizer must be a model's folder or a tokenizer's file, but there is none: {args.tokenizer}"
+        )
+    findings = worst_first(_look(args))
+    print(as_text(findings))
+    if args.json is not None:
+        try:
+            args.json.write_text(json.dumps({"findings": [of.as_dict() for of in findings]}, indent=1) + "\n")
+        except OSError as error:
+            raise ConfigError(f"--json must be a file that can be written: {error}") from error
+    return exit_status(findings)
+
+
+def _look(args: argparse.Namespace) -> list[Finding]:
+    path = Path(args.target)
+    if path.is_file():
+        with path.open("rb") as file:
+            is_store = file.read(len(_SQLITE)) == _SQLITE
+        return _store(args, f"sqlite:///{path.absolute()}") if is_store else _log(args, path)
+    scheme, separator, _ = args.target.partition("://")
+    if separator and scheme.split("-")[0] in _STORES:
+        return _store(args, args.target)
+    if not separator and (path.exists() or os.sep in args.target):
+        raise ConfigError(f"{args.target} is no file; pass a log, a store's SQLite file, or a server's URL")
+    return _server(args)
+
+
+def _server(args: argparse.Namespace) -> list[Finding]:
+    asked = client(args.target, args)
+    state, earlier = asked.state(), None
+    if args.seconds:
+        print(f"watching for {args.seconds:g} s", file=sys.stderr)
+        time.sleep(args.seconds)
+        earlier, state = state, asked.state()
+    findings = check_server(state, asked.metrics())
+    expected = fingerprint(args.tokenizer) if args.tokenizer is not None else ""
+    for rank, block in enumerate(state.ranks):
+        if block is None:
+            continue
+        then = earlier.ranks[rank] if earlier is not None and rank < len(earlier.ranks) else None
+        changed = change(block, then, args.seconds)
+        found = check_rank(block, changed, expected_tokenizer=expected)
+        if changed.restarted:
+            found.append(Finding(severity=Severity.INFO, name="restart", seen="the server was started anew meanwhile"))
+        findings += of_rank(found, rank) if len(state.ranks) > 1 else found
+    return findings
+
+
+def _store(args: argparse.Namespace, url: str) -> list[Finding]:
+    # The command line knows stores by name only, so that nothing of them is loaded where they are not asked for.
+    options = importlib.import_module("agentspec.store.cli.options")
+    secrets = importlib.import_module("agentspec.store.secrets")
+    inspection = importlib.import_module("agentspec.store.inspection")
+    place = options.Target(url, secrets.read_password(args.password_file, secrets.PASSWORD_VARIABLE))
+    key = secrets.read_key(args.key_file, secrets.STORE_KEY_VARIABLE)
+    tokenizer, name = None, ""
+    if args.tokenizer is not None:
+        tokenizer, name = _tokenizer(args.tokenizer), fingerprint(args.tokenizer)
+    with Progress("reading the store", 1) as progress:
+        findings: list[Finding] = inspection.check_store(
+            place, key, tokenizer, name, lambda done: progress.update(done, "entries")
+        )
+    return findings
+
+
+def _log(args: argparse.Namespace, path: Path) -> list[Finding]:
+    sessions: list[dict[str, Any]] = []
+    bad: list[str] = []
+    try:
+        with path.open("rb") as file:
+            lines = [(number, line) for number, line in enumerate(decompressed(file, path), 1) if line.strip()]
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise ConfigError(f"cannot read {path}: {error}; pass a .jsonl, .jsonl.xz or .jsonl.gz") from error
+    for number, line in lines[-args.lines :]:
+        try:
+            session = json.loads(line)
+            check_session(session)
+        except (ValueError, RecursionError) as error:
+            bad.append(f"{path.name}:{number}: {error}")
+        else:
+            sessions.append(session)
+    return check_sessions(sessions, bad, _tokenizer(args.tokenizer), _template(args.tokenizer))
+
+
+def _tokenizer(path: Path | None) -> Tokenizer:
+    return load_tokenizer(None if path is None else tokenizer_file(path))
+
+
+def _template(path: Path | None) -> Render | None:
+    """The chat template, where --tokenizer is a model's folder."""
+    return chat_template(path) if path is not None and path.is_dir() else None

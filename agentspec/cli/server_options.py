@@ -1,0 +1,29 @@
+"""Options of the commands that ask a running server."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from agentspec.errors import ConfigError
+from agentspec.observe.client import ServerClient
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="holds the server's API key, if it has one")
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, metavar="S", help="seconds that an answer may take (default 10)"
+    )
+
+
+def client(url: str, args: argparse.Namespace) -> ServerClient:
+    """Raises ConfigError if the URL, the time-out or the key's file is none."""
+    if not args.timeout > 0:
+        raise ConfigError(f"--timeout must be > 0 seconds, got {args.timeout}")
+    key = ""
+    if args.api_key_file is not None:
+        try:
+            key = args.api_key_file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--api-key-file must be a file with the key in it: {error}") from error
+    return ServerClient(url, api_key=key, timeout=args.timeout)

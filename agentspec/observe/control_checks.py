@@ -1,0 +1,108 @@
+"""Whether the controller holds drafts back and a draft model pauses, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agentspec.observe.counts import Change
+from agentspec.observe.findings import Finding, Severity
+
+OK, INFO, WARNING = Severity.OK, Severity.INFO, Severity.WARNING
+
+# Sums over so few steps say nothing.
+_FEW_STEPS = 50
+# What was predicted may be off by that factor.
+_MISJUDGED = 1.5
+
+
+def check_controller(block: Mapping[str, Any], changed: Change) -> Iterator[Finding]:
+    """Whether the controller holds back, and whether what it goes by is right."""
+    control = changed.counts.get("control", {})
+    state = block.get("control") or {}
+    plans: Mapping[str, int] = control.get("plans", {})
+    steps = int(changed.counts.get("counters", {}).get("steps", 0))
+    if steps < _FEW_STEPS:
+        return
+    name = state.get("controller", "-")
+    widths: Mapping[str, int] = control.get("widths", {})
+    plain = int(widths.get("1", 0))
+    paused = int(changed.counts.get("counters", {}).get("paused_steps", 0))
+    undrafted = int(plans.get("nothing-drafted", 0))
+    held_back = plain - undrafted
+    planned = sum(plans.values())
+    costs = _judged(control)
+    if planned and held_back > planned / 2:
+        yield Finding(
+            severity=WARNING,
+            name="controller",
+            seen=f"{name} let {held_back} of {planned} steps decode plainly though there was something to draft or to "
+            f"look for ({paused} without asking for drafts); {costs}",
+            means="by its estimates and measured seconds, drafts do not pay here: too few are accepted, or verifying "
+            "more tokens takes too long",
+            remedy="if the prediction is far from what is observed, measure this machine: `agentspec profile`, then "
+            "--agentspec-profile FILE; if acceptance is, fit estimates to your logs: `agentspec tune`; to see what "
+            "drafts would bring, serve with --agentspec-controller fixed for a while",
+        )
+        return
+    measured = control.get("measured_steps", 0)
+    ratio = control["observed_seconds"] / control["predicted_seconds"] if control.get("predicted_seconds") else 1.0
+    if measured >= _FEW_STEPS and not 1 / _MISJUDGED < ratio < _MISJUDGED:
+        yield Finding(
+            severity=WARNING,
+            name="controller",
+            seen=f"{name}: {costs}",
+            means="widths are chosen by wrong times",
+            remedy="measure this machine anew with `agentspec profile` and serve with --agentspec-profile FILE; a machine "
+            "that others use has no steady times",
+        )
+        return
+    yield Finding(severity=OK, name="controller", seen=f"{name}: {costs}")
+
+
+def _judged(control: Mapping[str, Any]) -> str:
+    """Predicted against observed, in words."""
+    parts = []
+    if measured := control.get("measured_steps", 0):
+        predicted, observed = (1e3 * control[f"{which}_seconds"] / measured for which in ("predicted", "observed"))
+        parts.append(f"verifications take {observed:.2f} ms, predicted {predicted:.2f}")
+    if planned := sum(control.get("plans", {}).values()):
+        predicted, observed = (control[f"{which}_tokens"] / planned for which in ("predicted", "observed"))
+        parts.append(f"a step brings {observed:.2f} tokens, predicted {predicted:.2f}")
+    return "; ".join(parts) or "it has decided nothing, as steps have one width (captured graphs)"
+
+
+def check_drafter(block: Mapping[str, Any], changed: Change) -> Iterator[Finding]:
+    """Whether a draft model runs, and whether it reads prompts."""
+    drafter = block.get("drafter")
+    if not isinstance(drafter, Mapping):
+        return
+    counters = changed.counts.get("counters", {})
+    steps, ran = int(counters.get("steps", 0)), int(counters.get("drafter_steps", 0))
+    seen = f"{drafter.get('base')} ran in {ran} of {steps} steps; tau is {_figure(drafter.get('tau'))}"
+    if steps < _FEW_STEPS:
+        return
+    if drafter.get("base") != "STANDALONE" and drafter.get("reads_prompts") is False:
+        yield Finding(
+            severity=INFO,
+            name="drafter",
+            seen=f"{seen}; it does not read prompts at present",
+            means="its drafts save less than reading every prompt would take, so requests that start now never have them",
+            remedy="none, where suffix drafts serve; --agentspec-tau inf makes it draft always",
+        )
+    elif not ran:
+        yield Finding(
+            severity=INFO,
+            name="drafter",
+            seen=seen,
+            means="suffix drafts promise more in every step, or the draft model costs more than it brings "
+            f"({_figure(drafter.get('draft_ms'))} ms a draft, {_figure(drafter.get('verify_ms'))} ms a verification)",
+            remedy="none, where suffix drafts serve; --agentspec-hybrid-margin 0 lets it run sooner, "
+            "--agentspec-tau inf always",
+        )
+    else:
+        yield Finding(severity=OK, name="drafter", seen=seen)
+
+
+def _figure(value: Any) -> str:
+    return "unknown" if value is None else f"{value:.2f}"

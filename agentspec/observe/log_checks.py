@@ -1,0 +1,203 @@
+"""What recorded requests say, without a server: how much repeats, and whether it does so in the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.errors import ConfigError
+from agentspec.observe.findings import Finding, Severity
+from agentspec.observe.repeats import LENGTH, share_in, windows
+from agentspec.observe.templates import ComingBack, Render, compare
+from agentspec.progress import Progress
+from agentspec.replay import SessionReader, Tokenizer
+
+LITTLE = 0.1
+"""A share of places below which a draft is seldom to be had."""
+_NOTABLE = 0.02
+"""A difference of shares worth a warning."""
+_OFTEN_OTHERS = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRepeats:
+    """Of the places in outputs at which LENGTH tokens begin, how many begin a repeat."""
+
+    places: int
+    in_prompt: int
+    """Of the request's own prompt."""
+    in_outputs: int
+    """Of an earlier output, and not of the prompt."""
+
+    @property
+    def share(self) -> float:
+        return (self.in_prompt + self.in_outputs) / max(self.places, 1)
+
+
+def log_repeats(sessions: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> LogRepeats:
+    """Repeats in sessions, which are read as `SessionReader` does, in their order."""
+    reader = SessionReader(tokenizer)
+    outputs: list[NDArray[np.uint64]] = []
+    from_prompts: list[NDArray[np.bool_]] = []
+    with Progress("reading sessions", len(sessions)) as progress:
+        for done, session in enumerate(sessions, 1):
+            _read(session, reader, outputs, from_prompts)
+            progress.update(done, "sessions")
+    if not outputs:
+        return LogRepeats(places=0, in_prompt=0, in_outputs=0)
+    from_prompt = np.concatenate(from_prompts)
+    numbers = np.repeat(np.arange(len(outputs)), [len(output) for output in outputs])
+    _, first, inverse = np.unique(np.concatenate(outputs), return_index=True, return_inverse=True)
+    from_outputs = (numbers[first][inverse.reshape(-1)] < numbers) & ~from_prompt
+    return LogRepeats(places=len(from_prompt), in_prompt=int(from_prompt.sum()), in_outputs=int(from_outputs.sum()))
+
+
+def _read(
+    session: dict[str, Any],
+    reader: SessionReader,
+    outputs: list[NDArray[np.uint64]],
+    from_prompts: list[NDArray[np.bool_]],
+) -> None:
+    """Appends the places in each output of a session, and which of them are in its prompt."""
+    # Calls share the parts of their prompts. An array is kept with its windows, so that its id stays its own.
+    parts: dict[int, tuple[NDArray[np.int32], NDArray[np.uint64]]] = {}
+    for call in reader.calls(session):
+        for part in call.prompt_parts:
+            if id(part) not in parts:
+                parts[id(part)] = part, windows(part)
+        outputs.append(windows(call.output))
+        from_prompts.append(share_in(outputs[-1], [parts[id(part)][1] for part in call.prompt_parts]))
+
+
+def check_sessions(
+    sessions: Sequence[dict[str, Any]], bad_lines: Sequence[str], tokenizer: Tokenizer, render: Render | None
+) -> list[Finding]:
+    """Findings on chat logs and traces.
+
+    Args:
+        sessions: As check_session() took them, in their order.
+        bad_lines: Lines that were none.
+        tokenizer: The served model's.
+        render: Its chat template, if there is one.
+
+    Raises:
+        ConfigError: There is no session.
+    """
+    if not sessions:
+        first = f"; the first bad line: {bad_lines[0]}" if bad_lines else ""
+        raise ConfigError(f"there is no session among the lines{first}; a session has `messages` or `calls`")
+    found = log_repeats(sessions, tokenizer)
+    findings = [_repeats(found, len(sessions))]
+    if bad_lines:
+        findings.append(
+            Finding(
+                severity=Severity.WARNING,
+                name="lines",
+                seen=f"{len(bad_lines)} lines are no session; the first: {bad_lines[0]}",
+                means="they were left out",
+                remedy="each line must be an object with `messages` or `calls`",
+            )
+        )
+    findings.append(_line_ends(sessions, found, tokenizer))
+    if render is not None:
+        back = ComingBack()
+        for session in sessions:
+            compare(session.get("messages", ()), render, tokenizer, back)
+        findings += _coming_back(back)
+    return findings
+
+
+def _repeats(found: LogRepeats, sessions: int) -> Finding:
+    places = max(found.places, 1)
+    seen = (
+        f"at {found.share:.0%} of {found.places} places in the outputs of {sessions} sessions the next {LENGTH} tokens "
+        f"were there before: {found.in_prompt / places:.0%} in the own prompt, {found.in_outputs / places:.0%} in "
+        "earlier outputs"
+    )
+    if found.share >= LITTLE:
+        return Finding(severity=Severity.OK, name="repeats", seen=seen)
+    return Finding(
+        severity=Severity.WARNING,
+        name="repeats",
+        seen=seen,
+        means="the work hardly repeats: suffix drafts will bring little",
+        remedy="a draft model beside them (--speculative-draft-model-path), or texts to draft from: `agentspec corpus build`",
+    )
+
+
+def _line_ends(sessions: Sequence[dict[str, Any]], found: LogRepeats, tokenizer: Tokenizer) -> Finding:
+    asked = sum(_has_returns(session, assistant=False) for session in sessions)
+    said = sum(_has_returns(session, assistant=True) for session in sessions)
+    seen = f"{asked} of {len(sessions)} sessions have CRLF lines in their prompts, {said} in their outputs"
+    if asked <= said:
+        return Finding(severity=Severity.OK, name="line-ends", seen=seen)
+    unified = log_repeats([_with_newlines(session) for session in sessions], tokenizer)
+    gain = unified.share - found.share
+    return Finding(
+        severity=Severity.WARNING if gain > _NOTABLE else Severity.INFO,
+        name="line-ends",
+        seen=f"{seen}; with LF everywhere {unified.share:.0%} of places would repeat, not {found.share:.0%}",
+        means="CRLF lines are other tokens than the same lines with LF, so that copies of them are not found",
+        remedy="replace \\r\\n by \\n in files before they are put into a prompt",
+    )
+
+
+def _has_returns(session: dict[str, Any], *, assistant: bool) -> bool:
+    if "messages" not in session:
+        return assistant and any("\r\n" in call["output"] for call in session["calls"])
+    return any("\r\n" in _text(m) for m in session["messages"] if (m["role"] == "assistant") == assistant)
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _with_newlines(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\r\n", "\n")
+    if isinstance(value, list):
+        return [_with_newlines(part) for part in value]
+    return {name: _with_newlines(part) for name, part in value.items()} if isinstance(value, dict) else value
+
+
+def _coming_back(back: ComingBack) -> list[Finding]:
+    findings = []
+    if back.total:
+        seen = (
+            f"of {back.total} answers {back.same} are in the next prompt in the same tokens, {back.edges} but for the "
+            f"first or last, {back.others} in others, {back.changed} as another text"
+        )
+        others = (back.others + back.changed) / back.total
+        often = others > _OFTEN_OTHERS
+        findings.append(
+            Finding(
+                severity=Severity.WARNING if often else Severity.OK,
+                name="template",
+                seen=seen,
+                means="a conversation's next turn does not go on from the tokens that were written: its index is made "
+                "anew, and answers are not found as they were"
+                if often
+                else "",
+                remedy="send answers back as they were written: neither stripped nor parsed and printed anew, or as token "
+                "ids (input_ids)"
+                if often
+                else "",
+            )
+        )
+    if back.failed:
+        findings.append(
+            Finding(
+                severity=Severity.INFO,
+                name="template-refused",
+                seen=f"the chat template refused {len(back.failed)} conversations; the first: {back.failed[0][:200]}",
+                means="they were not compared",
+            )
+        )
+    return findings

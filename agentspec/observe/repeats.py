@@ -1,0 +1,74 @@
+"""How much of outputs repeats what was there before: what suffix drafts can live on, whatever the model costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LENGTH = 8
+"""Tokens of a repeat, at least."""
+
+# An odd multiplier mixes the bits of a rolling polynomial modulo 2**64.
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeats:
+    """Of the places in a namespace's outputs at which LENGTH tokens begin, how many begin a repeat."""
+
+    places: int
+    own: int
+    """What follows was said before in the same namespace."""
+    elsewhere: int
+    """It was said before in another namespace alone."""
+
+
+def windows(tokens: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """uint64[max(n - LENGTH + 1, 0)], for tokens int32[n] what stands for the LENGTH tokens from each place on; different
+    ones are alike once in 2**64."""
+    n = len(tokens) - LENGTH + 1
+    found = np.zeros(max(n, 0), np.uint64)
+    for at in range(LENGTH if n > 0 else 0):
+        found = (found ^ (tokens[at : at + n].astype(np.uint64) + np.uint64(1))) * _MULTIPLIER
+        found ^= found >> np.uint64(29)
+    return found
+
+
+def repeats_by_namespace(outputs: Sequence[tuple[str, NDArray[np.int32]]]) -> dict[str, Repeats]:
+    """Repeats within and across namespaces.
+
+    Args:
+        outputs: Namespace and tokens, int32[n], of each output, the earliest first.
+    """
+    names = sorted({name for name, _ in outputs})
+    numbers = {name: number for number, name in enumerate(names)}
+    hashes = [windows(tokens) for _, tokens in outputs]
+    if not hashes:
+        return {}
+    all_places = np.concatenate(hashes)
+    spaces = np.repeat([numbers[name] for name, _ in outputs], [len(part) for part in hashes])
+    said = _said_before(all_places)
+    own = np.zeros(len(all_places), bool)
+    for number in range(len(names)):
+        inside = np.flatnonzero(spaces == number)
+        own[inside] = _said_before(all_places[inside])
+    elsewhere = said & ~own
+    counted = [np.bincount(spaces, of, len(names)).astype(int).tolist() for of in (np.ones(len(own)), own, elsewhere)]
+    return {
+        name: Repeats(places=places, own=mine, elsewhere=theirs)
+        for name, places, mine, theirs in zip(names, *counted, strict=True)
+    }
+
+
+def share_in(text: NDArray[np.uint64], sources: Iterable[NDArray[np.uint64]]) -> NDArray[np.bool_]:
+    """For each place of a text, as windows() has it, whether what begins there begins in one of the sources too."""
+    parts = [part for part in sources if len(part)]
+    return np.isin(text, np.concatenate(parts)) if parts else np.zeros(len(text), bool)
+
+
+def _said_before(places: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    _, first, inverse = np.unique(places, return_index=True, return_inverse=True)
+    return first[inverse.reshape(-1)] < np.arange(len(places))

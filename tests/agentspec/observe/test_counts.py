@@ -1,0 +1,60 @@
+"""What lies between two readings: plain differences, and the whole count of a server that was started anew."""
+
+from __future__ import annotations
+
+import pytest
+from server_blocks import block
+
+from agentspec.observe.counts import change
+from agentspec.observe.summary import summarise
+from agentspec.observe.view import plain
+
+
+def test_without_an_earlier_reading_all_counts_since_the_start() -> None:
+    changed = change(block())
+    assert changed.since_start and not changed.restarted and changed.seconds == 100.0
+    of = summarise(block(), changed)
+    assert of.goodput == pytest.approx(30.0)
+    assert of.accept_length == pytest.approx(3.0)
+    assert of.sources["request"].accept_length == pytest.approx(1 + 500 / 300)
+    assert of.sources["none"].acceptance_rate is None
+    assert of.width == pytest.approx(6.0) and of.rows_a_step == pytest.approx(2.0)
+    assert of.predicted_ms == pytest.approx(10.0) and of.observed_ms == pytest.approx(11.0)
+
+
+def test_rates_come_from_the_difference() -> None:
+    later = block(
+        uptime_seconds=104.0,
+        counters__accepted_tokens=2060,
+        counters__verify_steps=1020,
+        counters__steps=510,
+        rows_without_draft={"no_match": 150, "no_room": 50, "breaker": 7},
+    )
+    of = summarise(later, change(later, block(), seconds=99.0))
+    assert not of.since_start and of.seconds == pytest.approx(4.0), "by the server's clock"
+    assert of.goodput == pytest.approx(20.0) and of.accept_length == pytest.approx(4.0)
+    assert of.rows_without_draft == {"breaker": 7}
+    assert of.sources == {} and of.outputs == 40
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        block(started=2000.0, uptime_seconds=3.0),
+        # An older plugin does not say when it started, but its counters fall.
+        block(counters__accepted_tokens=10),
+        block(control__plans={"best": 3}),
+    ],
+)
+def test_a_restart_is_recognised(later: dict[str, object]) -> None:
+    changed = change(later, block(), seconds=2.0)
+    assert changed.restarted and changed.since_start
+    assert changed.seconds == later["uptime_seconds"]
+    assert "RESTARTED" in plain(0, 1, summarise(later, changed))
+
+
+def test_a_server_that_tells_little_is_shown_all_the_same() -> None:
+    bare = {"active": True, "counters": {"steps": 0}}
+    of = summarise(bare, change(bare, bare, 2.0))
+    assert of.goodput == 0.0 and of.accept_length is None and of.store is None and of.seconds == 2.0
+    assert "nothing outlives this server" in plain(0, 1, of)

@@ -1,0 +1,156 @@
+"""A real server seen from outside: its metrics, a Prometheus that scrapes them, the dashboard, `top` and `doctor`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from prometheus_server import Prometheus
+from server_requests import ARGUMENTS, MODEL, chat_prompts, generate
+
+from agentspec.cli import main
+from agentspec.control import Reason as PlanReason
+from agentspec.evals.server import Server
+from agentspec.evals.systems import EAGLE3_FOLDER
+from agentspec.integrations.sglang.counters import ALL_SOURCES, SOURCES
+from agentspec.integrations.sglang.draftless import REASONS
+
+pytestmark = pytest.mark.sglang
+
+INTEGRATIONS = Path(__file__).parents[3] / "integrations"
+RULES = INTEGRATIONS / "prometheus" / "agentspec.rules.yml"
+EXAMPLE = INTEGRATIONS / "prometheus" / "prometheus.yml"
+DASHBOARD = INTEGRATIONS / "grafana" / "agentspec.json"
+NAME = re.compile(r"agentspec:\w+")
+# Each label and the values that it may have; None: one for each server.
+LABELS: dict[str, set[str] | None] = {
+    "model_name": None,
+    "version": None,
+    "source": {*SOURCES, ALL_SOURCES},
+    "reason": {*REASONS, *get_args(PlanReason)},
+    "handling": {"kept", "private", "no_store", "no_draft"},
+    "text": {"prompts", "outputs"},
+    "kind": {"requests", "conversations", "outputs"},
+}
+UNITS = (
+    *("_seconds", "_bytes", "_tokens", "_outputs", "_requests", "_steps", "_rows", "_namespaces", "_width", "_budget"),
+    *("_errors", "_openings", "_records", "_deletions", "_plans", "_returns", "_draft", "_info"),
+    # 0 or 1, and tokens.
+    *("_open", "_connected", "_reads_prompts", "_tau"),
+    *(":requests", ":outputs", ":steps", ":namespaces"),
+)
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With all that there is to see: a drafter, a store, metrics. It has answered some requests."""
+    folder = tmp_path_factory.mktemp("observed")
+    server = Server(
+        MODEL,
+        "AGENTSPEC",
+        log=folder / "log",
+        arguments=(*ARGUMENTS, "--enable-metrics", "--speculative-draft-model-path", str(EAGLE3_FOLDER)),
+        environment={"AGENTSPEC_STORE": f"sqlite:///{folder}/store.sqlite3"},
+    )
+    with server:
+        ask(server)
+        yield server
+
+
+def ask(server: Server) -> None:
+    sampling = {"temperature": 0, "max_new_tokens": 48}
+    generate(server, [{"text": text, "sampling_params": sampling} for text in chat_prompts(8, seed=400)], 4)
+
+
+def test_every_metric_has_our_prefix_a_help_text_a_unit_and_bounded_labels(observed: Server) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families = [
+        family
+        for family in text_string_to_metric_families(observed.get("/metrics"))
+        if family.name.startswith("agentspec")
+    ]
+    assert len(families) > 40
+    for family in families:
+        assert family.name.startswith("agentspec:"), family.name
+        assert len(family.documentation) > 5 and "ultiprocess" not in family.documentation, family.name
+        assert family.name.endswith(UNITS), f"{family.name} does not say what it counts"
+        assert family.type in ("counter", "gauge") and family.samples
+        for sample in family.samples:
+            assert set(sample.labels) <= set(LABELS), sample
+            for label, value in sample.labels.items():
+                allowed = LABELS[label]
+                assert value and value != "None" and (allowed is None or value in allowed), sample
+
+
+def test_the_state_says_why_rows_have_no_draft_and_what_plans_came_to(observed: Server) -> None:
+    state = observed.agentspec_state()
+    assert state is not None
+    counters, control = state["counters"], state["control"]
+    assert sum(state["rows_without_draft"].values()) == counters["by_source"]["verify_steps"].get("none", 0)
+    assert set(state["rows_without_draft"]) <= set(REASONS)
+    assert sum(control["plans"].values()) == sum(control["widths"].values()) == counters["steps"]
+    assert control["observed_tokens"] == counters["accepted_tokens"] + counters["verify_steps"]
+    assert 0 < control["measured_steps"] <= counters["steps"] and control["observed_seconds"] > 0
+    assert state["requests"]["kept"] >= 8 and state["carriage_returns"] == {"prompts": 0, "outputs": 0}
+    assert state["scope"]["tokenizer"] and state["metrics"] is True
+
+
+@pytest.mark.prometheus
+def test_prometheus_scrapes_what_alerts_and_dashboard_ask_for(observed: Server, tmp_path: Path) -> None:
+    panels = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
+    queries = {target["expr"] for panel in panels for target in panel["targets"]}
+    with Prometheus(tmp_path, f"127.0.0.1:{observed.port}", EXAMPLE) as prometheus:
+        # Rates need two scrapes.
+        prometheus.wait_for("rate(agentspec:steps_total[1m])")
+        ask(observed)
+        prometheus.wait_for("rate(agentspec:accepted_tokens_total[1m]) > 0")
+        prometheus.wait_for("agentspec:store_connected == 1")
+        for name in {*NAME.findall(DASHBOARD.read_text()), *NAME.findall(RULES.read_text())}:
+            assert prometheus.query(name), f"{name} is asked for and not there"
+        for query in queries:
+            expression = query.replace("$__rate_interval", "1m").replace("$job", ".*").replace("$instance", ".*")
+            assert prometheus.query(expression), f"a panel stays empty: {query}"
+        assert prometheus.query('ALERTS{alertstate="firing"}') == [], "nothing is wrong with this server"
+        (inactive,) = prometheus.query("count(up == 1 unless on (job, instance) agentspec:build_info) or vector(0)")
+        assert inactive["value"][1] == "0"
+
+
+def test_the_dashboard_is_whole() -> None:
+    """What Grafana needs to show it: panels with ids of their own that do not lie upon each other."""
+    dashboard = json.loads(DASHBOARD.read_text())
+    panels: list[dict[str, Any]] = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24 and not cells & taken, panel["title"]
+        taken |= cells
+    assert {variable["name"] for variable in dashboard["templating"]["list"]} == {"datasource", "job", "instance"}
+
+
+def test_top_and_doctor_read_a_real_server(
+    observed: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["top", observed.url, "--json"]) == 0
+    (rank,) = json.loads(capsys.readouterr().out)["ranks"]
+    assert rank["accept_length"] > 1.0 and rank["goodput"] > 0 and rank["store"]["connected"]
+    assert rank["drafter"]["base"] == "EAGLE3" and 0 <= rank["drafter"]["share_of_steps"] <= 1
+    assert rank["widths"] and rank["plans"] and rank["memory_bytes"]["outputs"] > 0
+    assert main(["top", observed.url, "--once"]) == 0
+    assert "tokens a verification" in capsys.readouterr().out
+    found = tmp_path / "found.json"
+    assert main(["doctor", observed.url, "--tokenizer", str(MODEL), "--json", str(found)]) == 0
+    severities = {of["name"]: of["severity"] for of in json.loads(found.read_text())["findings"]}
+    for name in ("active", "breaker", "errors", "tokenizer", "memory", "store"):
+        assert severities[name] == "ok", name
+    assert main(["doctor", observed.url, "--tokenizer", str(EAGLE3_FOLDER.parent / "none")]) == 2
