@@ -84,6 +84,8 @@ def record_acceptance(
         else:
             engine.close(name_of_call)
         on_call(number)
+    for _, name_of_call in sorted(unanswered):
+        engine.close(name_of_call)
     lengths = [len(call.output) - 1 for call in calls]
     return Acceptance(
         name=name,
