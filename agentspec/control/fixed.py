@@ -108,7 +108,7 @@ class RooflineController(_LengthController):
         widths = candidate_widths(state.widths, state.max_width)
         within = widths[widths * len(state.drafts) <= self.budget]
         greatest = int(within[-1]) if len(within) else 1
-        return super().plan(StepState(state.drafts, state.context, state.widths, greatest))
+        return super().plan(StepState(state.drafts, state.context, state.widths, greatest, state.rest))
 
     def _length(self, rows: int) -> int:
         return math.floor(min(self.budget / max(rows, 1), 2**16)) - 1

@@ -30,7 +30,8 @@ class GoodputController:
     """Maximises expected accepted and bonus tokens a second (goodput, SmartSpec, equation 3).
 
     1. The estimates are corrected by what became of earlier ones.
-    2. A step of b rows and width w takes T(N_context, b * w), padding included. What fits in costs nothing more, so
+    2. A step of b rows and width w takes T(N_context, b * w), padding included, and what every step takes besides. What
+       fits in costs nothing more, so
        that of every row as many nodes are kept as the width has room for, and a width promises b and the sum of the
        first w - 1 columns of estimates: the batch's nodes, column after column, as long as they are worth their cost.
     3. Of the widths at hand, 1 among them, the one is taken that promises the most tokens beyond what its seconds are
@@ -68,7 +69,7 @@ class GoodputController:
         expected = rows + _up_to(gains, widths)
         cost = self.costs.cost
         seconds = max(cost.seconds(state.context, 0), _LEAST_SECONDS) + cost.gamma * rows * widths.astype(np.float64)
-        taken = seconds + self._pass_seconds(state.context, rows) * (widths - 1)
+        taken = seconds + self._pass_seconds(state.context, rows) * (widths - 1) + state.rest
         worth, later = self._token_rate(expected, taken), np.zeros(len(widths))
         if self.config.objective == "ahead" and gains.any():
             cut = cut_first(drafts, most, gains / np.maximum(estimates, _LEAST_ESTIMATE))

@@ -33,6 +33,8 @@ class StepState:
     widths: tuple[int, ...]
     """Widths that may be verified, ascending; a step is padded to one of them. (): any up to `max_width`."""
     max_width: int
+    rest: float = 0.0
+    """Seconds that every step takes besides its verification and a model drafter."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

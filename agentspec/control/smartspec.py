@@ -67,6 +67,7 @@ class SmartSpecController:
         self._trees: DepthProfile | None = None
         self._next_sample = 0
         self._length = -1
+        self._rest = 0.0
 
     @property
     def acceptance(self) -> float:
@@ -75,7 +76,7 @@ class SmartSpecController:
         return int(self._accepted_sum.sum()) / examined if examined else self.config.acceptance
 
     def plan(self, state: StepState) -> StepPlan:
-        drafts, rows = state.drafts, len(state.drafts)
+        drafts, rows, self._rest = state.drafts, len(state.drafts), state.rest
         widths = candidate_widths(state.widths, state.max_width)
         if self.config.length_model == "confidence":
             counts, estimates = _proposed(drafts, self.config.min_confidence)
@@ -168,7 +169,7 @@ class SmartSpecController:
         self, expected: NDArray[np.float64], rows: int, context: int, widths: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         cost = self.costs.cost
-        seconds = cost.seconds(context, 0) + cost.gamma * rows * widths
+        seconds = cost.seconds(context, 0) + cost.gamma * rows * widths + self._rest
         if self._drafter is not None:
             seconds = seconds + self._drafter.drafting(context, rows, 1) * (widths - 1)
         return expected / seconds

@@ -32,6 +32,8 @@ class StepCosts:
         self._passes = self._FIRST_PASSES
         self._catch_up = RunningFit([0.5])
         self._typical = self._UNIT
+        self.rest = 0.0
+        """Seconds that every step takes besides, whatever is drafted."""
 
     def observe_verify(self, rows: int, width: int, seconds: float) -> None:
         """A verification of `rows` rows of `width` tokens each, their roots included."""

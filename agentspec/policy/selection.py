@@ -17,9 +17,9 @@ class Times:
     """Seconds of the step that is decided on."""
 
     verify: float
-    """Verification where the drafter is not run."""
+    """Verification where the drafter is not run, and what every step takes besides."""
     verify_model: float
-    """Verification where it is: its draft may be wider."""
+    """The same where it is: its draft may be wider."""
     draft: float
     draft_row: float
     """Drafting, and each row besides."""
@@ -33,8 +33,8 @@ class Times:
         draft, draft_row = costs.draft_line
         catch_up, catch_up_token = costs.catch_up_line
         return Times(
-            verify=costs.verify(rows, width),
-            verify_model=costs.verify(rows, model_width),
+            verify=costs.verify(rows, width) + costs.rest,
+            verify_model=costs.verify(rows, model_width) + costs.rest,
             draft=draft,
             draft_row=draft_row,
             catch_up=catch_up,

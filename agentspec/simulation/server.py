@@ -135,6 +135,7 @@ class _Run:
             context=context,
             widths=tuple(width for width in config.widths if width <= max_width),
             max_width=max_width,
+            rest=config.costs.step.seconds(context, b) if config.costs and not config.plain else 0.0,
         )
         plan = self.controller.plan(state)
         num_accepted = acceptance.accepted[places, plan.num_nodes].astype(np.int32)

@@ -198,6 +198,7 @@ class _Hybrid:
     def forward_batch_generation(self: Any, batch: Any, on_publish: Any = None, **kwargs: Any) -> Any:
         if batch.forward_mode.is_decode() and batch.reqs:
             return self._decode(batch, on_publish, kwargs.get("grammar_barrier"))
+        self.suffix.control.interrupted()
         extends = bool(batch.forward_mode.is_extend())
         # What the base class does to a batch in between is its own affair.
         prompts = copy.copy(batch) if extends else None
@@ -224,6 +225,7 @@ class _Hybrid:
         return bool(read)
 
     def _decode(self: Any, batch: Any, on_publish: Any, grammar_barrier: Any) -> Any:
+        self.suffix.control.step_begins()
         tails = self._settle(batch)
         seq_lens = host_seq_lens(batch)
         started = time.perf_counter()
@@ -337,6 +339,7 @@ class _Hybrid:
             )
         model = roots_only(suffix.tokens[suffix.offsets[:-1]])
         wanted = int(rows.wanted.sum())
+        drafter_began = time.perf_counter()
         try:
             if rows.behind.any():
                 self._catch_up(rows)
@@ -351,7 +354,9 @@ class _Hybrid:
         except Exception:
             self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
             drafts = suffix
+        drafter_seconds = time.perf_counter() - drafter_began
         drafts, planned = self.suffix.plan(drafts, seq_lens)
+        planned.drafter_seconds = drafter_seconds
         if self._tp_group is not None:
             drafts, planned = self._tp_group.broadcast_object((drafts, planned), src=0)
         return drafts, planned
@@ -362,6 +367,7 @@ class _Hybrid:
         # The drafter must not be asked for positions that it does not know.
         fit &= rows.seq_lens + self.speculative_num_steps <= self._max_position
         width = self.max_width if self._fixed_width else None
+        self.policy.costs.rest = self.suffix.control.rest
         choice = self.policy.choose(rids, suffix, pending, fit, width=width)
         rows.wanted, rows.least_gain = choice.rows, choice.least_gain
         # What is kept for a head's next reading has a bound.

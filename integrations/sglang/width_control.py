@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +23,7 @@ from agentspec.integrations.sglang.breaker import Breaker
 from agentspec.integrations.sglang.control_metrics import ControlMetrics
 from agentspec.integrations.sglang.control_record import ControlRecord
 from agentspec.integrations.sglang.counters import Counters
+from agentspec.integrations.sglang.step_rest import StepRest
 
 logger = logging.getLogger("agentspec")
 
@@ -42,6 +44,8 @@ class PlannedStep:
     """Tokens in the KV cache over all rows."""
     seconds: float = 0.0
     """Of the verification; 0 until it is known."""
+    drafter_seconds: float = 0.0
+    """Of a model drafter."""
 
     def took(self, seconds: float) -> None:
         self.seconds = seconds
@@ -81,6 +85,7 @@ class WidthControl:
         self._last: PlannedStep | None = None
         self._metrics: ControlMetrics | None = None
         self._record = ControlRecord()
+        self._rest = StepRest()
         self._key = key
         self._profiling = profiling
         self._num_steps = 0
@@ -104,7 +109,21 @@ class WidthControl:
         told: dict[str, Any] = {}
         if self._profiling:
             told = {"num_steps": self._num_steps, "steps": list(self._steps), "profile_key": asdict(self._key)}
-        return {**self.controller.describe(), "last_step": shown, **self._record.snapshot(), **told}
+        rest = {"rest_ms": self.rest * 1e3}
+        return {**self.controller.describe(), **rest, "last_step": shown, **self._record.snapshot(), **told}
+
+    @property
+    def rest(self) -> float:
+        """Seconds of a step besides verification and a model drafter."""
+        return self._rest.seconds
+
+    def step_begins(self) -> None:
+        """To be called before anything is done for a decode step, at the latest before plan()."""
+        self._rest.begin(time.perf_counter())
+
+    def interrupted(self) -> None:
+        """To be called where something else than a decode step runs."""
+        self._rest.interrupted()
 
     def wants_draft(self, rows: int, context: int) -> bool:
         """Whether the next step should be drafted for."""
@@ -128,7 +147,7 @@ class WidthControl:
         plan = None
         if not self._fixed_width and self._breaker.allow():
             try:
-                plan = self.controller.plan(StepState(drafts, context, (), self._max_width))
+                plan = self.controller.plan(StepState(drafts, context, (), self._max_width, self.rest))
                 drafts = drafts.first(plan.num_nodes)
                 widest = int(plan.num_nodes.max()) + 1
                 self._breaker.succeeded()
@@ -141,7 +160,9 @@ class WidthControl:
         if plan is not None:
             # Without graphs a step is no wider than its widest row.
             plan = replace(plan, width=width)
-        return drafts, PlannedStep(plan, rows, width, context)
+        planned = PlannedStep(plan, rows, width, context)
+        self._rest.planned(planned)
+        return drafts, planned
 
     def observe(self, step: PlannedStep, num_accepted: Sequence[int]) -> None:
         """Takes in what a verification accepted, bonus tokens not counted. Must come in the order of the steps."""

@@ -102,6 +102,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         decoding = bool(batch.forward_mode.is_decode())
+        if not decoding:
+            self.suffix.control.interrupted()
         try:
             result = super().forward_batch_generation(batch, *args, **kwargs)
             width = self.draft_token_num
@@ -161,6 +163,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         return [row[:length] for row, length in zip(rows, accept_lens, strict=True)]
 
     def _draft(self, batch: Any, seq_lens: NDArray[np.int64]) -> tuple[TreeArrays, DraftedStep, PlannedStep]:
+        self.suffix.control.step_begins()
         tails = self._unprocessed(batch)
         started = time.perf_counter()
         drafts, planned = self.suffix.plan(self.suffix.drafts(batch.reqs, seq_lens, tails), seq_lens)

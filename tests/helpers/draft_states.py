@@ -34,9 +34,14 @@ def drawn_rows(rng: np.random.Generator, num_rows: int, most: int) -> list[list[
 
 
 def state(
-    rows: Sequence[Sequence[float]], *, context: int = 1000, widths: tuple[int, ...] = (1, 2, 4, 8), max_width: int = 8
+    rows: Sequence[Sequence[float]],
+    *,
+    context: int = 1000,
+    widths: tuple[int, ...] = (1, 2, 4, 8),
+    max_width: int = 8,
+    rest: float = 0.0,
 ) -> StepState:
-    return StepState(batch(rows), context, widths, max_width)
+    return StepState(batch(rows), context, widths, max_width, rest)
 
 
 def profile(

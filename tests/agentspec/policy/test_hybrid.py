@@ -110,6 +110,13 @@ def test_where_widths_vary_a_pass_pays_for_the_tokens_that_it_adds_to_a_step() -
     assert least_gain(of, 0.0, width=None) > 1.3 * least_gain(of, 0.0, width=8)
 
 
+def test_what_steps_take_besides_makes_a_drafter_worth_more() -> None:
+    of = policy(draft=3.5)
+    assert choose(of, suffix_of(0)) == [False]
+    of.costs.rest = 2.0
+    assert choose(of, suffix_of(0)) == [True]
+
+
 def test_a_drafter_that_costs_too_much_is_left_alone() -> None:
     assert choose(policy(draft=4.0), suffix_of(0.0)) == [False]
 

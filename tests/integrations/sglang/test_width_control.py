@@ -46,6 +46,17 @@ def test_a_step_is_as_wide_as_its_widest_row() -> None:
     assert of.controller.costs.num_observed == 1
 
 
+def test_what_steps_take_besides_is_found_and_told() -> None:
+    of = control(controller="fixed", length=2)
+    for _ in range(10):
+        of.step_begins()
+        _, planned = of.plan(DRAFTS, LENS)
+        # As if verification had taken a hundredth of what passes between two steps.
+        planned.took(1e-9)
+    assert 0 < of.rest < 1.0
+    assert of.describe()["rest_ms"] == of.rest * 1e3
+
+
 def test_plain_decoding_is_a_width_too() -> None:
     drafts, planned = control(controller="fixed", length=0).plan(DRAFTS, LENS)
     assert len(drafts.tokens) == 3 and planned.width == 1
