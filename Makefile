@@ -29,7 +29,8 @@ demo: setup
 	$(BIN)/agentspec demo
 
 test: setup lint types native-test chromium prometheus $(VENV)/.browser $(CACHE)/sglang-$(OLD_SGLANG)
-	$(PY) -m pytest
+	$(PY) -m pytest -m "not browser"
+	$(PY) -m pytest -m browser tests/agentspec/report
 
 setup: $(VENV)/.installed links
 

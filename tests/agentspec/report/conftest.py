@@ -1,4 +1,4 @@
-"""One Chromium for the session, for tests of the report's page."""
+"""One Chromium for the tests of the report's page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs Chromium and playwright: run `make test`"))
 
 
-@pytest.fixture(scope="session")
+# While playwright is at work an event loop runs in this thread, which other tests want for theirs.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
