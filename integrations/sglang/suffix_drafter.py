@@ -88,7 +88,7 @@ class SuffixDrafter:
         # Drafts are read before the next step is drafted, so one place for them is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
         self.control = WidthControl(
-            settings.control_config(has_drafter=bool(compat.draft_model_path(server_args))),
+            settings.control_config(),
             settings.step_profile(),
             profile_key(server_args),
             max_width=max_width,
