@@ -4,7 +4,8 @@ Dataset: calls of the text-to-SQL agents and open prompts to the small model, as
 Metric: mean latency of requests, simulated over measured; for each server, batch limit and rate.
 Pattern: a profile is measured, then a plain server and one with agentspec, each with two limits of its batch, get
 Poisson arrivals at shares of what they are simulated to serve at most. The simulator is given the profile, and of each
-run when requests came, their lengths, what of their prompts was cached and what would have been drafted for them.
+run when requests came, their lengths, what of their prompts was cached and what would have been drafted for them, and
+at which pace the server made steps without drafts just before and after.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 from agentspec.control import Profile
 from agentspec.errors import ConfigError
 from agentspec.evals.environment import describe
-from agentspec.evals.fidelity_rows import LoadedServer, compared, drift, markdown, plot, service_rate
+from agentspec.evals.fidelity_rows import LoadedServer, at_pace, compared, markdown, pace, plot, service_rate
 from agentspec.evals.open_loop import AskedCall, ask_calls, send_at, send_closed
 from agentspec.evals.phases import CALLS_A_QUESTION
 from agentspec.evals.profile import ProfilePlan, measured_profile, shown
@@ -160,7 +161,10 @@ def _measured(
             begin = _WARM_CALLS + number * num_requests
             asked = calls[begin : begin + num_requests]
             for server in servers:
-                rate = share * service_rate(profile, server, asked, answers[begin : begin + num_requests])
+                rng = random.Random(f"{args.seed}/{number}")
+                factors = [pace(profile, server, rng)]
+                now = at_pace(profile, factors[0])
+                rate = share * service_rate(now, server, asked, answers[begin : begin + num_requests])
                 times, _ = Arrivals(intervals=(1 / rate,)).draw(len(asked), args.seed + number)
                 label = f"{server.system}, {server.limit} at most, {rate:.2f} a second"
                 with Progress(label, len(asked)) as progress:
@@ -172,13 +176,13 @@ def _measured(
                         progress.update(done, "requests")
 
                     got = send_at(server.server, asked, times.tolist(), answered)
+                    factors.append(pace(profile, server, rng))
                 yield {
                     "system": server.system,
                     "limit": server.limit,
                     "share": share,
                     "requests_per_second": round(rate, 3),
-                    **compared(profile, server, asked, got),
-                    "drift": drift(profile, server, random.Random(f"{args.seed}/{number}")),
+                    **compared(profile, factors, server, asked, got),
                     "identical": all(
                         (ours.output == other.output).all() for ours, other in zip(got, answers[begin:], strict=False)
                     ),

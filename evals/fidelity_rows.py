@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.config import EngineConfig
-from agentspec.control import ControlConfig, Profile, make_controller
+from agentspec.control import ControlConfig, Profile, ServingCosts, StepCost, make_controller
 from agentspec.errors import ConfigError
 from agentspec.evals.open_loop import Answered, AskedCall
 from agentspec.evals.server import RunningServer
@@ -25,7 +26,8 @@ from agentspec.simulation import Arrivals, Requests, RunLog, ServerConfig, measu
 MAX_DRAFT_TOKENS, _KV_TOKENS = 15, 32768
 # Every tokenizer has so many.
 _VOCABULARY = 256
-_DRIFT_PROMPT = 48
+_PACE_PROMPT = 48
+_PACE_ROWS = (1, 4)
 
 
 @dataclass(slots=True, eq=False)
@@ -70,9 +72,15 @@ def service_rate(
 
 
 def compared(
-    profile: Profile, server: LoadedServer, calls: Sequence[AskedCall], answers: Sequence[Answered]
+    profile: Profile,
+    factors: Sequence[float],
+    server: LoadedServer,
+    calls: Sequence[AskedCall],
+    answers: Sequence[Answered],
 ) -> dict[str, Any]:
     """Simulates what a server was asked, and says how far that is from what happened; the server then knows the calls.
+
+    `factors` are the server's `pace` before and after; the profile is taken at their mean, and once as it is.
 
     Raises:
         ConfigError: An answer has another length than it was to have.
@@ -82,7 +90,11 @@ def compared(
             raise ConfigError(f"an answer must have {call.output_tokens} tokens, got {len(answer.output)}")
     sent = np.array([answer.sent for answer in answers])
     requests = _requests(server, calls, answers, sent - sent[0])
-    found = measure(_simulated(profile, server, requests), Arrivals(intervals=(1.0,)))
+    factor = statistics.fmean(factors)
+    found, as_profiled = (
+        measure(_simulated(some, server, requests), Arrivals(intervals=(1.0,)))
+        for some in (at_pace(profile, factor), profile)
+    )
     server.take(calls, answers)
     latencies = np.array([answer.seconds for answer in answers])
     decoded = sum(len(answer.output) - 1 for answer in answers)
@@ -95,6 +107,8 @@ def compared(
         "measured_mean": round(mean, 4),
         "simulated_mean": round(simulated.latency_mean, 4),
         "error": round(simulated.latency_mean / mean - 1, 4),
+        "pace": [round(one, 4) for one in factors],
+        "error_as_profiled": round(as_profiled.latencies.latency_mean / mean - 1, 4),
         "measured_p50": round(float(np.percentile(latencies, 50)), 4),
         "simulated_p50": round(simulated.latency_p50, 4),
         "measured_p99": round(float(np.percentile(latencies, 99)), 4),
@@ -107,15 +121,47 @@ def compared(
     }
 
 
-def drift(profile: Profile, server: LoadedServer, rng: random.Random) -> float | None:
-    """How much longer a step of one row takes now than the profile says, as a share: what else happens on the machine is
-    no error of the simulator. None for servers that verify, whose steps are no one length."""
-    if not server.is_plain or profile.plain is None:
+def pace(profile: Profile, server: LoadedServer, rng: random.Random) -> float:
+    """How many times as long as the profile says steps without drafts take now: what else happens on the machine, and
+    how this process differs from the one that was profiled, is no error of the simulator."""
+    costs = profile.plain if server.is_plain else profile.speculative
+    if costs is None:
+        raise ConfigError("the profile must hold what serving takes beside verification; measure it with --serving")
+    parts = [costs.step] if server.is_plain else [costs.step, profile.target]
+    meter = ServingMeter(server.server, _VOCABULARY, rng, drafts=False)
+    totals = meter.steps([Cell(rows, _PACE_PROMPT) for rows in _PACE_ROWS])
+    return statistics.fmean(
+        total.wall
+        / sum(part.alpha * total.context + part.gamma * total.batched + part.delta * total.steps for part in parts)
+        for total in totals
+    )
+
+
+def at_pace(profile: Profile, factor: float) -> Profile:
+    """The profile of a machine on which everything takes `factor` times as long."""
+    return replace(
+        profile,
+        target=_slower(profile.target, factor),
+        plain=_costs_at_pace(profile.plain, factor),
+        speculative=_costs_at_pace(profile.speculative, factor),
+        points=(),
+        residuals=(),
+    )
+
+
+def _costs_at_pace(costs: ServingCosts | None, factor: float) -> ServingCosts | None:
+    if costs is None:
         return None
-    [total] = ServingMeter(server.server, _VOCABULARY, rng).steps([Cell(1, _DRIFT_PROMPT)])
-    step = profile.plain.step
-    expected = step.alpha * total.context + step.gamma * total.batched + step.delta * total.steps
-    return round(total.wall / expected - 1, 4)
+    return replace(
+        costs,
+        request_seconds=factor * costs.request_seconds,
+        prefill=_slower(costs.prefill, factor),
+        step=_slower(costs.step, factor),
+    )
+
+
+def _slower(cost: StepCost, factor: float) -> StepCost:
+    return StepCost(factor * cost.alpha, factor * cost.gamma, factor * cost.delta)
 
 
 def _requests(
@@ -157,7 +203,8 @@ def markdown(content: Mapping[str, Any], bound: float) -> str:
     """The table of the runs."""
     titles = (
         *("server", "at most", "rate", "requests/s", "measured ms", "simulated ms", "error"),
-        *("p50 error", "p99 error", "accept length, measured and simulated", "one row's steps then"),
+        *("p50 error", "p99 error", "accept length, measured and simulated"),
+        *("pace before, after", "error at the profile's pace"),
     )
     lines = [
         f"    {' '.join(content['command'])}",
@@ -175,7 +222,8 @@ def markdown(content: Mapping[str, Any], bound: float) -> str:
             f"{mark}{row['error']:+.1%}{mark}",
             *(f"{row[f'simulated_{name}'] / row[f'measured_{name}'] - 1:+.1%}" for name in ("p50", "p99")),
             f"{row['measured_accept_length']:.2f}, {row['simulated_accept_length']:.2f}",
-            "" if row["drift"] is None else f"{row['drift']:+.1%}",
+            ", ".join(f"{pace:.2f}" for pace in row["pace"]),
+            f"{row['error_as_profiled']:+.1%}",
         )
         lines.append(f"| {' | '.join(cells)} |")
     met = sum(goal["met"] for goal in content["goals"])

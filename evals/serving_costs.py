@@ -43,13 +43,21 @@ class ServingMeter:
     """Asks a server with drawn prompts, no two alike."""
 
     def __init__(
-        self, server: RunningServer, vocabulary: int, rng: random.Random, *, repeats: int = 3, width: int = 1
+        self,
+        server: RunningServer,
+        vocabulary: int,
+        rng: random.Random,
+        *,
+        repeats: int = 3,
+        width: int = 1,
+        drafts: bool = True,
     ) -> None:
-        """`width` is the most tokens that a step gives a row."""
+        """`width` is the most tokens that a step gives a row; without `drafts` agentspec gives each row one."""
         self._server = server
         self._vocabulary = vocabulary
         self._rng = rng
         self._repeats = repeats
+        self._drafts = drafts
         self._long = max(_LONG, _LONG_STEPS * width)
 
     def points(
@@ -148,10 +156,10 @@ class ServingMeter:
 
     def _body(self, rows: int, length: int, tokens: int) -> dict[str, Any]:
         prompts = [[self._rng.randrange(self._vocabulary) for _ in range(length)] for _ in range(rows)]
-        return {
-            "input_ids": prompts if rows > 1 else prompts[0],
-            "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True},
-        }
+        sampling: dict[str, Any] = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+        if not self._drafts:
+            sampling["custom_params"] = {"agentspec": {"no_draft": True, "no_store": True}}
+        return {"input_ids": prompts if rows > 1 else prompts[0], "sampling_params": sampling}
 
 
 def held_up(times: Sequence[float], windows: Sequence[tuple[int, float, float]]) -> dict[int, float]:

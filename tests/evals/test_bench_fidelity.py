@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from agentspec.cli import main
 from agentspec.control import Profile, ServingCosts, StepCost
 from agentspec.errors import ConfigError
 from agentspec.evals.bench_fidelity import BOUND
-from agentspec.evals.fidelity_rows import LoadedServer, compared, markdown, plot, service_rate
+from agentspec.evals.fidelity_rows import LoadedServer, compared, markdown, pace, plot, service_rate
 from agentspec.evals.open_loop import Answered, AskedCall, send_at, send_closed
 from agentspec.evals.server import RunningServer
 
@@ -39,20 +40,57 @@ CALLS = [AskedCall("open", tuple(range(100 * i, 100 * i + 20 + i)), 5 + i) for i
 
 
 def test_a_server_that_is_as_simulated_has_no_error() -> None:
-    found = compared(costs(), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.005 + 1e-4))
+    found = compared(
+        costs(), (1.0, 1.0), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.005 + 1e-4)
+    )
     assert found["error"] == pytest.approx(0.0, abs=1e-3)
     assert found["measured_accept_length"] == found["simulated_accept_length"] == 1.0
     assert found["simulated_rows"] == 1.0
-    slower = compared(costs(), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.02))
+    slower = compared(costs(), (1.0, 1.0), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.02))
     assert slower["error"] < -BOUND
+
+
+def test_a_server_at_another_pace_has_no_error_at_that_pace() -> None:
+    answers = [replace(answer, answered=answer.sent + 1.5 * answer.seconds) for answer in alone(CALLS, 0.005 + 1e-4)]
+    found = compared(costs(), (1.4, 1.6), LoadedServer("plain", 4, RunningServer("")), CALLS, answers)
+    assert found["error"] == pytest.approx(0.0, abs=1e-3)
+    assert found["error_as_profiled"] == pytest.approx(1 / 1.5 - 1, abs=1e-3)
+
+
+class Steady(RunningServer):
+    """Takes `seconds` for each token after the first one, by a clock of its own."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__("")
+        self.seconds = seconds
+        self.bodies: list[Any] = []
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
+        self.bodies.append(body)
+        self.now += self.seconds * (body["sampling_params"]["max_new_tokens"] - 1)
+
+
+def test_the_pace_is_that_of_steps_without_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = StepCost(0, 0, 0.001)
+    serving = ServingCosts(request_seconds=0, prefill=step, step=step)
+    server = Steady(0.003)
+    monkeypatch.setattr("agentspec.evals.serving_costs.time", server)
+    found = replace(profile(), target=step, plain=serving, speculative=serving)
+    assert pace(found, LoadedServer("plain", 4, server), random.Random(0)) == pytest.approx(3)
+    assert pace(found, LoadedServer("agentspec", 4, server), random.Random(0)) == pytest.approx(1.5)
+    assert all(body["sampling_params"]["custom_params"]["agentspec"]["no_draft"] for body in server.bodies)
 
 
 def test_drafts_of_agentspec_come_from_what_it_was_asked_before() -> None:
     server = LoadedServer("agentspec", 4, RunningServer(""))
     answers = alone(CALLS, 0.02)
-    first = compared(costs(), server, CALLS, answers)
+    first = compared(costs(), (1.0, 1.0), server, CALLS, answers)
     assert len(server.learnt) == len(CALLS)
-    again = compared(costs(), server, CALLS, answers)
+    again = compared(costs(), (1.0, 1.0), server, CALLS, answers)
     assert again["simulated_accept_length"] > first["simulated_accept_length"]
     assert again["simulated_mean"] < first["simulated_mean"]
 
@@ -67,7 +105,7 @@ def test_answers_of_another_length_are_refused() -> None:
     answers = alone(CALLS, 0.01)
     answers[0] = replace(answers[0], output=answers[0].output[:-1])
     with pytest.raises(ConfigError, match="5 tokens, got 4"):
-        compared(costs(), LoadedServer("plain", 4, RunningServer("")), CALLS, answers)
+        compared(costs(), (1.0, 1.0), LoadedServer("plain", 4, RunningServer("")), CALLS, answers)
 
 
 class Echo(RunningServer):
@@ -87,8 +125,8 @@ def test_requests_are_sent_when_they_are_due() -> None:
 
 
 def test_the_table_and_the_picture(tmp_path: Path) -> None:
-    found = compared(costs(), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.02))
-    rows = [{"system": "plain", "limit": 4, "share": 0.3, "requests_per_second": 1.0, "drift": 0.02, **found}]
+    found = compared(costs(), (1.0, 1.0), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.02))
+    rows = [{"system": "plain", "limit": 4, "share": 0.3, "requests_per_second": 1.0, **found}]
     content = {"command": ["agentspec", "bench"], "profile": ["T"], "rows": rows, "goals": [{"met": False}]}
     assert f"**{found['error']:+.1%}**" in markdown(content, BOUND)
     plot(rows, tmp_path / "a.png")
