@@ -29,7 +29,7 @@ demo: setup
 	$(BIN)/agentspec demo
 
 test: setup lint types native-test chromium prometheus $(VENV)/.browser $(CACHE)/sglang-$(OLD_SGLANG)
-	$(PY) -m pytest -m "not browser"
+	$(PY) -m pytest -m "not browser" --durations=25
 	$(PY) -m pytest -m browser tests/agentspec/report
 
 setup: $(VENV)/.installed links
@@ -83,24 +83,17 @@ $(VENV)/.browser: $(VENV)/.dependencies
 	@$(PIP) install -r $(VENV)/browser.txt
 	@touch $@
 
-chromium:
-	@for name in chromium chromium-browser google-chrome google-chrome-stable; do command -v $$name > /dev/null && exit 0; done; \
+# Programs of the system that tests need: installed where that is allowed, else tests are skipped, or fail where CI is set.
+chromium: NAMES := chromium chromium-browser google-chrome google-chrome-stable
+prometheus: NAMES := prometheus
+chromium prometheus:
+	@for name in $(NAMES); do command -v $$name > /dev/null && exit 0; done; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-		echo "installing Chromium"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null && exit 0; \
+		echo "installing $@"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $@ > /dev/null && exit 0; \
 	fi; \
-	echo "there is no Chromium in the PATH and it could not be installed: tests of the report's page are skipped, or fail" \
-		"where CI is set. Install one, for example with: sudo apt-get install chromium"
-
-# Scrapes a server and tests the alert rules (promtool comes with it).
-prometheus:
-	@command -v prometheus > /dev/null && command -v promtool > /dev/null && exit 0; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-		echo "installing Prometheus"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus > /dev/null && exit 0; \
-	fi; \
-	echo "there is no prometheus with promtool in the PATH and it could not be installed: tests that need it are skipped, or" \
-		"fail where CI is set. Install it, for example with: sudo apt-get install prometheus"
+	echo "there is no $@ in the PATH and it could not be installed: tests that need it are skipped, or fail where CI is set." \
+		"Install it, for example with: sudo apt-get install $@"
 
 # Random bytes against the segment loader and the engine's operations; needs clang. FUZZ_SECONDS for each target.
 FUZZ_SECONDS ?= 60

@@ -2,7 +2,8 @@
 
 `plain` decodes token by token and is the reference. `agentspec` drafts: from suffixes alone, and beside each kind of
 drafter. `faulty` drafts too, but every third call of its engine or its drafter fails and its requests are retracted
-over and over: it must answer the same.
+over and over: it must answer the same. `plain` and the one of suffixes alone spawn their processes, as servers do
+outside of tests; the others fork.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from server_requests import ARGUMENTS, MODEL, compared, corpus_requests, generat
 from agentspec.cli import main
 from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
+from agentspec.integrations.sglang_cpu import environment
 
 DRAFTERS: dict[str, tuple[str, ...]] = {
     "suffix": (),
@@ -53,19 +55,24 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         )
 
 
-def _server(folder: Path, algorithm: str, *arguments: str, **environment: str) -> Server:
+def _server(folder: Path, algorithm: str, *arguments: str, **variables: str) -> Server:
     return Server(
         MODEL,
         algorithm,
         log=folder / f"{algorithm}.log",
         arguments=(*ARGUMENTS, *arguments),
-        environment=environment,
+        environment=variables,
     )
+
+
+def _python_path(*more: Path, fork: bool = True) -> str:
+    first, *others = environment()["PYTHONPATH"].split(os.pathsep)
+    return os.pathsep.join([first, *map(str, more), *(path for path in others if fork or Path(path).name != "forking")])
 
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with _server(tmp_path_factory.mktemp("plain"), "none") as server:
+    with _server(tmp_path_factory.mktemp("plain"), "none", PYTHONPATH=_python_path(fork=False)) as server:
         yield server
 
 
@@ -76,7 +83,8 @@ def agentspec(
     folder = tmp_path_factory.mktemp(request.param)
     corpus = _corpus_of_answers(folder, plain)
     arguments = ("--enable-metrics", "--agentspec-corpora", str(corpus), *VERIFY_ALL, *DRAFTERS[request.param])
-    with _server(folder, "AGENTSPEC", *arguments) as server:
+    path = _python_path(fork=request.param != "suffix")
+    with _server(folder, "AGENTSPEC", *arguments, PYTHONPATH=path) as server:
         yield server
 
 
@@ -84,24 +92,14 @@ def agentspec(
 def faulty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("faulty")
     site = _faulty_plugin(folder / "site")
-    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
-    # The launch command prepends its own folder to the PYTHONPATH of this process.
-    previous = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = path
-    try:
-        server = _server(
-            folder,
-            "AGENTSPEC",
-            *DRAFTERS[request.param],
-            SGLANG_TEST_RETRACT="1",
-            SGLANG_TEST_RETRACT_INTERVAL="7",
-        )
-    finally:
-        if previous is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = previous
-    with server:
+    with _server(
+        folder,
+        "AGENTSPEC",
+        *DRAFTERS[request.param],
+        PYTHONPATH=_python_path(site),
+        SGLANG_TEST_RETRACT="1",
+        SGLANG_TEST_RETRACT_INTERVAL="7",
+    ) as server:
         yield server
 
 

@@ -1,0 +1,19 @@
+"""SGLang's processes are forks of the one that has imported everything, in tests that put this folder on PYTHONPATH.
+
+Starting a server is mostly imports, and SGLang spawns two more interpreters that import it all again: a fork takes a
+third of the CPU time. What a spawned scheduler finds when it starts is tested with servers that spawn.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if "sglang.launch_server" in sys.orig_argv:
+    import multiprocessing
+
+    _set_start_method = multiprocessing.set_start_method
+
+    def _fork(method: str | None, force: bool = False) -> None:
+        _set_start_method("fork" if method == "spawn" else method, force)
+
+    multiprocessing.set_start_method = _fork
