@@ -53,11 +53,16 @@ class RunningFit:
         self._first: list[tuple[NDArray[np.float64], float]] = []
         self._relative_errors: deque[float] = deque(maxlen=31)
         self._outliers = 0
-        self._learnt = start is None
+        self._fits_anew = start is None
         if start is not None:
             self.coefficients = np.array(start, np.float64)
             # Terms that are 0 get their doubt with the first observation.
             self._covariance = np.diag((_DOUBT / 2 * self.coefficients) ** 2)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether something was observed, or known from the start."""
+        return self.num_observed > 0 or not self._fits_anew
 
     def at(self, *sizes: float) -> float:
         """Predicted seconds."""
@@ -70,7 +75,7 @@ class RunningFit:
             return
         self.num_observed += 1
         terms = np.array([*sizes, 1.0])
-        if not self._learnt or self.num_observed > _WARM_UP:
+        if not self._fits_anew or self.num_observed > _WARM_UP:
             self._update(terms, seconds)
             return
         self._first.append((terms, seconds))

@@ -35,6 +35,7 @@ from agentspec.simulation import (
     arrival_forms,
     draw_requests,
     find_profile,
+    is_rate,
     measure,
     parse_arrivals,
     rate_forms,
@@ -120,6 +121,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     for name in names:
         controller_named(name, profile)
     acceptance = find_acceptance(args, seeds[0])
+    if not is_rate(args.acceptance):
+        # What was replayed are suffix drafts.
+        profile = replace(profile, drafter=None)
     config = ServerConfig(
         max_running=args.max_running,
         kv_tokens=args.kv_tokens,

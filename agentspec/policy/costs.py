@@ -9,14 +9,15 @@ Only ratios matter to a policy, so that what was never observed is taken as a sh
 
 from __future__ import annotations
 
+from agentspec.control import Profile
 from agentspec.running_fit import RunningFit
 
 
 class StepCosts:
     """Seconds of verifying, drafting and catching up, learnt from those observed.
 
-    Before a drafter has been timed, its drafting costs a quarter of a verification, whatever the batch, and catching
-    up a tenth.
+    Before a drafter has been timed, its drafting costs what a profile says, if it was measured with one; else a quarter
+    of a verification, whatever the batch. Catching up costs a tenth.
     """
 
     _DRAFT_SHARE = 0.25
@@ -26,12 +27,13 @@ class StepCosts:
     _UNIT = 0.02
     """Seconds of a verification before any was observed: only ratios matter then."""
 
-    def __init__(self) -> None:
-        self._verify = RunningFit([0.1])
-        self._draft = RunningFit([0.6, 0.1])
+    def __init__(self, profile: Profile | None = None) -> None:
+        target, drafter = (profile.target, profile.drafter) if profile else (None, None)
+        self._verify = RunningFit([0.1], [target.gamma, target.delta] if target else None)
+        self._draft = RunningFit([0.6, 0.1], [drafter.delta, drafter.gamma, 0.0] if drafter else None)
         self._passes = self._FIRST_PASSES
         self._catch_up = RunningFit([0.5])
-        self._typical = self._UNIT
+        self._typical = target.seconds(0, 1) if target else self._UNIT
         self.rest = 0.0
         """Seconds that every step takes besides, whatever is drafted."""
 
@@ -52,7 +54,7 @@ class StepCosts:
 
     def verify(self, rows: int, width: int) -> float:
         """Seconds of verifying `rows` rows of `width` tokens each."""
-        return self._verify.at(rows * width) if self._verify.num_observed else self._UNIT
+        return self._verify.at(rows * width) if self._verify.is_known else self._UNIT
 
     def draft(self, rows: int) -> float:
         """Seconds of drafting for `rows` rows; 0 for none."""
@@ -67,14 +69,14 @@ class StepCosts:
     @property
     def draft_line(self) -> tuple[float, float]:
         """Seconds of a draft of as many passes as of late, and of each of its rows besides."""
-        if not self._draft.num_observed:
+        if not self._draft.is_known:
             return self._DRAFT_SHARE * self._typical, 0.0
         per_pass, per_row, fixed = self._draft.coefficients.tolist()
         return fixed + per_pass * self._passes, per_row * self._passes
 
     def draft_pass(self, rows: int) -> float:
         """Seconds of one more pass of a draft for `rows` rows."""
-        if not self._draft.num_observed:
+        if not self._draft.is_known:
             return self._DRAFT_SHARE * self._typical / self._FIRST_PASSES
         per_pass, per_row, _ = self._draft.coefficients.tolist()
         return float(per_pass + per_row * rows)

@@ -44,7 +44,7 @@ from agentspec.integrations.sglang.rows import DraftedStep, host_seq_lens, last_
 from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
 from agentspec.integrations.sglang.verify_input import VerifyStaging
 from agentspec.integrations.sglang.width_control import PlannedStep
-from agentspec.policy import HybridBatch, HybridPolicy, prompt_rule
+from agentspec.policy import HybridBatch, HybridPolicy, StepCosts, prompt_rule
 
 logger = logging.getLogger("agentspec")
 
@@ -107,7 +107,10 @@ class _Hybrid:
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters
         self._trees = self.suffix.config.mode == "tree"
-        self.policy = HybridPolicy(self.settings.hybrid_config(trees=self._trees, max_nodes=self.max_width - 1))
+        self.policy = HybridPolicy(
+            self.settings.hybrid_config(trees=self._trees, max_nodes=self.max_width - 1),
+            StepCosts(self.settings.step_profile()),
+        )
         self._reads_hidden = not self.speculative_algorithm.is_standalone()
         self.drafter = ModelDrafter(self._draft_worker, reads_hidden=self._reads_hidden)
         self._prompt_reading = prompt_rule(self.settings.prompt_reading)

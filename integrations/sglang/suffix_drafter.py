@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -87,9 +88,11 @@ class SuffixDrafter:
         )
         # Drafts are read before the next step is drafted, so one place for them is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
+        profile = settings.step_profile()
         self.control = WidthControl(
             settings.control_config(),
-            settings.step_profile(),
+            # When it plans a step, what a model drafter takes is spent: the policy has weighed that.
+            profile and replace(profile, drafter=None),
             profile_key(server_args),
             max_width=max_width,
             fixed_width=fixed_width,

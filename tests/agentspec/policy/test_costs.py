@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from draft_states import profile
 
+from agentspec.control import StepCost
 from agentspec.policy import StepCosts
 
 
@@ -18,6 +21,19 @@ def test_before_any_observation_a_draft_costs_a_quarter_of_a_verification() -> N
     assert costs.draft(3) == pytest.approx(0.125)
     assert 0 < costs.catch_up(10) < costs.draft(1)
     assert costs.draft(0) == costs.catch_up(0) == 0.0
+
+
+def test_a_profile_is_where_costs_start() -> None:
+    known = replace(profile(), target=StepCost(1e-6, 2e-4, 0.01), drafter=StepCost(1e-6, 1e-4, 1e-3))
+    costs = StepCosts(known)
+    assert costs.verify(4, 8) == pytest.approx(0.01 + 32 * 2e-4)
+    assert costs.draft_pass(8) == pytest.approx(0.0018)
+    assert costs.draft(8) == pytest.approx(4 * 0.0018)
+    for _ in range(300):
+        costs.observe_draft(8, 4, 0.02)
+    assert costs.draft(8) == pytest.approx(0.02, rel=0.15)
+    without = StepCosts(replace(known, drafter=None))
+    assert without.draft(1) == pytest.approx(0.25 * without.verify(1, 1))
 
 
 def test_lines_are_found_among_outliers() -> None:
