@@ -11,6 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Run tools from the environment, never the source tree beside them.
 PY := $(CURDIR)/$(BIN)/python -P
+AGENTS := .venv-agents
 CACHE := .cache
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -20,7 +21,7 @@ PACKAGES := $(wildcard */__init__.py */*/__init__.py)
 
 OLD_SGLANG := 0.5.17
 
-.PHONY: demo test setup links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
+.PHONY: demo test setup agents links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
 
 help:
 	@sed -n '1,3p' Makefile
@@ -28,7 +29,7 @@ help:
 demo: setup
 	$(BIN)/agentspec demo
 
-test: setup lint types native-test chromium prometheus $(VENV)/.browser $(CACHE)/sglang-$(OLD_SGLANG)
+test: setup lint types native-test chromium prometheus $(VENV)/.browser $(AGENTS)/.installed $(CACHE)/sglang-$(OLD_SGLANG)
 	$(PY) -m pytest -m "not browser" --durations=25
 	$(PY) -m pytest -m browser tests/agentspec/report
 
@@ -76,6 +77,17 @@ native-test: setup
 		$(BIN)/cmake --build build/native-$$sanitizer && \
 		$(BIN)/ctest --test-dir build/native-$$sanitizer --output-on-failure --timeout 300 || exit 1; \
 	done
+
+# Coding agents in an environment of their own; workflows/swe runs them from there. Byte code is made as it is needed,
+# which is less than half of it.
+agents: $(AGENTS)/.installed
+
+$(AGENTS)/.installed: pyproject.toml
+	@echo "installing coding agents into $(AGENTS)"
+	@$(PYTHON) -m venv $(AGENTS)
+	@$(PYTHON) -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["swe"]))' > $(AGENTS)/requirements.txt
+	@$(AGENTS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(AGENTS)/requirements.txt
+	@touch $@
 
 # The report's page is tested in a browser: Chromium from the system, its driver from the extra.
 $(VENV)/.browser: $(VENV)/.dependencies
@@ -126,4 +138,4 @@ acceptance: setup
 		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3 --grid build/acceptance-heads
 
 clean:
-	rm -rf $(VENV) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(AGENTS) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
