@@ -31,6 +31,8 @@ class Labels:
     tenant: str = ""
     day: str = ""
     """YYYY-MM-DD, UTC."""
+    task: str = ""
+    """What the session was about, where a trace names it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,12 @@ def _trace_labels(record: Mapping[str, Any], session: str) -> Labels:
     """A trace names its sessions within a task and a run, which are no roles."""
     labels = labels_of(record, session=session)
     names = [str(record[key]) for key in ("task", "run") if isinstance(record.get(key), str | int)]
-    return replace(labels, session="/".join([labels.session, *names]))
+    task = record.get("task")
+    return replace(
+        labels,
+        session="/".join([labels.session, *names]),
+        task=str(task) if isinstance(task, str | int) else "",
+    )
 
 
 def _sharegpt(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
