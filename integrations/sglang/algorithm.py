@@ -18,7 +18,7 @@ import os
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.integrations.sglang import compat, settings
+from agentspec.integrations.sglang import compat, replay_hooks, replay_setting, settings
 from agentspec.integrations.sglang.drafter_checkpoint import AUTO, BASE_FLAG, DRAFT_FLAG, inspect_drafter
 from agentspec.integrations.sglang.refusals import refuse_unsupported
 from agentspec.integrations.sglang.request_checks import check_request
@@ -66,6 +66,7 @@ def install() -> None:
     HookRegistry.register(f"{manager}._validate_one_request", _before_validation, HookType.BEFORE)
     path, gets_state = compat.internal_state_hook()
     HookRegistry.register(path, _describe_into if gets_state else _describe_in_reply, HookType.AFTER)
+    replay_hooks.install()
 
 
 def _is_ours(name: Any) -> bool:
@@ -80,10 +81,13 @@ def _add_cli_args(result: Any, parser: argparse.ArgumentParser) -> Any:
 def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
     flags = settings.pop_flags(args)
     if not _is_ours(getattr(args, "speculative_algorithm", None)):
-        if flags:
-            names = ", ".join(settings.FLAG_PREFIX + name.replace("_", "-") for name in flags)
+        foreign = [name for name in flags if name not in replay_setting.SETTINGS]
+        if foreign:
+            names = ", ".join(settings.FLAG_PREFIX + name.replace("_", "-") for name in foreign)
             raise ConfigError(f"{names} need --speculative-algorithm {compat.ALGORITHM}")
-        return original(cls, args)
+        server_args = original(cls, args)
+        replay_hooks.activate(settings.resolve(flags, replay_setting.variables(os.environ)), server_args)
+        return server_args
     chosen = settings.resolve(flags, os.environ)
     for name, value in _base_settings(args, chosen).items():
         setattr(args, name, value)
@@ -91,6 +95,7 @@ def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
     refuse_unsupported(server_args)
     check_store(chosen, served_scope(chosen, server_args))
     compat.mark(server_args, chosen.as_dict())
+    replay_hooks.activate(chosen, server_args)
     return server_args
 
 
@@ -194,6 +199,7 @@ def _before_validation(manager: Any, obj: Any, input_ids: Any) -> None:
         # Some bases refuse prompts that end less than a draft before the context does. Our rows are wide enough.
         manager.num_reserved_tokens = 0
         check_request(obj, input_ids, int(manager.model_config.vocab_size))
+    replay_hooks.before_validation(manager, obj, input_ids)
 
 
 def _after_abort(result: Any, scheduler: Any, recv_req: Any) -> Any:
@@ -207,6 +213,7 @@ def _describe_into(result: Any, component: Any, state: dict[str, Any]) -> Any:
     describe = getattr(component.scheduler.draft_worker, "describe", None)
     if describe is not None:
         state["agentspec"] = describe()
+    replay_hooks.describe_into(state)
     return result
 
 
@@ -215,4 +222,5 @@ def _describe_in_reply(reply: Any, scheduler: Any, recv_req: Any) -> Any:
     describe = getattr(scheduler.draft_worker, "describe", None)
     if describe is not None:
         reply.internal_state["agentspec"] = describe()
+    replay_hooks.describe_into(reply.internal_state)
     return reply

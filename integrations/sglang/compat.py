@@ -138,6 +138,34 @@ def internal_state_hook() -> tuple[str, bool]:
     return "sglang.srt.managers.scheduler.Scheduler.get_internal_state", False
 
 
+def is_target_verify(forward_batch: Any) -> bool:
+    return bool(forward_batch.forward_mode.is_target_verify())
+
+
+def logit_positions(forward_batch: Any, rows: int) -> tuple[Any, Any]:
+    """The request slot and the position, int[rows] each, of each row of a target's logits: the last token of each
+    request, or, in a verify step, every node of its tree."""
+    slots = forward_batch.req_pool_indices
+    if not is_target_verify(forward_batch):
+        return slots[:rows], forward_batch.seq_lens[:rows] - 1
+    positions = getattr(forward_batch.spec_info, "positions", None)
+    if positions is None:
+        positions = forward_batch.positions
+    return slots.repeat_interleave(rows // slots.shape[0]), positions[:rows]
+
+
+def request_slot(request: Any) -> int:
+    """The row of the token table that a scheduled `Req` has."""
+    holder = getattr(request, "kv", None)
+    slot = getattr(request, "req_pool_idx", None) if holder is None else holder.req_pool_idx
+    return int(slot)  # type: ignore[arg-type]
+
+
+def is_starting(manager: Any) -> bool:
+    """Whether the server of a `TokenizerManager` has not said yet that it is up; it then asks itself to warm up."""
+    return getattr(getattr(manager, "server_status", None), "name", "") == "Starting"
+
+
 def prompt_tails(batch: Any, following: Any) -> Any:
     """The token behind each row of a prefill, int[b]: what the target wrote, but of a chunk the prompt's next token."""
     find = importlib.import_module("sglang.srt.speculative.eagle_utils")._eagle_prefill_tail_tokens

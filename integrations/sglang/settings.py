@@ -15,6 +15,7 @@ from agentspec.config import EngineConfig
 from agentspec.control import ControlConfig, Profile, make_controller
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
+from agentspec.integrations.sglang.replay_setting import check_replay
 from agentspec.integrations.sglang.tenants import check_namespace_field
 from agentspec.policy import HybridConfig, parse_tau, prompt_rule
 from agentspec.store.config import SharingConfig
@@ -181,6 +182,15 @@ class Settings:
     breaker_failures: int = _setting(
         10, "drafting failures in a row after which drafting pauses for a while, >= 1", int
     )
+    replay: str = _setting(
+        "",
+        "for measurements only, beside any algorithm: the model writes recorded answers, those of files or folders of "
+        "calls, separated by colons, or, with requests, those that requests bring",
+        str,
+    )
+    replay_unmatched: str = _setting(
+        "refuse", "with replay: requests without a recorded answer are refused (refuse) or answered freely (free)", str
+    )
 
     def __post_init__(self) -> None:
         if self.mode not in ("auto", "tree", "chain"):
@@ -240,6 +250,7 @@ class Settings:
         make_controller(self.control_config(), self.step_profile())
         self.sharing_config()
         check_namespace_field(self.namespace_from)
+        check_replay(self.replay, self.replay_unmatched)
         if self.store:
             place(self.store)
 

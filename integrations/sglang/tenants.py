@@ -22,6 +22,8 @@ _PRIVATE = "private:"
 # Where a request says what may be done with it: custom_params={"agentspec": {"no_store": true}}.
 OPTIONS_KEY = "agentspec"
 _OPTIONS = ("no_store", "no_draft")
+# There too, on a server that replays: the answer, which is no concern of this module.
+REPLAY_KEY = "replay"
 _MAX_CACHED = 4096
 
 
@@ -59,6 +61,8 @@ def request_options(custom_params: Any) -> Mapping[str, bool]:
     if not isinstance(custom_params, Mapping) or OPTIONS_KEY not in custom_params:
         return {}
     options = custom_params[OPTIONS_KEY]
+    if isinstance(options, Mapping):
+        options = {name: value for name, value in options.items() if name != REPLAY_KEY}
     is_valid = isinstance(options, Mapping) and all(
         name in _OPTIONS and isinstance(value, bool) for name, value in options.items()
     )
