@@ -49,6 +49,27 @@ class RunningServer:
 
     def agentspec_state(self) -> dict[str, Any] | None:
         """The block `agentspec` of `/server_info`, or None where agentspec is not active."""
+        found = self._block()
+        return found if found is not None and found.get("active", True) else None
+
+    def replay_state(self) -> dict[str, Any] | None:
+        """The block `agentspec.replay`, of a server with any algorithm, or None where its answers are its model's own."""
+        found = (self._block() or {}).get("replay")
+        return found if isinstance(found, dict) else None
+
+    def check_replay(self, wanted: bool) -> None:
+        """Raises ServerError unless the server replays recorded answers just where that is `wanted`, and exactly."""
+        state = self.replay_state()
+        if wanted and state is None:
+            raise ServerError("the server does not replay recorded answers; start it with --agentspec-replay")
+        if state is not None and not wanted:
+            raise ServerError("the server replays recorded answers, not its model's own; drop --agentspec-replay")
+        if state is not None and state.get("diverged", 0):
+            raise ServerError(
+                f"{state['diverged']} outputs of the replay are not the recorded ones; see the server's log"
+            )
+
+    def _block(self) -> dict[str, Any] | None:
         states = self.get("/server_info")["internal_states"]
         found = states[0].get("agentspec") if states else None
         return found if isinstance(found, dict) else None

@@ -69,7 +69,8 @@ class ServerClient:
             self.url,
             time.monotonic(),
             {name: value for name, value in info.items() if name != "internal_states"},
-            [block if isinstance(block, dict) else None for block in blocks],
+            # A block that is not active tells of a replay on a server that does not draft with agentspec.
+            [block if isinstance(block, dict) and block.get("active", True) else None for block in blocks],
         )
 
     def metrics(self) -> str | None:

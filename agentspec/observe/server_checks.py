@@ -45,8 +45,19 @@ def check_server(state: ServerState, metrics: str | None) -> list[Finding]:
     version = next(block.get("version") for block in state.ranks if block is not None)
     return [
         Finding(severity=OK, name="active", seen=f"agentspec {version} on {len(state.ranks)} rank(s)"),
+        *([_replay()] if any(block and block.get("replay") for block in state.ranks) else []),
         _metrics(metrics),
     ]
+
+
+def _replay() -> Finding:
+    return Finding(
+        severity=ERROR,
+        name="replay",
+        seen="the server was started with --agentspec-replay",
+        means="the model's own answers are overwritten with recorded ones, which is for measurements only",
+        remedy="drop --agentspec-replay and the variable AGENTSPEC_REPLAY",
+    )
 
 
 def check_rank(block: Mapping[str, Any], changed: Change, *, expected_tokenizer: str = "") -> list[Finding]:

@@ -115,6 +115,11 @@ def test_a_server_without_the_plugin() -> None:
     assert "NGRAM" in findings[0].seen and "1 of 2" in findings[0].seen
 
 
+def test_a_server_that_replays_recorded_answers() -> None:
+    findings = check_server(state(block(replay={"active": True})), "agentspec:steps_total 1")
+    assert [finding.name for finding in findings if finding.severity is Severity.ERROR] == ["replay"]
+
+
 @pytest.mark.parametrize(
     ("metrics", "seen"),
     [(None, "not there"), ("sglang:x 1", "none of agentspec's"), ("agentspec_x 1", "agentspec_steps_total")],

@@ -84,6 +84,18 @@ USED = [
         ("TokenizerManager", "_validate_one_request"),
         frozenset({"obj", "input_ids"}),
     ),
+    Uses("sglang.srt.managers.tokenizer_manager", ("TokenizerManager", "__init__"), frozenset({"server_args"})),
+    Uses(
+        "sglang.srt.entrypoints.openai.serving_chat",
+        ("OpenAIServingChat", "_convert_to_internal_request"),
+        frozenset({"request", "raw_request"}),
+    ),
+    Uses(
+        "sglang.srt.managers.tp_worker",
+        ("TpModelWorker", "forward_batch_generation"),
+        frozenset({"batch", "forward_batch"}),
+    ),
+    Uses("sglang.srt.model_executor.model_runner", ("ModelRunner", "forward"), frozenset({"forward_batch"})),
     Uses(NGRAM, ("NGRAMWorker", "__init__"), frozenset({"server_args"})),
     Uses(NGRAM, ("NGRAMWorker", "forward_batch_generation"), frozenset({"batch", "on_publish"})),
     Uses(NGRAM, ("NGRAMWorker", "_prepare_for_speculative_decoding"), frozenset({"batch"})),
@@ -194,6 +206,35 @@ def test_attributes_of_requests_and_batches(release: Path) -> None:
         "seq_lens_cpu",
     ):
         assert attribute in text
+
+
+def test_what_the_launcher_s_hooks_of_a_replay_need(release: Path) -> None:
+    text = ast.unparse(module(release, "sglang.srt.managers.tokenizer_manager"))
+    assert "async def generate_request(self, obj" in text
+    assert "ServerStatus.Starting" in text
+    assert "self._validate_one_request(obj, input_ids)" in text
+    control = ast.unparse(module(release, "sglang.srt.managers.tokenizer_control_mixin"))
+    assert "async def get_internal_state(self" in control
+
+
+def test_a_forward_s_logits_are_those_that_are_sampled_and_verified(release: Path) -> None:
+    worker = source(release, "sglang.srt.managers.tp_worker", "TpModelWorker", "forward_batch_generation")
+    forward = worker.index("self.model_runner.forward(forward_batch")
+    assert "out.logits_output" in worker and forward < worker.index("self.model_runner.sample(")
+    runner = ast.unparse(module(release, "sglang.srt.model_executor.model_runner"))
+    for name in (
+        "self.is_draft_worker",
+        "class ModelRunnerOutput",
+        "logits_output:",
+        "self.server_args",
+        "req_to_token_pool",
+    ):
+        assert name in runner
+    batch = ast.unparse(module(release, "sglang.srt.model_executor.forward_batch_info"))
+    for name in ("req_pool_indices:", "seq_lens:", "positions:", "spec_info:", "def is_target_verify", "def is_extend"):
+        assert name in batch
+    requests = ast.unparse(module(release, "sglang.srt.managers.schedule_batch"))
+    assert "req_pool_idx" in requests
 
 
 def test_results_carry_the_drafted_number_per_row(release: Path) -> None:

@@ -89,6 +89,8 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "controller_objective": "step",
         "controller_length": 3,
         "profile": str(profile),
+        "replay": "requests",
+        "replay_unmatched": "free",
     }
     assert set(values) == set(settings.FIELDS)
     flags = [part for name, value in values.items() for part in (f"--agentspec-{name.replace('_', '-')}", str(value))]

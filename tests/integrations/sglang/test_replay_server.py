@@ -1,0 +1,135 @@
+"""Real clients get recorded answers from a real server, which drafts and verifies on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import replay_clients
+from server_requests import MODEL
+
+from agentspec.errors import ServerError
+from agentspec.evals.server import Server
+
+pytestmark = pytest.mark.sglang
+
+ROOT = Path(__file__).parents[3]
+AGENTS = ROOT / ".venv-agents" / "bin" / "python"
+ARGUMENTS = (
+    "--context-length", "3072", "--chunked-prefill-size", "128", "--max-total-tokens", "16384",
+    "--max-running-requests", "8", "--random-seed", "1", "--skip-server-warmup",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Replaying:
+    server: Server
+    folder: Path
+    trace: Path
+    calls: list[tuple[list[dict[str, Any]], str]]
+    """Messages and answers of the calls in the form that OpenHands logs."""
+
+
+@pytest.fixture(scope="module")
+def replaying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaying]:
+    if not AGENTS.exists():
+        missing = "there is no .venv-agents, which `make agents` makes"
+        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
+    folder = tmp_path_factory.mktemp("replay")
+    trace = folder / "mini.traj.json"
+    _client(folder, "record", str(folder / "recording"), str(trace))
+    calls = _openhands_calls(folder / "llm_completions")
+    sources = ":".join(str(path) for path in (trace, folder / "llm_completions"))
+    arguments = (*ARGUMENTS, "--agentspec-replay", sources, "--agentspec-controller", "fixed")
+    with Server(MODEL, "AGENTSPEC", log=folder / "server.log", arguments=arguments) as server:
+        yield Replaying(server, folder, trace, calls)
+
+
+def _client(folder: Path, *arguments: str) -> None:
+    variables = {
+        **os.environ,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "MSWEA_SILENT_STARTUP": "1",
+        "MSWEA_GLOBAL_CONFIG_DIR": str(folder / "mini-config"),
+    }
+    # Its folder must not be searched for modules: some are named as packages are.
+    command = [str(AGENTS), "-P", replay_clients.__file__, *arguments]
+    run = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+
+
+def _openhands_calls(folder: Path) -> list[tuple[list[dict[str, Any]], str]]:
+    """One session, a file a call; content in parts and as text, as both are logged."""
+    folder.mkdir()
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": [{"type": "text", "text": "You are OpenHands agent."}]},
+        {"role": "user", "content": "Rename the table."},
+    ]
+    answers = ["<execute_bash>\nls -la\n</execute_bash>", "The table is renamed — done ✓ <|end|> \\o/"]
+    calls = []
+    for i, answer in enumerate(answers):
+        calls.append((list(messages), answer))
+        record = {
+            "messages": messages,
+            "response": {"choices": [{"message": {"role": "assistant", "content": answer}}]},
+            "args": [],
+            "cost": 0.0,
+            "timestamp": 1.0 + i,
+        }
+        (folder / f"model-{i}.json").write_text(json.dumps(record))
+        messages = [
+            *messages,
+            {"role": "assistant", "content": answer},
+            {"role": "user", "content": f"OBSERVATION {i}"},
+        ]
+    return calls
+
+
+def test_clients_and_an_agent_get_what_was_recorded(replaying: Replaying) -> None:
+    calls, out = replaying.folder / "calls.json", replaying.folder / "results.json"
+    calls.write_text(json.dumps([messages for messages, _ in replaying.calls]))
+    _client(replaying.folder, "ask", replaying.server.url, str(replaying.folder / "again"), str(calls), str(out))
+    results = json.loads(out.read_text())
+    answers = [answer for _, answer in replaying.calls]
+    for client in ("openai", "openai_stream", "litellm"):
+        assert results[client] == answers, client
+    assert "first 1 of its 2 messages; message 2 has the role user" in results["refusal"]
+    assert "something else" not in results["refusal"]
+    # The agent ran its commands in a folder of its own and saw there what was seen when it was recorded.
+    recorded = json.loads(replaying.trace.read_text())["messages"]
+    assert results["agent"] == [{"role": m["role"], "content": m["content"]} for m in recorded]
+    assert results["agent"][-1]["content"].endswith("echo $(($1 * $2))\n")
+
+    replaying.server.check_replay(True)
+    state = replaying.server.replay_state()
+    assert state is not None
+    assert state["matched"] == 3 * len(answers) + len(replay_clients.STEPS) == state["finished"]
+    assert (state["unmatched"], state["diverged"]) == (1, 0)
+    assert state["forced_tokens"] > 100
+    block = replaying.server.agentspec_state()
+    assert block is not None and block["counters"]["accepted_tokens"] > 0
+    with pytest.raises(ServerError, match="not its model's own"):
+        replaying.server.check_replay(False)
+
+
+def test_samples_and_hot_requests_are_replayed_too(replaying: Replaying) -> None:
+    messages, answer = replaying.calls[0]
+    body = {"model": "tiny", "messages": messages, "temperature": 1.3, "n": 3, "max_tokens": 8}
+    cut = replaying.server.post("/v1/chat/completions", body)["choices"]
+    assert len({choice["message"]["content"] for choice in cut}) == 1
+    assert answer.startswith(cut[0]["message"]["content"]) and cut[0]["finish_reason"] == "length"
+    prompt = "".join(f"<|{m['role']}|>{_text(m)}<|end|>" for m in messages) + "<|assistant|>"
+    reply = replaying.server.post("/generate", {"text": "<|begin|>" + prompt, "sampling_params": {"temperature": 1.0}})
+    assert reply["text"] == answer and reply["meta_info"]["agentspec_replay"] == "forced"
+    replaying.server.check_replay(True)
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
