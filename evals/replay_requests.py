@@ -38,6 +38,8 @@ class ReplayRequest:
     """What the session was about; its name where the trace does not tell."""
     is_whole: bool
     """Whether the answer is all that was recorded; else it was cut."""
+    prompt_tokens_cut: int = 0
+    """Tokens of the prompt that are left out before its end."""
 
     @property
     def max_new_tokens(self) -> int:
@@ -92,9 +94,10 @@ def replay_requests(
         except BadRecordError as error:
             raise ConfigError(f"session {session}, call {index}: {error}") from error
         if len(answer):
-            prompt = np.concatenate(encoder.prompt_parts(call))[-max_prompt_tokens:]
-            task = call.labels.task or session
-            requests.append(ReplayRequest(prompt, answer, session, index, task, is_whole))
+            whole = np.concatenate(encoder.prompt_parts(call))
+            prompt, task = whole[-max_prompt_tokens:], call.labels.task or session
+            cut = len(whole) - len(prompt)
+            requests.append(ReplayRequest(prompt, answer, session, index, task, is_whole, cut))
     if not requests:
         bad = f"; {reading.num_bad} records were bad, the first: {reading.bad[0]['reason']}" if reading.bad else ""
         raise ConfigError(f"no call with an answer in {', '.join(str(path) for path in paths)}{bad}")

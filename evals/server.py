@@ -48,13 +48,15 @@ class RunningServer:
                     yield json.loads(line[len(b"data: ") :])
 
     def agentspec_state(self) -> dict[str, Any] | None:
-        """The block `agentspec` of `/server_info`, or None where agentspec is not active."""
-        found = self._block()
-        return found if found is not None and found.get("active", True) else None
+        """The block `agentspec` of `/server_info`, or None without one; it says whether agentspec is active, for a server
+        that replays recorded answers has one in any case."""
+        states = self.get("/server_info")["internal_states"]
+        found = states[0].get("agentspec") if states else None
+        return found if isinstance(found, dict) else None
 
     def replay_state(self) -> dict[str, Any] | None:
         """The block `agentspec.replay`, of a server with any algorithm, or None where its answers are its model's own."""
-        found = (self._block() or {}).get("replay")
+        found = (self.agentspec_state() or {}).get("replay")
         return found if isinstance(found, dict) else None
 
     def check_replay(self, wanted: bool) -> None:
@@ -68,11 +70,6 @@ class RunningServer:
             raise ServerError(
                 f"{state['diverged']} outputs of the replay are not the recorded ones; see the server's log"
             )
-
-    def _block(self) -> dict[str, Any] | None:
-        states = self.get("/server_info")["internal_states"]
-        found = states[0].get("agentspec") if states else None
-        return found if isinstance(found, dict) else None
 
 
 class Server(RunningServer):

@@ -29,6 +29,14 @@ if TYPE_CHECKING:
     from agentspec.integrations.sglang.replay_target import ReplayTarget
     from agentspec.integrations.sglang.settings import Settings
 
+# In the other values requests pass by processes that have no hooks, or come without a prefill.
+_FITTING: dict[str, tuple[Any, ...]] = {
+    "tokenizer_worker_num": (None, 1),
+    "pp_size": (None, 1),
+    "disaggregation_mode": (None, "null"),
+    "dllm_algorithm": (None, ""),
+}
+
 _front: ReplayFront | None = None
 _target: ReplayTarget | None = None
 _installed: set[str] = set()
@@ -50,13 +58,8 @@ def activate(chosen: Settings, server_args: Any) -> None:
         return
     problems = [
         f"{name}={value!r}"
-        for name, is_fit in (
-            ("tokenizer_worker_num", lambda v: (v or 1) == 1),
-            ("pp_size", lambda v: (v or 1) == 1),
-            ("disaggregation_mode", lambda v: v in (None, "null")),
-            ("dllm_algorithm", lambda v: not v),
-        )
-        if not is_fit(value := compat.server_args_setting(server_args, name))
+        for name, fitting in _FITTING.items()
+        if (value := compat.server_args_setting(server_args, name)) not in fitting
     ]
     if problems:
         raise UnsupportedError(f"{FLAG} cannot run with {', '.join(problems)}: drop these arguments")

@@ -93,3 +93,21 @@ def test_verification_of_drawn_trees_accepts_exactly_the_recorded_path(width: in
                 break
             node, expected = following[0], expected + 1
         assert len(written) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU; run on a GPU host with `pytest -m gpu`")
+def test_nothing_waits_for_a_gpu() -> None:
+    table = ForcedTokens(4, "cuda")
+    logits = torch.zeros(8, _VOCABULARY, device="cuda")
+    slots, positions = torch.arange(4, device="cuda").repeat_interleave(2), torch.arange(8, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for slot in range(4):
+            table.write(slot, slot, [7, 8, 9] * 20, 2)
+        table.free(3)
+        table.force(logits, slots, positions)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert logits.argmax(-1).tolist() == [8, 9, 8, 9, 8, 9, 0, 0]
