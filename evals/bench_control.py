@@ -135,7 +135,7 @@ def _controllers() -> dict[str, Controller]:
         peak_flops=1e15,
         peak_bandwidth=4.8e12,
     )
-    configs = {name: ControlConfig(controller=name) for name in get_args(ControllerName)}
+    configs = {name: ControlConfig(controller=name) for name in get_args(ControllerName) if name != "sweep"}
     models: tuple[LengthModel, ...] = ("tree", "confidence")
     for model in models:
         configs[f"smartspec-{model}"] = ControlConfig(controller="smartspec", length_model=model)

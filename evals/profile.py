@@ -4,7 +4,8 @@ Dataset: prompts of drawn token ids, batches of them at a time, answered to a fi
 Metric: seconds of a verification over batch sizes, lengths of context and widths; the fit T = alpha * N_context + gamma *
 N_batched + delta (SmartSpec, equations 5 to 7), its R2 and its residuals.
 Pattern: one server for each width, which pads every step to it and tells how long its steps took; the median of a cell's
-steps counts. A running server is measured at the width that it has. With --serving also what serving takes beside
+steps counts. With --sweep one server takes the widths in turn, step by step, which saves its starts. A running server is
+measured at the widths that it has. With --serving also what serving takes beside
 verification, of the servers with the least and the greatest width, and of one that does not speculate.
 """
 
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --model also what serving takes beside verification, for simulations",
     )
+    add("--sweep", action="store_true", help="with --model one server for all widths, which takes them in turn")
     add("--seed", type=int, default=0, help="seed of the prompts (default %(default)s)")
     add("--out", type=Path, required=True, metavar="FILE", help="where the profile goes")
     add("--plot", type=Path, metavar="FILE", help="draw the fit to FILE, .png or .svg")
@@ -81,26 +83,31 @@ class ProfilePlan:
     seed: int = 0
     serving: bool = False
     """Whether what serving takes beside verification is measured too."""
+    sweep: bool = False
+    """Whether one server takes all widths in turn."""
     rest: Sequence[str] = ()
     """Further arguments for the servers."""
 
     def __post_init__(self) -> None:
         if (self.url is None) == (self.model is None):
             raise ConfigError("a URL or --model must be given, and not both; see agentspec profile --help")
-        if self.url and (self.rest or self.serving):
-            words = " ".join([*(["--serving"] if self.serving else []), *self.rest])
+        if self.url and (self.rest or self.serving or self.sweep):
+            flags = [flag for flag, given in (("--serving", self.serving), ("--sweep", self.sweep)) if given]
+            words = " ".join([*flags, *self.rest])
             raise ConfigError(f"unknown arguments for a running server: {words}; see agentspec profile --help")
         for name, values in (("batch-sizes", self.batch_sizes), ("context-lengths", self.context_lengths)):
             if values[0] < 1:
                 raise ConfigError(f"--{name} must be at least 1, got {values[0]}")
         if self.widths[0] != 1:
             raise ConfigError(f"--widths must begin with 1, plain decoding, got {self.widths[0]}")
+        if self.sweep and self.serving:
+            raise ConfigError("--serving needs servers of one width each; leave out --sweep")
         if self.tokens < 2 * _LEAST_STEPS:
             raise ConfigError(f"--tokens must be at least {2 * _LEAST_STEPS}, got {self.tokens}")
 
     def tokens_at(self, width: int) -> int:
         """Of an answer: wide steps may give as many tokens as they verify."""
-        return max(self.tokens, (_LEAST_STEPS + 2) * width)
+        return max(self.tokens, (_LEAST_STEPS + 2) * (sum(self.widths) if self.sweep else width))
 
     @property
     def cells(self) -> list[Cell]:
@@ -123,6 +130,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         tokens=args.tokens,
         seed=args.seed,
         serving=args.serving,
+        sweep=args.sweep,
         rest=rest,
     )
     profile = measured_profile(plan)
@@ -145,7 +153,7 @@ def measured_profile(plan: ProfilePlan) -> Profile:
     """
     points: list[MeasuredPoint] = []
     key, speculative, plain = None, None, None
-    for width in plan.widths if plan.model else [None]:
+    for width in (plan.widths[-1:] if plan.sweep else plan.widths) if plan.model else [None]:
         with _server(plan, width) as server:
             key = _key(server)
             points += measured(server, plan.cells, plan.tokens_at(width or 1), random.Random(plan.seed))
@@ -190,11 +198,13 @@ def measured(server: RunningServer, cells: Sequence[Cell], tokens: int, rng: ran
         if len(steps) < _LEAST_STEPS:
             _say(f"  {cell.rows} rows of {cell.length}: {len(steps)} steps together, left out; try more --tokens")
             continue
-        width = statistics.mode(step[1] for step in steps)
-        steps = [step for step in steps if step[1] == width]
-        seconds = statistics.median(step[3] for step in steps)
-        found.append(MeasuredPoint(cell.rows, width, round(statistics.median(step[2] for step in steps)), seconds))
-        _say(f"  width {width}, {cell.rows} rows of {cell.length}: {seconds * 1e3:.2f} ms ({len(steps)} steps)")
+        for width in sorted({step[1] for step in steps}):
+            same = [step for step in steps if step[1] == width]
+            if len(same) < _LEAST_STEPS:
+                continue
+            seconds = statistics.median(step[3] for step in same)
+            found.append(MeasuredPoint(cell.rows, width, round(statistics.median(step[2] for step in same)), seconds))
+            _say(f"  width {width}, {cell.rows} rows of {cell.length}: {seconds * 1e3:.2f} ms ({len(same)} steps)")
     return found
 
 
@@ -264,8 +274,9 @@ def _server(plan: ProfilePlan, width: int | None) -> Iterator[RunningServer]:
     ]  # fmt: skip
     if width:
         arguments += [
-            "--agentspec-profiling", "--agentspec-controller", "fixed", "--agentspec-controller-length",
-            str(width - 1), "--speculative-num-draft-tokens", str(max(width, 2)),
+            "--agentspec-profiling", "--speculative-num-draft-tokens", str(max(width, 2)), "--agentspec-widths",
+            ",".join(map(str, plan.widths)) if plan.sweep else "auto" if width == 1 else "one", "--agentspec-controller",
+            *(["sweep"] if plan.sweep else ["fixed", "--agentspec-controller-length", str(width - 1)]),
         ]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="agentspec-profile-") as folder:
         log = Path(folder) / "server.log"

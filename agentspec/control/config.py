@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from agentspec.errors import ConfigError
 
-ControllerName = Literal["goodput", "smartspec", "batch-table", "roofline", "fixed"]
+ControllerName = Literal["goodput", "smartspec", "batch-table", "roofline", "fixed", "sweep"]
 Objective = Literal["ahead", "run", "step"]
 LengthModel = Literal["chain", "tree", "confidence"]
 
@@ -26,7 +26,8 @@ class ControlConfig:
     "smartspec": by a moving average of acceptance (SmartSpec, algorithms 1 and 2).
     "batch-table": a length for each batch size, looked up (Su et al., section 4).
     "roofline": as many tokens as are free by the device's peak figures (SSSD, section 3.2).
-    "fixed": always `length`."""
+    "fixed": always `length`.
+    "sweep": each width in turn, for profiles."""
 
     length: int = 4
     """Of "fixed", drafted tokens a row, >= 0; 0 is plain decoding."""

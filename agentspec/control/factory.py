@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from agentspec.control.config import ControlConfig
-from agentspec.control.fixed import BatchTableController, FixedController, RooflineController
+from agentspec.control.fixed import BatchTableController, FixedController, RooflineController, SweepController
 from agentspec.control.goodput import GoodputController
 from agentspec.control.plan import Controller
 from agentspec.control.profile import Profile, ProfileKey
@@ -17,6 +17,7 @@ CONTROLLERS: Mapping[str, Callable[[ControlConfig, Profile | None], Controller]]
     "batch-table": BatchTableController,
     "roofline": RooflineController,
     "fixed": FixedController,
+    "sweep": SweepController,
 }
 
 

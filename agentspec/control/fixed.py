@@ -15,6 +15,9 @@ from agentspec.control.plan import Reason, StepPlan, StepState
 from agentspec.control.profile import Profile
 from agentspec.control.roofline import free_tokens
 
+_ALL = 1 << 16
+"""More nodes than any draft has."""
+
 
 class _LengthController:
     """Verifies `_length(rows)` drafted nodes a row, padded to the next width; whatever is drafted."""
@@ -91,6 +94,26 @@ class BatchTableController(_LengthController):
         return {**super().describe(), "table": lengths, **fitted}
 
 
+class SweepController(_LengthController):
+    """Each width in turn, 1, 2, 4, ... where any is at hand, so that one server tells what steps of all widths take: for
+    profiles, not for serving."""
+
+    name = "sweep"
+
+    def __init__(self, config: ControlConfig, profile: Profile | None) -> None:
+        super().__init__(config, profile)
+        self._turn = 0
+
+    def plan(self, state: StepState) -> StepPlan:
+        widths = candidate_widths(state.widths or _powers_of_two(state.max_width), state.max_width)
+        width = int(widths[self._turn % len(widths)])
+        self._turn += 1
+        return super().plan(StepState(state.drafts, state.context, (width,), width, state.rest))
+
+    def _length(self, rows: int) -> int:
+        return _ALL
+
+
 class RooflineController(_LengthController):
     """As many tokens as take no time beyond reading the weights, by the device's peak figures (SSSD, section 3.2)."""
 
@@ -111,7 +134,12 @@ class RooflineController(_LengthController):
         return super().plan(StepState(state.drafts, state.context, state.widths, greatest, state.rest))
 
     def _length(self, rows: int) -> int:
-        return math.floor(min(self.budget / max(rows, 1), 2**16)) - 1
+        return math.floor(min(self.budget / max(rows, 1), _ALL)) - 1
 
     def describe(self) -> dict[str, float | str | None]:
         return {**super().describe(), "free_tokens": self.budget}
+
+
+def _powers_of_two(most: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and `most` itself."""
+    return (*(1 << power for power in range((most - 1).bit_length())), most)

@@ -120,8 +120,31 @@ def served_model_name(server_args: Any) -> str:
 
 
 def captures_graphs(server_args: Any, device: str) -> bool:
-    """Whether verify steps replay a captured graph, whose width is fixed."""
+    """Whether verify steps replay captured graphs, of which each has one width."""
     return device != "cpu" and not server_args_setting(server_args, "disable_cuda_graph", False)
+
+
+def capture_verify_graphs(model_runner: Any, width: int) -> tuple[Any, Any]:
+    """An attention backend and a graph runner for verify steps of `width` tokens a row, beside those that there are."""
+    context: Any = importlib.import_module("sglang.srt.runtime_context")
+    spec = context.get_spec()
+    names = ("speculative_num_draft_tokens", "speculative_num_steps")
+    kept = {name: getattr(spec, name) for name in names}
+    new_workspace = model_runner.init_new_workspace
+    # Backends size their buffers by the configuration that is published.
+    context.get_context().override("agentspec.capture", **dict(zip(names, (width, max(width - 1, 1)), strict=True)))
+    try:
+        backend = model_runner._get_attention_backend(init_new_workspace=True)
+        graphs = model_runner._decode_cuda_graph_runner_cls()(
+            model_runner,
+            attn_backend=backend,
+            speculative_num_steps=max(width - 1, 1),
+            speculative_num_draft_tokens=width,
+        )
+    finally:
+        model_runner.init_new_workspace = new_workspace
+        context.get_context().override("agentspec.captured", **kept)
+    return backend, graphs
 
 
 def metrics_enabled(server_args: Any) -> bool:

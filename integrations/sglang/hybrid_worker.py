@@ -44,6 +44,7 @@ from agentspec.integrations.sglang.rows import DraftedStep, host_seq_lens, last_
 from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
 from agentspec.integrations.sglang.verify_input import VerifyStaging
 from agentspec.integrations.sglang.width_control import PlannedStep
+from agentspec.integrations.sglang.width_tiers import WidthTiers
 from agentspec.policy import HybridBatch, HybridPolicy, StepCosts, prompt_rule
 
 logger = logging.getLogger("agentspec")
@@ -100,10 +101,11 @@ class _Hybrid:
         with compat.draft_workers(EagleTreeDrafting, StandaloneTreeDrafting):
             super().__init__(server_args, *args, **kwargs)  # type: ignore[call-arg]
         config = self.target_worker.model_runner.model_config
-        self._fixed_width = compat.captures_graphs(server_args, self.device)
+        self._captures = compat.captures_graphs(server_args, self.device)
         self.suffix = SuffixDrafter(
-            server_args, config, drafts_here=compat.tp_rank(self) == 0, fixed_width=self._fixed_width
+            server_args, config, drafts_here=compat.tp_rank(self) == 0, captures=self._captures
         )
+        self._tiers = WidthTiers(self.target_worker.model_runner)
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters
         self._trees = self.suffix.config.mode == "tree"
@@ -139,14 +141,14 @@ class _Hybrid:
             )
         if self.suffix.drafts_here:
             logger.info(
-                "agentspec %s is active: %s drafts of up to %d tokens beside the drafter %s (%s%s), %s width, %s",
+                "agentspec %s is active: %s drafts of up to %d tokens beside the drafter %s (%s%s), widths %s, %s",
                 agentspec.__version__,
                 self.suffix.config.mode,
                 self.max_width - 1,
                 compat.draft_model_path(server_args),
                 self.speculative_algorithm.name,
                 ", with an acceptance head" if draft_worker.acceptance else "",
-                "fixed" if self._fixed_width else "varying",
+                ",".join(map(str, self.suffix.control.widths)) or "any",
                 self.settings.shown(),
             )
 
@@ -156,7 +158,7 @@ class _Hybrid:
             "active": True,
             "settings": {**self.settings.shown(), "mode": self.suffix.config.mode},
             "num_draft_tokens": self.max_width,
-            "width": "fixed" if self._fixed_width else "varying",
+            "width": "fixed" if self.suffix.control.is_fixed else "varying",
             "drafter": {
                 "base": self.speculative_algorithm.name,
                 "steps": self.speculative_num_steps,
@@ -167,6 +169,13 @@ class _Hybrid:
             },
             **self.suffix.describe(),
         }
+
+    def init_cuda_graphs(self: Any) -> None:
+        """Called once, when SGLang has captured the target's graphs of the greatest width."""
+        super().init_cuda_graphs()  # type: ignore[misc]
+        if self._captures:
+            control = self.suffix.control
+            control.widths = self._tiers.capture(control.widths, may_fail=self._tp_group is None)
 
     def clear_cache_pool(self) -> None:
         """`/flush_cache` forgets finished outputs. What is in the store stays there."""
@@ -200,7 +209,10 @@ class _Hybrid:
 
     def forward_batch_generation(self: Any, batch: Any, on_publish: Any = None, **kwargs: Any) -> Any:
         if batch.forward_mode.is_decode() and batch.reqs:
-            return self._decode(batch, on_publish, kwargs.get("grammar_barrier"))
+            try:
+                return self._decode(batch, on_publish, kwargs.get("grammar_barrier"))
+            finally:
+                self._tiers.use(self.max_width)
         self.suffix.control.interrupted()
         extends = bool(batch.forward_mode.is_extend())
         # What the base class does to a batch in between is its own affair.
@@ -242,6 +254,8 @@ class _Hybrid:
         tensors = staging.tensors(seq_lens)
         self.counters.add("drafting_seconds", time.perf_counter() - started)
         rids = [request.rid for request in batch.reqs]
+        # The mask goes to memory of this width's graphs.
+        self._tiers.use(width)
 
         batch.spec_info = EagleVerifyInput(
             draft_token=tensors.tokens,
@@ -369,7 +383,7 @@ class _Hybrid:
         fit &= np.array([self._room(rows, row) > 0 and self.suffix.may_draft(rid) for row, rid in enumerate(rids)])
         # The drafter must not be asked for positions that it does not know.
         fit &= rows.seq_lens + self.speculative_num_steps <= self._max_position
-        width = self.max_width if self._fixed_width else None
+        width = self.max_width if self.suffix.control.is_fixed else None
         self.policy.costs.rest = self.suffix.control.rest
         choice = self.policy.choose(rids, suffix, pending, fit, width=width)
         rows.wanted, rows.least_gain = choice.rows, choice.least_gain

@@ -17,6 +17,7 @@ from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
 from agentspec.integrations.sglang.replay_setting import check_replay
 from agentspec.integrations.sglang.tenants import check_namespace_field
+from agentspec.integrations.sglang.width_tiers import parse_widths
 from agentspec.policy import HybridConfig, parse_tau, prompt_rule
 from agentspec.store.config import SharingConfig
 from agentspec.store.secrets import NAMESPACE_KEY_VARIABLE, PASSWORD_VARIABLE, STORE_KEY_VARIABLE
@@ -160,7 +161,7 @@ class Settings:
     controller: str = _setting(
         "goodput",
         "how much of the drafts each step verifies: goodput (as much as pays, by estimates and measured seconds), "
-        "smartspec, batch-table, roofline (the latter two by a profile), or fixed",
+        "smartspec, batch-table, roofline (the latter two by a profile), fixed, or sweep (each width in turn, to measure them)",
         str,
     )
     controller_objective: str = _setting(
@@ -170,6 +171,12 @@ class Settings:
         str,
     )
     controller_length: int = _setting(15, "the controller fixed: drafted tokens a row, >= 0; 0 is plain decoding", int)
+    widths: str = _setting(
+        "auto",
+        "on a GPU with captured graphs, the tokens a row that steps have graphs for, such as 1,2,4,8: steps are padded to "
+        "the next one; auto: 1, 2, 4, ... up to --speculative-num-draft-tokens; one: that alone",
+        str,
+    )
     profile: str = _setting(
         "", "file that `agentspec profile` wrote, of this model on this device; empty: costs are learnt from steps", str
     )
@@ -230,7 +237,7 @@ class Settings:
             )
         paths = ("estimates", "corpora", "store_password_file", "store_key_file", "namespace_key_file")
         texts = ("store_model", "base", "tau", "hybrid_rule", "prompt_reading", "payoff", "acceptance_head")
-        for name in (*paths, *texts, "controller", "controller_objective", "profile"):
+        for name in (*paths, *texts, "widths", "controller", "controller_objective", "profile"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a string, got {getattr(self, name)!r}")
         if self.corpora and self.rule != "calibrated":
@@ -247,6 +254,7 @@ class Settings:
         self.engine_config(vocab_size=None, max_draft_tokens=1, trees=True)
         self.hybrid_config(max_nodes=1, trees=True)
         prompt_rule(self.prompt_reading)
+        parse_widths(self.widths)
         make_controller(self.control_config(), self.step_profile())
         self.sharing_config()
         check_namespace_field(self.namespace_from)

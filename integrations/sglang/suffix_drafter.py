@@ -33,6 +33,7 @@ from agentspec.integrations.sglang.store_metrics import StoreMetrics
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
 from agentspec.integrations.sglang.tenants import Tenants
 from agentspec.integrations.sglang.width_control import PlannedStep, WidthControl, profile_key
+from agentspec.integrations.sglang.width_tiers import tier_widths
 
 logger = logging.getLogger("agentspec")
 
@@ -45,14 +46,14 @@ class SuffixDrafter:
     Ranks must verify the same trees: the first one drafts for all, and it alone uses the store.
     """
 
-    def __init__(self, server_args: Any, model_config: Any, *, drafts_here: bool, fixed_width: bool) -> None:
+    def __init__(self, server_args: Any, model_config: Any, *, drafts_here: bool, captures: bool) -> None:
         """Opens the engine, its corpora and the store, by the settings that the launcher resolved.
 
         Args:
             server_args: SGLang's.
             model_config: SGLang's, of the target.
             drafts_here: Whether this process drafts; else every row is its root alone.
-            fixed_width: Whether every step is as wide as possible, because graphs were captured so.
+            captures: Whether steps run in captured graphs, so that only some widths are possible.
 
         Raises:
             ConfigError: A file or the store cannot be used.
@@ -95,7 +96,7 @@ class SuffixDrafter:
             profile and replace(profile, drafter=None),
             profile_key(server_args),
             max_width=max_width,
-            fixed_width=fixed_width,
+            widths=tier_widths(settings.widths, max_width) if captures else (),
             counters=counters,
             max_failures=settings.breaker_failures,
             profiling=settings.profiling,

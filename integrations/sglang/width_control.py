@@ -24,6 +24,7 @@ from agentspec.integrations.sglang.control_metrics import ControlMetrics
 from agentspec.integrations.sglang.control_record import ControlRecord
 from agentspec.integrations.sglang.counters import Counters
 from agentspec.integrations.sglang.step_rest import StepRest
+from agentspec.integrations.sglang.width_tiers import padded_width
 
 logger = logging.getLogger("agentspec")
 
@@ -65,7 +66,7 @@ class WidthControl:
         key: ProfileKey,
         *,
         max_width: int,
-        fixed_width: bool,
+        widths: tuple[int, ...] = (),
         counters: Counters,
         max_failures: int,
         profiling: bool = False,
@@ -74,12 +75,14 @@ class WidthControl:
 
         Args:
             max_width: The most tokens a row.
-            fixed_width: Every step is that wide, as graphs were captured: cutting its drafts would save nothing.
+            widths: That steps are padded to, ascending to `max_width`, as graphs were captured for them; (): any will do.
+                Where `max_width` is the only one, cutting drafts would save nothing, and nothing is cut.
             profiling: Steps are padded to the controller's width, and the latest are told.
         """
         self.controller: Controller = make_controller(config, profile, key)
         self._max_width = max_width
-        self._fixed_width = fixed_width
+        self.widths = widths
+        """May be set before the first step."""
         self._counters = counters
         self._breaker = Breaker(max_failures)
         self._last: PlannedStep | None = None
@@ -110,7 +113,12 @@ class WidthControl:
         if self._profiling:
             told = {"num_steps": self._num_steps, "steps": list(self._steps), "profile_key": asdict(self._key)}
         rest = {"rest_ms": self.rest * 1e3}
-        return {**self.controller.describe(), **rest, "last_step": shown, **self._record.snapshot(), **told}
+        return {**self.controller.describe(), "widths_captured": list(self.widths), **rest, "last_step": shown, **self._record.snapshot(), **told}
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every step is as wide as possible."""
+        return self.widths == (self._max_width,)
 
     @property
     def rest(self) -> float:
@@ -127,7 +135,7 @@ class WidthControl:
 
     def wants_draft(self, rows: int, context: int) -> bool:
         """Whether the next step should be drafted for."""
-        if self._fixed_width:
+        if self.is_fixed:
             return True
         try:
             return self.controller.wants_draft(rows, context)
@@ -145,20 +153,20 @@ class WidthControl:
         rows, context = len(drafts), int(seq_lens.sum())
         widest = int(np.diff(drafts.offsets).max())
         plan = None
-        if not self._fixed_width and self._breaker.allow():
+        if not self.is_fixed and self._breaker.allow():
             try:
-                plan = self.controller.plan(StepState(drafts, context, (), self._max_width, self.rest))
+                plan = self.controller.plan(StepState(drafts, context, self.widths, self._max_width, self.rest))
                 drafts = drafts.first(plan.num_nodes)
                 widest = int(plan.num_nodes.max()) + 1
                 self._breaker.succeeded()
             except Exception:
                 plan = None
                 self._failed()
-        width = self._max_width if self._fixed_width else widest
         if self._profiling and plan is not None:
-            width = plan.width
+            widest = plan.width
+        width = padded_width(widest, self.widths)
         if plan is not None:
-            # Without graphs a step is no wider than its widest row.
+            # A step is hardly wider than its widest row, whatever was planned.
             plan = replace(plan, width=width)
         planned = PlannedStep(plan, rows, width, context)
         self._rest.planned(planned)

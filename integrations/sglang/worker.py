@@ -33,6 +33,7 @@ from agentspec.integrations.sglang.rows import DraftedStep, host_seq_lens
 from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
 from agentspec.integrations.sglang.verify_input import VerifyStaging, grammar_mask
 from agentspec.integrations.sglang.width_control import PlannedStep
+from agentspec.integrations.sglang.width_tiers import WidthTiers
 
 logger = logging.getLogger("agentspec")
 
@@ -44,11 +45,11 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         with compat.without_ngram_corpus():
             super().__init__(server_args, *args, **kwargs)
         config = self.model_runner.model_config
-        # A captured graph has one width; without graphs each step takes the width it needs.
-        self._fixed_width = compat.captures_graphs(server_args, self.device)
+        self._captures = compat.captures_graphs(server_args, self.device)
         self.suffix = SuffixDrafter(
-            server_args, config, drafts_here=compat.tp_rank(self) == 0, fixed_width=self._fixed_width
+            server_args, config, drafts_here=compat.tp_rank(self) == 0, captures=self._captures
         )
+        self._tiers = WidthTiers(self.model_runner)
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters
         self._staging = VerifyStaging(
@@ -63,11 +64,11 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._started: Any = None
         if self.suffix.drafts_here:
             logger.info(
-                "agentspec %s is active: %s drafts of up to %d tokens, %s width, %s",
+                "agentspec %s is active: %s drafts of up to %d tokens, widths %s, %s",
                 agentspec.__version__,
                 self.suffix.config.mode,
                 self.max_width - 1,
-                "fixed" if self._fixed_width else "varying",
+                ",".join(map(str, self.suffix.control.widths)) or "any",
                 self.settings.shown(),
             )
 
@@ -77,9 +78,16 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             "active": True,
             "settings": {**self.settings.shown(), "mode": self.suffix.config.mode},
             "num_draft_tokens": self.max_width,
-            "width": "fixed" if self._fixed_width else "varying",
+            "width": "fixed" if self.suffix.control.is_fixed else "varying",
             **self.suffix.describe(),
         }
+
+    def init_cuda_graphs(self) -> None:
+        """Called once, when SGLang has captured the target's graphs of the greatest width."""
+        super().init_cuda_graphs()
+        if self._captures:
+            control = self.suffix.control
+            control.widths = self._tiers.capture(control.widths, may_fail=self._tp_group is None)
 
     def clear_cache_pool(self) -> None:
         """`/flush_cache` forgets finished outputs, as NGRAM's forgets its trie. What is in the store stays there."""
@@ -109,6 +117,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             width = self.draft_token_num
         finally:
             self._set_width(self.max_width)
+            self._tiers.use(self.max_width)
         if decoding:
             step, planned = self._pending[-1]
             self._clock.stop(self._started, planned.took)
@@ -125,6 +134,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         arrays, step, planned = self._draft(batch, seq_lens)
         self._pending.append((step, planned))
         self._set_width(planned.width)
+        self._tiers.use(planned.width)
         self._started = self._clock.start()
 
         tensors = self._staging.tensors(seq_lens)

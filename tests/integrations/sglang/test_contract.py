@@ -143,6 +143,20 @@ USED = [
         frozenset({"batch", "model_runner", "capture_hidden_mode", "return_hidden_states_before_norm"}),
     ),
     Uses("sglang.srt.model_executor.forward_context", ("forward_context",)),
+    # Graphs of several widths, as SGLang's adaptive speculation keeps them.
+    Uses("sglang.srt.speculative.base_spec_worker", ("BaseSpecWorker", "init_cuda_graphs")),
+    Uses(
+        "sglang.srt.model_executor.runner.decode_cuda_graph_runner",
+        ("DecodeCudaGraphRunner", "__init__"),
+        frozenset({"model_runner", "attn_backend", "speculative_num_steps", "speculative_num_draft_tokens"}),
+    ),
+    Uses(
+        "sglang.srt.model_executor.model_runner",
+        ("ModelRunner", "_get_attention_backend"),
+        frozenset({"init_new_workspace"}),
+    ),
+    Uses("sglang.srt.model_executor.model_runner", ("ModelRunner", "_decode_cuda_graph_runner_cls")),
+    Uses("sglang.srt.runtime_context", ("RuntimeContext", "override"), frozenset({"source"})),
     Uses("sglang.srt.managers.schedule_batch", ("ScheduleBatch", "grammar_needs_sync")),
     Uses("sglang.srt.managers.schedule_batch", ("Req", "finished")),
 ]
@@ -165,6 +179,18 @@ def test_the_base_worker_reads_the_width_and_the_host_tree_that_are_set(release:
         assert attribute in forward
     assert "self._prepare_for_speculative_decoding(batch)" in forward
     assert "move_accept_tokens_to_target_kvcache" in forward
+
+
+def test_the_target_runs_with_the_graphs_and_the_backend_that_its_runner_holds(release: Path) -> None:
+    forward = source(release, "sglang.srt.model_executor.model_runner", "ModelRunner", "_forward_raw")
+    assert "self.decode_cuda_graph_runner" in forward and "self.attn_backend" in forward
+    swapped = source(release, EAGLE, "EAGLEWorkerV2", "apply_runtime_state")
+    assert "model_runner.attn_backend = " in swapped and "model_runner.decode_cuda_graph_runner = " in swapped
+    # A step whose width is not the graphs' would run without them.
+    can_run = source(
+        release, "sglang.srt.model_executor.runner.decode_cuda_graph_runner", "DecodeCudaGraphRunner", "can_run_graph"
+    )
+    assert "captured_req_width" in can_run
 
 
 def test_names_that_the_worker_takes_from_the_base_module(release: Path) -> None:

@@ -21,13 +21,13 @@ DRAFTS = batch([[0.9, 0.8, 0.7], [0.4], []])
 LENS = np.array([10, 20, 30], np.int64)
 
 
-def control(known: Profile | None = None, *, fixed_width: bool = False, **config: Any) -> WidthControl:
+def control(known: Profile | None = None, *, widths: tuple[int, ...] = (), **config: Any) -> WidthControl:
     return WidthControl(
         ControlConfig(**config),
         known,
         KEY,
         max_width=8,
-        fixed_width=fixed_width,
+        widths=widths,
         counters=Counters(),
         max_failures=2,
     )
@@ -64,12 +64,41 @@ def test_plain_decoding_is_a_width_too() -> None:
 
 def test_graphs_of_one_width_are_filled() -> None:
     # Whatever the controller would leave of them: the step takes as long as it takes.
-    for of in (control(fixed_width=True), control(fixed_width=True, controller="fixed", length=0)):
+    for of in (control(widths=(8,)), control(widths=(8,), controller="fixed", length=0)):
         assert of.wants_draft(3, 60)
         drafts, planned = of.plan(DRAFTS, LENS)
         assert planned.width == 8
         assert np.diff(drafts.offsets).tolist() == [4, 2, 1]
         of.observe(planned, [1, 0, 0])
+
+
+def test_steps_are_padded_to_widths_that_have_graphs() -> None:
+    of = control(widths=(1, 2, 4, 8), controller="fixed", length=7)
+    for rows, width in (([[0.5] * 4, []], 8), ([[0.9, 0.8, 0.7], [0.4]], 4), ([[0.5], []], 2), ([[], []], 1)):
+        drafts, planned = of.plan(batch(rows), LENS[:2])
+        # Nothing is cut that fits.
+        assert np.diff(drafts.offsets).tolist() == [1 + len(row) for row in rows]
+        assert planned.width == width and planned.plan is not None and planned.plan.width == width
+    # A graph that could not be captured is made up for by the next one.
+    of.widths = (4, 8)
+    assert of.plan(batch([[], []]), LENS[:2])[1].width == 4
+
+
+def test_the_controller_cuts_to_widths_that_have_graphs() -> None:
+    of = control(profile(), widths=(1, 4, 8), probe_share=0.0, objective="step")
+    for estimate in (0.02, 0.3, 0.99):
+        drafts, planned = of.plan(batch([[estimate] * 7] * 3), LENS)
+        kept = np.diff(drafts.offsets) - 1
+        assert planned.width in (1, 4, 8) and (kept == min(planned.width - 1, 7)).all()
+    assert planned.width == 8
+    assert of.describe()["widths_captured"] == [1, 4, 8]
+
+
+def test_a_failing_controller_still_pads_to_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = control(widths=(1, 4, 8))
+    monkeypatch.setattr(of.controller, "plan", lambda state: 1 / 0)
+    drafts, planned = of.plan(batch([[0.5, 0.5], []]), LENS[:2])
+    assert planned.width == 4 and np.diff(drafts.offsets).tolist() == [3, 1]
 
 
 @pytest.mark.parametrize("place", ["plan", "wants_draft", "observe"])
@@ -106,7 +135,6 @@ def test_a_profile_of_something_else_is_refused() -> None:
             profile(),
             dataclasses.replace(KEY, model="other"),
             max_width=8,
-            fixed_width=False,
             counters=Counters(),
             max_failures=2,
         )
