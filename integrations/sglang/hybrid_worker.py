@@ -102,9 +102,7 @@ class _Hybrid:
             super().__init__(server_args, *args, **kwargs)  # type: ignore[call-arg]
         config = self.target_worker.model_runner.model_config
         self._captures = compat.captures_graphs(server_args, self.device)
-        self.suffix = SuffixDrafter(
-            server_args, config, drafts_here=compat.tp_rank(self) == 0, captures=self._captures
-        )
+        self.suffix = SuffixDrafter(server_args, config, drafts_here=compat.tp_rank(self) == 0, captures=self._captures)
         self._tiers = WidthTiers(self.target_worker.model_runner)
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters

@@ -113,7 +113,14 @@ class WidthControl:
         if self._profiling:
             told = {"num_steps": self._num_steps, "steps": list(self._steps), "profile_key": asdict(self._key)}
         rest = {"rest_ms": self.rest * 1e3}
-        return {**self.controller.describe(), "widths_captured": list(self.widths), **rest, "last_step": shown, **self._record.snapshot(), **told}
+        return {
+            **self.controller.describe(),
+            "widths_captured": list(self.widths),
+            **rest,
+            "last_step": shown,
+            **self._record.snapshot(),
+            **told,
+        }
 
     @property
     def is_fixed(self) -> bool:

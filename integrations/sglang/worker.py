@@ -46,9 +46,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             super().__init__(server_args, *args, **kwargs)
         config = self.model_runner.model_config
         self._captures = compat.captures_graphs(server_args, self.device)
-        self.suffix = SuffixDrafter(
-            server_args, config, drafts_here=compat.tp_rank(self) == 0, captures=self._captures
-        )
+        self.suffix = SuffixDrafter(server_args, config, drafts_here=compat.tp_rank(self) == 0, captures=self._captures)
         self._tiers = WidthTiers(self.model_runner)
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from chi_square import homogeneity
+from agentspec.evals.chi_square import homogeneity
 from server_requests import MODEL
 from tokenizers import Tokenizer
 

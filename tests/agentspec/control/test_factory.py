@@ -16,7 +16,7 @@ from agentspec.control import CONTROLLERS, ControlConfig, ControllerName, make_c
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"controller": "best"}, "one of goodput, smartspec, batch-table, roofline, fixed, got 'best'"),
+        ({"controller": "best"}, "one of goodput, smartspec, batch-table, roofline, fixed, sweep, got 'best'"),
         ({"length_model": "graph"}, "one of chain, tree, confidence, got 'graph'"),
         ({"length": -1}, "length must be an integer >= 0, got -1"),
         ({"patience": 0}, "patience must be an integer >= 1, got 0"),

@@ -88,6 +88,7 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "controller": "fixed",
         "controller_objective": "step",
         "controller_length": 3,
+        "widths": "1,4",
         "profile": str(profile),
         "replay": "requests",
         "replay_unmatched": "free",

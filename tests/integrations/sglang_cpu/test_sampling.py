@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install torch")
 
-from chi_square import goodness_of_fit
+from agentspec.evals.chi_square import goodness_of_fit
 
 from agentspec.integrations.sglang_cpu import sampling, tree
 

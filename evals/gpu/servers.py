@@ -1,0 +1,128 @@
+"""The servers that are compared on the GPU machine, as SGLang is told to start them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentspec.errors import ConfigError
+from agentspec.evals.gpu import simulated_head
+from agentspec.evals.gpu.sizes import Size, head_folder, model_folder
+from agentspec.evals.server import Server
+from agentspec.integrations.sglang_cpu import activate, environment
+
+SYSTEMS = ("none", "ngram", "suffix", "eagle3", "hybrid")
+BACKENDS = ("triton", "flashinfer")
+WIDTHS = (1, 2, 4, 8, 16, 32)
+"""Widths of agentspec's steps, all with captured graphs."""
+HEAD_STEPS = 5
+"""Tokens of the head's chains."""
+WITH_HEAD = ("eagle3", "hybrid")
+
+_ALGORITHMS = {"none": "none", "ngram": "NGRAM", "suffix": "AGENTSPEC", "eagle3": "EAGLE3", "hybrid": "AGENTSPEC"}
+_START_SECONDS = 420.0
+
+
+def algorithm(system: str) -> str:
+    """Its --speculative-algorithm.
+
+    Raises:
+        ConfigError: There is no such system.
+    """
+    if system not in _ALGORITHMS:
+        raise ConfigError(f"systems are {', '.join(SYSTEMS)}, got {system!r}")
+    return _ALGORITHMS[system]
+
+
+def arguments(system: str, size: Size, data: Path, *, backend: str | None, max_running: int) -> list[str]:
+    """What SGLang is given beside model and algorithm.
+
+    Args:
+        system: One of SYSTEMS.
+        size: Of the model.
+        data: The folder that prepare made.
+        backend: Of attention; None on a CPU.
+        max_running: Requests of a batch at most.
+    """
+    words = [
+        *("--context-length", str(size.context_length), "--max-running-requests", str(max_running)),
+        *("--skip-server-warmup", "--grammar-backend", "none", "--random-seed", "1"),
+    ]
+    if size.kv_tokens:
+        words += ["--max-total-tokens", str(size.kv_tokens)]
+    if size.is_random:
+        words += ["--load-format", "dummy"]
+    if backend is not None:
+        words += gpu_arguments(backend, max_running)
+        # What the cache may take is said in tokens; servers side by side see the whole GPU's memory.
+        words += ["--mem-fraction-static", "0.9"]
+    if system in ("suffix", "hybrid"):
+        words += ["--speculative-num-draft-tokens", str(WIDTHS[-1])]
+        words += ["--agentspec-widths", ",".join(map(str, WIDTHS))]
+    if system in WITH_HEAD:
+        words += ["--speculative-draft-model-path", str(head_folder(size, data))]
+        words += ["--speculative-num-steps", str(HEAD_STEPS), "--speculative-eagle-topk", "1"]
+    if system == "eagle3":
+        words += ["--speculative-num-draft-tokens", str(HEAD_STEPS + 1)]
+    if system == "hybrid":
+        words += ["--agentspec-base", "EAGLE3", "--agentspec-acceptance-head", "none"]
+    return words
+
+
+def gpu_arguments(backend: str, max_running: int) -> list[str]:
+    """What SGLang is told about the GPU; graphs of decode steps and overlap stay on."""
+    return [
+        *("--attention-backend", backend, "--sampling-backend", "pytorch"),
+        *("--cuda-graph-max-bs-decode", str(max_running), "--disable-prefill-cuda-graph"),
+    ]
+
+
+def replay_server(
+    system: str,
+    size: Size,
+    data: Path,
+    *,
+    backend: str | None,
+    max_running: int,
+    head_acceptance: float,
+    log: Path,
+    extra: Sequence[str] = (),
+) -> Server:
+    """A server of a system that writes the answers that requests bring; not started yet.
+
+    Args:
+        system: One of SYSTEMS.
+        size: Of the model.
+        data: The folder that prepare made.
+        backend: Of attention; None on a CPU.
+        max_running: Requests of a batch at most.
+        head_acceptance: Of the simulated head, the probability of a token.
+        log: Gets what the server prints.
+        extra: Further arguments.
+    """
+    words = arguments(system, size, data, backend=backend, max_running=max_running)
+    variables = head_variables(log.parent / "head-site", head_acceptance) if system in WITH_HEAD else {}
+    return Server(
+        model_folder(size, data),
+        algorithm(system),
+        log=log,
+        arguments=[*words, "--agentspec-replay", "requests", *extra],
+        environment=variables,
+        start_seconds=_START_SECONDS,
+    )
+
+
+def head_variables(site: Path, acceptance: float) -> dict[str, str]:
+    """Variables with which SGLang's processes load the simulated head; `site`: a folder that is made for it."""
+    info = site / "agentspec_simulated_head-1.0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agentspec-simulated-head\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        f"[sglang.srt.plugins]\nagentspec_simulated_head = {simulated_head.__name__}:register\n"
+    )
+    kept = environment()["PYTHONPATH"] if activate() else os.environ.get("PYTHONPATH", "")
+    return {
+        "PYTHONPATH": os.pathsep.join(path for path in (str(site), kept) if path),
+        simulated_head.VARIABLE: str(acceptance),
+    }

