@@ -35,8 +35,9 @@ def compare(
     systems: Sequence[str],
     works: Sequence[Work],
     on_record: Callable[[Record], object],
-) -> None:
-    """Starts the systems at the same time and measures them, trace by trace and number of clients by number of clients.
+) -> bool:
+    """Starts the systems at the same time and measures them, trace by trace and number of clients by number of clients;
+    False where the time was up before all was done.
 
     A system that fails gets a record with the error, and the others go on.
 
@@ -69,10 +70,7 @@ def compare(
                 say(f"  {system} failed: {server}")
             else:
                 alive[system] = server
-        for work in works:
-            if trip.seconds_left() < 0:
-                break
-            _run(trip, size, backend, alive, work, most, on_record)
+        return all(_run(trip, size, backend, alive, work, most, on_record) for work in works)
 
 
 def _run(
@@ -83,8 +81,8 @@ def _run(
     work: Work,
     most: int,
     on_record: Callable[[Record], object],
-) -> None:
-    """One trace; servers that fail are taken out of `alive`."""
+) -> bool:
+    """One trace; servers that fail are taken out of `alive`. False where the time was up."""
 
     def guarded(system: str, facts: Record, call: Callable[[], Record]) -> None:
         try:
@@ -107,7 +105,7 @@ def _run(
         first = turn % len(order) if order else 0
         for system in (*order[first:], *order[:first]):
             if trip.seconds_left() < 0:
-                return
+                return False
             facts = {
                 **_facts(trip, size, backend, system),
                 "trace": work.trace,
@@ -121,6 +119,7 @@ def _run(
                 return measure(server, work.measured[clients], clients, is_ours=is_ours, busy=trip.busy.share)
 
             guarded(system, facts, measured)
+    return True
 
 
 def _facts(trip: Trip, size: Size, backend: str | None, system: str) -> Record:

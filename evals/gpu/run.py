@@ -21,7 +21,7 @@ from agentspec.evals.gpu.sizes import SIZES
 from agentspec.evals.gpu.steps import compare_predictions, measure_profile
 from agentspec.evals.gpu.table import table
 from agentspec.evals.gpu.trip import Record, Results, Trip
-from agentspec.evals.gpu.work import Work, load_work
+from agentspec.evals.gpu.work import CONCURRENCIES, Work, load_work
 from agentspec.evals.turns import say
 
 PREPARE = "prepare"
@@ -104,7 +104,7 @@ def _run(args: argparse.Namespace) -> int:
         quick=args.quick,
         head_acceptance=_acceptance(args.head_accept_length),
         head_accept_length=args.head_accept_length,
-        **({"concurrencies": DRY_CONCURRENCIES} if args.dry_run else {}),
+        concurrencies=DRY_CONCURRENCIES if args.dry_run else CONCURRENCIES,
     )
     trip.logs.mkdir(parents=True, exist_ok=True)
     settings: Record = {
@@ -137,6 +137,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _do(trip: Trip, results: Results, task: Task) -> None:
     records: list[Record] = []
+    results.begin(task.name)
 
     def keep(record: Record) -> None:
         records.append({**record, "call": task.call})
@@ -150,7 +151,9 @@ def _do(trip: Trip, results: Results, task: Task) -> None:
             check_sampling(trip, keep)
         elif task.part == "replay":
             works = _works(trip, task.size)
-            compare(trip, SIZES[task.size], backend, task.systems, [works[name] for name in task.traces], keep)
+            asked = [works[name] for name in task.traces]
+            if not compare(trip, SIZES[task.size], backend, task.systems, asked, keep):
+                results.fail(task.name, "the time was up before all was measured; run it again")
         elif task.part == "profile":
             keep(measure_profile(trip, SIZES[task.size], backend))
         else:

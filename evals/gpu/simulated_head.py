@@ -3,7 +3,7 @@
 A head with random weights accepts nothing. Here it runs at its full cost, and then each token that it drafted is replaced:
 by the recorded one, which the replayed target is going to write, at some positions, and by another one elsewhere. Which
 positions, says a hash of the answer and the position, so that SGLang's EAGLE-3 and agentspec's hybrid meet the same
-head. Loaded through an entry point that the run makes; never part of an installation. AGENTSPEC_HEAD_ACCEPTANCE is the
+head. Loaded through an entry point that the run makes; never part of an installation. SIMULATED_HEAD_ACCEPTANCE is the
 probability of a position.
 
 SGLang has a simulation of its own (SGLANG_SIMULATE_ACC_LEN), which is of no use here: it draws one length a step for the
@@ -20,7 +20,9 @@ import os
 import zlib
 from typing import Any
 
-VARIABLE = "AGENTSPEC_HEAD_ACCEPTANCE"
+from agentspec.integrations.sglang.replay_wire import unpacked
+
+VARIABLE = "SIMULATED_HEAD_ACCEPTANCE"
 PUBLISHED = (3.2, 4.7)
 """Accept lengths of EAGLE-3 heads, bonus token included, that their authors and SGLang's publish."""
 
@@ -67,7 +69,7 @@ def register() -> None:
 
     EagleDraftWorker.draft = drafted
     # On a CPU agentspec drafts without SGLang's loop; here it takes the same way as on a GPU.
-    PlainDrafting.of = staticmethod(lambda worker: None)  # type: ignore[method-assign, assignment]
+    PlainDrafting.of = staticmethod(lambda worker: None)  # type: ignore[method-assign]
 
 
 class SimulatedHead:
@@ -148,9 +150,9 @@ class SimulatedHead:
 
 
 def replayed_answer(request: Any) -> list[int]:
-    """The answer that a request brings; [] where it brings none, so that no draft comes true."""
-    found = request.sampling_params.custom_params or {}
-    return list(((found.get("agentspec") or {}).get("replay") or {}).get("ids") or [])
+    """The answer that a request of SGLang's is made to give; [] where it gives its own, so that no draft comes true."""
+    found = unpacked(request.sampling_params.custom_params)
+    return [] if found is None else list(found.tokens)
 
 
 def answer_key(answer: list[int]) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ class Results:
                 raise ConfigError(
                     f"{path} must be of the same settings, {settings}, got {content['settings']}; choose another --out"
                 )
-            self.tasks = content["tasks"]
+            self.tasks, self.errors = content["tasks"], content["errors"]
 
     @property
     def records(self) -> list[Record]:
@@ -88,11 +88,17 @@ class Results:
 
     def is_done(self, task: str) -> bool:
         """Whether nothing of it is missing."""
-        return task in self.tasks and not any("error" in record for record in self.tasks[task])
+        return (
+            task in self.tasks and task not in self.errors and not any("error" in record for record in self.tasks[task])
+        )
+
+    def begin(self, task: str) -> None:
+        """What an earlier run has of it is replaced."""
+        self.tasks.pop(task, None)
+        self.errors.pop(task, None)
 
     def keep(self, task: str, records: list[Record]) -> None:
         self.tasks[task] = records
-        self.errors.pop(task, None)
         self.save()
 
     def fail(self, task: str, error: str) -> None:

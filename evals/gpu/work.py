@@ -153,8 +153,7 @@ def load_work(path: Path) -> dict[str, Work]:
         raise ConfigError(f"{path} must be work made by `--part prepare`: {error}") from error
     if int(content.get("format", 0)) != _FORMAT:
         raise ConfigError(f"{path} must be work of the format {_FORMAT}; prepare it anew")
-    cuts = np.cumsum(content["lengths"].ravel())[:-1] if len(content["lengths"]) else []
-    parts = np.split(content["tokens"], cuts)
+    parts = np.split(content["tokens"], np.cumsum(content["lengths"].ravel())[:-1])
     calls = [
         RecordedCall(parts[2 * i], parts[2 * i + 1], bool(is_whole)) for i, is_whole in enumerate(content["whole"])
     ]

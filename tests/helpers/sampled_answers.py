@@ -6,10 +6,10 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from agentspec.evals.chi_square import homogeneity
 from server_requests import MODEL
 from tokenizers import Tokenizer
 
+from agentspec.evals.chi_square import homogeneity
 from agentspec.evals.server import Server
 
 Answers = Counter[tuple[int, ...]]

@@ -10,7 +10,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install torch")
 
 from agentspec.evals.chi_square import goodness_of_fit
-
 from agentspec.integrations.sglang_cpu import sampling, tree
 
 VOCAB = 6

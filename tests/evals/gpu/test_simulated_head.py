@@ -1,0 +1,91 @@
+"""The head whose drafts come true by a hash: as often as it is told, and for all systems at the same places."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
+
+from agentspec.evals.gpu.simulated_head import SimulatedHead, acceptance_for, answer_key, comes_true
+from agentspec.integrations.sglang.replay_wire import WIRE_KEY, packed
+
+
+@pytest.mark.parametrize("accept_length", [1.0, 3.2, 4.0, 4.7, 6.0])
+def test_chains_of_that_acceptance_have_that_length(accept_length: float) -> None:
+    p = acceptance_for(accept_length, 5)
+    assert 1 + sum(p**i for i in range(1, 6)) == pytest.approx(accept_length, abs=1e-6)
+    # And so they have where each position is right or not by the hash.
+    keys = np.array([answer_key([i]) for i in range(4000)], np.int64)
+    right = comes_true(keys[:, None], np.arange(5)[None, :] + 7, p)
+    lengths = 1 + right.astype(int).cumprod(1).sum(1)
+    assert lengths.mean() == pytest.approx(accept_length, abs=0.1)
+
+
+def test_lengths_that_no_chain_has_are_refused() -> None:
+    for accept_length in (0.5, 6.5):
+        with pytest.raises(ValueError, match="between 1 and 6"):
+            acceptance_for(accept_length, 5)
+
+
+def test_the_hash_is_the_same_on_every_device() -> None:
+    keys = np.random.default_rng(0).integers(0, 1 << 31, 300)
+    positions = np.arange(300) * 37
+    expected = comes_true(keys, positions, 0.4)
+    assert comes_true(torch.from_numpy(keys), torch.from_numpy(positions), 0.4).tolist() == expected.tolist()
+    assert 0.3 < expected.mean() < 0.5
+
+
+def request(rid: str, prompt: int, answer: list[int], slot: int) -> Any:
+    params = SimpleNamespace(custom_params={WIRE_KEY: packed(answer, 2)})
+    return SimpleNamespace(rid=rid, origin_input_ids=[5] * prompt, sampling_params=params, req_pool_idx=slot)
+
+
+def batch(requests: list[Any], done: list[int]) -> Any:
+    """Rows whose answers have so many tokens, the last of which is the root."""
+    lens = [len(r.origin_input_ids) + n - 1 for r, n in zip(requests, done, strict=True)]
+    slots = torch.tensor([r.req_pool_idx for r in requests])
+    return SimpleNamespace(reqs=requests, req_pool_indices=slots, seq_lens=torch.tensor(lens))
+
+
+def test_drafts_are_the_recorded_tokens_where_the_hash_says_so() -> None:
+    rng = random.Random(0)
+    head = SimulatedHead(0.6)
+    for number in range(40):
+        # Slots are used again, and answers grow longer than the table.
+        rows = rng.randint(1, 5)
+        slots = rng.sample(range(90), rows)
+        requests = [
+            request(
+                f"{number}/{i}", rng.randint(1, 9), [rng.randrange(9) for _ in range(rng.randint(2, 400))], slots[i]
+            )
+            for i in range(rows)
+        ]
+        answers = [r.sampling_params.custom_params[WIRE_KEY][1:] for r in requests]
+        done = [rng.randint(1, len(answer)) for answer in answers]
+        flat = torch.full((rows * 6,), 7, dtype=torch.int64)
+        theirs = SimpleNamespace(draft_token=flat)
+        assert head.rewritten(theirs, batch(requests, done)) is theirs
+        ours = SimpleNamespace(tokens=torch.full((rows, 5), 7, dtype=torch.int64), estimates=None)
+        ours = head.rewritten(ours, batch(requests, done))
+        # Roots stay.
+        assert flat.view(rows, 6)[:, 0].tolist() == [7] * rows
+        assert flat.view(rows, 6)[:, 1:].tolist() == ours.tokens.tolist()
+        assert ours.estimates[0].tolist() == pytest.approx([0.6**i for i in range(1, 6)])
+        for answer, n, row in zip(answers, done, ours.tokens.tolist(), strict=True):
+            for i, token in enumerate(row):
+                at = n + i
+                right = at < len(answer) and bool(comes_true(np.int64(answer_key(answer)), np.int64(at), 0.6))
+                assert (token == answer[at]) == right if at < len(answer) else token in (0, 1)
+
+
+def test_requests_without_an_answer_get_drafts_that_fail() -> None:
+    free = request("free", 3, [4, 5], 1)
+    free.sampling_params.custom_params = None
+    drafts = SimpleNamespace(draft_token=torch.full((6,), 7, dtype=torch.int64))
+    SimulatedHead(1.0).rewritten(drafts, batch([free], [1]))
+    assert set(drafts.draft_token.tolist()[1:]) <= {0, 1}
