@@ -49,6 +49,17 @@ def test_a_cell_is_the_median_of_its_steps_with_all_rows() -> None:
     assert len({tuple(body["input_ids"]) for body in server.asked}) == 6
 
 
+def test_a_server_that_takes_widths_in_turn_gives_a_point_of_each() -> None:
+    class Sweeping(Told):
+        def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
+            length = len(body["input_ids"])
+            # Of the widest too few.
+            self.steps += [(2, width, 2 * length, 0.01 * width) for width in (1, 2, 4, 1, 2, 4, 1, 2, 8)]
+
+    points = measured(Sweeping(), [Cell(2, 100)], 8, random.Random(1))
+    assert [(point.width, point.seconds) for point in points] == [(1, 0.01), (2, 0.02), (4, 0.04)]
+
+
 def test_cells_that_were_not_together_are_left_out() -> None:
     assert measured(Told(), [Cell(3, 100)], 8, random.Random(1)) == []
 
@@ -67,6 +78,8 @@ def test_a_server_that_does_not_tell_its_steps() -> None:
         ["--model", "m", "--widths", "2,4"],
         ["--model", "m", "--batch-sizes", "0,1"],
         ["--model", "m", "--tokens", "2"],
+        ["http://here", "--sweep"],
+        ["--model", "m", "--sweep", "--serving"],
     ],
 )
 def test_arguments_that_do_not_go_together(words: list[str], tmp_path: Path) -> None:

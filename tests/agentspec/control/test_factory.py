@@ -79,3 +79,14 @@ def test_every_controller_keeps_to_the_protocol(name: ControllerName) -> None:
         assert plans[0] == plans[1], "the same calls give the same plans"
     described = first.describe()
     assert described["controller"] == name and described["steps_observed"] == 200.0
+
+
+def test_a_sweep_takes_each_width_in_turn() -> None:
+    sweep = make_controller(ControlConfig(controller="sweep"), None)
+    drawn = [[0.9] * 7, [0.5], []]
+    for widths, expected in (((1, 4, 8), [1, 4, 8]), ((), [1, 2, 4, 8])):
+        plans = [sweep.plan(state(drawn, widths=widths, max_width=8)) for _ in range(len(expected) * 3)]
+        assert sorted({plan.width for plan in plans}) == expected
+        for plan in plans:
+            assert plan.num_nodes.tolist() == [min(plan.width - 1, n) for n in (7, 1, 0)]
+    assert sweep.wants_draft(3, 100)
