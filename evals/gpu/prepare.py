@@ -8,22 +8,22 @@ Each is small enough to be carried beside the source of agentspec, which is buil
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentspec.errors import ConfigError
 from agentspec.evals.gpu.site import make_site
 from agentspec.evals.gpu.sizes import MEASURED, SIZES, Size, model_folder, write_model
-from agentspec.evals.gpu.work import CONCURRENCIES, TRACES, make_work, save_work
+from agentspec.evals.gpu.work import CONCURRENCIES, TRACES, Trace, make_work, save_work
 from agentspec.evals.turns import say
 from agentspec.replay.tokenizer import load_tokenizer
 
 PART_BYTES = 40 << 20
 """Of an archive, at most: 64 MiB are carried at a time, and the source of agentspec takes 20."""
-WARM_CALLS = 96
 DRY_CONCURRENCIES = (1, 2)
 
 
@@ -47,7 +47,7 @@ def prepare(traces: Path, configs: Path, out: Path, *, site: bool, seed: int) ->
         for size in (SIZES[name] for name in MEASURED):
             say(f"{size.name}: tokenizer and config")
             write_model(size, configs, _fetched_tokenizer(size, Path(name)), data)
-            write_work(size, traces, data, concurrencies=CONCURRENCIES, warm_calls=WARM_CALLS, scale=1.0, seed=seed)
+            write_work(size, traces, data, concurrencies=CONCURRENCIES, seed=seed)
         archive = out / "data.tar.xz"
         with tarfile.open(archive, "w:xz") as packed:
             packed.add(data, ".")
@@ -69,9 +69,13 @@ def prepare_dry(traces: Path, out: Path, *, seed: int) -> None:
     """
     out.mkdir(parents=True, exist_ok=True)
     write_work(
-        SIZES["tiny"], traces, out, concurrencies=DRY_CONCURRENCIES, warm_calls=2, scale=0.7, seed=seed,
-        names=("sql", "chat"),
-    )  # fmt: skip
+        SIZES["tiny"],
+        traces,
+        out,
+        concurrencies=DRY_CONCURRENCIES,
+        seed=seed,
+        wanted={name: Trace(TRACES[name].file, warm_calls=2, scale=0.7) for name in ("sql", "chat")},
+    )
 
 
 def write_work(
@@ -80,16 +84,17 @@ def write_work(
     data: Path,
     *,
     concurrencies: Sequence[int],
-    warm_calls: int,
-    scale: float,
     seed: int,
-    names: Sequence[str] = tuple(TRACES),
+    wanted: Mapping[str, Trace] = TRACES,
 ) -> None:
     """Writes `work-SIZE.npz` to `data`, where the model is; see make_work()."""
-    tokenizer = load_tokenizer(model_folder(size, data) / "tokenizer.json")
+    folder = model_folder(size, data)
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    ends = config["eos_token_id"]
     works = []
-    for trace in names:
-        path = traces / TRACES[trace]
+    for trace, of in wanted.items():
+        path = traces / of.file
         if not path.is_file():
             raise ConfigError(f"--traces must be a folder with {path.name}, got {traces}; check the path")
         works.append(
@@ -98,11 +103,13 @@ def write_work(
                 [path],
                 tokenizer,
                 concurrencies=concurrencies,
-                warm_calls=warm_calls,
-                scale=scale,
+                warm_calls=of.warm_calls,
+                scale=of.scale,
                 max_prompt_tokens=size.max_prompt_tokens,
                 max_answer_tokens=size.max_answer_tokens,
                 seed=seed,
+                vocab_size=config["vocab_size"],
+                end=ends[0] if isinstance(ends, list) else ends,
             )
         )
         say(f"  {trace}: {sum(map(len, works[-1].measured.values()))} calls and {len(works[-1].warm)} before them")

@@ -61,7 +61,14 @@ class Trip:
                     f"{server.start_seconds:.0f} s")  # fmt: skip
                 return server
 
-            yield list(pool.map(start, servers))
+            try:
+                found = list(pool.map(start, servers))
+            except BaseException:
+                # Whoever ends the run does not wait for those that are still starting.
+                for server in servers:
+                    server.stop()
+                raise
+            yield found
 
 
 class Results:

@@ -18,12 +18,25 @@ from agentspec.errors import ConfigError
 from agentspec.evals.replay_requests import ReplayRequest, replay_requests
 from agentspec.replay.tokenizer import Tokenizer
 
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded set, and how much of it is asked."""
+
+    file: str
+    warm_calls: int = 96
+    """Calls that are answered before anything is measured."""
+    scale: float = 1.0
+    """1: about three measured calls a client, fewer for many clients."""
+
+
 TRACES = {
-    "sql": "sql_intercode_spider.jsonl.xz",
-    "swe": "swe_mini_agent.jsonl.xz",
-    "tools": "tools_tau_airline.jsonl.xz",
-    "chat": "chat_mt_bench.jsonl.xz",
-    "math": "math_gsm8k.jsonl.xz",
+    "sql": Trace("sql_intercode_spider.jsonl.xz"),
+    "swe": Trace("swe_mini_agent.jsonl.xz"),
+    "tools": Trace("tools_tau_airline.jsonl.xz"),
+    # It has 160 calls.
+    "chat": Trace("chat_mt_bench.jsonl.xz", warm_calls=40, scale=0.5),
+    "math": Trace("math_gsm8k.jsonl.xz"),
 }
 """Replayed traces; chat and math are controls, which repeat little."""
 CONCURRENCIES = (1, 4, 16, 64)
@@ -70,6 +83,8 @@ def make_work(
     max_prompt_tokens: int,
     max_answer_tokens: int,
     seed: int,
+    vocab_size: int,
+    end: int,
 ) -> Work:
     """Reads a trace and deals its sessions out: the first drawn are warm, the others measured.
 
@@ -83,6 +98,8 @@ def make_work(
         max_prompt_tokens: Longer prompts lose their beginning.
         max_answer_tokens: Longer answers lose their end.
         seed: Of the drawing.
+        vocab_size: Tokens that the model knows.
+        end: The token that ends its turns, which stands for ends that the tokenizer made up.
 
     Raises:
         ConfigError: The trace has too few calls.
@@ -97,25 +114,26 @@ def make_work(
         limit=2 * needed,
         seed=seed,
     )
+
+    def call(request: ReplayRequest) -> RecordedCall:
+        prompt, answer = (np.where(part < vocab_size, part, end) for part in (request.input_ids, request.answer_ids))
+        return RecordedCall(prompt.astype(np.int32), answer.astype(np.int32), request.is_whole)
+
     # An answer of a single token is written by the prefill: nothing of it is decoded.
     distinct = list({r.input_ids.tobytes(): r for r in found if len(r.answer_ids) > 1}.values())
     learnt = {r.session for r in distinct[:warm_calls]}
-    rest = [_call(r) for r in distinct if r.session not in learnt]
+    rest = [call(r) for r in distinct if r.session not in learnt]
     if len(rest) < needed - warm_calls:
         raise ConfigError(
             f"the trace {trace} must have {needed - warm_calls} calls with different prompts in sessions that are not "
-            f"warm, got {len(rest)}; lower --scale"
+            f"warm, got {len(rest)}; ask for fewer"
         )
-    warm = [_call(r) for r in distinct[:warm_calls]]
+    warm = [call(r) for r in distinct[:warm_calls]]
     measured = {}
     for clients in concurrencies:
         number = num_calls(clients, scale)
         measured[clients], rest = tuple(rest[:number]), rest[number:]
     return Work(trace, tuple(warm), measured)
-
-
-def _call(request: ReplayRequest) -> RecordedCall:
-    return RecordedCall(request.input_ids, request.answer_ids, request.is_whole)
 
 
 def save_work(path: Path, works: Sequence[Work]) -> None:

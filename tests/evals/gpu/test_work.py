@@ -61,7 +61,7 @@ def trace_file(path: Path, sessions: int) -> Path:
 def test_nothing_is_asked_twice_and_nothing_measured_is_of_a_warm_session(tmp_path: Path) -> None:
     path = trace_file(tmp_path / "calls.jsonl", 30)
     tokenizer = load_tokenizer(MODEL_FOLDER / "tokenizer.json")
-    rules = {"scale": 0.5, "max_prompt_tokens": 40, "max_answer_tokens": 8, "seed": 3}
+    rules = {"scale": 0.5, "max_prompt_tokens": 40, "max_answer_tokens": 8, "seed": 3, "vocab_size": 1536, "end": 2}
     work = make_work("sql", [path], tokenizer, concurrencies=(1, 4), warm_calls=7, **rules)  # type: ignore[arg-type]
     assert len(work.warm) == 7
     assert {n: len(calls) for n, calls in work.measured.items()} == {n: num_calls(n, 0.5) for n in (1, 4)}
@@ -69,9 +69,11 @@ def test_nothing_is_asked_twice_and_nothing_measured_is_of_a_warm_session(tmp_pa
     prompts = [call.prompt.tobytes() for call in calls]
     assert len(set(prompts)) == len(prompts)
     assert max(len(call.prompt) for call in calls) <= 40 and max(len(call.answer) for call in calls) <= 8
+    # The small model's tokenizer makes up an end of turns.
+    assert max(int(call.prompt.max()) for call in calls) < 1536
     for call in calls:
         body = call.body()
         assert body["sampling_params"]["custom_params"]["agentspec"]["replay"]["ids"] == call.answer.tolist()
         assert body["sampling_params"]["max_new_tokens"] == len(call.answer) + call.is_whole
-    with pytest.raises(ConfigError, match="lower --scale"):
+    with pytest.raises(ConfigError, match="ask for fewer"):
         make_work("sql", [path], tokenizer, concurrencies=(64, 128), warm_calls=7, **rules)  # type: ignore[arg-type]
