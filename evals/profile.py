@@ -5,8 +5,9 @@ Metric: seconds of a verification over batch sizes, lengths of context and width
 N_batched + delta (SmartSpec, equations 5 to 7), its R2 and its residuals.
 Pattern: one server for each width, which pads every step to it and tells how long its steps took; the median of a cell's
 steps counts. With --sweep one server takes the widths in turn, step by step, which saves its starts. A running server is
-measured at the widths that it has. With --serving also what serving takes beside
-verification, of the servers with the least and the greatest width, and of one that does not speculate.
+measured at the widths that it has. With --serving also what serving takes beside verification, of the servers with the
+least and the greatest width, and of one that does not speculate. With --draft-model also a pass of that drafter: of a
+server in which it drafts for every row, a draft's seconds over its passes.
 """
 
 from __future__ import annotations
@@ -14,26 +15,22 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
-from agentspec.control import MeasuredPoint, Profile, ProfileKey, ServingPoints, fit_serving_costs
-from agentspec.errors import ConfigError, ServerError
+from agentspec.control import MeasuredPoint, Profile, ServingPoints, StepCost, fit_serving_costs
+from agentspec.errors import ConfigError
 from agentspec.evals.environment import describe
 from agentspec.evals.profile_plot import draw_profile
 from agentspec.evals.server import RunningServer, Server
 from agentspec.evals.serving_costs import Cell, ServingMeter, Steps
+from agentspec.evals.told_steps import LEAST_STEPS, key_of, measured, told_since_then, vocabulary_of
+from agentspec.evals.turns import say
 
 _PACKAGES = ("agentspec", "sglang", "torch", "numpy")
-# Fewer steps than that say nothing certain of a cell.
-_LEAST_STEPS = 3
 _SHORT_PROMPT = 16
 
 
@@ -53,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--serving",
         action="store_true",
         help="with --model also what serving takes beside verification, for simulations",
+    )
+    add(
+        "--draft-model",
+        metavar="PATH",
+        help="with --model also what a pass of this drafter takes, an EAGLE head or a small model",
     )
     add("--sweep", action="store_true", help="with --model one server for all widths, which takes them in turn")
     add("--seed", type=int, default=0, help="seed of the prompts (default %(default)s)")
@@ -83,6 +85,8 @@ class ProfilePlan:
     seed: int = 0
     serving: bool = False
     """Whether what serving takes beside verification is measured too."""
+    draft_model: Path | None = None
+    """A drafter whose passes are measured too."""
     sweep: bool = False
     """Whether one server takes all widths in turn."""
     rest: Sequence[str] = ()
@@ -91,8 +95,9 @@ class ProfilePlan:
     def __post_init__(self) -> None:
         if (self.url is None) == (self.model is None):
             raise ConfigError("a URL or --model must be given, and not both; see agentspec profile --help")
-        if self.url and (self.rest or self.serving or self.sweep):
-            flags = [flag for flag, given in (("--serving", self.serving), ("--sweep", self.sweep)) if given]
+        of_models = (("--serving", self.serving), ("--sweep", self.sweep), ("--draft-model", self.draft_model))
+        flags = [flag for flag, given in of_models if given]
+        if self.url and (self.rest or flags):
             words = " ".join([*flags, *self.rest])
             raise ConfigError(f"unknown arguments for a running server: {words}; see agentspec profile --help")
         for name, values in (("batch-sizes", self.batch_sizes), ("context-lengths", self.context_lengths)):
@@ -102,12 +107,12 @@ class ProfilePlan:
             raise ConfigError(f"--widths must begin with 1, plain decoding, got {self.widths[0]}")
         if self.sweep and self.serving:
             raise ConfigError("--serving needs servers of one width each; leave out --sweep")
-        if self.tokens < 2 * _LEAST_STEPS:
-            raise ConfigError(f"--tokens must be at least {2 * _LEAST_STEPS}, got {self.tokens}")
+        if self.tokens < 2 * LEAST_STEPS:
+            raise ConfigError(f"--tokens must be at least {2 * LEAST_STEPS}, got {self.tokens}")
 
     def tokens_at(self, width: int) -> int:
         """Of an answer: wide steps may give as many tokens as they verify."""
-        return max(self.tokens, (_LEAST_STEPS + 2) * (sum(self.widths) if self.sweep else width))
+        return max(self.tokens, (LEAST_STEPS + 2) * (sum(self.widths) if self.sweep else width))
 
     @property
     def cells(self) -> list[Cell]:
@@ -131,6 +136,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         seed=args.seed,
         serving=args.serving,
         sweep=args.sweep,
+        draft_model=Path(args.draft_model) if args.draft_model else None,
         rest=rest,
     )
     profile = measured_profile(plan)
@@ -155,14 +161,18 @@ def measured_profile(plan: ProfilePlan) -> Profile:
     key, speculative, plain = None, None, None
     for width in (plan.widths[-1:] if plan.sweep else plan.widths) if plan.model else [None]:
         with _server(plan, width) as server:
-            key = _key(server)
+            key = key_of(server)
             points += measured(server, plan.cells, plan.tokens_at(width or 1), random.Random(plan.seed))
             if plan.serving and width is not None and width in (plan.widths[0], plan.widths[-1]):
-                found = _serving(plan, server, _told(server), width, prefills=speculative is None)
+                found = _serving(plan, server, told_since_then(server), width, prefills=speculative is None)
                 if speculative is None:
                     speculative = found
                 else:
                     speculative = replace(speculative, steps=(*speculative.steps, *found.steps))
+    drafts: list[MeasuredPoint] = []
+    if plan.draft_model:
+        with _server(plan, plan.widths[-1], plan.draft_model) as server:
+            drafts = measured(server, plan.cells, plan.tokens_at(plan.widths[-1]), random.Random(plan.seed), "drafts")
     if plan.serving:
         with _server(plan, 0) as server:
             plain = _serving(plan, server, None, 1, prefills=True)
@@ -171,41 +181,12 @@ def measured_profile(plan: ProfilePlan) -> Profile:
         key,
         points,
         sorted({1, *(point.width for point in points)}),
+        drafter_points=drafts,
         note="measured by agentspec profile"
         + ("; what serving takes beside verification as its clients saw it" if plan.serving else ""),
         speculative=fit_serving_costs(speculative) if speculative else None,
         plain=fit_serving_costs(plain) if plain else None,
     )
-
-
-def measured(server: RunningServer, cells: Sequence[Cell], tokens: int, rng: random.Random) -> list[MeasuredPoint]:
-    """The median step of each cell; a cell that had too few steps of all its rows is left out with a word."""
-    found = []
-    vocabulary = _vocabulary(server)
-    # The first steps pay for lazy set-up.
-    for number, cell in enumerate([cells[0], *cells]):
-        since = _num_steps(server)
-        prompts = [[rng.randrange(vocabulary) for _ in range(cell.length)] for _ in range(cell.rows)]
-        bodies = [
-            {"input_ids": ids, "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}}
-            for ids in prompts
-        ]
-        with ThreadPoolExecutor(cell.rows) as pool:
-            list(pool.map(lambda body: server.post("/generate", body), bodies))
-        steps = [step for step in _steps(server, since) if step[0] == cell.rows and step[3] > 0]
-        if not number:
-            continue
-        if len(steps) < _LEAST_STEPS:
-            _say(f"  {cell.rows} rows of {cell.length}: {len(steps)} steps together, left out; try more --tokens")
-            continue
-        for width in sorted({step[1] for step in steps}):
-            same = [step for step in steps if step[1] == width]
-            if len(same) < _LEAST_STEPS:
-                continue
-            seconds = statistics.median(step[3] for step in same)
-            found.append(MeasuredPoint(cell.rows, width, round(statistics.median(step[2] for step in same)), seconds))
-            _say(f"  width {width}, {cell.rows} rows of {cell.length}: {seconds * 1e3:.2f} ms ({len(same)} steps)")
-    return found
 
 
 def shown(profile: Profile) -> str:
@@ -216,17 +197,21 @@ def shown(profile: Profile) -> str:
     )
     return (
         f"{profile.key.model} on {profile.key.device}, {profile.key.engine}, graphs {profile.key.graphs}\n"
-        f"T = {cost.alpha * 1e6:.3f} us * N_context + {cost.gamma * 1e6:.1f} us * N_batched + {cost.delta * 1e3:.2f} ms\n"
+        f"T = {_terms(cost)}\n"
         f"R2 {profile.r2:.4f} over {len(profile.points)} points, the worst {worst:.0%} away; batch sizes "
         f"{measured.batch_sizes}, context {measured.context_lengths}, widths {measured.widths}"
+        + (f"\na pass of the drafter: {_terms(profile.drafter)}" if profile.drafter else "")
         + "".join(
             f"\n{name}: {costs.request_seconds * 1e3:.2f} ms a request, prefill {costs.prefill.gamma * 1e6:.1f} us * tokens + "
-            f"{costs.prefill.delta * 1e3:.2f} ms, step {costs.step.alpha * 1e6:.3f} us * N_context + "
-            f"{costs.step.gamma * 1e6:.1f} us * N_batched + {costs.step.delta * 1e3:.2f} ms"
+            f"{costs.prefill.delta * 1e3:.2f} ms, step {_terms(costs.step)}"
             for name, costs in (("beside verification", profile.speculative), ("plain decoding", profile.plain))
             if costs
         )
     )
+
+
+def _terms(cost: StepCost) -> str:
+    return f"{cost.alpha * 1e6:.3f} us * N_context + {cost.gamma * 1e6:.1f} us * N_batched + {cost.delta * 1e3:.2f} ms"
 
 
 def _serving(
@@ -238,29 +223,17 @@ def _serving(
         for length in lengths[:2]
         for rows in dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1]))
     ]
-    meter = ServingMeter(server, _vocabulary(server), random.Random(plan.seed + 1), width=width)
-    _say("  what serving takes")
+    meter = ServingMeter(server, vocabulary_of(server), random.Random(plan.seed + 1), width=width)
+    say("  what serving takes")
     if not prefills:
         return ServingPoints(steps=meter.steps(cells, told), prefills=(), alone=(), overlap=False)
     return meter.points(cells, [_SHORT_PROMPT, *lengths], told)
 
 
-def _told(server: RunningServer) -> Callable[[], Steps]:
-    """A function that gives the steps since it was called last."""
-    seen = _num_steps(server)
-
-    def new() -> Steps:
-        nonlocal seen
-        steps = _steps(server, seen)
-        seen += len(steps)
-        return steps
-
-    return new
-
-
 @contextmanager
-def _server(plan: ProfilePlan, width: int | None) -> Iterator[RunningServer]:
-    """The server to ask: the one that runs, or one started for a width; 0: one that does not speculate."""
+def _server(plan: ProfilePlan, width: int | None, draft_model: Path | None = None) -> Iterator[RunningServer]:
+    """The server to ask: the one that runs, or one started for a width; 0: one that does not speculate. With a draft
+    model that drafts for all rows of every step."""
     if width is None:
         assert plan.url is not None
         yield RunningServer(plan.url.rstrip("/"))
@@ -278,48 +251,11 @@ def _server(plan: ProfilePlan, width: int | None) -> Iterator[RunningServer]:
             ",".join(map(str, plan.widths)) if plan.sweep else "auto" if width == 1 else "one", "--agentspec-controller",
             *(["sweep"] if plan.sweep else ["fixed", "--agentspec-controller-length", str(width - 1)]),
         ]  # fmt: skip
+    if draft_model:
+        arguments += ["--speculative-draft-model-path", str(draft_model), "--agentspec-tau", "inf"]
     with tempfile.TemporaryDirectory(prefix="agentspec-profile-") as folder:
         log = Path(folder) / "server.log"
         with Server(plan.model, "AGENTSPEC" if width else "none", log=log, arguments=arguments) as server:
-            _say(f"{f'width {width}' if width else 'plain'}: ready after {server.start_seconds:.0f} s")
+            name = "drafter" if draft_model else f"width {width}" if width else "plain"
+            say(f"{name}: ready after {server.start_seconds:.0f} s")
             yield server
-
-
-def _control(server: RunningServer) -> dict[str, Any]:
-    state = server.agentspec_state()
-    control = (state or {}).get("control", {})
-    if "steps" not in control:
-        raise ServerError(
-            f"the server at {server.url} must tell how long its steps take, but does not; start it with "
-            "--speculative-algorithm AGENTSPEC --agentspec-profiling --agentspec-controller fixed"
-        )
-    return cast(dict[str, Any], control)
-
-
-def _num_steps(server: RunningServer) -> int:
-    return int(_control(server)["num_steps"])
-
-
-def _steps(server: RunningServer, since: int) -> list[tuple[int, int, int, float]]:
-    """(rows, width, context, seconds) of the steps after the first `since`, as far as they are kept."""
-    control = _control(server)
-    new = int(control["num_steps"]) - since
-    return [tuple(step) for step in control["steps"][-new:]] if new > 0 else []
-
-
-def _key(server: RunningServer) -> ProfileKey:
-    return ProfileKey(**_control(server)["profile_key"])
-
-
-def _vocabulary(server: RunningServer) -> int:
-    found = server.get("/model_info")
-    config = Path(found["model_path"]) / "config.json"
-    try:
-        return int(json.loads(config.read_text(encoding="utf-8"))["vocab_size"])
-    except (OSError, KeyError, ValueError):
-        # Every tokenizer has that many.
-        return 256
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)

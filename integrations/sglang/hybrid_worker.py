@@ -364,8 +364,8 @@ class _Hybrid:
             drafts: DraftBatch = self.policy.combine(rids, suffix, model, rows.wanted)
             if wanted:
                 # What becomes of the drafts takes time as well.
-                passes = self._draft_worker.num_passes
-                self._clock.stop(started, partial(self.policy.costs.observe_draft, wanted, passes))
+                context = int(seq_lens[rows.wanted].sum())
+                self._clock.stop(started, partial(self._drafted, wanted, self._draft_worker.num_passes, context))
         except Exception:
             self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
             drafts = suffix
@@ -375,6 +375,10 @@ class _Hybrid:
         if self._tp_group is not None:
             drafts, planned = self._tp_group.broadcast_object((drafts, planned), src=0)
         return drafts, planned
+
+    def _drafted(self: Any, rows: int, passes: int, context: int, seconds: float) -> None:
+        self.policy.costs.observe_draft(rows, passes, seconds)
+        self.suffix.control.drafted(rows, passes, context, seconds)
 
     def _choose(self: Any, rows: _Rows, rids: list[str], suffix: DraftBatch) -> None:
         pending, fit = self.drafter.states.pending(rids, rows.seq_lens)

@@ -93,6 +93,8 @@ class WidthControl:
         self._profiling = profiling
         self._num_steps = 0
         self._steps: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
+        self._num_drafts = 0
+        self._drafts: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
 
     def export(self, labels: dict[str, str]) -> None:
         """Registers its metrics with Prometheus."""
@@ -111,7 +113,13 @@ class WidthControl:
         }  # fmt: skip
         told: dict[str, Any] = {}
         if self._profiling:
-            told = {"num_steps": self._num_steps, "steps": list(self._steps), "profile_key": asdict(self._key)}
+            told = {
+                "num_steps": self._num_steps,
+                "steps": list(self._steps),
+                "num_drafts": self._num_drafts,
+                "drafts": list(self._drafts),
+                "profile_key": asdict(self._key),
+            }
         rest = {"rest_ms": self.rest * 1e3}
         return {
             **self.controller.describe(),
@@ -178,6 +186,12 @@ class WidthControl:
         planned = PlannedStep(plan, rows, width, context)
         self._rest.planned(planned)
         return drafts, planned
+
+    def drafted(self, rows: int, passes: int, context: int, seconds: float) -> None:
+        """A model drafter drafted for so many rows, in so many passes."""
+        if self._profiling:
+            self._num_drafts += 1
+            self._drafts.append((rows, passes, context, seconds))
 
     def observe(self, step: PlannedStep, num_accepted: Sequence[int]) -> None:
         """Takes in what a verification accepted, bonus tokens not counted. Must come in the order of the steps."""

@@ -10,10 +10,11 @@ import pytest
 from agentspec.cli import main
 from agentspec.control import Profile
 from agentspec.errors import ServerError
-from agentspec.evals.profile import measured
 from agentspec.evals.server import RunningServer
 from agentspec.evals.serving_costs import Cell
+from agentspec.evals.systems import EAGLE3_FOLDER
 from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.told_steps import measured
 
 
 class Told(RunningServer):
@@ -36,7 +37,10 @@ class Told(RunningServer):
         self.steps += [(1, 4, length, 0.5), *[(rows, 4, rows * length, seconds)] * 4, (rows, 4, rows * length, 0.1)]
 
     def agentspec_state(self) -> dict[str, Any] | None:
-        return {"control": {"num_steps": len(self.steps), "steps": self.steps} if self.tells else {}}
+        # Drafts of three passes take a tenth of a step.
+        drafts = [(rows, 3, context, seconds / 10) for rows, _, context, seconds in self.steps]
+        told = {"num_steps": len(self.steps), "steps": self.steps, "num_drafts": len(drafts), "drafts": drafts}
+        return {"control": told if self.tells else {}}
 
 
 def test_a_cell_is_the_median_of_its_steps_with_all_rows() -> None:
@@ -60,6 +64,12 @@ def test_a_server_that_takes_widths_in_turn_gives_a_point_of_each() -> None:
     assert [(point.width, point.seconds) for point in points] == [(1, 0.01), (2, 0.02), (4, 0.04)]
 
 
+def test_a_draft_is_the_seconds_of_one_of_its_passes() -> None:
+    points = measured(Told(), [Cell(2, 100), Cell(2, 300)], 8, random.Random(1), "drafts")
+    assert [(point.rows, point.width, point.context) for point in points] == [(2, 1, 200), (2, 1, 600)]
+    assert [point.seconds for point in points] == pytest.approx([0.0101 / 30, 0.0103 / 30])
+
+
 def test_cells_that_were_not_together_are_left_out() -> None:
     assert measured(Told(), [Cell(3, 100)], 8, random.Random(1)) == []
 
@@ -75,6 +85,7 @@ def test_a_server_that_does_not_tell_its_steps() -> None:
         [],
         ["http://here", "--model", "m"],
         ["http://here", "--widths-of", "1"],
+        ["http://here", "--draft-model", "m"],
         ["--model", "m", "--widths", "2,4"],
         ["--model", "m", "--batch-sizes", "0,1"],
         ["--model", "m", "--tokens", "2"],
@@ -90,11 +101,12 @@ def test_arguments_that_do_not_go_together(words: list[str], tmp_path: Path) -> 
 def test_a_small_profile_of_the_small_model(tmp_path: Path) -> None:
     out, plot, figures = tmp_path / "profile.json", tmp_path / "fit.svg", tmp_path / "figures.json"
     words = ["--widths", "1", "--batch-sizes", "1,4", "--context-lengths", "32,200", "--tokens", "8"]
-    files = ["--out", str(out), "--plot", str(plot), "--json", str(figures)]
+    files = ["--out", str(out), "--plot", str(plot), "--json", str(figures), "--draft-model", str(EAGLE3_FOLDER)]
     assert main(["profile", "--model", str(MODEL_FOLDER), *words, *files]) == 0
     profile = Profile.load(out)
     assert profile.key.model == MODEL_FOLDER.name and profile.key.engine.startswith("sglang ")
     assert len(profile.points) == 4 and profile.widths == (1,)
     assert 0 < profile.target.seconds(100, 2) < 5
+    assert profile.drafter is not None and 0 < profile.drafter.seconds(100, 2) < 5
     assert plot.read_text().startswith("<?xml")
     assert str(tmp_path) not in json.dumps(json.loads(figures.read_text())["command"])
