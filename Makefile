@@ -49,7 +49,7 @@ $(VENV)/.python:
 $(VENV)/.dependencies: $(VENV)/.python pyproject.toml
 	@echo "[2/4] installing torch and what SGLang needs on a CPU (a minute or two)"
 	@$(PIP) install $(TORCH)
-	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; print("\n".join(p["dependencies"] + [r for e in ("cpu", "redis", "encryption", "dev") for r in p["optional-dependencies"][e]]))' > $(VENV)/requirements.txt
+	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; print("\n".join(p["dependencies"] + [r for e in ("cpu", "redis", "encryption", "workflows", "dev") for r in p["optional-dependencies"][e]]))' > $(VENV)/requirements.txt
 	@$(PIP) install -r $(VENV)/requirements.txt
 	@echo "[3/4] installing SGLang"
 	@$(PIP) install --no-deps $(SGLANG) $(TORCHVISION)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from agentspec.workflows.text_to_sql.chain import (
     OUTCOMES,
     Answer,
-    Call,
     ChainConfig,
     Outcome,
     answer_question,
@@ -16,6 +15,7 @@ from agentspec.workflows.text_to_sql.databases import Database, create_all
 from agentspec.workflows.text_to_sql.domains import DATABASES
 from agentspec.workflows.text_to_sql.prompts import STAGES, Message, Stage
 from agentspec.workflows.text_to_sql.questions import Question, draw_questions
+from agentspec.workflows.text_to_sql.transcript import Call
 
 __all__ = [
     "DATABASES",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from agentspec.workflows.text_to_sql.client import ChatModel, Completion
+from agentspec.workflows.text_to_sql.client import ChatModel
 from agentspec.workflows.text_to_sql.databases import Database
 from agentspec.workflows.text_to_sql.execute import Execution, execute
 from agentspec.workflows.text_to_sql.prompts import (
@@ -23,6 +23,7 @@ from agentspec.workflows.text_to_sql.prompts import (
 )
 from agentspec.workflows.text_to_sql.questions import Question
 from agentspec.workflows.text_to_sql.score import is_ordered, same_result
+from agentspec.workflows.text_to_sql.transcript import Call, CallFailed, Transcript
 
 Outcome = Literal["correct", "wrong", "truncated", "error"]
 OUTCOMES: tuple[Outcome, ...] = ("correct", "wrong", "truncated", "error")
@@ -46,15 +47,6 @@ class ChainConfig:
 
 
 @dataclass(frozen=True)
-class Call:
-    """One request of an agent and its answer."""
-
-    stage: Stage
-    messages: tuple[Message, ...]
-    completion: Completion
-
-
-@dataclass(frozen=True)
 class Answer:
     """What the chain made of one question.
 
@@ -70,60 +62,39 @@ class Answer:
     detail: str = ""
 
 
-class _CallFailed(Exception):
-    """A call of the model failed; carries its error text."""
-
-
-class _Run:
-    """The calls made for one question."""
-
-    def __init__(self, model: ChatModel, config: ChainConfig) -> None:
-        self._model = model
-        self._config = config
-        self.calls: list[Call] = []
-
-    async def ask(self, stage: Stage, messages: Sequence[Message]) -> str:
-        completion = await self._model.complete(messages, self._config.max_tokens)
-        self.calls.append(Call(stage, tuple(messages), completion))
-        if completion.error:
-            raise _CallFailed(f"{stage}: {completion.error}")
-        return completion.text
-
-    @property
-    def truncated(self) -> bool:
-        return any(call.completion.finish_reason == "length" for call in self.calls)
-
-
 async def answer_question(
     model: ChatModel, question: Question, database: Database, path: Path, config: ChainConfig
 ) -> Answer:
     """Run the chain on one question and score what it ends with against the gold SQL on the database at `path`."""
-    run = _Run(model, config)
+    transcript = Transcript()
+
+    async def ask(stage: Stage, messages: list[Message]) -> str:
+        return await transcript.ask(stage, messages, model.complete(messages, config.max_tokens))
 
     async def result_of(sql: str) -> Execution:
         return await asyncio.to_thread(execute, path, sql, timeout_s=config.sql_timeout_s)
 
     sql, kept, execution = "", "", Execution(error="no statement was written")
     try:
-        links = await run.ask("link", link_messages(database, question.text))
-        sql = read_sql(await run.ask("write", write_messages(database, question.text, links)))
+        links = await ask("link", link_messages(database, question.text))
+        sql = read_sql(await ask("write", write_messages(database, question.text, links)))
         for repairs_left in range(config.max_repairs, -1, -1):
             latest = await result_of(sql)
             # A repair that does not run never replaces a statement that does.
             if latest.ok or not execution.ok:
                 kept, execution = sql, latest
-            verdict = read_verdict(await run.ask("check", check_messages(question.text, sql, latest)))
+            verdict = read_verdict(await ask("check", check_messages(question.text, sql, latest)))
             if (latest.ok and verdict.ok) or not repairs_left:
                 break
             problem = latest.error or verdict.reason
-            sql = read_sql(await run.ask("repair", repair_messages(database, question.text, sql, problem)))
-    except _CallFailed as failure:
-        return Answer(question, "error", kept or sql, tuple(run.calls), str(failure))
+            sql = read_sql(await ask("repair", repair_messages(database, question.text, sql, problem)))
+    except CallFailed as failure:
+        return Answer(question, "error", kept or sql, tuple(transcript.calls), str(failure))
     gold = await result_of(question.sql)
     if same_result(gold, execution, ordered=is_ordered(question.sql)):
-        return Answer(question, "correct", kept, tuple(run.calls))
+        return Answer(question, "correct", kept, tuple(transcript.calls))
     detail = execution.error or "the rows differ from those of the gold SQL"
-    return Answer(question, "truncated" if run.truncated else "wrong", kept, tuple(run.calls), detail)
+    return Answer(question, "truncated" if transcript.truncated else "wrong", kept, tuple(transcript.calls), detail)
 
 
 async def answer_questions(

@@ -7,11 +7,17 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 Cell = str | int | float | bytes | None
 
 _ALLOWED_ACTIONS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+# Functions that reach outside the database, where a build of SQLite has them.
+_REFUSED_FUNCTIONS = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"}
+# Time is looked at between instructions, so a single function call ends by itself: values bound how long it takes.
 _MAX_VALUE_BYTES = 1_000_000
+_HEAP_BYTES = 256_000_000
+_MAX_PATTERN_BYTES = 1_000
 _INSTRUCTIONS_PER_CHECK = 10_000
 
 
@@ -30,25 +36,58 @@ class Execution:
         return not self.error
 
 
-def execute(path: Path, sql: str, *, timeout_s: float = 2.0, max_rows: int = 10_000) -> Execution:
+def execute(
+    path: Path, sql: str, *, timeout_s: float = 2.0, max_rows: int = 10_000, max_bytes: int = 16_000_000
+) -> Execution:
     """Run one SELECT on the database at `path`; every failure comes back as `Execution.error`, none is raised.
 
     The file is opened read only and an authorizer admits reading alone, so that ATTACH, PRAGMA and writes fail.
+    `max_bytes` bounds the rows that are returned. What SQLite itself holds is bounded over all connections of the
+    process, for that limit is one of the process: it is lowered here and never raised.
     """
     deadline = time.monotonic() + timeout_s
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        with closing(connect_read_only(path)) as connection:
+            connection.execute(f"PRAGMA hard_heap_limit = {_HEAP_BYTES}").close()
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
-            connection.set_authorizer(
-                lambda action, *_: sqlite3.SQLITE_OK if action in _ALLOWED_ACTIONS else sqlite3.SQLITE_DENY
-            )
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _MAX_PATTERN_BYTES)
+            connection.set_authorizer(_authorize)
             connection.set_progress_handler(lambda: int(time.monotonic() > deadline), _INSTRUCTIONS_PER_CHECK)
             with closing(connection.execute(sql)) as cursor:
                 if cursor.description is None:
                     return Execution(error="the statement returns no columns")
-                rows = cursor.fetchmany(max_rows + 1)
                 columns = tuple(column[0] for column in cursor.description)
+                rows: list[tuple[Cell, ...]] = []
+                size = 0
+                for row in cursor:
+                    if len(rows) == max_rows:
+                        return Execution(columns, tuple(rows), True)
+                    size += sum(len(cell) if isinstance(cell, str | bytes) else 8 for cell in row)
+                    if size > max_bytes:
+                        return Execution(error=f"stopped at {max_bytes:g} bytes of rows")
+                    rows.append(row)
+    except MemoryError:
+        return Execution(error=f"stopped at {_HEAP_BYTES:g} bytes of memory")
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
         interrupted = "interrupted" in str(error)
         return Execution(error=f"stopped after {timeout_s:g} s" if interrupted else str(error))
-    return Execution(columns, tuple(rows[:max_rows]), len(rows) > max_rows)
+    return Execution(columns, tuple(rows))
+
+
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """Open an existing database for reading; bytes that are no UTF-8 are replaced.
+
+    Raises:
+        sqlite3.Error: There is no such file, or it cannot be opened.
+    """
+    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")
+    return connection
+
+
+def _authorize(action: int, _first: str | None, second: str | None, *_: object) -> int:
+    if action not in _ALLOWED_ACTIONS:
+        return sqlite3.SQLITE_DENY
+    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _REFUSED_FUNCTIONS:
+        return sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_OK

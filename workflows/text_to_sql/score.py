@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Hashable
 
 from agentspec.workflows.text_to_sql.execute import Cell, Execution
 
@@ -29,6 +30,11 @@ def same_result(gold: Execution, got: Execution, *, ordered: bool) -> bool:
         return False
     ours, theirs = ([tuple(map(_normal, row)) for row in result.rows] for result in (gold, got))
     return ours == theirs if ordered else Counter(ours) == Counter(theirs)
+
+
+def result_key(result: Execution) -> Hashable:
+    """Equal for executions whose rows are equal as multisets, by the same measure as `same_result`."""
+    return result.truncated, frozenset(Counter(tuple(map(_normal, row)) for row in result.rows).items())
 
 
 def _normal(cell: Cell) -> Cell:

@@ -1,0 +1,5 @@
+"""Runs the staged agents: `python -m agentspec.workflows.text_to_sql`."""
+
+from agentspec.workflows.text_to_sql.command import main
+
+raise SystemExit(main())

@@ -1,0 +1,128 @@
+"""What is kept of a question: one JSON object a line, with every call.
+
+    {"session", "task", "run", "config", "question", "gold", "sql", "outcome", "detail", "seconds", "outside_seconds",
+     "fallbacks", "calls": [{"stage", "messages", "output", "prompt_tokens", "completion_tokens", "finish_reason",
+     "began", "seconds"}, ...], "failures": [{"stage", "error", "began", "seconds"}, ...]}
+
+`session` is the question's identity, `task` its database, `run` the model. Seconds are wall time; `outside_seconds`
+those in which no call was under way. `agentspec report` and `agentspec replay` read the calls.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.workflows.text_to_sql.tasks import Task
+from agentspec.workflows.text_to_sql.transcript import Transcript
+
+OUTCOMES = ("correct", "wrong", "truncated", "error", "ungraded")
+"""As of the chain; "ungraded" is an answer to a question without gold SQL that runs."""
+
+Record = dict[str, Any]
+
+
+def record_of(
+    task: Task,
+    transcript: Transcript,
+    *,
+    run: str,
+    config: Mapping[str, Any],
+    outcome: str,
+    sql: str = "",
+    detail: str = "",
+    fallbacks: tuple[str, ...] = (),
+) -> Record:
+    """The record of a question that has just been answered."""
+    seconds = transcript.seconds
+    calls, failures = [], []
+    for call in transcript.calls:
+        times = {"began": round(call.began, 6), "seconds": round(call.completion.seconds, 6)}
+        if call.completion.error:
+            failures.append({"stage": call.stage, "error": call.completion.error, **times})
+            continue
+        calls.append(
+            {
+                "stage": call.stage,
+                "messages": list(call.messages),
+                "output": call.completion.text,
+                "prompt_tokens": call.completion.prompt_tokens,
+                "completion_tokens": call.completion.completion_tokens,
+                "finish_reason": call.completion.finish_reason,
+                **times,
+            }
+        )
+    return {
+        "session": task.identity,
+        "task": task.database,
+        "run": run,
+        "config": dict(config),
+        "question": task.question,
+        "gold": task.sql,
+        "sql": sql,
+        "outcome": outcome,
+        "detail": detail,
+        "seconds": round(seconds, 6),
+        "outside_seconds": round(max(0.0, seconds - transcript.model_seconds()), 6),
+        "fallbacks": list(fallbacks),
+        "calls": calls,
+        "failures": failures,
+    }
+
+
+class RecordFile:
+    """Appends records to a file as they come, and resumes what an earlier run left there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def resume(self, run: str, config: Mapping[str, Any]) -> dict[str, Record]:
+        """The records that stand, by session. Those of questions that failed are dropped, to be asked again, and so is
+        a last line that an earlier run did not finish.
+
+        Raises:
+            ConfigError: The file cannot be read, or holds something else: another model's records, or another
+                configuration's.
+        """
+        if not self._path.exists():
+            return {}
+        kept: dict[str, Record] = {}
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot resume from {self._path}: {error}") from error
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+                session, same = record["session"], (record["run"], record["config"]) == (run, dict(config))
+            except (ValueError, KeyError, TypeError):
+                if number == len(lines):
+                    break
+                raise ConfigError(
+                    f"{self._path.name}:{number} is no record of this workflow; name another file"
+                ) from None
+            if not same:
+                raise ConfigError(
+                    f"{self._path.name}:{number} was recorded with {record['run']} and {record['config']}, this run is "
+                    f"{run} with {dict(config)}; name another file"
+                )
+            if record["outcome"] != "error":
+                kept[session] = record
+        # Written beside it and renamed: an interruption leaves one or the other.
+        beside = self._path.with_name(self._path.name + ".part")
+        beside.write_text("".join(map(_line, kept.values())), encoding="utf-8")
+        os.replace(beside, self._path)
+        return kept
+
+    def append(self, record: Record) -> None:
+        """Write one record and flush it."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(_line(record))
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"

@@ -1,0 +1,112 @@
+"""Runs the staged agents on many questions; one that fails does not stop the others."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.workflows.text_to_sql.client import SamplingModel
+from agentspec.workflows.text_to_sql.execute import Execution, execute
+from agentspec.workflows.text_to_sql.records import Record, record_of
+from agentspec.workflows.text_to_sql.score import is_ordered, same_result
+from agentspec.workflows.text_to_sql.sources import Source, notes_for, open_source
+from agentspec.workflows.text_to_sql.tasks import Task
+from agentspec.workflows.text_to_sql.transcript import CallFailed, Transcript
+from agentspec.workflows.text_to_sql.workflow import WorkflowConfig, solve
+
+
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """SQLite files by name, and what people noted about them (see `sources.read_notes`)."""
+
+    paths: Mapping[str, Path]
+    notes: Mapping[str, list[str]]
+
+
+async def run_tasks(
+    model: SamplingModel,
+    tasks: Sequence[Task],
+    databases: Databases,
+    config: WorkflowConfig,
+    *,
+    run: str,
+    concurrency: int,
+    on_record: Callable[[Record], object] = lambda _: None,
+) -> list[Record]:
+    """Answer the questions, so many at a time; records come in the order of the questions.
+
+    Args:
+        model: Answers every stage.
+        tasks: The questions.
+        databases: Where their databases are. A question on an unknown or damaged one fails by itself.
+        config: Of the stages.
+        run: Name of the run in the records.
+        concurrency: Questions in flight.
+        on_record: Called with each record as soon as it is there.
+
+    Raises:
+        ConfigError: Concurrency is below 1.
+    """
+    if concurrency < 1:
+        raise ConfigError(f"concurrency must be at least 1, got {concurrency}")
+    gate = asyncio.Semaphore(concurrency)
+    sources: dict[str, asyncio.Task[Source]] = {}
+
+    async def source_of(name: str) -> Source:
+        if name not in databases.paths:
+            known = ", ".join(sorted(databases.paths)[:20])
+            raise _Failed(f"no database {name!r}; there is {known}")
+        if name not in sources:
+            opening = asyncio.to_thread(open_source, name, databases.paths[name], notes_for(databases.notes, name))
+            sources[name] = asyncio.create_task(opening)
+        try:
+            return await sources[name]
+        except sqlite3.Error as error:
+            raise _Failed(f"cannot read the database {name!r}: {error}") from error
+
+    async def one(task: Task) -> Record:
+        async with gate:
+            record = await _answer(model, task, source_of, config, run)
+        on_record(record)
+        return record
+
+    return list(await asyncio.gather(*(one(task) for task in tasks)))
+
+
+class _Failed(Exception):
+    """A question cannot be taken up; carries why."""
+
+
+async def _answer(model: SamplingModel, task: Task, source_of: Any, config: WorkflowConfig, run: str) -> Record:
+    head: dict[str, Any] = {"run": run, "config": asdict(config)}
+    transcript = Transcript()
+    try:
+        source: Source = await source_of(task.database)
+        # Reading a database, once a run, is no part of a question.
+        transcript = Transcript()
+        solution = await solve(model, task.question, source, config, transcript)
+    except (CallFailed, _Failed) as failure:
+        return record_of(task, transcript, **head, outcome="error", detail=str(failure))
+    except ConfigError:
+        raise
+    except Exception as fault:  # noqa: BLE001 - a question that brings out a fault here costs that question alone.
+        return record_of(task, transcript, **head, outcome="error", detail=f"internal: {type(fault).__name__}: {fault}")
+    record = record_of(task, transcript, **head, outcome="ungraded", sql=solution.sql, fallbacks=solution.fallbacks)
+    gold = await asyncio.to_thread(execute, source.path, task.sql, timeout_s=config.sql_timeout_s) if task.sql else None
+    outcome, detail = _graded(task, gold, solution.execution, transcript.truncated)
+    return {**record, "outcome": outcome, "detail": detail}
+
+
+def _graded(task: Task, gold: Execution | None, got: Execution, truncated: bool) -> tuple[str, str]:
+    if gold is None:
+        return "ungraded", got.error or "there is no gold SQL"
+    if not gold.ok:
+        return "ungraded", f"the gold SQL fails: {gold.error}"
+    if same_result(gold, got, ordered=is_ordered(task.sql)):
+        return "correct", ""
+    return "truncated" if truncated else "wrong", got.error or "the rows differ from those of the gold SQL"

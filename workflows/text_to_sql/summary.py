@@ -1,0 +1,80 @@
+"""Figures of a run, from its records."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from agentspec.workflows.text_to_sql.records import OUTCOMES, Record
+from agentspec.workflows.text_to_sql.stages import STAGES
+
+
+def summary_of(records: Sequence[Record]) -> dict[str, Any]:
+    """Outcomes; `accuracy` over the questions with gold SQL that runs, those that failed included, None without any;
+    seconds a question, and the share of them in which no call was under way, over those that did not fail; calls, tokens
+    and fallbacks by stage."""
+    outcomes = Counter(record["outcome"] for record in records)
+    graded = sum(record["outcome"] != "ungraded" and bool(record["gold"]) for record in records)
+    timed = [record for record in records if record["outcome"] != "error"]
+    seconds = sorted(record["seconds"] for record in timed)
+    total = sum(seconds)
+    failed = next((record["detail"] for record in records if record["outcome"] == "error"), "")
+    return {
+        "questions": len(records),
+        "accuracy": round(outcomes["correct"] / graded, 4) if graded else None,
+        "outcomes": {outcome: outcomes[outcome] for outcome in OUTCOMES},
+        "first_error": failed,
+        "seconds_p50": percentile(seconds, 50),
+        "seconds_p99": percentile(seconds, 99),
+        "outside_share": round(sum(record["outside_seconds"] for record in timed) / total, 4) if total else None,
+        "stages": {stage: _stage_figures(stage, records) for stage in STAGES},
+    }
+
+
+def percentile(ordered: Sequence[float], percent: int) -> float | None:
+    """Nearest rank in ascending values, None of none."""
+    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else None
+
+
+def _stage_figures(stage: str, records: Sequence[Record]) -> dict[str, Any]:
+    calls = [call for record in records for call in record["calls"] if call["stage"] == stage]
+    prompts, answers = [call["prompt_tokens"] for call in calls], [call["completion_tokens"] for call in calls]
+    count = max(1, len(calls))
+    return {
+        "calls": len(calls),
+        "failed_calls": sum(call["stage"] == stage for record in records for call in record["failures"]),
+        "fallbacks": sum(record["fallbacks"].count(stage) for record in records),
+        "prompt_tokens": sum(prompts),
+        "prompt_mean": round(sum(prompts) / count, 1),
+        "completion_tokens": sum(answers),
+        "completion_mean": round(sum(answers) / count, 1),
+        "seconds_mean": round(sum(call["seconds"] for call in calls) / count, 4),
+    }
+
+
+def table(summary: dict[str, Any]) -> str:
+    """The figures for people."""
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in summary["outcomes"].items() if count)
+    accuracy = summary["accuracy"]
+    lines = [
+        f"{summary['questions']} questions: {outcomes or 'none'}",
+        "execution accuracy " + ("- (no gold SQL)" if accuracy is None else f"{accuracy:.1%}"),
+    ]
+    if summary["seconds_p50"] is not None:
+        outside = summary["outside_share"]
+        lines.append(
+            f"seconds a question p50 {summary['seconds_p50']:.2f}, p99 {summary['seconds_p99']:.2f}"
+            + (f"; {outside:.1%} of the time outside the model" if outside is not None else "")
+        )
+    lines.append(f"{'stage':<10}{'calls':>7}{'failed':>8}{'fallbacks':>11}{'prompt':>10}{'answer':>9}{'seconds':>9}")
+    lines[-1] += "   (tokens and seconds: mean)"
+    for stage, row in summary["stages"].items():
+        lines.append(
+            f"{stage:<10}{row['calls']:>7}{row['failed_calls']:>8}{row['fallbacks']:>11}"
+            f"{row['prompt_mean']:>10.0f}{row['completion_mean']:>9.0f}{row['seconds_mean']:>9.3f}"
+        )
+    if summary["first_error"]:
+        lines.append(f"first error: {summary['first_error']}")
+    return "\n".join(lines)

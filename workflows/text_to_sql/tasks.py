@@ -1,0 +1,121 @@
+"""Questions to answer: from a file, or drawn over the generated databases."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.workflows.text_to_sql.databases import create_all
+from agentspec.workflows.text_to_sql.domains import DATABASES
+from agentspec.workflows.text_to_sql.questions import Question, Split, draw_questions
+
+_QUESTION_FIELDS = ("question", "text")
+_SQL_FIELDS = ("sql", "gold", "query", "SQL")
+_DATABASE_FIELDS = ("database", "db", "db_id")
+_IDENTITY_FIELDS = ("id", "task", "question_id", "session")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A question on a database; `sql` is the gold SQL, "" where none is known. `identity` is unique in a run."""
+
+    identity: str
+    database: str
+    question: str
+    sql: str = ""
+
+
+def read_tasks(path: Path, default_database: str = "") -> list[Task]:
+    """Read questions from JSON lines, plain or compressed (.xz, .gz).
+
+    A line is `{"question", "database", "sql"?, "id"?}`; `db`, `db_id`, `gold` and `query` are understood too. Where a
+    line is a recorded chat, its question is the first message of the user.
+
+    Args:
+        path: The file.
+        default_database: Of lines that name none.
+
+    Raises:
+        ConfigError: The file cannot be read, or a line is no question.
+    """
+    tasks: list[Task] = []
+    taken: set[str] = set()
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            task = _task(record, f"{path.name.split('.')[0]}-{number}", default_database)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{path.name}:{number}: {error}; a question needs `question` and `database`") from None
+        if task.identity in taken:
+            raise ConfigError(f"{path.name}:{number}: the id {task.identity!r} is taken; ids must be unique")
+        taken.add(task.identity)
+        tasks.append(task)
+    if not tasks:
+        raise ConfigError(f"{path} holds no questions")
+    return tasks
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".xz":
+            data = lzma.decompress(data)
+        elif path.suffix == ".gz":
+            data = gzip.decompress(data)
+        return data.decode("utf-8")
+    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the questions {path}: {error}") from error
+
+
+def _task(record: Any, fallback_identity: str, default_database: str) -> Task:
+    if not isinstance(record, dict):
+        raise TypeError("not an object")
+    question = _first(record, _QUESTION_FIELDS) or _asked(record.get("messages"))
+    database = _first(record, _DATABASE_FIELDS) or default_database
+    if not question or not database:
+        raise ValueError(f"no {'database' if question else 'question'} in {', '.join(sorted(map(str, record)))}")
+    identity = _first(record, _IDENTITY_FIELDS) or fallback_identity
+    # Prompts hold a question on one line.
+    return Task(identity, database, " ".join(question.split()), _first(record, _SQL_FIELDS))
+
+
+def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    for name in names:
+        value = record.get(name)
+        if isinstance(value, str | int) and not isinstance(value, bool) and str(value).strip():
+            return str(value).strip()
+    return ""
+
+
+def _asked(messages: Any) -> str:
+    for message in messages if isinstance(messages, list) else []:
+        if isinstance(message, dict) and message.get("role") == "user" and isinstance(message.get("content"), str):
+            return str(message["content"]).strip().removeprefix("Question:").strip()
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedTasks:
+    """Questions over the generated databases; `questions` are the same in the order of `tasks`, with their parts."""
+
+    tasks: list[Task]
+    questions: list[Question]
+    paths: dict[str, Path]
+
+
+def generated_tasks(folder: Path, number: int, *, split: Split = "heldout", seed: int = 0) -> GeneratedTasks:
+    """Write the generated databases under `folder` and draw so many questions."""
+    paths = create_all(DATABASES, folder)
+    databases = {database: paths[database.name] for database in DATABASES}
+    questions = list(islice(draw_questions(databases, split=split, seed=seed), number))
+    tasks = [Task(f"{split}-{seed}-{i}", q.database, q.text, q.sql) for i, q in enumerate(questions)]
+    return GeneratedTasks(tasks, questions, paths)
