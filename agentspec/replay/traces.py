@@ -3,7 +3,7 @@
 One JSON object a line, plain or compressed (.xz, .gz), of one of two kinds:
 
     chat     {"session", "task", "run", "messages": [{"role", "content", "tool_calls"?}, ...]}
-    staged   {"session", "task", "run", "calls": [{"stage", "output"}, ...]}
+    staged   {"session", "task", "run", "calls": [{"stage", "output", "messages"?}, ...]}
 
 Each assistant message of a chat is one call. Its prompt is all messages before it and the assistant's header, its
 output the rest of the message:
@@ -12,8 +12,8 @@ output the rest of the message:
     └───────────────── prompt ─────────────────┘└──────────────────── output ─────────────────────┘
 
 A header is ordinary text, END the tokenizer's token for the end of a turn. Content and each tool call stand on lines
-of their own; arguments recorded as a string stay as the model wrote them. A staged call's prompt is the name of its
-stage on a line, its output the text and END.
+of their own; arguments recorded as a string stay as the model wrote them. A staged call's prompt is that of a chat
+where its messages were recorded, else the name of its stage on a line; its output is the text and END.
 """
 
 from __future__ import annotations
@@ -131,21 +131,26 @@ def check_session(session: Any) -> None:
     if not isinstance(session, dict):
         raise _BadSessionError("not an object")
     if "messages" in session:
-        messages = session["messages"]
-        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-            raise _BadSessionError("messages must be a list of objects")
-        for message in messages:
-            if not isinstance(message.get("role"), str):
-                raise _BadSessionError("a message has no role")
-            message_text(message)
+        _check_messages(session["messages"])
     elif "calls" in session:
         calls = session["calls"]
         if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
             raise _BadSessionError("calls must be a list of objects")
         if not all(isinstance(call.get("stage"), str) and isinstance(call.get("output"), str) for call in calls):
             raise _BadSessionError("a call has no stage or no output")
+        for call in calls:
+            _check_messages(call.get("messages") or [])
     else:
         raise _BadSessionError("neither messages nor calls")
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise _BadSessionError("messages must be a list of objects")
+    for message in messages:
+        if not isinstance(message.get("role"), str):
+            raise _BadSessionError("a message has no role")
+        message_text(message)
 
 
 def message_text(message: dict[str, Any]) -> str:
@@ -185,7 +190,7 @@ class SessionReader:
         identity, task, run = (str(session.get(key, "")) for key in ("session", "task", "run"))
         if "messages" not in session:
             for call in session["calls"]:
-                yield Call(identity, task, run, (self._line(call["stage"]),), self._turn(call["output"]))
+                yield Call(identity, task, run, self._staged_prompt(call), self._turn(call["output"]))
             return
         parts: list[NDArray[np.int32]] = []
         for message in session["messages"]:
@@ -194,6 +199,12 @@ class SessionReader:
             if message["role"] == "assistant":
                 yield Call(identity, task, run, tuple(parts), turn)
             parts.append(turn)
+
+    def _staged_prompt(self, call: dict[str, Any]) -> tuple[NDArray[np.int32], ...]:
+        if not call.get("messages"):
+            return (self._line(call["stage"]),)
+        turns = [(self._line(f"<|{m['role']}|>"), self._turn(message_text(m))) for m in call["messages"]]
+        return (*(part for turn in turns for part in turn), self._line("<|assistant|>"))
 
     def _line(self, text: str) -> NDArray[np.int32]:
         return self._cached(text + "\n")

@@ -6,7 +6,7 @@ sharegpt    {"conversations": [{"from", "value"}, ...]}
 swe-agent   {"history" | "trajectory", "info"}
 mini-swe-agent  {"messages", "info" | "trajectory_format"}
 chat        {"messages"}: each assistant message is an output
-staged      {"calls": [{"stage", "output"}, ...]}
+staged      {"calls": [{"stage", "output", "messages"?}, ...]}
 tokens      {"tokens", "num_prompt_tail"?}, what `agentspec store export` writes
 """
 
@@ -157,7 +157,9 @@ def _staged(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
         stage, output = value.get("stage"), value.get("output")
         if not isinstance(stage, str) or not isinstance(output, str):
             raise BadRecordError("a call has no stage or no output")
-        yield LoggedCall((), f"{stage}\n", output, replace(labels, role=shown(stage)), position)
+        messages = tuple(as_messages(value.get("messages") or []))
+        header = ASSISTANT_HEADER if messages else f"{stage}\n"
+        yield LoggedCall(messages, header, output, replace(labels, role=shown(stage)), position)
 
 
 def _trace_labels(record: Mapping[str, Any], session: str) -> Labels:

@@ -6,6 +6,7 @@ time. This one says in words what is wrong, so that the agent that wrote it can 
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from agentspec.errors import ConfigError
@@ -41,9 +42,9 @@ def refusal(sql: str) -> str:
             # Queries are data definitions to sqlglot as well.
             if not isinstance(node, exp.Query):
                 return f"only SELECT is allowed, got {_kind(node)} inside"
-        elif isinstance(node, exp.Func) and _function_name(node) in _REFUSED_FUNCTIONS:
+        elif isinstance(node, exp.Func) and _is_refused(_function_name(node)):
             return f"the function {_function_name(node)} is not allowed"
-        elif isinstance(node, exp.Table) and node.name.lower().startswith(_REFUSED_TABLES):
+        elif isinstance(node, exp.Table) and _is_refused(node.name.lower()):
             return f"the table {node.name.lower()} is not allowed"
     return ""
 
@@ -56,7 +57,13 @@ def _sqlglot() -> tuple[Any, Any]:
         raise ConfigError(
             "checking SQL needs sqlglot, which is not installed; run pip install 'agentspec[workflows]'"
         ) from None
+    # Its warnings quote statements, and no text belongs in a log.
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)
     return sqlglot, exp
+
+
+def _is_refused(name: str) -> bool:
+    return name in _REFUSED_FUNCTIONS or name.startswith(_REFUSED_TABLES)
 
 
 def _first_line(error: Exception) -> str:

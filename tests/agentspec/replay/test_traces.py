@@ -67,6 +67,12 @@ def test_stages_are_calls_that_know_their_stage_only(tmp_path: Path) -> None:
     assert trace.calls[0].session == "7"
 
 
+def test_stages_whose_messages_were_recorded_have_them_as_their_prompt(tmp_path: Path) -> None:
+    asked = [{"role": "system", "content": "rules"}, {"role": "user", "content": "time?"}]
+    (call,) = read(tmp_path / "staged.jsonl", {"calls": [{"stage": "plan", "output": "one", "messages": asked}]}).calls
+    assert text_of(call.prompt.tolist()) == "<|system|>\nrules$<|user|>\ntime?$<|assistant|>\n"
+
+
 def test_bad_lines_are_named_and_skipped(tmp_path: Path) -> None:
     bad = [
         "{",
@@ -77,10 +83,11 @@ def test_bad_lines_are_named_and_skipped(tmp_path: Path) -> None:
         {"messages": [{"role": "assistant", "tool_calls": [{"arguments": "{}"}]}]},
         {"calls": [{"stage": "plan"}]},
         {"calls": "plan"},
+        {"calls": [{"stage": "plan", "output": "one", "messages": ["time?"]}]},
     ]
     trace = read(tmp_path / "mixed.jsonl", *bad, "", STAGED)
     assert trace.num_sessions == 1
-    assert [line.split(":")[:2] for line in trace.bad_lines] == [["mixed.jsonl", str(i)] for i in range(1, 9)]
+    assert [line.split(":")[:2] for line in trace.bad_lines] == [["mixed.jsonl", str(i)] for i in range(1, len(bad) + 1)]
 
 
 @pytest.mark.parametrize(

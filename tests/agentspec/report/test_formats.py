@@ -50,6 +50,16 @@ CASES: dict[str, tuple[str, Any, list[str]]] = {
 }
 
 
+def test_stages_have_a_prompt_where_messages_were_recorded() -> None:
+    record = {"session": "s", "calls": [{"stage": "plan", "output": "one", "messages": ASK}]}
+    (call,) = calls_of(record, "")[1]
+    assert (
+        call.has_prompt
+        and call.labels.role == "plan"
+        and call.header == calls_of({"messages": ASK, "completion": "x"}, "")[1][0].header
+    )
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_are_read(name: str) -> None:
     expected_format, record, outputs = CASES[name]

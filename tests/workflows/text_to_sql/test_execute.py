@@ -55,3 +55,42 @@ def test_endless_query_is_stopped(shop: Path) -> None:
 
 def test_large_values_are_refused(shop: Path) -> None:
     assert "too big" in execute(shop, "SELECT zeroblob(100000000)").error
+
+
+ENDLESS = {
+    "recursion": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n",
+    "rows": "SELECT COUNT(*) FROM orders a, orders b, orders c, orders d",
+    "sorted": "SELECT a.id FROM orders a, orders b, orders c, orders d ORDER BY random()",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_what_does_not_end_is_stopped(shop: Path, name: str) -> None:
+    assert execute(shop, ENDLESS[name], timeout_s=0.05).error == "stopped after 0.05 s"
+
+
+def test_rows_of_a_cross_join_are_cut(shop: Path) -> None:
+    execution = execute(shop, "SELECT 1 FROM orders a, orders b, orders c", max_rows=100)
+    assert execution.truncated and len(execution.rows) == 100
+
+
+def test_rows_are_bounded_by_their_bytes(shop: Path) -> None:
+    assert "bytes" in execute(shop, "SELECT hex(zeroblob(50000)) FROM orders", max_bytes=1_000_000).error
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT hex(zeroblob(900000))",
+        "SELECT group_concat(hex(zeroblob(40000))) FROM orders",
+        "SELECT load_extension('evil.so')",
+        "SELECT name FROM customers WHERE name LIKE hex(zeroblob(2000))",
+    ],
+)
+def test_values_are_bounded_and_nothing_outside_is_reached(shop: Path, sql: str) -> None:
+    assert not execute(shop, sql).ok
+
+
+def test_a_missing_file_is_an_error_and_is_not_made(tmp_path: Path) -> None:
+    assert not execute(tmp_path / "none?mode=rwc", "SELECT 1").ok
+    assert not list(tmp_path.iterdir())
