@@ -18,7 +18,7 @@ _REFUSED_FUNCTIONS = {"load_extension", "readfile", "writefile", "edit", "fts3_t
 _MAX_VALUE_BYTES = 1_000_000
 _HEAP_BYTES = 256_000_000
 _MAX_PATTERN_BYTES = 1_000
-_INSTRUCTIONS_PER_CHECK = 10_000
+_INSTRUCTIONS_PER_CHECK = 1_000
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 _WORD = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_FILLERS = frozenset(
+_FILLERS = (
     "a an and are as at be by did do does for from had has have how i in is it its list many me much of on or show "
-    "tell than that the their them there these they this to was were what when where which who whose with".split()
+    "tell than that the their them there these they this to was were what when where which who whose with"
 )
+_FILLER_WORDS = frozenset(_FILLERS.split())
 # Saturation of repeated words, and how much long texts are held back.
 _K1, _B = 1.2, 0.5
 
@@ -20,7 +21,7 @@ _K1, _B = 1.2, 0.5
 def words_of(text: str) -> list[str]:
     """Lower-case words but fillers, names split at underscores and humps, plural endings cut."""
     words = _WORD.findall(_HUMP.sub(" ", text).lower())
-    return [_stem(word) for word in words if word not in _FILLERS]
+    return [_stem(word) for word in words if word not in _FILLER_WORDS]
 
 
 def _stem(word: str) -> str:

@@ -87,7 +87,9 @@ def test_bad_lines_are_named_and_skipped(tmp_path: Path) -> None:
     ]
     trace = read(tmp_path / "mixed.jsonl", *bad, "", STAGED)
     assert trace.num_sessions == 1
-    assert [line.split(":")[:2] for line in trace.bad_lines] == [["mixed.jsonl", str(i)] for i in range(1, len(bad) + 1)]
+    assert [line.split(":")[:2] for line in trace.bad_lines] == [
+        ["mixed.jsonl", str(i)] for i in range(1, len(bad) + 1)
+    ]
 
 
 @pytest.mark.parametrize(
