@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_server import chat_server
 from openai import AsyncOpenAI
 
 from agentspec.workflows.text_to_sql import (
@@ -29,47 +27,15 @@ from agentspec.workflows.text_to_sql.prompts import SYSTEM, check_answer, links_
 Script = Callable[[str, str], str | int]
 
 
-@contextmanager
-def fake_server(script: Script, finish_reason: str = "stop") -> Iterator[str]:
+def fake_server(script: Script, finish_reason: str = "stop") -> AbstractContextManager[str]:
     stages = {text: stage for stage, text in SYSTEM.items()}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            assert request["temperature"] == 0.0 and request["max_tokens"] == 256
-            system, user = request["messages"]
-            said = script(stages[system["content"]], user["content"])
-            body: dict[str, Any] = {"error": {"message": "out of order"}}
-            if isinstance(said, str):
-                choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": finish_reason}
-                body = {
-                    "id": "1",
-                    "object": "chat.completion",
-                    "created": 0,
-                    "model": request["model"],
-                    "choices": [choice],
-                    "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18},
-                    "accept_length": 2.5,
-                }
-            payload = json.dumps(body).encode()
-            self.send_response(200 if isinstance(said, str) else said)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
+    def said(request: dict[str, Any]) -> str | int:
+        assert request["temperature"] == 0.0 and request["max_tokens"] == 256
+        system, user = request["messages"]
+        return script(stages[system["content"]], user["content"])
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return chat_server(said, finish_reason)
 
 
 @pytest.fixture(scope="module")

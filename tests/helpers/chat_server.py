@@ -1,0 +1,72 @@
+"""An OpenAI-compatible server that says what a test wants said, in this process."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A raw reply, after some seconds."""
+
+    status: int = 200
+    body: bytes = b'{"error": {"message": "out of order"}}'
+    headers: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+# request body -> answer text, an HTTP status to fail with, or a raw reply
+Script = Callable[[dict[str, Any]], str | int | Reply]
+
+
+def completion_body(text: str, model: str, finish_reason: str = "stop") -> bytes:
+    """A chat completion of 11 and 7 tokens."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}
+    usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+    head = {"id": "1", "object": "chat.completion", "created": 0, "model": model, "accept_length": 2.5}
+    return json.dumps({**head, "choices": [choice], "usage": usage}).encode()
+
+
+@contextmanager
+def chat_server(script: Script, finish_reason: str = "stop") -> Iterator[str]:
+    """Yields the base URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            said = script(request)
+            if isinstance(said, str):
+                said = Reply(body=completion_body(said, request["model"], finish_reason))
+            elif isinstance(said, int):
+                said = Reply(status=said)
+            time.sleep(said.seconds)
+            try:
+                self.send_response(said.status)
+                headers = {"Content-Type": "application/json", "Content-Length": str(len(said.body)), **said.headers}
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(said.body)
+            except (BrokenPipeError, ConnectionResetError):
+                # The client did not wait.
+                pass
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
