@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from staged_answers import ANSWERS, QUESTION, RIGHT
 
 from agentspec import ConfigError
 from agentspec.workflows.text_to_sql import Completion, Database, Message
@@ -18,18 +19,6 @@ from agentspec.workflows.text_to_sql.stages import INSTRUCTIONS, STAGES, WAYS
 from agentspec.workflows.text_to_sql.transcript import CallFailed, Transcript
 from agentspec.workflows.text_to_sql.workflow import Solution, WorkflowConfig, solve
 
-QUESTION = "How many customers live in Lisbon?"
-RIGHT = "SELECT COUNT(*) FROM customers WHERE city = 'Lisbon'"
-ANSWERS = {
-    "classify": '{"kind": "count", "difficulty": "easy"}',
-    "extract": '{"tables": ["customers"], "columns": ["customers.city"], "values": ["Lisbon"], '
-    '"operations": {"filter": true, "aggregate": true}}',
-    "enrich": '{"question": "number of customers whose city is Lisbon", "notes": ["customers.city = \'Lisbon\'"]}',
-    "draft": RIGHT,
-    "combine": RIGHT,
-    "check": '{"verdict": "ok"}',
-    "repair": RIGHT,
-}
 # stage, messages, number of earlier calls of the stage -> answer
 Script = Callable[[str, Sequence[Message], int], str]
 

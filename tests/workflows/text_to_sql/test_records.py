@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentspec import ConfigError
+from agentspec.workflows.text_to_sql import Call, Completion
+from agentspec.workflows.text_to_sql.records import Record, RecordFile, record_of
+from agentspec.workflows.text_to_sql.summary import percentile, summary_of, table
+from agentspec.workflows.text_to_sql.tasks import Task
+from agentspec.workflows.text_to_sql.transcript import Transcript
+
+CONFIG = {"drafts": 3}
+
+
+def record(session: str, outcome: str, *calls: Call, gold: str = "SELECT 1", run: str = "m") -> Record:
+    transcript = Transcript()
+    transcript.calls += calls
+    return record_of(Task(session, "shop", "?", gold), transcript, run=run, config=CONFIG, outcome=outcome)
+
+
+def call(stage: str, began: float = 0.0, seconds: float = 1.0, error: str = "") -> Call:
+    return Call(stage, ({"role": "user", "content": "?"},), Completion("x", 20, 4, "stop", seconds, error=error), began)
+
+
+def test_time_of_the_model_is_counted_once_where_calls_overlap() -> None:
+    transcript = Transcript()
+    transcript.calls += [call("draft", 3, 2), call("classify", 0, 2), call("extract", 1, 0.5), call("draft", 4, 3)]
+    assert transcript.model_seconds() == pytest.approx(2 + 4)
+
+
+def test_failed_calls_stand_apart() -> None:
+    kept = record("a", "error", call("classify"), call("extract", error="down"))
+    assert [c["stage"] for c in kept["calls"]] == ["classify"] and kept["calls"][0]["output"] == "x"
+    assert kept["failures"] == [{"stage": "extract", "error": "down", "began": 0.0, "seconds": 1.0}]
+
+
+def test_runs_go_on_where_they_were_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    assert RecordFile(path).resume("m", CONFIG) == {} and not path.exists()
+    for name, outcome in (("a", "correct"), ("b", "error"), ("c", "wrong")):
+        RecordFile(path).append(record(name, outcome))
+    with path.open("a") as file:
+        file.write('{"session": "d", "run')
+    assert list(RecordFile(path).resume("m", CONFIG)) == ["a", "c"]
+    # Failed and unfinished ones are gone from the file as well.
+    assert [json.loads(line)["session"] for line in path.read_text().splitlines()] == ["a", "c"]
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_other_runs_are_not_mixed_in(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    RecordFile(path).append(record("a", "correct"))
+    before = path.read_bytes()
+    for run, config in (("other", CONFIG), ("m", {"drafts": 4})):
+        with pytest.raises(ConfigError, match="name another file"):
+            RecordFile(path).resume(run, config)
+    assert path.read_bytes() == before
+    path.write_text('{"question": "no record"}\n{}\n')
+    with pytest.raises(ConfigError, match=r"out.jsonl:1 is no record"):
+        RecordFile(path).resume("m", CONFIG)
+
+
+def test_figures_of_a_run() -> None:
+    records = [
+        {**record("a", "correct", call("draft"), call("draft")), "seconds": 1.0, "outside_seconds": 0.5},
+        {
+            **record("b", "wrong", call("draft")),
+            "seconds": 3.0,
+            "outside_seconds": 0.5,
+            "fallbacks": ["draft", "check"],
+        },
+        {**record("c", "ungraded", gold=""), "seconds": 4.0, "outside_seconds": 1.0},
+        {**record("d", "error", call("draft", error="down")), "detail": "draft: down"},
+        record("e", "error", gold=""),
+    ]
+    summary = summary_of(records)
+    # Of five questions three have gold SQL; one that failed is not right.
+    assert summary["accuracy"] == round(1 / 3, 4)
+    assert (summary["seconds_p50"], summary["seconds_p99"], summary["outside_share"]) == (3.0, 4.0, 0.25)
+    draft = summary["stages"]["draft"]
+    assert (draft["calls"], draft["failed_calls"], draft["fallbacks"]) == (3, 1, 1)
+    assert (draft["prompt_tokens"], draft["completion_mean"]) == (60, 4.0)
+    text = table(summary)
+    assert "33.3%" in text and "25.0% of the time outside the model" in text and "first error: draft: down" in text
+    assert summary_of([])["accuracy"] is None and "no gold SQL" in table(summary_of([]))
+
+
+def test_percentiles_are_values_that_occur() -> None:
+    assert percentile([], 50) is None
+    assert [percentile([1, 2, 3, 4], percent) for percent in (1, 25, 50, 51, 99, 100)] == [1, 1, 2, 3, 4, 4]
