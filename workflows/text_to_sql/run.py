@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.workflows.text_to_sql.client import SamplingModel
-from agentspec.workflows.text_to_sql.execute import Execution, execute
+from agentspec.workflows.text_to_sql.execute import Execution
 from agentspec.workflows.text_to_sql.records import Record, record_of
+from agentspec.workflows.text_to_sql.sandbox import Sandbox
 from agentspec.workflows.text_to_sql.score import is_ordered, same_result
 from agentspec.workflows.text_to_sql.sources import Source, notes_for, open_source
 from agentspec.workflows.text_to_sql.tasks import Task
 from agentspec.workflows.text_to_sql.transcript import CallFailed, Transcript
-from agentspec.workflows.text_to_sql.workflow import WorkflowConfig, solve
+from agentspec.workflows.text_to_sql.workflow import RunSql, WorkflowConfig, solve
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ async def run_tasks(
     concurrency: int,
     on_record: Callable[[Record], object] = lambda _: None,
 ) -> list[Record]:
-    """Answer the questions, so many at a time; records come in the order of the questions.
+    """Answer the questions, so many at a time; records come in the order of the questions. Statements run in a sandbox.
 
     Args:
         model: Answers every stage.
@@ -71,25 +72,33 @@ async def run_tasks(
 
     async def one(task: Task) -> Record:
         async with gate:
-            record = await _answer(model, task, source_of, config, run)
+            record = await _answer(model, task, source_of, config, run, sandbox.execute)
         on_record(record)
         return record
 
-    return list(await asyncio.gather(*(one(task) for task in tasks)))
+    with Sandbox() as sandbox:
+        return list(await asyncio.gather(*(one(task) for task in tasks)))
 
 
 class _Failed(Exception):
     """A question cannot be taken up; carries why."""
 
 
-async def _answer(model: SamplingModel, task: Task, source_of: Any, config: WorkflowConfig, run: str) -> Record:
+async def _answer(
+    model: SamplingModel,
+    task: Task,
+    source_of: Callable[[str], Awaitable[Source]],
+    config: WorkflowConfig,
+    run: str,
+    run_sql: RunSql,
+) -> Record:
     head: dict[str, Any] = {"run": run, "config": asdict(config)}
     transcript = Transcript()
     try:
-        source: Source = await source_of(task.database)
+        source = await source_of(task.database)
         # Reading a database, once a run, is no part of a question.
         transcript = Transcript()
-        solution = await solve(model, task.question, source, config, transcript)
+        solution = await solve(model, task.question, source, config, transcript, run_sql)
     except (CallFailed, _Failed) as failure:
         return record_of(task, transcript, **head, outcome="error", detail=str(failure))
     except ConfigError:
@@ -97,7 +106,7 @@ async def _answer(model: SamplingModel, task: Task, source_of: Any, config: Work
     except Exception as fault:  # noqa: BLE001 - a question that brings out a fault here costs that question alone.
         return record_of(task, transcript, **head, outcome="error", detail=f"internal: {type(fault).__name__}: {fault}")
     record = record_of(task, transcript, **head, outcome="ungraded", sql=solution.sql, fallbacks=solution.fallbacks)
-    gold = await asyncio.to_thread(execute, source.path, task.sql, timeout_s=config.sql_timeout_s) if task.sql else None
+    gold = await asyncio.to_thread(run_sql, source.path, task.sql, timeout_s=config.sql_timeout_s) if task.sql else None
     outcome, detail = _graded(task, gold, solution.execution, transcript.truncated)
     return {**record, "outcome": outcome, "detail": detail}
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from agentspec.errors import ConfigError
 from agentspec.workflows.text_to_sql.answers import UnusableAnswer, read_select
@@ -40,6 +41,14 @@ from agentspec.workflows.text_to_sql.transcript import Transcript
 from agentspec.workflows.text_to_sql.voting import vote
 
 T = TypeVar("T")
+
+
+class RunSql(Protocol):
+    """Runs one statement on a database; see `agentspec.workflows.text_to_sql.execute.execute`."""
+
+    def __call__(self, path: Path, sql: str, *, timeout_s: float) -> Execution: ...
+
+
 _QUOTED_BACK = 2_000
 
 
@@ -89,25 +98,45 @@ class Solution:
 
 
 async def solve(
-    model: SamplingModel, question: str, source: Source, config: WorkflowConfig, transcript: Transcript
+    model: SamplingModel,
+    question: str,
+    source: Source,
+    config: WorkflowConfig,
+    transcript: Transcript,
+    run_sql: RunSql = execute,
 ) -> Solution:
     """Run the stages on a question; its calls are kept in the transcript.
+
+    Args:
+        model: Answers every stage.
+        question: On one line.
+        source: Its database.
+        config: Of the stages.
+        transcript: Takes the calls.
+        run_sql: Runs the statements: `execute`, or the same of a `Sandbox`. It is called in threads.
 
     Raises:
         CallFailed: A call of the model failed.
     """
-    return await _Stages(model, question, source, config, transcript).run()
+    return await _Stages(model, question, source, config, transcript, run_sql).run()
 
 
 class _Stages:
     def __init__(
-        self, model: SamplingModel, question: str, source: Source, config: WorkflowConfig, transcript: Transcript
+        self,
+        model: SamplingModel,
+        question: str,
+        source: Source,
+        config: WorkflowConfig,
+        transcript: Transcript,
+        run_sql: RunSql,
     ) -> None:
         self._model = model
         self._question = question
         self._source = source
         self._config = config
         self._transcript = transcript
+        self._run_sql = run_sql
         self._fallbacks: list[str] = []
 
     async def run(self) -> Solution:
@@ -235,7 +264,7 @@ class _Stages:
         return fallback()
 
     async def _execute(self, sql: str) -> Execution:
-        return await asyncio.to_thread(execute, self._source.path, sql, timeout_s=self._config.sql_timeout_s)
+        return await asyncio.to_thread(self._run_sql, self._source.path, sql, timeout_s=self._config.sql_timeout_s)
 
 
 def _result(found: T | BaseException) -> T:
