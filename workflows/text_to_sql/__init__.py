@@ -1,21 +1,22 @@
-"""Text-to-SQL by a chain of agents over the OpenAI chat API: link, write, check, repair."""
+"""Text-to-SQL by agents over the OpenAI chat API.
+
+A chain of four for the generated databases and the small model that was taught its prompts: link, write, check, repair.
+Staged agents for any model and any SQLite database: classify, extract, enrich, drafts that vote, combine, check, repair.
+"""
 
 from __future__ import annotations
 
-from agentspec.workflows.text_to_sql.chain import (
-    OUTCOMES,
-    Answer,
-    ChainConfig,
-    Outcome,
-    answer_question,
-    answer_questions,
-)
+from agentspec.workflows.text_to_sql.chain import Answer, ChainConfig, answer_question, answer_questions
 from agentspec.workflows.text_to_sql.client import ChatModel, Completion, OpenAIChat
 from agentspec.workflows.text_to_sql.databases import Database, create_all
 from agentspec.workflows.text_to_sql.domains import DATABASES
 from agentspec.workflows.text_to_sql.prompts import STAGES, Message, Stage
 from agentspec.workflows.text_to_sql.questions import Question, draw_questions
+from agentspec.workflows.text_to_sql.run import Databases, run_tasks
+from agentspec.workflows.text_to_sql.score import OUTCOMES, Outcome
+from agentspec.workflows.text_to_sql.tasks import Task
 from agentspec.workflows.text_to_sql.transcript import Call
+from agentspec.workflows.text_to_sql.workflow import WorkflowConfig
 
 __all__ = [
     "DATABASES",
@@ -27,13 +28,17 @@ __all__ = [
     "ChatModel",
     "Completion",
     "Database",
+    "Databases",
     "Message",
     "OpenAIChat",
     "Outcome",
     "Question",
     "Stage",
+    "Task",
+    "WorkflowConfig",
     "answer_question",
     "answer_questions",
     "create_all",
     "draw_questions",
+    "run_tasks",
 ]

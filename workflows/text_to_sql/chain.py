@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from agentspec.workflows.text_to_sql.client import ChatModel
 from agentspec.workflows.text_to_sql.databases import Database
@@ -22,11 +21,8 @@ from agentspec.workflows.text_to_sql.prompts import (
     write_messages,
 )
 from agentspec.workflows.text_to_sql.questions import Question
-from agentspec.workflows.text_to_sql.score import is_ordered, same_result
+from agentspec.workflows.text_to_sql.score import Outcome, graded
 from agentspec.workflows.text_to_sql.transcript import Call, CallFailed, Transcript
-
-Outcome = Literal["correct", "wrong", "truncated", "error"]
-OUTCOMES: tuple[Outcome, ...] = ("correct", "wrong", "truncated", "error")
 
 
 @dataclass(frozen=True)
@@ -91,10 +87,8 @@ async def answer_question(
     except CallFailed as failure:
         return Answer(question, "error", kept or sql, tuple(transcript.calls), str(failure))
     gold = await result_of(question.sql)
-    if same_result(gold, execution, ordered=is_ordered(question.sql)):
-        return Answer(question, "correct", kept, tuple(transcript.calls))
-    detail = execution.error or "the rows differ from those of the gold SQL"
-    return Answer(question, "truncated" if transcript.truncated else "wrong", kept, tuple(transcript.calls), detail)
+    outcome, detail = graded(question.sql, gold, execution, truncated=transcript.truncated)
+    return Answer(question, outcome, kept, tuple(transcript.calls), detail)
 
 
 async def answer_questions(

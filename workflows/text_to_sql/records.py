@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
+from agentspec.workflows.text_to_sql.score import OUTCOMES
 from agentspec.workflows.text_to_sql.tasks import Task
 from agentspec.workflows.text_to_sql.transcript import Transcript
 
-OUTCOMES = ("correct", "wrong", "truncated", "error", "ungraded")
-"""As of the chain; "ungraded" is an answer to a question without gold SQL that runs."""
+RECORD_OUTCOMES = (*OUTCOMES, "ungraded")
+""""ungraded" is an answer to a question without gold SQL that runs."""
 
 Record = dict[str, Any]
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.workflows.text_to_sql.client import SamplingModel
-from agentspec.workflows.text_to_sql.execute import Execution
 from agentspec.workflows.text_to_sql.records import Record, record_of
 from agentspec.workflows.text_to_sql.sandbox import Sandbox
-from agentspec.workflows.text_to_sql.score import is_ordered, same_result
+from agentspec.workflows.text_to_sql.score import graded
 from agentspec.workflows.text_to_sql.sources import Source, notes_for, open_source
 from agentspec.workflows.text_to_sql.tasks import Task
 from agentspec.workflows.text_to_sql.transcript import CallFailed, Transcript
@@ -106,16 +105,10 @@ async def _answer(
     except Exception as fault:  # noqa: BLE001 - a question that brings out a fault here costs that question alone.
         return record_of(task, transcript, **head, outcome="error", detail=f"internal: {type(fault).__name__}: {fault}")
     record = record_of(task, transcript, **head, outcome="ungraded", sql=solution.sql, fallbacks=solution.fallbacks)
-    gold = await asyncio.to_thread(run_sql, source.path, task.sql, timeout_s=config.sql_timeout_s) if task.sql else None
-    outcome, detail = _graded(task, gold, solution.execution, transcript.truncated)
-    return {**record, "outcome": outcome, "detail": detail}
-
-
-def _graded(task: Task, gold: Execution | None, got: Execution, truncated: bool) -> tuple[str, str]:
-    if gold is None:
-        return "ungraded", got.error or "there is no gold SQL"
+    if not task.sql:
+        return {**record, "detail": solution.execution.error or "there is no gold SQL"}
+    gold = await asyncio.to_thread(run_sql, source.path, task.sql, timeout_s=config.sql_timeout_s)
     if not gold.ok:
-        return "ungraded", f"the gold SQL fails: {gold.error}"
-    if same_result(gold, got, ordered=is_ordered(task.sql)):
-        return "correct", ""
-    return "truncated" if truncated else "wrong", got.error or "the rows differ from those of the gold SQL"
+        return {**record, "detail": f"the gold SQL fails: {gold.error}"}
+    outcome, detail = graded(task.sql, gold, solution.execution, truncated=transcript.truncated)
+    return {**record, "outcome": outcome, "detail": detail}

@@ -6,9 +6,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Hashable
+from typing import Literal
 
 from agentspec.workflows.text_to_sql.execute import Cell, Execution
 
+Outcome = Literal["correct", "wrong", "truncated", "error"]
+OUTCOMES: tuple[Outcome, ...] = ("correct", "wrong", "truncated", "error")
 _SIGNIFICANT_DIGITS = 9
 
 
@@ -30,6 +33,16 @@ def same_result(gold: Execution, got: Execution, *, ordered: bool) -> bool:
         return False
     ours, theirs = ([tuple(map(_normal, row)) for row in result.rows] for result in (gold, got))
     return ours == theirs if ordered else Counter(ours) == Counter(theirs)
+
+
+def graded(sql: str, gold: Execution, got: Execution, *, truncated: bool) -> tuple[Outcome, str]:
+    """The outcome of an execution beside that of the gold SQL `sql`, and why it is not "correct".
+
+    `truncated` says that an answer of the model was cut, which then is what the outcome is put down to.
+    """
+    if same_result(gold, got, ordered=is_ordered(sql)):
+        return "correct", ""
+    return "truncated" if truncated else "wrong", got.error or "the rows differ from those of the gold SQL"
 
 
 def result_key(result: Execution) -> Hashable:

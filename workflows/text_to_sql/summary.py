@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from agentspec.workflows.text_to_sql.records import OUTCOMES, Record
+from agentspec.workflows.text_to_sql.records import RECORD_OUTCOMES, Record
 from agentspec.workflows.text_to_sql.stages import STAGES
 
 
@@ -24,7 +24,7 @@ def summary_of(records: Sequence[Record]) -> dict[str, Any]:
     return {
         "questions": len(records),
         "accuracy": round(outcomes["correct"] / graded, 4) if graded else None,
-        "outcomes": {outcome: outcomes[outcome] for outcome in OUTCOMES},
+        "outcomes": {outcome: outcomes[outcome] for outcome in RECORD_OUTCOMES},
         "first_error": failed,
         "seconds_p50": percentile(seconds, 50),
         "seconds_p99": percentile(seconds, 99),
