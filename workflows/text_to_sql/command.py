@@ -15,7 +15,7 @@ import platform
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from importlib import metadata
@@ -35,7 +35,6 @@ from agentspec.workflows.text_to_sql.tasks import Task, generated_tasks, read_ta
 from agentspec.workflows.text_to_sql.workflow import WorkflowConfig
 
 _PROGRAM = "python -m agentspec.workflows.text_to_sql"
-MakeReference = Callable[[], ReferenceModel]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,7 +89,7 @@ async def _answer(
     name = _run_name(options)
     file = RecordFile(options.out) if options.out else None
     kept = file.resume(name, asdict(config)) if file else {}
-    left = [task for task in tasks if task.identity not in kept]
+    left = [task for task in tasks if not _is_kept(task, kept)]
     if kept:
         print(f"{len(tasks) - len(left)} of {len(tasks)} questions were answered before", file=sys.stderr)
     async with AsyncExitStack() as stack:
@@ -110,6 +109,15 @@ async def _answer(
             )
     by_session = {**kept, **{record["session"]: record for record in new}}
     return [by_session[task.identity] for task in tasks]
+
+
+def _is_kept(task: Task, kept: Mapping[str, Record]) -> bool:
+    record = kept.get(task.identity)
+    if record is not None and (record["task"], record["question"]) != (task.database, task.question):
+        raise ConfigError(
+            f"--out holds another question under the id {task.identity!r}: {record['question']!r}; name another file"
+        )
+    return record is not None
 
 
 async def _model(options: argparse.Namespace, reference: ReferenceModel | None, stack: AsyncExitStack) -> SamplingModel:

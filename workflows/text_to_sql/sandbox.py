@@ -8,7 +8,6 @@ process. None of this reaches the process that asks.
 from __future__ import annotations
 
 import os
-import queue
 import subprocess
 import sys
 import threading
@@ -34,15 +33,20 @@ class Sandbox:
     def __init__(self, *, memory_bytes: int = 1 << 30, grace_s: float = 1.0) -> None:
         self._memory_bytes = memory_bytes
         self._grace_s = grace_s
-        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle: list[subprocess.Popen[bytes]] = []
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        with suppress(queue.Empty):
-            while True:
-                _end(self._idle.get_nowait())
+        # A process whose statement still runs in another thread ends when that is done.
+        with self._lock:
+            self._is_closed = True
+            ended, self._idle = self._idle, []
+        for process in ended:
+            _end(process)
 
     def execute(
         self, path: Path, sql: str, *, timeout_s: float = 2.0, max_rows: int = 10_000, max_bytes: int = 16_000_000
@@ -68,23 +72,25 @@ class Sandbox:
             # After this the timer kills nothing that another statement may use.
             timer.cancel()
             timer.join()
-            if done is None or killed.is_set():
+            with self._lock:
+                is_kept = done is not None and not killed.is_set() and not self._is_closed
+                if is_kept:
+                    self._idle.append(process)
+            if not is_kept:
                 _end(process)
-            else:
-                self._idle.put(process)
         if done is None:
             return Execution(error=f"stopped after {timeout_s:g} s" if killed.is_set() else "its process ended early")
         columns, rows, truncated, error = done
         return Execution(columns, rows, truncated, error)
 
     def _take(self) -> subprocess.Popen[bytes]:
-        try:
-            return self._idle.get_nowait()
-        except queue.Empty:
-            # Keys and the like in the environment are none of its business.
-            command = [sys.executable, "-I", "-S", str(_WORKER), str(self._memory_bytes)]
-            environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        # Keys and the like in the environment are none of its business.
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        command = [sys.executable, "-I", "-S", str(_WORKER), str(self._memory_bytes)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

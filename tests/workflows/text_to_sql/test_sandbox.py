@@ -62,3 +62,12 @@ def test_no_process_is_left_behind(databases: dict[Database, Path]) -> None:
         sandbox.execute(databases[SHOP], "SELECT 1")
         assert len(children() - before) == 1
     assert children() <= before
+
+
+def test_a_statement_that_outlives_the_sandbox_leaves_no_process(databases: dict[Database, Path]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with Sandbox(grace_s=0.2) as sandbox:
+            late = pool.submit(sandbox.execute, databases[SHOP], ENDLESS_CALL, timeout_s=0.1)
+        assert not late.result().ok
+    # Started after the end, it is not kept either.
+    assert sandbox.execute(databases[SHOP], "SELECT 1").ok and not sandbox._idle
