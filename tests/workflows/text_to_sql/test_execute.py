@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,3 +97,17 @@ def test_values_are_bounded_and_nothing_outside_is_reached(shop: Path, sql: str)
 def test_a_missing_file_is_an_error_and_is_not_made(tmp_path: Path) -> None:
     assert not execute(tmp_path / "none?mode=rwc", "SELECT 1").ok
     assert not list(tmp_path.iterdir())
+
+
+def test_memory_of_sqlite_is_bounded(shop: Path) -> None:
+    # The limit is one of the process and is never raised again, so a process of its own has a low one.
+    lowered = (
+        "import runpy, sys; from pathlib import Path; module = runpy.run_path(sys.argv[1]); execute = module['execute'];"
+        "execute.__globals__['_HEAP_BYTES'] = 3_000_000; print(execute(Path(sys.argv[2]), sys.argv[3]).error)"
+    )
+    large = ", ".join(f"max(a.name || hex(zeroblob({size}000)) || b.name)" for size in range(480, 490))
+    command = [sys.executable, "-I", "-S", "-c", lowered, inspect.getfile(execute), str(shop)]
+    done = subprocess.run(
+        [*command, f"SELECT {large} FROM customers a, customers b"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "stopped at 3e+06 bytes of memory\n"
