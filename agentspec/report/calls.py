@@ -49,6 +49,8 @@ class LoggedCall:
     """Among the calls of its record."""
     tokens: tuple[int, ...] | None = None
     """The output as token ids where those were recorded; `output` is then ""."""
+    message: Mapping[str, Any] | None = None
+    """The output as the message that was recorded, if it was one."""
 
     @property
     def has_prompt(self) -> bool:

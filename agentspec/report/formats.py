@@ -95,7 +95,8 @@ def _openai(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
         labels = replace(labels, session=_conversation(messages) or session)
     header = ASSISTANT_HEADER if messages else f"{labels.role or 'output'}\n"
     for message in _answers(answer):
-        yield LoggedCall(tuple(messages), header, output_text(message), labels)
+        recorded = message if isinstance(message, dict) else None
+        yield LoggedCall(tuple(messages), header, output_text(message), labels, message=recorded)
 
 
 def _answers(answer: Any) -> list[Any]:
@@ -145,7 +146,7 @@ def _chat(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
     if not labels.day and times:
         labels = replace(labels, day=labels_of({"ts": times[0]}).day)
     agents = [str(value.get("name") or value.get("agent") or "") for value in values if isinstance(value, dict)]
-    yield from chat_calls(as_messages(values), labels, agents=agents)
+    yield from chat_calls(as_messages(values), labels, agents=agents, values=values)
 
 
 def _staged(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
@@ -195,7 +196,7 @@ def _swe_agent(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
     if isinstance(history, list) and history:
         demonstrations = [i for i, value in enumerate(history) if isinstance(value, dict) and value.get("is_demo")]
         agents = [str(value.get("agent") or "") for value in history if isinstance(value, dict)]
-        yield from chat_calls(as_messages(history), labels, demonstrations, agents)
+        yield from chat_calls(as_messages(history), labels, demonstrations, agents, history)
         return
     steps = record.get("trajectory")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):

@@ -30,7 +30,11 @@ def output_text(message: Any) -> str:
 
 
 def chat_calls(
-    messages: Sequence[tuple[str, str]], labels: Labels, skipped: Sequence[int] = (), agents: Sequence[str] = ()
+    messages: Sequence[tuple[str, str]],
+    labels: Labels,
+    skipped: Sequence[int] = (),
+    agents: Sequence[str] = (),
+    values: Sequence[Any] = (),
 ) -> Iterator[LoggedCall]:
     """Each assistant message as the output of a call whose prompt is all before it.
 
@@ -39,12 +43,14 @@ def chat_calls(
         labels: Of all calls.
         skipped: Indexes of messages that no model wrote, such as demonstrations.
         agents: The name of each message's agent, which is then its calls' role.
+        values: The messages as they were recorded.
     """
     position = 0
     for i, (role, text) in enumerate(messages):
         if role == "assistant" and i not in skipped:
             named = replace(labels, role=shown(agents[i])) if agents and agents[i] else labels
-            yield LoggedCall(tuple(messages[:i]), ASSISTANT_HEADER, text, named, position)
+            value = values[i] if values else None
+            yield LoggedCall(tuple(messages[:i]), ASSISTANT_HEADER, text, named, position, message=value)
             position += 1
 
 

@@ -8,14 +8,18 @@ any of the forms in which a client may have written a recorded chat.
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentspec.report.calls import LoggedCall
 
 Messages = Sequence[tuple[str, str]]
 """(role, text)."""
+# As agentspec.replay.traces writes a tool call.
+_TOOL_CALL = '{"name": '
 _ROLES = {"developer": "system", "ai": "assistant", "model": "assistant"}
 
 
@@ -26,6 +30,8 @@ class Answer:
     text: str
     ids: tuple[int, ...] | None = None
     """Where token ids were recorded, of which nobody knows the text."""
+    tool_call_message: Mapping[str, Any] | None = None
+    """The message, where it calls tools: each model writes such calls in a way of its own."""
 
 
 @dataclass(slots=True)
@@ -61,7 +67,8 @@ class RecordedAnswers:
             chain = _chained(chain, role, text)
             self._chains.setdefault(chain, _Known())
         known = self._chains[chain]
-        known.answers.append(Answer(call.output, call.tokens))
+        calls_tools = call.message is not None and call.message.get("tool_calls")
+        known.answers.append(Answer(call.output, call.tokens, call.message if calls_tools else None))
         self._calls.append((messages, call.header, known))
 
     def take(self, messages: Messages) -> Answer | None:
@@ -126,7 +133,22 @@ def _chain(messages: Messages) -> bytes:
 
 def _chained(chain: bytes, role: str, text: str) -> bytes:
     # Templates and clients differ in the white space around a text.
-    return hashlib.blake2b(chain + _digest(_role(role)) + _digest(text.strip()), digest_size=16).digest()
+    return hashlib.blake2b(chain + _digest(_role(role)) + _digest(_canonical(text).strip()), digest_size=16).digest()
+
+
+def _canonical(text: str) -> str:
+    """The text with the arguments of tool calls, which stand on lines of their own, in one form: whoever reads and
+    writes them again may change their white space and the order of their names."""
+    if _TOOL_CALL not in text:
+        return text
+    return "\n".join(_canonical_line(line) if line.startswith(_TOOL_CALL) else line for line in text.split("\n"))
+
+
+def _canonical_line(line: str) -> str:
+    try:
+        return json.dumps(json.loads(line), sort_keys=True)
+    except ValueError:
+        return line
 
 
 def _digest(text: str) -> bytes:

@@ -21,6 +21,7 @@ from agentspec.integrations.sglang.recorded_answers import Answer, Messages, Rec
 from agentspec.integrations.sglang.replay_setting import FLAG, FREE, REQUESTS, replay_paths
 from agentspec.integrations.sglang.replay_wire import WIRE_KEY, packed
 from agentspec.integrations.sglang.tenants import OPTIONS_KEY, REPLAY_KEY
+from agentspec.integrations.sglang.tool_call_text import with_tool_calls
 from agentspec.report.message_text import as_messages
 from agentspec.report.source import LogReading, log_files, read_calls
 
@@ -176,8 +177,13 @@ class ReplayFront:
     def _ids(self, answer: Answer) -> list[int]:
         if answer.ids is not None:
             return list(answer.ids)
-        # Text that looks like a special token is text, and no end.
-        ids: list[int] = self._tokenizer.encode(answer.text, add_special_tokens=False, split_special_tokens=True)
+        written = (
+            None if answer.tool_call_message is None else with_tool_calls(self._tokenizer, answer.tool_call_message)
+        )
+        # In a recorded text what looks like a special token is text, and no end.
+        ids: list[int] = self._tokenizer.encode(
+            answer.text if written is None else written, add_special_tokens=False, split_special_tokens=written is None
+        )
         return ids
 
     def _carried(self, carried: Any) -> tuple[Answer, bool]:

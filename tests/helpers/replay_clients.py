@@ -1,7 +1,9 @@
 """What clients of a server that replays get; run by the interpreter of `.venv-agents`, it imports nothing of agentspec.
 
-replay_clients.py record WORK TRACE          mini-swe-agent with scripted answers works in WORK; its trajectory
-replay_clients.py ask URL WORK CALLS OUT     the same task, and recorded calls, with each client against URL
+    replay_clients.py record FOLDER              mini-swe-agent with scripted answers; FOLDER/KIND.traj.json
+    replay_clients.py ask URL FOLDER CALLS OUT   the same tasks, and recorded calls, with each client against URL
+
+Of each KIND the agent writes its commands in another way: as text, or as calls of a tool.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 MODEL = "tiny"
-SYSTEM = "You fix programs. Answer with a thought and one command in a block that begins with ```mswea_bash_command"
+SYSTEMS = {
+    "text": "You fix programs. Answer with a thought and one command in a block that begins with ```mswea_bash_command",
+    "tools": "You fix programs. Call the tool bash.",
+}
 TASK = "area(2, 3) in area.sh is wrong. {{task}}"
 STEPS = [
     ("I look around first.", "ls -1 && cat area.sh"),
@@ -27,36 +32,60 @@ def _content(thought: str, command: str) -> str:
     return f"THOUGHT: {thought}\n\n```mswea_bash_command\n{command}\n```"
 
 
-def _run_agent(model: Any, work: Path, trace: Path) -> list[dict[str, str]]:
+def _tool_call(thought: str, command: str, number: int) -> tuple[str, list[dict[str, Any]], list[dict[str, str]]]:
+    identity = f"recorded-{number}"
+    # White space that no server would write.
+    function = {"name": "bash", "arguments": json.dumps({"command": command}, indent=None, separators=(",", " :  "))}
+    call = {"id": identity, "type": "function", "function": function}
+    return f"THOUGHT: {thought}", [call], [{"command": command, "tool_call_id": identity}]
+
+
+def _run_agent(model: Any, kind: str, folder: Path) -> list[dict[str, Any]]:
     from minisweagent.agents.default import DefaultAgent
     from minisweagent.environments.local import LocalEnvironment
 
+    work = folder / kind
     work.mkdir(parents=True)
     (work / "area.sh").write_text("# prints the area of a rectangle\necho $(($1 + $2))\n")
     environment = LocalEnvironment(cwd=str(work), env={"LC_ALL": "C"})
     agent = DefaultAgent(
         model,
         environment,
-        system_template=SYSTEM,
+        system_template=SYSTEMS[kind],
         instance_template=TASK,
         step_limit=10,
         cost_limit=0,
-        output_path=trace,
+        output_path=folder / f"{kind}.traj.json",
     )
     agent.run("Find out why.")
-    return [{"role": m["role"], "content": m["content"]} for m in agent.messages]
+    return told(agent.messages)
 
 
-def record(work: str, trace: str) -> None:
-    from minisweagent.models.test_models import DeterministicModel, make_output
+def told(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a conversation says, without names that are drawn and the white space of arguments."""
+    return [
+        {
+            "role": message["role"],
+            "content": message["content"],
+            "tools": [json.loads(call["function"]["arguments"]) for call in message.get("tool_calls") or []],
+        }
+        for message in messages
+    ]
 
-    outputs = [make_output(_content(*step), [{"command": step[1]}]) for step in STEPS]
-    _run_agent(DeterministicModel(outputs=outputs), Path(work), Path(trace))
+
+def record(folder: str) -> None:
+    from minisweagent.models import test_models as scripted
+
+    texts = [scripted.make_output(_content(*step), [{"command": step[1]}]) for step in STEPS]
+    _run_agent(scripted.DeterministicModel(outputs=texts), "text", Path(folder))
+    calls = [scripted.make_toolcall_output(*_tool_call(*step, i)) for i, step in enumerate(STEPS)]
+    _run_agent(scripted.DeterministicToolcallModel(outputs=calls), "tools", Path(folder))
 
 
-def ask(url: str, work: str, calls: str, out: str) -> None:
+def ask(url: str, folder: str, calls: str, out: str) -> None:
     import litellm
     import openai
+    from minisweagent.models.litellm_model import LitellmModel
     from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 
     results: dict[str, Any] = {"openai": [], "openai_stream": [], "litellm": []}
@@ -70,18 +99,15 @@ def ask(url: str, work: str, calls: str, out: str) -> None:
             model=f"openai/{MODEL}", messages=messages, api_base=f"{url}/v1", api_key="none", num_retries=0
         )
         results["litellm"].append(reply.choices[0].message.content)
+    other = [*messages[:1], {"role": "user", "content": "something else"}]
     try:
-        client.chat.completions.create(
-            model=MODEL, messages=[*messages[:1], {"role": "user", "content": "something else"}]
-        )
+        client.chat.completions.create(model=MODEL, messages=other)
     except openai.BadRequestError as error:
         results["refusal"] = str(error)
-    model = LitellmTextbasedModel(
-        model_name=f"openai/{MODEL}",
-        model_kwargs={"api_base": f"{url}/v1", "api_key": "none", "temperature": 0.0},
-        cost_tracking="ignore_errors",
-    )
-    results["agent"] = _run_agent(model, Path(work), Path(out).with_suffix(".traj.json"))
+    arguments = {"api_base": f"{url}/v1", "api_key": "none", "temperature": 0.0}
+    for kind, model in (("text", LitellmTextbasedModel), ("tools", LitellmModel)):
+        agent = model(model_name=f"openai/{MODEL}", model_kwargs=arguments, cost_tracking="ignore_errors")
+        results[kind] = _run_agent(agent, kind, Path(folder))
     Path(out).write_text(json.dumps(results))
 
 

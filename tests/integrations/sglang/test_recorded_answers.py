@@ -63,3 +63,13 @@ def test_a_text_prompt_is_found_in_any_form() -> None:
         found = answers.take_text(text, forms)
         assert found is not None and found.text == output
     assert answers.take_text("two", forms) is None
+
+
+def test_tool_calls_are_the_same_in_any_white_space_and_order() -> None:
+    def asked(arguments: str) -> list[tuple[str, str]]:
+        call = f'look\n{{"name": "bash", "arguments": {arguments}}}'
+        return [("user", "go"), ("assistant", call), ("tool", "file")]
+
+    answers = RecordedAnswers([_call(asked('{"command":"ls","n":1}'), "done")])
+    assert answers.take(asked('{"n": 1, "command": "ls"}')) is not None
+    assert answers.take(asked('{"n": 2, "command": "ls"}')) is None

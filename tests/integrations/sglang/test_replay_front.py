@@ -13,6 +13,7 @@ from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import replay_hooks
 from agentspec.integrations.sglang.replay_front import ReplayFront, end_token
 from agentspec.integrations.sglang.replay_wire import WIRE_KEY, ForcedAnswer, unpacked
+from agentspec.integrations.sglang.tool_call_text import with_tool_calls
 
 END = 256
 CHAT = [{"role": "system", "content": "rules"}, {"role": "user", "content": "question"}]
@@ -165,6 +166,35 @@ def test_answers_are_taken_in_one_mode_only(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ValueError, match="this one answers by itself"):
         replay_hooks.before_validation(None, obj(agentspec=carried), [1])
     replay_hooks.before_validation(None, obj(agentspec={"no_store": True}), [1])
+
+
+class _ToolCalls(_Bytes):
+    """Its template writes tool calls."""
+
+    eos_token = "$"
+
+    def apply_chat_template(self, chat: list[dict[str, Any]], **kwargs: Any) -> str:
+        text = ""
+        for message in chat:
+            calls = [call["function"] for call in message.get("tool_calls", [])]
+            text += f"[{message['role']}]{message['content']}" + "".join(
+                f"<{c['name']}:{c['arguments']['x']}>" for c in calls
+            )
+            text += "$"
+        return text + ("[assistant]" if kwargs.get("add_generation_prompt") else "")
+
+
+def test_tool_calls_are_written_as_the_served_model_writes_them(tmp_path: Path) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"x": 5}'}}
+    message = {"role": "assistant", "content": "so", "tool_calls": [call]}
+    path = tmp_path / "trace.jsonl"
+    path.write_text(json.dumps({"messages": [*CHAT, message]}) + "\n")
+    answer = _answer(_chat(_front(str(path), tokenizer=_ToolCalls()), CHAT))
+    assert answer is not None and bytes(answer.tokens) == b"so<add:5>"
+    # A template that knows no tool calls.
+    assert with_tool_calls(_Bytes(), message) is None
+    plain = _answer(_chat(_front(str(path)), CHAT))
+    assert plain is not None and bytes(plain.tokens) == b'so\n{"name": "add", "arguments": {"x": 5}}'
 
 
 def test_a_source_without_answers_or_an_end_is_refused(tmp_path: Path) -> None:

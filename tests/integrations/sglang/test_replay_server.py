@@ -27,11 +27,20 @@ ARGUMENTS = (
 )  # fmt: skip
 
 
+# The shipped model's template, and tool calls as Qwen writes them.
+TEMPLATE = """\
+<|begin|>{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] or '' }}\
+{% for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>\
+{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+
+
 @dataclass(frozen=True)
 class Replaying:
     server: Server
     folder: Path
-    trace: Path
     calls: list[tuple[list[dict[str, Any]], str]]
     """Messages and answers of the calls in the form that OpenHands logs."""
 
@@ -42,13 +51,15 @@ def replaying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaying]:
         missing = "there is no .venv-agents, which `make agents` makes"
         pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
     folder = tmp_path_factory.mktemp("replay")
-    trace = folder / "mini.traj.json"
-    _client(folder, "record", str(folder / "recording"), str(trace))
+    _client(folder, "record", str(folder / "recorded"))
     calls = _openhands_calls(folder / "llm_completions")
-    sources = ":".join(str(path) for path in (trace, folder / "llm_completions"))
-    arguments = (*ARGUMENTS, "--agentspec-replay", sources, "--agentspec-controller", "fixed")
+    sources = ":".join(str(folder / name) for name in ("recorded", "llm_completions"))
+    template = folder / "template.jinja"
+    template.write_text(TEMPLATE)
+    arguments = [*ARGUMENTS, "--chat-template", str(template), "--tool-call-parser", "qwen25"]
+    arguments += ["--agentspec-replay", sources, "--agentspec-controller", "fixed"]
     with Server(MODEL, "AGENTSPEC", log=folder / "server.log", arguments=arguments) as server:
-        yield Replaying(server, folder, trace, calls)
+        yield Replaying(server, folder, calls)
 
 
 def _client(folder: Path, *arguments: str) -> None:
@@ -94,22 +105,24 @@ def _openhands_calls(folder: Path) -> list[tuple[list[dict[str, Any]], str]]:
 def test_clients_and_an_agent_get_what_was_recorded(replaying: Replaying) -> None:
     calls, out = replaying.folder / "calls.json", replaying.folder / "results.json"
     calls.write_text(json.dumps([messages for messages, _ in replaying.calls]))
-    _client(replaying.folder, "ask", replaying.server.url, str(replaying.folder / "again"), str(calls), str(out))
+    _client(replaying.folder, "ask", replaying.server.url, str(replaying.folder / "replayed"), str(calls), str(out))
     results = json.loads(out.read_text())
     answers = [answer for _, answer in replaying.calls]
     for client in ("openai", "openai_stream", "litellm"):
         assert results[client] == answers, client
     assert "first 1 of its 2 messages; message 2 has the role user" in results["refusal"]
     assert "something else" not in results["refusal"]
-    # The agent ran its commands in a folder of its own and saw there what was seen when it was recorded.
-    recorded = json.loads(replaying.trace.read_text())["messages"]
-    assert results["agent"] == [{"role": m["role"], "content": m["content"]} for m in recorded]
-    assert results["agent"][-1]["content"].endswith("echo $(($1 * $2))\n")
+    # The agents ran their commands in a folder of their own and saw there what was seen when they were recorded.
+    for kind in replay_clients.SYSTEMS:
+        recorded = json.loads((replaying.folder / "recorded" / f"{kind}.traj.json").read_text())["messages"]
+        assert results[kind] == replay_clients.told(recorded), kind
+        assert results[kind][-1]["content"].endswith("echo $(($1 * $2))\n")
 
     replaying.server.check_replay(True)
     state = replaying.server.replay_state()
     assert state is not None
-    assert state["matched"] == 3 * len(answers) + len(replay_clients.STEPS) == state["finished"]
+    agents = len(replay_clients.SYSTEMS) * len(replay_clients.STEPS)
+    assert state["matched"] == 3 * len(answers) + agents == state["finished"]
     assert (state["unmatched"], state["diverged"]) == (1, 0)
     assert state["forced_tokens"] > 100
     block = replaying.server.agentspec_state()
