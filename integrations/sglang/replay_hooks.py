@@ -45,7 +45,10 @@ _installed: set[str] = set()
 def install() -> None:
     """Registers the hooks that this process needs, if the environment asks for a replay."""
     if os.environ.get(VARIABLE):
-        _install_front() if multiprocessing.parent_process() is None else _install_target()
+        # A scheduler that is forked from a launcher registers nothing any more, one that is spawned needs no front.
+        _install_target()
+        if multiprocessing.parent_process() is None:
+            _install_front()
 
 
 def activate(chosen: Settings, server_args: Any) -> None:
@@ -64,7 +67,7 @@ def activate(chosen: Settings, server_args: Any) -> None:
     if problems:
         raise UnsupportedError(f"{FLAG} cannot run with {', '.join(problems)}: drop these arguments")
     os.environ[VARIABLE], os.environ[UNMATCHED_VARIABLE] = chosen.replay, chosen.replay_unmatched
-    _install_front()
+    install()
     # Plugins were loaded, and hooks applied, before the arguments were known.
     from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -105,7 +108,7 @@ def _install_target() -> None:
     global _target
     from agentspec.integrations.sglang.replay_target import ReplayTarget
 
-    _target = ReplayTarget()
+    _target = _target or ReplayTarget()
     _register("sglang.srt.managers.tp_worker.TpModelWorker.forward_batch_generation", _admit, "BEFORE")
     _register("sglang.srt.model_executor.model_runner.ModelRunner.forward", _force, "AFTER")
 

@@ -67,6 +67,7 @@ def _client(folder: Path, *arguments: str) -> None:
         **os.environ,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "MSWEA_SILENT_STARTUP": "1",
+        "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",
         "MSWEA_GLOBAL_CONFIG_DIR": str(folder / "mini-config"),
     }
     # Its folder must not be searched for modules: some are named as packages are.
