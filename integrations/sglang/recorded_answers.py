@@ -50,6 +50,8 @@ class RecordedAnswers:
     def __init__(self, calls: Iterable[LoggedCall] = ()) -> None:
         self._chains: dict[bytes, _Known] = {b"": _Known()}
         self._calls: list[tuple[Messages, str, _Known]] = []
+        # The messages that were added last, and the chain before the first and behind each of them.
+        self._last: tuple[Messages, list[bytes]] = ((), [b""])
         self._texts: dict[bytes, _Known] | None = None
         self._lock = threading.Lock()
         for call in calls:
@@ -61,12 +63,18 @@ class RecordedAnswers:
     def add(self, call: LoggedCall) -> None:
         """Adds a call; one without messages is known by its header alone."""
         messages = call.messages or (("user", call.header),)
-        chain = b""
-        for role, text in messages:
-            self._chains[chain].next_roles.add(_role(role))
-            chain = _chained(chain, role, text)
-            self._chains.setdefault(chain, _Known())
-        known = self._chains[chain]
+        # Calls of a session hold the same messages, and each adds a few: what is known of the last call goes on.
+        last, chains = self._last
+        shared = 0
+        while shared < min(len(last), len(messages)) and messages[shared] is last[shared]:
+            shared += 1
+        chains = chains[: shared + 1]
+        for role, text in messages[shared:]:
+            self._chains[chains[-1]].next_roles.add(_role(role))
+            chains.append(_chained(chains[-1], role, text))
+            self._chains.setdefault(chains[-1], _Known())
+        self._last = messages, chains
+        known = self._chains[chains[-1]]
         calls_tools = call.message is not None and call.message.get("tool_calls")
         known.answers.append(Answer(call.output, call.tokens, call.message if calls_tools else None))
         self._calls.append((messages, call.header, known))

@@ -35,6 +35,7 @@ _FITTING: dict[str, tuple[Any, ...]] = {
     "pp_size": (None, 1),
     "disaggregation_mode": (None, "null"),
     "dllm_algorithm": (None, ""),
+    "enable_pdmux": (None, False),
 }
 
 _front: ReplayFront | None = None
