@@ -24,7 +24,10 @@ _QWEN_PATTERN = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # What models end their turns with; the first that a tokenizer.json has is taken.
-_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>", "<|end_of_text|>", "<|endoftext|>", "<eos>", "[EOS]")
+_TURN_ENDS = (
+    *("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>"),
+    *("</s>", "<|end_of_text|>", "<|endoftext|>", "<eos>", "[EOS]"),
+)
 _KINDS = "a tekken .json, a Hugging Face tokenizer.json or a .tiktoken file"
 
 

@@ -95,8 +95,16 @@ class ReplayFront:
         """Adds the answer to a request, SGLang's `GenerateReqInput`, unless match_chat did.
 
         Raises:
-            ValueError: There is none and the setting wants one, or the one that the request brings is none.
+            ValueError: There is none and the setting wants one, the one that the request brings is none, or a token of
+                the prompt is none of the model's, which would stop a server.
         """
+        if input_ids is not None and len(input_ids):
+            last = max(input_ids)
+            if last >= self._vocab_size or min(input_ids) < 0:
+                raise ValueError(
+                    f"input_ids must be in [0, {self._vocab_size}), got {last if last >= self._vocab_size else min(input_ids)}; was the "
+                    "trace tokenized for another model?"
+                )
         sampling = dict(getattr(obj, "sampling_params", None) or {})
         custom = dict(sampling.get("custom_params") or {})
         prepared = custom.pop(WIRE_KEY, None)

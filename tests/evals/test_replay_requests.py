@@ -11,6 +11,8 @@ from byte_tokenizer import byte_tokenizer, text_of
 
 from agentspec.errors import ConfigError
 from agentspec.evals.replay_requests import ReplayRequest, replay_requests
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.replay.tokenizer import load_tokenizer
 
 
 def _write(folder: Path, sessions: int, turns: int) -> Path:
@@ -74,3 +76,13 @@ def test_a_trace_without_answers_is_refused(tmp_path: Path) -> None:
     path.write_text('{"messages": [{"role": "user", "content": "hello"}]}\n')
     with pytest.raises(ConfigError, match="no call with an answer"):
         _read(path)
+
+
+def test_turns_end_with_a_token_of_the_served_model(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(MODEL_FOLDER / "tokenizer.json")
+    config = json.loads((MODEL_FOLDER / "config.json").read_text())
+    (request,) = replay_requests(
+        [_write(tmp_path, 1, 1)], tokenizer, max_prompt_tokens=1000, max_answer_tokens=1000, limit=None, seed=0
+    )
+    assert config["eos_token_id"] in request.input_ids
+    assert max(request.input_ids.max(), request.answer_ids.max()) < config["vocab_size"]

@@ -151,6 +151,13 @@ def test_answers_that_are_none_are_refused(carried: Any, told: str) -> None:
         _front("requests").before_validation(obj, [1], False)
 
 
+@pytest.mark.parametrize("prompt", [[1, 300], [-1, 5]])
+def test_prompts_of_another_vocabulary_are_refused(prompt: list[int]) -> None:
+    obj = _request(text=None, sampling_params={"custom_params": {"agentspec": {"replay": {"text": "a"}}}})
+    with pytest.raises(ValueError, match=rf"\[0, 300\), got {prompt[0] if prompt[0] < 0 else prompt[1]}"):
+        _front("requests").before_validation(obj, prompt, False)
+
+
 def test_answers_are_taken_in_one_mode_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def obj(**custom: Any) -> SimpleNamespace:
         return _request(text="x", sampling_params={"custom_params": custom})
