@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 from agentspec.errors import AgentspecError
 from agentspec.evals.environment import without_folders
@@ -20,14 +21,14 @@ from agentspec.workflows.text_to_sql import Database
 # A start takes some 20 s, and several times that where other work runs too: no reason to give up a long run.
 _START_SECONDS = 600.0
 
-Done = Mapping[str, Sequence[SliceResult]]
+T = TypeVar("T")
 
 
 def ask_in_turns(
     names: Sequence[str],
-    slices: Callable[[ExitStack, str], Iterator[SliceResult]],
-    on_turn: Callable[[Done], object],
-) -> tuple[dict[str, list[SliceResult]], dict[str, str]]:
+    slices: Callable[[ExitStack, str], Iterator[T]],
+    on_turn: Callable[[Mapping[str, Sequence[T]]], object],
+) -> tuple[dict[str, list[T]], dict[str, str]]:
     """The slices of each server in their order, and of servers that failed the error; the others go on.
 
     Args:
@@ -37,7 +38,7 @@ def ask_in_turns(
     """
     with ExitStack() as stack:
         asked = {name: slices(stack, name) for name in names}
-        done: dict[str, list[SliceResult]] = {name: [] for name in names}
+        done: dict[str, list[T]] = {name: [] for name in names}
         errors: dict[str, str] = {}
         # The first turn starts the servers.
         turn = 0
@@ -76,7 +77,7 @@ def started(
             log=log,
             arguments=system.arguments,
             start_seconds=_START_SECONDS,
-            on_wait=_waiting,
+            on_wait=waiting,
         )
     )
     say(f"  {name} ready after {server.start_seconds:.0f} s")
@@ -102,6 +103,7 @@ def _first_lines(text: str) -> str:
     return f"{lines[0]} {(told or lines)[-1]}"
 
 
-def _waiting(seconds: float) -> None:
+def waiting(seconds: float) -> None:
+    """Shows how long a server has been starting, on a terminal."""
     if sys.stderr.isatty():
         print(f"\r  waiting {seconds:.0f} s", end="\r", file=sys.stderr, flush=True)

@@ -18,6 +18,8 @@ COMMANDS = {
     ),
     "demo": ("agentspec.evals.demo", "plain SGLang, NGRAM and agentspec on the same text-to-SQL work"),
     "bench": ("agentspec.evals.bench", "time and memory of the engine beside its peers', and of the store"),
+    "eval": ("agentspec.evals.eval", "tasks end to end on real servers, systems side by side"),
+    "eval-page": ("agentspec.evals.results_page", "write the page of results from the files of figures"),
     "top": ("agentspec.cli.top", "watch what a running server drafts, verifies and keeps"),
     "doctor": (
         "agentspec.cli.doctor",

@@ -1,0 +1,224 @@
+"""`agentspec eval`: tasks end to end on real servers, systems side by side.
+
+Dataset: one file a task under evals/tasks, with its source; a pass is cold or warm, see eval_cells.
+Metric: tokens a second, accept length, latencies and the task's own; see eval_records. Outputs are compared.
+Pattern: on a CPU all servers run at the same time, idle ones asleep, and are asked in turns, since servers measured one
+after another differ by what else the machine does; on a GPU, whose memory one server fills, one after another. Clients
+ask again when they are answered. Every system answers the same requests, and each repeat has servers of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.evals.environment import describe, without_folders
+from agentspec.evals.eval_calls import LOAD_GENERATORS, Asking
+from agentspec.evals.eval_cells import PASSES, plan_cells
+from agentspec.evals.eval_file import read_records
+from agentspec.evals.eval_records import is_failed
+from agentspec.evals.eval_run import DEFAULT_SYSTEMS, EVALUATED, Run, Servers, systems_of
+from agentspec.evals.eval_table import markdown, plot, table
+from agentspec.evals.tasks import TASKS, Task
+from agentspec.evals.tasks.prompts import chat_encoder
+from agentspec.evals.tasks.task import TaskInputs
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.turns import say
+from agentspec.workflows.text_to_sql import DATABASES, create_all
+
+_PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(sorted({int(word) for word in text.split(",")}))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("tasks", nargs="*", metavar="TASK", help="see --list")
+    add("--list", action="store_true", help="name tasks and systems, and end")
+    add(
+        "--system",
+        action="append",
+        metavar="NAME",
+        help=f"out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})",
+    )
+    add(
+        "--concurrency",
+        type=_numbers,
+        default=(1, 4, 16, 64),
+        metavar="LIST",
+        help="requests at a time (default 1,4,16,64)",
+    )
+    add("--repeat", type=int, default=3, help="how often each is measured, with new servers (default %(default)s)")
+    add("--passes", type=_names, default=PASSES, metavar="LIST", help=f"out of {','.join(PASSES)} (default: both)")
+    add(
+        "--requests",
+        type=int,
+        default=32,
+        help="model calls of a cell, or more: two for each client (default %(default)s)",
+    )
+    add("--learn", type=int, default=48, help="model calls learnt from before a warm pass (default %(default)s)")
+    add("--data", type=Path, metavar="FOLDER", help="where the traces of replay tasks are")
+    add("--max-prompt-tokens", type=int, default=2048, help="longer ones are cut at the left (default %(default)s)")
+    add("--max-answer-tokens", type=int, default=256, help="longer ones are cut at the right (default %(default)s)")
+    add("--seed", type=int, default=0, help="of what is asked and in which order (default %(default)s)")
+    add("--model", type=Path, default=MODEL_FOLDER, metavar="FOLDER", help="model to serve (default: tiny-sql)")
+    add("--eagle3-model", type=Path, metavar="FOLDER", help="EAGLE-3 head of another --model")
+    add("--standalone-model", type=Path, metavar="FOLDER", help="small drafter of another --model")
+    add("--server-arguments", type=shlex.split, default=[], metavar="WORDS", help="for every server, in one word")
+    turns = parser.add_mutually_exclusive_group()
+    turns.add_argument("--one-at-a-time", action="store_true", default=None, help="default on CUDA")
+    turns.add_argument("--in-turns", dest="one_at_a_time", action="store_false", help="default on a CPU")
+    add(
+        "--load-generator",
+        default="own",
+        choices=LOAD_GENERATORS,
+        help="sglang: requests are sent and timed by sglang.benchmark.serving (default %(default)s)",
+    )
+    add("--json", type=Path, metavar="FILE", help="write the records to FILE, after each turn")
+    add("--resume", action="store_true", help="keep what FILE of --json holds and measure the rest")
+    add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
+    add("--plot", type=Path, metavar="FILE", help="draw tokens a second over clients to FILE, an .svg")
+    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Runs the tasks and prints their tables; 1 where a server failed, a call failed or outputs differ.
+
+    Raises:
+        ConfigError: An argument is unknown or out of range, or a trace is missing.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec eval --help")
+    if args.list:
+        print(listing())
+        return 0
+    tasks = chosen_tasks(args.tasks)
+    systems = systems_of(args.system or DEFAULT_SYSTEMS, args.model, args.eagle3_model, args.standalone_model)
+    unknown = [name for name in args.passes if name not in PASSES]
+    if unknown or not args.passes:
+        raise ConfigError(f"--passes must be out of {', '.join(PASSES)}, got {', '.join(unknown) or 'none'}")
+    if args.resume and not args.json:
+        raise ConfigError("--resume needs --json FILE to go on from")
+    on_cpu = not has_cuda()
+    together = on_cpu if args.one_at_a_time is None else not args.one_at_a_time
+    settings = _settings(args)
+    context = {
+        **describe(_PACKAGES),
+        **{name: settings[name] for name in ("seed", "model", "load_generator", "learn")},
+        "servers": "in turns" if together else "one at a time",
+    }
+    measured = Run(read_records(args.json, settings) if args.resume else [], settings, context, args.json)
+    with tempfile.TemporaryDirectory(prefix="agentspec-eval-") as folder:
+        paths = create_all(DATABASES, Path(folder))
+        inputs = TaskInputs(
+            model=args.model,
+            databases={database: paths[database.name] for database in DATABASES},
+            data=args.data,
+            learnt_calls=args.learn,
+            max_prompt_tokens=args.max_prompt_tokens,
+            max_answer_tokens=args.max_answer_tokens,
+            seed=args.seed,
+        )
+        cells = {
+            task.name: plan_cells(
+                task.name, task.pool(inputs), args.passes, args.concurrency, args.repeat, args.requests
+            )
+            for task in tasks
+        }
+        logs = args.logs or Path(folder)
+        logs.mkdir(parents=True, exist_ok=True)
+        servers = Servers(
+            model=args.model,
+            max_running=max(16, *args.concurrency),
+            logs=logs,
+            on_cpu=on_cpu,
+            arguments=tuple(args.server_arguments),
+        )
+        encode = chat_encoder(args.model)
+        for repeat in range(args.repeat):
+            for task in tasks:
+                asking = Asking(
+                    databases=inputs.databases,
+                    encode=encode,
+                    is_replay=task.is_replay,
+                    load_generator=args.load_generator,
+                )
+                some = [cell for cell in cells[task.name] if cell.repeat == repeat]
+                measured.measure(task, some, systems, asking, servers, together=together)
+    return _report(args, measured)
+
+
+def _report(args: argparse.Namespace, measured: Run) -> int:
+    records = measured.records()
+    print("\n" + table(records))
+    if args.markdown:
+        command = " ".join(describe(())["command"])
+        args.markdown.write_text(markdown(records, command=command) + "\n", encoding="utf-8")
+    if args.plot:
+        args.plot.write_text(plot(records), encoding="utf-8")
+    bad = {
+        f"{record['task']}, {record['system']}: {record['error']}": None for record in records if is_failed(record)
+    } | {
+        f"{record['task']}, {record['system']}: "
+        + ("outputs differ" if record["identical"] is False else f"calls failed: {record['errors'][0]}"): None
+        for record in records
+        if not is_failed(record) and (record["identical"] is False or record["failed"])
+    }
+    for line in bad:
+        say(line)
+    return 1 if bad else 0
+
+
+def chosen_tasks(names: Sequence[str]) -> list[Task]:
+    """The tasks of these names.
+
+    Raises:
+        ConfigError: A name is unknown, or there is none.
+    """
+    unknown = [name for name in names if name not in TASKS]
+    if unknown or not names:
+        raise ConfigError(f"tasks must be out of {', '.join(TASKS)}, got {', '.join(unknown) or 'none'}")
+    return [TASKS[name] for name in dict.fromkeys(names)]
+
+
+def listing() -> str:
+    """Tasks and systems for people."""
+    lines = ["tasks"]
+    for task in TASKS.values():
+        kind = f"replay of {task.trace}" if task.is_replay else "live"
+        lines += [f"  {task.name:<22}{task.data} ({kind})", f"  {'':<22}metric: {task.metric}; source: {task.source}"]
+    lines.append("systems")
+    lines += [
+        f"  {name:<22}{system.label}{' (default)' if name in DEFAULT_SYSTEMS else ''}"
+        for name, system in EVALUATED.items()
+    ]
+    return "\n".join(lines)
+
+
+def has_cuda() -> bool:
+    """Whether servers will run on a GPU."""
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What the cells and their requests depend on; tasks and systems may be added to a file."""
+    names = (
+        *("concurrency", "repeat", "passes", "requests", "learn", "seed", "load_generator"),
+        *("max_prompt_tokens", "max_answer_tokens"),
+    )
+    found = {name: getattr(args, name) for name in names}
+    arguments = [without_folders(word) for word in args.server_arguments]
+    return {**found, "model": args.model.name, "server_arguments": arguments}

@@ -1,0 +1,252 @@
+"""Asks one server the cells of a task: flushed, taught, then measured by clients that wait for their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError, ServerError
+from agentspec.evals.demo import check_active
+from agentspec.evals.eval_cells import Cell
+from agentspec.evals.eval_client import ChainModel, Reply, Sender, StreamingSender
+from agentspec.evals.server import Server
+from agentspec.evals.systems import System
+from agentspec.evals.tasks.task import Conversation, Unit
+from agentspec.workflows.text_to_sql import ChainConfig, Database, Message, Question, answer_question
+
+LOAD_GENERATORS = ("own", "sglang")
+_LEARNING_CLIENTS = 8
+_CHAIN = ChainConfig(concurrency=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How servers are asked."""
+
+    databases: Mapping[Database, Path]
+    encode: Callable[[Sequence[Message]], list[int]]
+    """Makes messages to the token ids of a prompt."""
+    is_replay: bool
+    load_generator: str = "own"
+
+    def __post_init__(self) -> None:
+        if self.load_generator not in LOAD_GENERATORS:
+            raise ConfigError(
+                f"--load-generator must be one of {', '.join(LOAD_GENERATORS)}, got {self.load_generator!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What agentspec counted in a cell; zero elsewhere."""
+
+    steps: int = 0
+    drafter_steps: int = 0
+    verified_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    drafting_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    """Of the steps whose verification was timed."""
+    timed_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """A cell on one server."""
+
+    cell: Cell
+    replies: tuple[Reply, ...]
+    """In the order of the work."""
+    outputs: str | None
+    """Digest of all answers in the order of the work, the same for every server; None where a call failed."""
+    counts: Counts
+    cpu_seconds: float
+    """CPU time of the server's processes."""
+    prompt_tokens_cut: int
+    accuracy: float | None
+    """Share of the questions that were answered right; None without questions."""
+    exact_answers: float | None
+    """Share of the forced answers that came back token for token; None without any."""
+
+    @property
+    def seconds(self) -> float:
+        """From the first request to the last answer."""
+        return max(reply.ended for reply in self.replies) - min(reply.began for reply in self.replies)
+
+
+def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Asking) -> Iterator[CellResult]:
+    """The results of the cells, in their order.
+
+    Raises:
+        ServerError: All calls of a cell fail, one fails while learning, or the server does not do what the system is
+            called: it says nothing of its speculation, drafts nothing, drafts although it should not, or forces answers
+            where it should not or does not where it should.
+    """
+    warm_up = tuple(cells[0].units[:4]) if cells else ()
+    # The first steps pay for lazy set-up in every system; what they taught is dropped by the flush that follows.
+    asyncio.run(_ask(server, warm_up, 4, asking))
+    for cell in cells:
+        server.post("/flush_cache")
+        if cell.learnt:
+            taught = asyncio.run(_ask(server, cell.learnt, _LEARNING_CLIENTS, asking))
+            failed = [reply.error for one in taught for reply in one.replies if reply.error]
+            if failed:
+                raise ServerError(f"a call to {system.label} failed while it learnt: {failed[0]}")
+        before, began = _counted(server, system), server.cpu_seconds()
+        done = asyncio.run(_ask(server, cell.units, cell.concurrency, asking))
+        cpu_seconds = server.cpu_seconds() - began
+        replies = tuple(reply for one in done for reply in one.replies)
+        check_replies(system, replies, is_replay=asking.is_replay, counts_drafts=asking.load_generator == "own")
+        state = server.agentspec_state()
+        check_state(system, state, is_replay=asking.is_replay)
+        after = _counted(server, system)
+        outcomes = [one.outcome for one in done if one.outcome]
+        exact = exact_answers(cell.units, [one.replies for one in done])
+        if exact == 0.0:
+            raise ServerError(f"{system.label} gave none of the recorded answers; its figures are refused")
+        yield CellResult(
+            cell=cell,
+            replies=replies,
+            outputs=digest([reply.output for reply in one.replies] for one in done)
+            if not any(reply.error for reply in replies)
+            else None,
+            counts=Counts(**{name: after[name] - before[name] for name in after}),
+            cpu_seconds=cpu_seconds,
+            prompt_tokens_cut=sum(
+                call.prompt_tokens_cut for unit in cell.units if isinstance(unit, Conversation) for call in unit.calls
+            ),
+            accuracy=sum(outcome == "correct" for outcome in outcomes) / len(outcomes) if outcomes else None,
+            exact_answers=exact,
+        )
+
+
+def check_replies(system: System, replies: Sequence[Reply], *, is_replay: bool, counts_drafts: bool) -> None:
+    """Refuses answers that were not made as the system's name says.
+
+    Args:
+        system: Which was asked.
+        replies: Its answers.
+        is_replay: Whether they were to be forced.
+        counts_drafts: Whether replies tell what was drafted.
+
+    Raises:
+        ServerError: Every call failed, or speculation is missing or in the way.
+    """
+    good = [reply for reply in replies if not reply.error]
+    if not good:
+        raise ServerError(f"all {len(replies)} calls to {system.label} failed; the first: {replies[0].error}")
+    steps, decoded = sum(reply.steps for reply in good), sum(reply.tokens - 1 for reply in good)
+    if system.algorithm == "none" and steps:
+        raise ServerError(f"{system.label} should decode plainly but verified {steps} rows; its figures are refused")
+    if system.algorithm != "none" and decoded and not steps:
+        raise ServerError(f"{system.label} reported no verify steps, so its figures are refused; is speculation on?")
+    if system.algorithm != "none" and counts_drafts and decoded and not sum(reply.drafted for reply in good):
+        raise ServerError(f"{system.label} drafted nothing, so its figures are refused")
+    if any(reply.replayed for reply in good) and not is_replay:
+        raise ServerError(f"{system.label} forced answers where the model should give them; its figures are refused")
+
+
+def check_state(system: System, state: Mapping[str, Any] | None, *, is_replay: bool) -> None:
+    """Refuses what a server says of itself where that is not what was asked for.
+
+    Args:
+        system: Which was started.
+        state: The block `agentspec` of its /server_info; None without one.
+        is_replay: Whether it is to force recorded answers.
+
+    Raises:
+        ServerError: agentspec is inactive, idle or active where it should not be, or replays where it should not or
+            does not where it should.
+    """
+    told = dict(state or {})
+    if system.is_ours:
+        check_active(told or None)
+    elif told.get("active") and told.get("counters"):
+        raise ServerError(f"agentspec drafts in the server of {system.label}; its figures are refused")
+    replays = bool(told.get("replay"))
+    if replays != is_replay:
+        raise ServerError(
+            f"the server of {system.label} must {'' if is_replay else 'not '}force recorded answers, but /server_info "
+            f"says that it does{'' if replays else ' not'}; its figures are refused"
+        )
+
+
+def exact_answers(units: Sequence[Unit], replies: Sequence[Sequence[Reply]]) -> float | None:
+    """Share of the forced answers that came back; None where none was forced or only texts are known."""
+    told = [
+        tuple(reply.output[: len(call.answer)]) == call.answer
+        for unit, some in zip(units, replies, strict=True)
+        if isinstance(unit, Conversation)
+        for call, reply in zip(unit.calls, some, strict=True)
+        if call.answer and not isinstance(reply.output, str)
+    ]
+    return sum(told) / len(told) if told else None
+
+
+def digest(outputs: Any) -> str:
+    """What tells outputs apart without keeping them."""
+    return hashlib.sha256(json.dumps([list(one) for one in outputs]).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A unit's replies, and of a question what became of it."""
+
+    replies: tuple[Reply, ...]
+    outcome: str = ""
+
+
+async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Asking) -> list[_Done]:
+    """What became of the units, in their order; so many are worked off at a time."""
+    async with AsyncExitStack() as stack:
+        sender: Sender
+        if asking.load_generator == "sglang":
+            from agentspec.evals.sglang_load import SGLangSender
+
+            sender = SGLangSender(server.url)
+        else:
+            sender = await stack.enter_async_context(StreamingSender(server.url))
+        return await closed_loop(sender, units, clients, asking)
+
+
+async def closed_loop(sender: Sender, units: Sequence[Unit], clients: int, asking: Asking) -> list[_Done]:
+    """As `_ask`, of any sender."""
+    gate = asyncio.Semaphore(clients)
+    by_name = {database.name: (database, path) for database, path in asking.databases.items()}
+
+    async def one(unit: Unit) -> _Done:
+        async with gate:
+            if isinstance(unit, Question):
+                replies: list[Reply] = []
+                model = ChainModel(sender, asking.encode, replies.append)
+                answer = await answer_question(model, unit, *by_name[unit.database], _CHAIN)
+                return _Done(tuple(replies), answer.outcome)
+            return _Done(tuple([await sender.send(call.body) for call in unit.calls]))
+
+    return list(await asyncio.gather(*(one(unit) for unit in units)))
+
+
+def _counted(server: Server, system: System) -> dict[str, Any]:
+    """What agentspec has counted so far, by the names of Counts."""
+    if not system.is_ours:
+        return {}
+    state = server.agentspec_state() or {}
+    counters, control = state.get("counters", {}), state.get("control", {})
+    names = ("steps", "drafter_steps", "verified_tokens", "drafted_tokens", "accepted_tokens", "drafting_seconds")
+    missing = [name for name in names if name not in counters]
+    if missing:
+        raise ServerError(
+            f"{system.label} must count {', '.join(missing)} in /server_info, but counts {', '.join(counters) or 'nothing'}"
+        )
+    return {
+        **{name: counters[name] for name in names},
+        "verify_seconds": control.get("observed_seconds", 0.0),
+        "timed_steps": control.get("measured_steps", 0),
+    }

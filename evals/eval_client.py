@@ -1,0 +1,175 @@
+"""Requests to a server under evaluation: streamed, timed, as token ids.
+
+Every request goes to `/generate`, also those of the agents' chain, whose messages are rendered here: so that all
+systems get the same token ids, and outputs are compared as token ids. The server sends the first token at once and the
+rest together, since a message for each token would cost plain decoding more than what verifies several at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from agentspec.workflows.text_to_sql import Completion, Message
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
+# No answer takes so long; a server that hangs is to be told apart from a slow one.
+CALL_SECONDS = 900.0
+_ALL_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What became of a request. Times are of `time.perf_counter`; of its tokens the first comes from the prefill."""
+
+    began: float
+    first: float = 0.0
+    """When the first token came."""
+    ended: float = 0.0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    tokens: int = 0
+    steps: int = 0
+    """Verified rows; 0 where the server verifies nothing."""
+    drafted: int = 0
+    """Tokens proposed for verification, by the server's own count."""
+    accepted: int = 0
+    output: Sequence[int] | str = ()
+    """Token ids, or the text where the load generator keeps no ids."""
+    text: str = ""
+    finish_reason: str = ""
+    replayed: bool = False
+    """Whether the server says that the answer was forced."""
+    error: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+class Sender(Protocol):
+    """Sends requests to one server."""
+
+    async def send(self, body: Mapping[str, Any]) -> Reply:
+        """Sends a body for /generate; what fails is told in `Reply.error`, never raised."""
+        ...
+
+
+class StreamingSender:
+    """Sends with aiohttp; to be used as an asynchronous context manager."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._session: ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        import aiohttp
+
+        # As many connections as there are clients, and answers of any length on a line.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=CALL_SECONDS),
+            read_bufsize=1 << 22,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def send(self, body: Mapping[str, Any]) -> Reply:
+        import aiohttp
+
+        assert self._session is not None, "use it as a context manager"
+        began, first, last = time.perf_counter(), 0.0, None
+        try:
+            async with self._session.post(f"{self._url}/generate", json=streamed(body)) as response:
+                if response.status != 200:
+                    reason = (await response.text())[:500]
+                    return Reply(began=began, ended=time.perf_counter(), error=f"{response.status}: {reason}")
+                async for line in response.content:
+                    if not line.startswith(b"data: {"):
+                        continue
+                    last = json.loads(line[len(b"data: ") :])
+                    if "error" in last:
+                        return Reply(began=began, ended=time.perf_counter(), error=str(last["error"])[:500])
+                    first = first or time.perf_counter()
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            return Reply(began=began, ended=time.perf_counter(), error=f"{type(error).__name__}: {error}"[:500])
+        return reply_of(last, began, first, time.perf_counter())
+
+
+def streamed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a request whose first token comes at once and whose others come together."""
+    sampling = {**body.get("sampling_params", {}), "stream_interval": _ALL_AT_ONCE}
+    return {**body, "sampling_params": sampling, "stream": True}
+
+
+def reply_of(last: Mapping[str, Any] | None, began: float, first: float, ended: float) -> Reply:
+    """The reply that the last event of a stream makes."""
+    if last is None:
+        return Reply(began=began, ended=ended, error="the server sent nothing")
+    meta = last["meta_info"]
+    reason = meta.get("finish_reason") or {}
+    output, tokens = tuple(last.get("output_ids", ())), int(meta["completion_tokens"])
+    error = ""
+    if reason.get("type") == "abort":
+        error = f"aborted: {reason.get('message', '')}"[:500]
+    elif len(output) != tokens:
+        error = f"the stream ended after {len(output)} of {tokens} tokens"
+    return Reply(
+        began=began,
+        first=first,
+        ended=ended,
+        prompt_tokens=int(meta["prompt_tokens"]),
+        cached_tokens=int(meta.get("cached_tokens", 0)),
+        tokens=tokens,
+        steps=int(meta.get("spec_verify_ct", 0)),
+        drafted=int(meta.get("spec_num_proposed_drafts", 0)),
+        accepted=int(meta.get("spec_num_correct_drafts", 0)),
+        output=output,
+        text=str(last.get("text", "")),
+        finish_reason=str(reason.get("type", "")),
+        replayed=any("replay" in key for key in meta),
+        error=error,
+    )
+
+
+class ChainModel:
+    """The model of the agents' chain, on a server under evaluation.
+
+    Args:
+        sender: Of the server.
+        encode: Makes messages to the token ids of a prompt.
+        on_reply: Told each reply.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        encode: Callable[[Sequence[Message]], list[int]],
+        on_reply: Callable[[Reply], object],
+    ) -> None:
+        self._sender, self._encode, self._on_reply = sender, encode, on_reply
+
+    async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
+        """As ChatModel's."""
+        sampling = {"temperature": 0, "max_new_tokens": max_tokens}
+        reply = await self._sender.send({"input_ids": self._encode(messages), "sampling_params": sampling})
+        self._on_reply(reply)
+        return Completion(
+            text=reply.text,
+            prompt_tokens=reply.prompt_tokens,
+            completion_tokens=reply.tokens,
+            finish_reason=reply.finish_reason,
+            seconds=reply.seconds,
+            error=reply.error,
+        )
