@@ -27,8 +27,8 @@ CALLS_A_CONVERSATION = 4
 LEARNT_SHARE = 0.2
 
 
-def replay_task(name: str, *, data: str, source: str, is_staged: bool = False) -> Task:
-    """The task of the trace `NAME.jsonl.xz`.
+def replay_task(name: str, *, data: str, source: str, is_staged: bool = False, suffix: str = ".jsonl.xz") -> Task:
+    """The task of the trace `NAME.jsonl.xz`, or with another suffix.
 
     Args:
         name: Of the task and the trace.
@@ -36,8 +36,9 @@ def replay_task(name: str, *, data: str, source: str, is_staged: bool = False) -
         source: Where it comes from, and its licence.
         is_staged: The trace holds the outputs of a pipeline's stages without their prompts. The prompt of a stage is then
             the session's name, what its earlier stages wrote, and the name of the stage.
+        suffix: Of the file's name.
     """
-    trace = f"{name}.jsonl.xz"
+    trace = f"{name}{suffix}"
 
     def pool(inputs: TaskInputs) -> Pool:
         path = trace_path(inputs.data, trace)
