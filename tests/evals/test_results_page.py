@@ -35,7 +35,11 @@ def write(folder: Path, name: str, content: object) -> None:
 
 
 def test_a_topic_that_nobody_knows_is_named_and_one_without_figures_too(tmp_path: Path) -> None:
-    head = {"command": ["agentspec", "new"], "hardware": {"processor": "P", "cores": 3, "gpu": "G"}, "versions": {"a": "1"}}
+    head = {
+        "command": ["agentspec", "new"],
+        "hardware": {"processor": "P", "cores": 3, "gpu": "G"},
+        "versions": {"a": "1"},
+    }
     write(tmp_path, "new/bench.json", {"head": head, "rows": []})
     (tmp_path / "empty").mkdir()
     text = page(read_topics(tmp_path))
