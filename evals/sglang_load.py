@@ -15,8 +15,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from agentspec.errors import ConfigError
@@ -87,11 +91,26 @@ def reply_of(found: Any, prompt_tokens: int, began: float) -> Reply:
 
 def _benchmark() -> Any:
     importlib.import_module("agentspec.integrations.sglang_cpu").activate()
-    for name in ("sglang.benchmark.serving", "sglang.bench_serving"):
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
-        except ImportError as error:
-            raise ConfigError(f"--load-generator sglang cannot import {name}: {error}") from error
+    with _without_datasets():
+        for name in ("sglang.benchmark.serving", "sglang.bench_serving"):
+            try:
+                return importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if not name.startswith(str(error.name)):
+                    raise ConfigError(f"--load-generator sglang cannot import {name}: {error}") from error
     raise ConfigError("--load-generator sglang needs SGLang; `make setup`, or `pip install sglang`")
+
+
+@contextmanager
+def _without_datasets() -> Iterator[None]:
+    """The package `datasets`, which the benchmark imports for a data set that is not used here, need not be there."""
+    if importlib.util.find_spec("datasets") is not None:
+        yield
+        return
+    stand_in = ModuleType("datasets")
+    stand_in.load_dataset = None  # type: ignore[attr-defined]
+    sys.modules["datasets"] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules["datasets"]

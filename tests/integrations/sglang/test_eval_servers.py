@@ -1,0 +1,67 @@
+"""`agentspec eval` on real servers: cells of live tasks, by both load generators."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentspec.evals.eval_calls import LOAD_GENERATORS, Asking, ask_cells
+from agentspec.evals.eval_cells import Cell, plan_cells
+from agentspec.evals.eval_records import compared, record_of
+from agentspec.evals.server import Server
+from agentspec.evals.systems import HYBRIDS, SYSTEMS
+from agentspec.evals.tasks import TASKS
+from agentspec.evals.tasks.prompts import chat_encoder
+from agentspec.evals.tasks.task import TaskInputs
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.workflows.text_to_sql import DATABASES, create_all
+
+pytestmark = pytest.mark.sglang
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> TaskInputs:
+    paths = create_all(DATABASES, tmp_path_factory.mktemp("databases"))
+    databases = {database: paths[database.name] for database in DATABASES}
+    return TaskInputs(model=MODEL_FOLDER, databases=databases, learnt_calls=2, seed=5)
+
+
+def asking(inputs: TaskInputs, load_generator: str = "own") -> Asking:
+    return Asking(
+        databases=inputs.databases,
+        encode=chat_encoder(MODEL_FOLDER),
+        is_replay=False,
+        load_generator=load_generator,
+    )
+
+
+def test_cells_give_the_same_answers_on_both_servers(plain: Server, agentspec: Server, inputs: TaskInputs) -> None:
+    cells: list[Cell] = []
+    for name in ("text_to_sql", "open_chat"):
+        cells += plan_cells(name, TASKS[name].pool(inputs), ("warm",), (2,), 1, 2)
+    has_drafter = "--speculative-draft-model-path" in agentspec.command
+    ours = ("hybrid", HYBRIDS["hybrid"]) if has_drafter else ("suffix", SYSTEMS["agentspec"])
+    records = []
+    for server, (name, system) in ((plain, ("none", SYSTEMS["none"])), (agentspec, ours)):
+        records += [record_of(name, system, one, {}) for one in ask_cells(server, system, cells, asking(inputs))]
+    found = compared(records)
+    assert [record["task"] for record in found] == ["text_to_sql", "open_chat"] * 2
+    for record in found:
+        assert record["identical"] is True and record["failed"] == 0, record
+        assert 0 < record["ttft_ms_p50"] < 1e3 * record["latency_p99_s"]
+        assert record["tokens_per_second"] > record["goodput"] > 0
+        assert record["accept_length"] == 1.0 if record["system"] == "none" else record["accept_length"] > 1.0
+        assert record["accuracy"] is not None if record["task"] == "text_to_sql" else record["accuracy"] is None
+    drafted = [record for record in found if record["system"] != "none"]
+    assert all(0 < record["draft_share"] < 1 and 0 < record["acceptance_rate"] <= 1 for record in drafted)
+
+
+# What SGLang imports warns of itself.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_sglang_s_load_generator_gets_the_same_answers(plain: Server, inputs: TaskInputs) -> None:
+    cells = plan_cells("open_chat", TASKS["open_chat"].pool(inputs), ("cold",), (2,), 1, 2)
+    own, theirs = (
+        next(ask_cells(plain, SYSTEMS["none"], cells, asking(inputs, generator))) for generator in LOAD_GENERATORS
+    )
+    assert [reply.text for reply in theirs.replies] == [reply.text for reply in own.replies]
+    assert [reply.tokens for reply in theirs.replies] == [reply.tokens for reply in own.replies]
+    assert all(reply.began < reply.first < reply.ended for reply in theirs.replies)
