@@ -104,8 +104,8 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
         cpu_seconds = server.cpu_seconds() - began
         replies = tuple(reply for one in done for reply in one.replies)
         check_replies(system, replies, is_replay=asking.is_replay, counts_drafts=asking.load_generator == "own")
-        state = server.agentspec_state()
-        check_state(system, state, is_replay=asking.is_replay)
+        check_state(system, server.agentspec_state())
+        server.check_replay(asking.is_replay)
         after = _counted(server, system)
         outcomes = [one.outcome for one in done if one.outcome]
         exact = exact_answers(cell.units, [one.replies for one in done])
@@ -153,29 +153,21 @@ def check_replies(system: System, replies: Sequence[Reply], *, is_replay: bool, 
         raise ServerError(f"{system.label} forced answers where the model should give them; its figures are refused")
 
 
-def check_state(system: System, state: Mapping[str, Any] | None, *, is_replay: bool) -> None:
+def check_state(system: System, state: Mapping[str, Any] | None) -> None:
     """Refuses what a server says of itself where that is not what was asked for.
 
     Args:
         system: Which was started.
         state: The block `agentspec` of its /server_info; None without one.
-        is_replay: Whether it is to force recorded answers.
 
     Raises:
-        ServerError: agentspec is inactive, idle or active where it should not be, or replays where it should not or
-            does not where it should.
+        ServerError: agentspec is inactive, idle, or active where it should not be.
     """
     told = dict(state or {})
     if system.is_ours:
         check_active(told or None)
     elif told.get("active") and told.get("counters"):
         raise ServerError(f"agentspec drafts in the server of {system.label}; its figures are refused")
-    replays = bool(told.get("replay"))
-    if replays != is_replay:
-        raise ServerError(
-            f"the server of {system.label} must {'' if is_replay else 'not '}force recorded answers, but /server_info "
-            f"says that it does{'' if replays else ' not'}; its figures are refused"
-        )
 
 
 def exact_answers(units: Sequence[Unit], replies: Sequence[Sequence[Reply]]) -> float | None:

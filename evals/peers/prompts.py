@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agentspec.errors import AgentspecError
 from agentspec.evals.replay_requests import replay_requests
-from agentspec.replay import load_tokenizer
+from agentspec.evals.tasks.prompts import served_tokenizer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m agentspec.evals.peers.prompts", description="Prompts of a trace as text."
     )
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="any log that agentspec report reads")
-    parser.add_argument("--model", type=Path, required=True, metavar="FOLDER", help="folder with the tokenizer.json")
+    parser.add_argument("--model", type=Path, required=True, metavar="FOLDER", help="folder with the tokenizer")
     parser.add_argument("--max-prompt-tokens", type=int, default=8192, help="longer ones are cut at the left")
     parser.add_argument("--limit", type=int, default=200, help="prompts at most (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the sessions that are drawn (default %(default)s)")
@@ -52,7 +52,7 @@ def trace_prompts(traces: Sequence[Path], model: Path, max_prompt_tokens: int, l
     Raises:
         ConfigError: A trace or the tokenizer cannot be read, or a limit is below 1.
     """
-    tokenizer = load_tokenizer(model / "tokenizer.json")
+    tokenizer = served_tokenizer(model)
     requests = replay_requests(
         traces, tokenizer, max_prompt_tokens=max_prompt_tokens, max_answer_tokens=1, limit=limit, seed=seed
     )

@@ -19,9 +19,10 @@ import numpy as np
 
 from agentspec.errors import ConfigError
 from agentspec.evals.replay_requests import ReplayRequest, replay_requests
+from agentspec.evals.tasks.prompts import served_tokenizer
 from agentspec.evals.tasks.task import Conversation, FixedCall, Pool, SessionPool, Task, TaskInputs
 from agentspec.progress import Progress
-from agentspec.replay.tokenizer import Tokenizer, load_tokenizer
+from agentspec.replay.tokenizer import Tokenizer
 
 CALLS_A_CONVERSATION = 4
 LEARNT_SHARE = 0.2
@@ -42,7 +43,7 @@ def replay_task(name: str, *, data: str, source: str, is_staged: bool = False, s
 
     def pool(inputs: TaskInputs) -> Pool:
         path = trace_path(inputs.data, trace)
-        tokenizer = load_tokenizer(inputs.model / "tokenizer.json")
+        tokenizer = served_tokenizer(inputs.model)
         with Progress(f"reading {trace}", 1):
             requests = replay_requests(
                 [path],
