@@ -287,7 +287,7 @@ def commands_of(content: Content) -> Iterable[tuple[str, str, str]]:
     heads = content.get("heads") or [content.get("head") or content]
     if "records" in content:
         heads = content["records"]
-    found = {}
+    found: dict[tuple[str, str, str], None] = {}
     for head in heads:
         hardware = head.get("hardware") or {}
         machine = ", ".join(
