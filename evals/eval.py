@@ -141,6 +141,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         servers = Servers(
             model=args.model,
             max_running=max(16, *args.concurrency),
+            replay_tokens=args.max_prompt_tokens + args.max_answer_tokens + 1,
             logs=logs,
             on_cpu=on_cpu,
             arguments=tuple(args.server_arguments),

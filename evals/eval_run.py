@@ -28,6 +28,8 @@ EVALUATED: dict[str, System] = {
 }
 DEFAULT_SYSTEMS = ("none", "ngram", "suffix", "hybrid")
 _START_SECONDS = 1200.0
+_LIVE_TOKENS = 640
+"""Of a request of a live task, amply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class Servers:
     model: Path
     max_running: int
     """Requests in a batch at most."""
+    replay_tokens: int
+    """Of a replayed request at most, prompt and answer."""
     logs: Path
     on_cpu: bool
     arguments: tuple[str, ...] = ()
@@ -46,8 +50,9 @@ class Servers:
         """A server that the stack stops."""
         arguments = [*system.arguments, "--max-running-requests", str(self.max_running)]
         if self.on_cpu:
-            # On a GPU SGLang finds out what fits.
-            arguments += ["--max-total-tokens", str(65536 if task.is_replay or self.max_running > 16 else 32768)]
+            # On a GPU SGLang finds out what fits. Here all clients' requests should run at the same time.
+            tokens = self.max_running * (self.replay_tokens if task.is_replay else _LIVE_TOKENS)
+            arguments += ["--max-total-tokens", str(max(32768, tokens))]
         if task.is_replay:
             arguments += ["--agentspec-replay", "requests"]
         server = stack.enter_context(
