@@ -82,13 +82,7 @@ def _engine(files: Files) -> list[Row]:
     rows = []
     for name, content in files.items():
         if name == "replay.json":
-            for trace, row in offline(content).items():
-                others = ", ".join(
-                    f"{system} {value - 1:.2f}" for system, value in row.items() if system != "agentspec"
-                )
-                rows.append(
-                    Row(f"replay of {trace}, accepted tokens a step", f"{row['agentspec'] - 1:.2f}", others, name)
-                )
+            rows += _replay(name, content)
             continue
         largest = max((row["size"] for row in content["rows"] if row["case"] == "memory"), key=_tokens)
         for case, title in (
@@ -102,6 +96,25 @@ def _engine(files: Files) -> list[Row]:
                 measured = f"{_short(some[0]['ours'])} {some[0]['unit']}"
                 rows.append(Row(f"{title}, {largest} tokens", measured, others, name))
     return sorted(rows, key=lambda row: row.file != "replay.json")
+
+
+def _replay(name: str, content: Content) -> list[Row]:
+    rows = []
+    for trace, row in offline(content).items():
+        others = ", ".join(f"{system} {value - 1:.2f}" for system, value in row.items() if system != "agentspec")
+        rows.append(Row(f"replay of {trace}, accepted tokens a step", f"{row['agentspec'] - 1:.2f}", others, name))
+    return rows
+
+
+def _text_to_sql(files: Files) -> list[Row]:
+    rows = []
+    for name, content in files.items():
+        if "rows" in content:
+            rows += _replay(name, content)
+        elif "accuracy" in content:
+            figure = f"{content['questions']} questions, {content['run']}: execution accuracy"
+            rows.append(Row(figure, f"{content['accuracy']:.1%}", "", name))
+    return rows
 
 
 def _short(value: float) -> str:
@@ -251,6 +264,7 @@ _READERS: dict[str, Callable[[Files], list[Row]]] = {
     "report": _report,
     "simulation": _simulation,
     "specdec": _specdec,
+    "text-to-sql": _text_to_sql,
 }
 TOPICS: tuple[str, ...] = tuple(_READERS)
 """In the order of the page."""
@@ -293,7 +307,7 @@ def commands_of(content: Content) -> Iterable[tuple[str, str, str]]:
         machine = ", ".join(
             str(part)
             for part in (
-                hardware.get("processor"),
+                hardware.get("processor") or hardware.get("machine"),
                 f"{hardware['cores']} cores" if hardware.get("cores") else None,
                 hardware.get("gpu"),
             )

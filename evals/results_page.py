@@ -34,6 +34,7 @@ _TITLES = {
     "report": "The report's figures",
     "simulation": "Simulated serving",
     "specdec": "SpecDec++ on the small pair",
+    "text-to-sql": "Staged text-to-SQL agents",
 }
 
 _NOTE = (
@@ -146,7 +147,8 @@ def _table(topic: str, rows: Sequence[Row], files: Mapping[str, Any]) -> str:
     commands = ["Commands:", ""]
     for name, content in files.items():
         for command, _, versions in commands_of(content):
-            commands.append(f"- {name}: `{command}` ({versions})")
+            told = f"`{command}`" if command else f"see [{topic}]({topic})"
+            commands.append(f"- {name}: {told} ({versions})")
     return "\n".join([*lines, "", *commands])
 
 
