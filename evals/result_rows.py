@@ -6,7 +6,7 @@ alone, so that nothing that was recorded is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agentspec.evals.eval_table import Summary, summaries
@@ -294,25 +294,3 @@ def side_by_side(records: Sequence[Mapping[str, Any]], replay: Content) -> list[
         peers = [told[traces[0]].get(system) for system in ("agentspec", "arctic", "ngram")]
         rows.append((f"{task}, {pass_name}", *live, *("" if value is None else f"{value:.2f}" for value in peers)))
     return rows
-
-
-def commands_of(content: Content) -> Iterable[tuple[str, str, str]]:
-    """Command, machine and versions of a file; several where runs were put together."""
-    heads = content.get("heads") or [content.get("head") or content]
-    if "records" in content:
-        heads = content["records"]
-    found: dict[tuple[str, str, str], None] = {}
-    for head in heads:
-        hardware = head.get("hardware") or {}
-        machine = ", ".join(
-            str(part)
-            for part in (
-                hardware.get("processor") or hardware.get("machine"),
-                f"{hardware['cores']} cores" if hardware.get("cores") else None,
-                hardware.get("gpu"),
-            )
-            if part
-        )
-        versions = ", ".join(f"{name} {value}" for name, value in (head.get("versions") or {}).items() if value)
-        found[" ".join(head.get("command") or ()), machine, versions] = None
-    return found

@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.evals.result_rows import TOPICS, Row, commands_of, side_by_side, topic_rows
+from agentspec.evals.result_rows import TOPICS, Content, Row, side_by_side, topic_rows
 
 RESULTS = Path(__file__).resolve().parent / "results"
 README = RESULTS.parents[1] / "README.md"
@@ -132,6 +132,28 @@ def with_table(readme: str, table: str) -> str:
     if not _MARKED.search(readme):
         raise ConfigError(f"the README needs the marks {BEGIN} and {END}, between which the table is written")
     return _MARKED.sub(lambda _: f"{BEGIN}\n{table}\n{END}", readme)
+
+
+def commands_of(content: Content) -> Iterable[tuple[str, str, str]]:
+    """Command, machine and versions of a file; several where runs were put together."""
+    heads = content.get("heads") or [content.get("head") or content]
+    if "records" in content:
+        heads = content["records"]
+    found: dict[tuple[str, str, str], None] = {}
+    for head in heads:
+        hardware = head.get("hardware") or {}
+        machine = ", ".join(
+            str(part)
+            for part in (
+                hardware.get("processor") or hardware.get("machine"),
+                f"{hardware['cores']} cores" if hardware.get("cores") else None,
+                hardware.get("gpu"),
+            )
+            if part
+        )
+        versions = ", ".join(f"{name} {value}" for name, value in (head.get("versions") or {}).items() if value)
+        found[" ".join(head.get("command") or ()), machine, versions] = None
+    return found
 
 
 def _title(topic: str) -> str:

@@ -35,16 +35,18 @@ def asking(inputs: TaskInputs, load_generator: str = "own") -> Asking:
 
 
 def test_cells_give_the_same_answers_on_both_servers(plain: Server, agentspec: Server, inputs: TaskInputs) -> None:
-    cells: list[Cell] = []
-    for name in ("text_to_sql", "open_chat"):
-        cells += plan_cells(name, TASKS[name].pool(inputs), ("warm",), (2,), 1, 2)
     has_drafter = "--speculative-draft-model-path" in agentspec.command
+    # The chain takes a while, and beside a drafter nothing of it is different.
+    tasks = ["open_chat"] if has_drafter else ["text_to_sql", "open_chat"]
+    cells: list[Cell] = []
+    for name in tasks:
+        cells += plan_cells(name, TASKS[name].pool(inputs), ("warm",), (2,), 1, 2)
     ours = ("hybrid", HYBRIDS["hybrid"]) if has_drafter else ("suffix", SYSTEMS["agentspec"])
     records = []
     for server, (name, system) in ((plain, ("none", SYSTEMS["none"])), (agentspec, ours)):
         records += [record_of(name, system, one, {}) for one in ask_cells(server, system, cells, asking(inputs))]
     found = compared(records)
-    assert [record["task"] for record in found] == ["text_to_sql", "open_chat"] * 2
+    assert [record["task"] for record in found] == tasks * 2
     for record in found:
         assert record["identical"] is True and record["failed"] == 0, record
         assert 0 < record["ttft_ms_p50"] < 1e3 * record["latency_p99_s"]
