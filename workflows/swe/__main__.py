@@ -1,0 +1,207 @@
+"""`python -m agentspec.workflows.swe`: config, tasks, run, solver."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from agentspec.errors import AgentspecError, ConfigError
+from agentspec.workflows.swe.agent_config import AGENTS, agent_config, write_config
+from agentspec.workflows.swe.agent_process import agent_python
+from agentspec.workflows.swe.endpoint import Endpoint
+from agentspec.workflows.swe.reference_solver import NAME
+from agentspec.workflows.swe.results import OUTCOMES
+from agentspec.workflows.swe.run import RUN_AGENTS, TENANTS_BY, RunConfig, print_progress, run_tasks
+from agentspec.workflows.swe.solver_server import SolverServer
+from agentspec.workflows.swe.tasks import SPLITS, draw_tasks, read_tasks, write_tasks
+from agentspec.workflows.swe.unit_tests import check_task
+from agentspec.workflows.swe.workspace import default_workspace
+
+_SOLVER_NOTE = "The answers are the reference solver's, which knows each fix: they say nothing about any model."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one of the commands; returns its exit status. Errors made on purpose print as one line."""
+    args = _parser().parse_args(argv)
+    commands = {"config": _config, "tasks": _tasks, "run": _run, "solver": _solver}
+    try:
+        return commands[args.command](args)
+    except AgentspecError as error:
+        print(f"swe {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"swe {args.command}: interrupted; the same command with the same folder goes on", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m agentspec.workflows.swe", description="Coding agents against a served model."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    config = commands.add_parser("config", help="write an agent's own configuration for a server")
+    config.add_argument("agent", help=f"one of {', '.join(AGENTS)}")
+    config.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file that is written")
+    _add_endpoint(config, required=True)
+    config.add_argument(
+        "--step-limit", type=int, default=250, help="model calls a task, of mini-swe-agent (%(default)s)"
+    )
+    config.add_argument("--log-folder", default="", help="where OpenHands logs each call, for `agentspec report`")
+
+    tasks = commands.add_parser("tasks", help="draw small Python repositories with a bug each")
+    tasks.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new or empty folder")
+    tasks.add_argument("--seed", type=int, default=0, help="all that is drawn depends on it (%(default)s)")
+    tasks.add_argument("--count", type=int, default=8, help="how many tasks (%(default)s)")
+    tasks.add_argument(
+        "--per-repository", type=int, default=4, help="tasks of one repository, half cold, half warm (%(default)s)"
+    )
+    tasks.add_argument("--no-check", action="store_true", help="do not run each task's tests with the bug and the fix")
+
+    run = commands.add_parser("run", help="let an agent work on tasks; their tests decide")
+    run.add_argument("--tasks", type=Path, required=True, metavar="FOLDER", help="what `tasks` wrote")
+    run.add_argument("--split", default="all", help=f"all, or one of {', '.join(SPLITS)} (%(default)s)")
+    run.add_argument("--agent", default=RUN_AGENTS[0], help=f"one of {', '.join(RUN_AGENTS)} (%(default)s)")
+    run.add_argument("--reference-solver", action="store_true", help="answer by the reference solver, without a server")
+    _add_endpoint(run, required=False)
+    run.add_argument("--tenants-by", default="none", help=f"one of {', '.join(TENANTS_BY)} (%(default)s)")
+    run.add_argument("--concurrency", type=int, default=1, help="tasks at a time (%(default)s)")
+    run.add_argument("--step-limit", type=int, default=40, help="model calls a task (%(default)s)")
+    run.add_argument("--time-limit", type=int, default=1800, help="seconds a task (%(default)s)")
+    run.add_argument("--command-timeout", type=int, default=60, help="seconds a command of the agent (%(default)s)")
+    run.add_argument("--test-timeout", type=float, default=60.0, help="seconds a run of tests (%(default)s)")
+    run.add_argument(
+        "--trajectories", type=Path, metavar="FOLDER", help="keep trajectories, results and traces.jsonl; resumes"
+    )
+    run.add_argument("--workspace", type=Path, default=default_workspace(), help="where agents work (%(default)s)")
+    run.add_argument("--agent-python", default="", help="the interpreter that has mini-swe-agent")
+    run.add_argument("--json", type=Path, metavar="FILE", help="write results and summary")
+
+    solver = commands.add_parser("solver", help="serve the reference solver's answers over the OpenAI API")
+    solver.add_argument("--tasks", type=Path, required=True, metavar="FOLDER", help="what `tasks` wrote")
+    solver.add_argument("--port", type=int, default=30010, help="on 127.0.0.1; 0 is any (%(default)s)")
+    return parser
+
+
+def _add_endpoint(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    parser.add_argument("--base-url", required=required, default="", help="such as http://host:30000/v1")
+    parser.add_argument("--model", required=required, default="", help="the name under which it is served")
+    parser.add_argument(
+        "--api-key", default="EMPTY", help='"" leaves it out: clients read OPENAI_API_KEY (%(default)s)'
+    )
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
+    parser.add_argument("--max-tokens", type=int, default=0, help="of one answer; 0: the server's limit (%(default)s)")
+    parser.add_argument("--request-timeout", type=int, default=600, help="seconds a call (%(default)s)")
+    parser.add_argument("--retries", type=int, default=2, help="further attempts after a failed call (%(default)s)")
+    parser.add_argument("--tenant", default="", help="cache_salt of every request: whose drafts and cache it may use")
+    parser.add_argument("--tool-calls", action="store_true", help="the server parses tool calls of this model")
+
+
+def _endpoint(args: argparse.Namespace) -> Endpoint:
+    return Endpoint(
+        base_url=args.base_url,
+        model=args.model,
+        api_key=args.api_key,
+        temperature=args.temperature,
+        max_tokens=args.max_tokens,
+        timeout_s=args.request_timeout,
+        retries=args.retries,
+        tenant=args.tenant,
+        tool_calls=args.tool_calls,
+    )
+
+
+def _config(args: argparse.Namespace) -> int:
+    text = agent_config(args.agent, _endpoint(args), step_limit=args.step_limit, log_folder=args.log_folder)
+    write_config(args.out, text)
+    print(f"wrote {args.out}")
+    return 0
+
+
+def _tasks(args: argparse.Namespace) -> int:
+    write_tasks(args.out, draw_tasks(seed=args.seed, count=args.count, per_repository=args.per_repository))
+    tasks = read_tasks(args.out)
+    if not args.no_check:
+        for number, task in enumerate(tasks, 1):
+            with tempfile.TemporaryDirectory() as folder:
+                wrong = check_task(task, Path(folder))
+            if wrong:
+                raise ConfigError(f"the task {task.id} is not sound: {wrong}")
+            print(f"[{number}/{len(tasks)}] {task.id}: {task.kind}", file=sys.stderr, flush=True)
+    print(f"wrote {len(tasks)} tasks of {len({task.repository for task in tasks})} repositories to {args.out}")
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    config = RunConfig(
+        agent=args.agent,
+        concurrency=args.concurrency,
+        step_limit=args.step_limit,
+        time_limit_s=args.time_limit,
+        command_timeout_s=args.command_timeout,
+        test_timeout_s=args.test_timeout,
+        tenants_by=args.tenants_by,
+    )
+    tasks = read_tasks(args.tasks, args.split)
+    if args.reference_solver and args.base_url:
+        raise ConfigError("--reference-solver answers by itself; leave --base-url out, or the other")
+    with SolverServer(tasks) if args.reference_solver else nullcontext() as solver:
+        if solver is not None:
+            args.base_url, args.model = solver.base_url, NAME
+        endpoint = _endpoint(args)
+        answered_by = NAME if endpoint.model == NAME else "model"
+        run = run_tasks(
+            tasks,
+            endpoint,
+            config,
+            python=agent_python(args.agent_python),
+            workspace=args.workspace,
+            trajectories=args.trajectories,
+            answered_by=answered_by,
+            progress=print_progress,
+        )
+    figures = run.summary()
+    if args.json is not None:
+        document = {
+            "answered_by": answered_by,
+            "note": _SOLVER_NOTE if answered_by == NAME else "",
+            "endpoint": {key: value for key, value in asdict(replace(endpoint, api_key="")).items() if value != ""},
+            "config": asdict(config),
+            "resumed": run.resumed,
+            "summary": figures,
+            "tasks": [asdict(result) for result in run.results],
+        }
+        try:
+            args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot write {args.json}: {error}") from error
+    if answered_by == NAME:
+        print(_SOLVER_NOTE)
+    print(", ".join(f"{outcome} {figures[outcome]}" for outcome in OUTCOMES) + f" of {figures['tasks']} tasks")
+    print(
+        f"{figures['steps']} steps, {figures['prompt_tokens']} prompt and {figures['completion_tokens']} completion "
+        f"tokens; {figures['wall_seconds']:.1f} s, of the tasks' own time {figures['model_share']:.0%} model, "
+        f"{figures['command_share']:.0%} commands"
+    )
+    if run.resumed:
+        print(f"{run.resumed} of the results are from an earlier run into the same folder")
+    if run.traces is not None:
+        print(f"conversations: {run.traces}")
+    return 1 if figures["error"] else 0
+
+
+def _solver(args: argparse.Namespace) -> int:
+    with SolverServer(read_tasks(args.tasks), args.port) as server:
+        print(f"{_SOLVER_NOTE}\nserving the model {NAME} at {server.base_url}", flush=True)
+        server.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Configuration of coding agents, in the agents' own formats.
+
+mini-swe-agent 2.4.6 merges several `-c` files; what is made here comes after the package's own benchmark file and
+changes the model and the limits only. OpenHands reads the fields of the class `LLM` of its SDK (1.34 to 1.58) from a
+JSON file, as `openhands-sdk` and the `swebench-infer` of OpenHands/benchmarks do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.workflows.swe.endpoint import Endpoint
+
+AGENTS = ("mini-swe-agent", "openhands")
+
+
+def agent_config(agent: str, endpoint: Endpoint, *, step_limit: int = 250, log_folder: str = "") -> str:
+    """The text of the agent's configuration file.
+
+    Args:
+        agent: One of AGENTS.
+        endpoint: The server that it calls.
+        step_limit: Model calls a task, at most; OpenHands takes it as a flag instead.
+        log_folder: Where OpenHands logs every call, one JSON file each; empty: no logs. mini-swe-agent always keeps
+            trajectories.
+
+    Raises:
+        ConfigError: No such agent is known.
+    """
+    if agent == "mini-swe-agent":
+        return as_yaml(mini_swe_agent(endpoint, step_limit))
+    if agent == "openhands":
+        return json.dumps(openhands(endpoint, log_folder), indent=2) + "\n"
+    raise ConfigError(f"the agent must be one of {', '.join(AGENTS)}, got {agent!r}")
+
+
+def mini_swe_agent(endpoint: Endpoint, step_limit: int) -> dict[str, Any]:
+    """What is merged over the package's `swebench_backticks.yaml`, or over `swebench.yaml` with tool calls."""
+    if step_limit < 1:
+        raise ConfigError(f"the limit on steps must be at least 1, got {step_limit}")
+    kwargs: dict[str, Any] = {
+        "api_base": endpoint.base_url,
+        **({"api_key": endpoint.api_key} if endpoint.api_key else {}),
+        "temperature": endpoint.temperature,
+        "timeout": endpoint.timeout_s,
+        "num_retries": endpoint.retries,
+        "drop_params": True,
+    }
+    if endpoint.max_tokens:
+        kwargs["max_tokens"] = endpoint.max_tokens
+    if endpoint.tenant:
+        kwargs["extra_body"] = {"cache_salt": endpoint.tenant}
+    return {
+        "model": {
+            "model_class": "litellm" if endpoint.tool_calls else "litellm_textbased",
+            # The prefix is litellm's provider: any server that speaks OpenAI's API.
+            "model_name": f"openai/{endpoint.model}",
+            # A served model has no price; without this the agent stops at its first call.
+            "cost_tracking": "ignore_errors",
+            "model_kwargs": kwargs,
+        },
+        "agent": {"step_limit": step_limit, "cost_limit": 0.0},
+    }
+
+
+def openhands(endpoint: Endpoint, log_folder: str) -> dict[str, Any]:
+    """Fields of the OpenHands SDK's `LLM`."""
+    config: dict[str, Any] = {
+        "usage_id": "agent",
+        "model": f"openai/{endpoint.model}",
+        "base_url": endpoint.base_url,
+        **({"api_key": endpoint.api_key} if endpoint.api_key else {}),
+        "temperature": endpoint.temperature,
+        "timeout": endpoint.timeout_s,
+        "num_retries": endpoint.retries,
+        "drop_params": True,
+        # Prices of zero keep its accounting from asking for the model's.
+        "input_cost_per_token": 0.0,
+        "output_cost_per_token": 0.0,
+        # False: tools are described in the prompt and read from the text.
+        "native_tool_calling": endpoint.tool_calls,
+        # These are marks for Anthropic's servers.
+        "caching_prompt": False,
+    }
+    if endpoint.max_tokens:
+        config["max_output_tokens"] = endpoint.max_tokens
+    if endpoint.tenant:
+        config["litellm_extra_body"] = {"cache_salt": endpoint.tenant}
+    if log_folder:
+        config |= {"log_completions": True, "log_completions_folder": log_folder}
+    return config
+
+
+def as_yaml(value: Mapping[str, Any], indent: str = "") -> str:
+    """YAML of nested mappings with plain words as keys: JSON's scalars and lists are YAML's as well."""
+    lines = []
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            lines.append(f"{indent}{key}:\n{as_yaml(item, indent + '  ')}")
+        else:
+            # YAML reads 1e-05 as text.
+            lines.append(f"{indent}{key}: {f'{item:.6f}' if isinstance(item, float) else json.dumps(item)}\n")
+    return "".join(lines)
+
+
+def write_config(path: Path, text: str) -> None:
+    """Writes the file, readable by its owner only: it may hold a key.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            # An older file keeps its rights when it is opened.
+            os.fchmod(file.fileno(), 0o600)
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"cannot write the configuration {path}: {error}; choose another --out") from error

@@ -1,0 +1,157 @@
+"""What became of tasks: one by one, kept in a folder as they end, and together."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from agentspec.errors import ConfigError
+
+Outcome = Literal["resolved", "unresolved", "error"]
+OUTCOMES: tuple[Outcome, ...] = ("resolved", "unresolved", "error")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """What became of one task.
+
+    Attributes:
+        outcome: "resolved": submitted, and all tests pass. "error": the model or the agent failed; a resumed run tries
+            it again. "unresolved": anything else.
+        exit_status: The agent's own word for how it ended, such as Submitted or LimitsExceeded.
+        detail: Why it is not resolved.
+        steps: Calls of the model.
+        prompt_tokens: As the server counted, over all calls.
+        completion_tokens: Likewise.
+        seconds: From the first call to the end of the loop, tests not counted.
+        model_seconds: Thereof waiting for the model.
+        command_seconds: Thereof running the agent's commands.
+    """
+
+    id: str
+    repository: str
+    split: str
+    outcome: Outcome
+    exit_status: str
+    detail: str
+    steps: int
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+    model_seconds: float
+    command_seconds: float
+
+
+def summary(results: Sequence[TaskResult], wall_seconds: float) -> dict[str, Any]:
+    """Figures of a run; shares are of the tasks' own seconds, which overlap where several run at a time."""
+    seconds = sum(result.seconds for result in results)
+    model = sum(result.model_seconds for result in results)
+    command = sum(result.command_seconds for result in results)
+    return {
+        "tasks": len(results),
+        **{outcome: sum(result.outcome == outcome for result in results) for outcome in OUTCOMES},
+        "steps": sum(result.steps for result in results),
+        "prompt_tokens": sum(result.prompt_tokens for result in results),
+        "completion_tokens": sum(result.completion_tokens for result in results),
+        "wall_seconds": wall_seconds,
+        "task_seconds": seconds,
+        "model_share": model / seconds if seconds else 0.0,
+        "command_share": command / seconds if seconds else 0.0,
+        "outside_model_share": 1 - model / seconds if seconds else 0.0,
+    }
+
+
+class RunFolder:
+    """A folder of trajectories and of results so far, from which an interrupted run goes on.
+
+    Raises:
+        ConfigError: It holds a run with other settings, or cannot be written.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self._results = folder / "results.jsonl"
+        stated = json.dumps(dict(settings), indent=2, sort_keys=True) + "\n"
+        path = folder / "run.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                self._compare(json.loads(path.read_text(encoding="utf-8")), json.loads(stated))
+            else:
+                path.write_text(stated, encoding="utf-8")
+        except (OSError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"cannot use the folder of trajectories {folder}: {error}") from error
+
+    def _compare(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        different = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+        if different:
+            key = different[0]
+            raise ConfigError(
+                f"{self.folder} holds a run with other settings ({key} was {before.get(key)!r}, now {now.get(key)!r}); "
+                "choose another --trajectories, or delete it"
+            )
+
+    def trajectory(self, task_id: str) -> Path:
+        """Where the agent keeps what it did."""
+        return self.folder / task_id / f"{task_id}.traj.json"
+
+    def done(self) -> dict[str, TaskResult]:
+        """Results so far by task, those that ended in errors left out. A line that was cut is no result."""
+        names = {field.name for field in fields(TaskResult)}
+        found: dict[str, TaskResult] = {}
+        if not self._results.exists():
+            return found
+        for line in self._results.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict) and record.keys() == names:
+                found[record["id"]] = TaskResult(**record)
+        return {name: result for name, result in found.items() if result.outcome != "error"}
+
+    def add(self, result: TaskResult) -> None:
+        """Keeps a result, also if the machine stops right after."""
+        with self._results.open("a+b") as file:
+            # Behind a line that was cut a new one begins.
+            file.seek(0, os.SEEK_END)
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                whole = file.read(1) == b"\n"
+            else:
+                whole = True
+            file.write((b"" if whole else b"\n") + json.dumps(asdict(result)).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def write_traces(self, task_ids: Sequence[str], run: str, model: str) -> Path:
+        """Writes the conversations as one file that `agentspec replay` and `tune` read, a task a line.
+
+        Timestamps and whatever else the agent notes beside the messages are left out.
+        """
+        path = self.folder / "traces.jsonl"
+        with path.open("w", encoding="utf-8") as file:
+            for task_id in task_ids:
+                try:
+                    trajectory = json.loads(self.trajectory(task_id).read_text(encoding="utf-8"))
+                except (OSError, ValueError):
+                    continue
+                record = {"session": f"{run}/{task_id}", "task": task_id, "run": run, "model": model}
+                file.write(json.dumps({**record, "messages": conversation(trajectory)}) + "\n")
+        return path
+
+
+def conversation(trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages of a trajectory of mini-swe-agent as the model's server saw them; the agent's last note is none."""
+    kept = ("role", "content", "tool_calls", "tool_call_id")
+    return [
+        {key: message[key] for key in kept if message.get(key) is not None}
+        for message in trajectory.get("messages", [])
+        if message.get("role") in ("system", "user", "assistant", "tool")
+    ]

@@ -1,0 +1,200 @@
+"""Runs a coding agent on local tasks against a served model and lets the tasks' tests decide."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError, ServerError
+from agentspec.workflows.swe.agent_config import mini_swe_agent
+from agentspec.workflows.swe.agent_process import AgentProcess
+from agentspec.workflows.swe.endpoint import Endpoint
+from agentspec.workflows.swe.results import RunFolder, TaskResult, summary
+from agentspec.workflows.swe.tasks import Task
+from agentspec.workflows.swe.unit_tests import judge
+from agentspec.workflows.swe.workspace import Workspace, command_environment
+
+RUN_AGENTS = ("mini-swe-agent",)
+TENANTS_BY = ("none", "repository", "task")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """How tasks are worked on.
+
+    Attributes:
+        agent: One of RUN_AGENTS.
+        concurrency: Tasks at a time.
+        step_limit: Calls of the model a task, at most.
+        time_limit_s: Seconds a task, looked at between steps.
+        command_timeout_s: Seconds after which one of the agent's commands is killed.
+        test_timeout_s: Seconds after which a run of tests counts as failed.
+        tenants_by: Whose text a request is: the endpoint's tenant for all, or one for each repository or task.
+    """
+
+    agent: str = RUN_AGENTS[0]
+    concurrency: int = 1
+    step_limit: int = 40
+    time_limit_s: int = 1800
+    command_timeout_s: int = 60
+    test_timeout_s: float = 60.0
+    tenants_by: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.agent not in RUN_AGENTS:
+            raise ConfigError(f"the agent must be one of {', '.join(RUN_AGENTS)}, got {self.agent!r}")
+        if self.tenants_by not in TENANTS_BY:
+            raise ConfigError(f"tenants must be by one of {', '.join(TENANTS_BY)}, got {self.tenants_by!r}")
+        numbers = (self.concurrency, self.step_limit, self.time_limit_s, self.command_timeout_s, self.test_timeout_s)
+        if min(numbers) <= 0:
+            raise ConfigError(f"concurrency, limits and timeouts must be above 0, got {numbers}")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The results in the order of the tasks, and how many of them an earlier run had left."""
+
+    results: tuple[TaskResult, ...]
+    resumed: int
+    wall_seconds: float
+    traces: Path | None
+
+    def summary(self) -> dict[str, Any]:
+        """Figures of the whole run; `wall_seconds` is this command's part of it."""
+        return summary(self.results, self.wall_seconds)
+
+
+def run_tasks(
+    tasks: Sequence[Task],
+    endpoint: Endpoint,
+    config: RunConfig,
+    *,
+    python: str,
+    workspace: Path,
+    trajectories: Path | None = None,
+    answered_by: str = "model",
+    progress: Callable[[TaskResult, int, int], None] | None = None,
+) -> Run:
+    """Works on every task that is not done yet.
+
+    Args:
+        tasks: What is to be done.
+        endpoint: The server; it is asked for its models first.
+        config: Limits.
+        python: The interpreter that has the agent, see `agent_python`.
+        workspace: Holds a working folder for each task under the task's name. Its path is in what commands print, if
+            they print paths: keep it the same where conversations must be the same.
+        trajectories: Keeps trajectories, results and `traces.jsonl`; a run into a folder that has results goes on.
+        answered_by: Stated in what is kept: "model", or who stands in for one.
+        progress: Called with each result, the number of results so far and of all.
+
+    Raises:
+        ConfigError: The workspace or the folder cannot be used.
+        ServerError: The server does not answer, or the agent's process failed.
+    """
+    endpoint.check()
+    start = time.monotonic()
+    with ExitStack() as stack:
+        place = stack.enter_context(Workspace(workspace))
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentspec-swe-agent-")))
+        folder = RunFolder(trajectories or scratch / "run", _settings(endpoint, config, answered_by))
+        found = folder.done()
+        done = {task.id: found[task.id] for task in tasks if task.id in found}
+        resumed = len(done)
+        open_tasks = {task.id: task for task in tasks if task.id not in done}
+        job = {
+            "config": _agent_settings(endpoint, config),
+            "tool_calls": endpoint.tool_calls,
+            "concurrency": config.concurrency,
+            "tasks": [_order(task, endpoint, config, place, folder) for task in open_tasks.values()],
+        }
+        # One task's longest: its time, and the call or command that was under way when it was over.
+        silence = config.time_limit_s + endpoint.timeout_s * (endpoint.retries + 1) + config.command_timeout_s + 120
+        if open_tasks:
+            agent = stack.enter_context(AgentProcess(python, job, scratch))
+            for raw in agent.results(silence):
+                task = open_tasks[raw["id"]]
+                result = _result(task, raw, place.folder / task.id, config)
+                folder.add(result)
+                done[task.id] = result
+                place.remove(task)
+                if progress is not None:
+                    progress(result, len(done), len(tasks))
+        missing = [task.id for task in tasks if task.id not in done]
+        if missing:
+            raise ServerError(f"the agent ended without a word on {len(missing)} tasks, the first {missing[0]}")
+        traces = None
+        if trajectories is not None:
+            traces = folder.write_traces([task.id for task in tasks], answered_by, endpoint.model)
+    return Run(tuple(done[task.id] for task in tasks), resumed, time.monotonic() - start, traces)
+
+
+def _settings(endpoint: Endpoint, config: RunConfig, answered_by: str) -> dict[str, Any]:
+    """What must be the same for a run to go on. Where the server is and how many tasks run at a time may change."""
+    kept = {key: value for key, value in asdict(endpoint).items() if key not in ("base_url", "api_key")}
+    limits = {key: value for key, value in asdict(config).items() if key != "concurrency"}
+    return {"answered_by": answered_by, "endpoint": kept, "config": limits}
+
+
+def _agent_settings(endpoint: Endpoint, config: RunConfig) -> Mapping[str, Any]:
+    settings = mini_swe_agent(endpoint, config.step_limit)
+    settings["agent"]["wall_time_limit_seconds"] = config.time_limit_s
+    settings["environment"] = {
+        "environment_class": "local",
+        "timeout": config.command_timeout_s,
+        "env": command_environment(),
+    }
+    return settings
+
+
+def _order(task: Task, endpoint: Endpoint, config: RunConfig, place: Workspace, folder: RunFolder) -> dict[str, Any]:
+    parts = [endpoint.tenant, {"repository": task.repository, "task": task.id}.get(config.tenants_by, "")]
+    tenant = "/".join(part for part in parts if part)
+    return {
+        "id": task.id,
+        "folder": str(place.prepare(task)),
+        "issue": task.issue,
+        "trajectory": str(folder.trajectory(task.id).resolve()),
+        "extra_body": {"cache_salt": tenant} if tenant else {},
+    }
+
+
+def _result(task: Task, raw: Mapping[str, Any], folder: Path, config: RunConfig) -> TaskResult:
+    """The tests are asked only if the agent has submitted: what it left undone it has not solved."""
+    if raw["error"]:
+        outcome, detail = "error", str(raw["error"])[:500]
+    elif raw["exit_status"] != "Submitted":
+        outcome, detail = "unresolved", f"the agent ended with {raw['exit_status'] or 'nothing'}"
+    else:
+        verdict = judge(task, folder, config.test_timeout_s)
+        outcome, detail = ("resolved" if verdict.passed else "unresolved"), verdict.detail
+    return TaskResult(
+        id=task.id,
+        repository=task.repository,
+        split=task.split,
+        outcome=outcome,  # type: ignore[arg-type]
+        exit_status=raw["exit_status"],
+        detail=detail,
+        steps=raw["steps"],
+        prompt_tokens=raw["prompt_tokens"],
+        completion_tokens=raw["completion_tokens"],
+        seconds=raw["seconds"],
+        model_seconds=raw["model_seconds"],
+        command_seconds=raw["command_seconds"],
+    )
+
+
+def print_progress(result: TaskResult, number: int, total: int) -> None:
+    """One line for each task that ends, to the standard error."""
+    detail = f": {result.detail.splitlines()[0]}" if result.detail else ""
+    print(
+        f"[{number}/{total}] {result.id} {result.outcome} in {result.steps} steps, {result.seconds:.1f} s{detail}",
+        file=sys.stderr,
+        flush=True,
+    )
