@@ -77,8 +77,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--command-timeout", type=int, default=60, help="seconds a command of the agent (%(default)s)")
     run.add_argument("--test-timeout", type=float, default=60.0, help="seconds a run of tests (%(default)s)")
     run.add_argument(
-        "--trajectories", type=Path, metavar="FOLDER", help="keep trajectories, results and traces.jsonl; resumes"
+        "--trajectories",
+        type=Path,
+        metavar="FOLDER",
+        help="keep trajectories and results there; a run goes on where it was",
     )
+    run.add_argument("--traces", type=Path, metavar="FILE", help="write the conversations, one JSON object a line")
     run.add_argument("--workspace", type=Path, default=default_workspace(), help="where agents work (%(default)s)")
     run.add_argument("--agent-python", default="", help="the interpreter that has mini-swe-agent")
     run.add_argument("--json", type=Path, metavar="FILE", help="write results and summary")
@@ -163,6 +167,7 @@ def _run(args: argparse.Namespace) -> int:
             python=agent_python(args.agent_python),
             workspace=args.workspace,
             trajectories=args.trajectories,
+            traces=args.traces,
             answered_by=answered_by,
             progress=print_progress,
         )
@@ -191,8 +196,6 @@ def _run(args: argparse.Namespace) -> int:
     )
     if run.resumed:
         print(f"{run.resumed} of the results are from an earlier run into the same folder")
-    if run.traces is not None:
-        print(f"conversations: {run.traces}")
     return 1 if figures["error"] else 0
 
 

@@ -48,7 +48,8 @@ def mini_swe_agent(endpoint: Endpoint, step_limit: int) -> dict[str, Any]:
         **({"api_key": endpoint.api_key} if endpoint.api_key else {}),
         "temperature": endpoint.temperature,
         "timeout": endpoint.timeout_s,
-        "num_retries": endpoint.retries,
+        # Of the OpenAI client alone: litellm's `num_retries` would come on top of it.
+        "max_retries": endpoint.retries,
         "drop_params": True,
     }
     if endpoint.max_tokens:

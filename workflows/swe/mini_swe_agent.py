@@ -15,6 +15,7 @@ import copy
 import json
 import os
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,7 @@ def main() -> int:
     """Works on all tasks; returns 3 where mini-swe-agent cannot be imported."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     try:
         from minisweagent.config import get_config_from_spec
         from minisweagent.models import get_model_class
@@ -46,6 +48,13 @@ def main() -> int:
         for _ in pool.map(lambda task: _finish(answers, _work(config, task)), job["tasks"]):
             pass
     return 0
+
+
+def _end_with(parent: int) -> None:
+    """Nobody wants the results of an agent whose parent was killed."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def _finish(answers: Any, result: dict[str, Any]) -> None:

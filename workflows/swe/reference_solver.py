@@ -27,7 +27,7 @@ class ReferenceSolver:
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        self._answers = {task.issue.strip(): answers(task) for task in tasks}
+        self._answers: dict[str, list[str]] = {task.issue.strip(): answers(task) for task in tasks}
 
     def answer(self, messages: Sequence[Mapping[str, Any]]) -> str | None:
         """The next answer of the conversation: that of the task whose issue its first user message quotes.

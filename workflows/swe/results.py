@@ -68,15 +68,17 @@ def summary(results: Sequence[TaskResult], wall_seconds: float) -> dict[str, Any
 class RunFolder:
     """A folder of trajectories and of results so far, from which an interrupted run goes on.
 
+    Everything but trajectories is in files whose names begin with a dot: who reads logs leaves these out.
+
     Raises:
         ConfigError: It holds a run with other settings, or cannot be written.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
-        self._results = folder / "results.jsonl"
+        self._results = folder / ".results.jsonl"
         stated = json.dumps(dict(settings), indent=2, sort_keys=True) + "\n"
-        path = folder / "run.json"
+        path = folder / ".settings.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if path.exists():
@@ -130,21 +132,27 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    def write_traces(self, task_ids: Sequence[str], run: str, model: str) -> Path:
+    def write_traces(self, path: Path, task_ids: Sequence[str], run: str, model: str) -> None:
         """Writes the conversations as one file that `agentspec replay` and `tune` read, a task a line.
 
         Timestamps and whatever else the agent notes beside the messages are left out.
+
+        Raises:
+            ConfigError: It cannot be written.
         """
-        path = self.folder / "traces.jsonl"
-        with path.open("w", encoding="utf-8") as file:
-            for task_id in task_ids:
-                try:
-                    trajectory = json.loads(self.trajectory(task_id).read_text(encoding="utf-8"))
-                except (OSError, ValueError):
-                    continue
-                record = {"session": f"{run}/{task_id}", "task": task_id, "run": run, "model": model}
-                file.write(json.dumps({**record, "messages": conversation(trajectory)}) + "\n")
-        return path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("w", encoding="utf-8") as file:
+                for task_id in task_ids:
+                    try:
+                        trajectory = json.loads(self.trajectory(task_id).read_text(encoding="utf-8"))
+                    except (FileNotFoundError, ValueError):
+                        # The agent failed before its first step.
+                        continue
+                    record = {"session": f"{run}/{task_id}", "task": task_id, "run": run, "model": model}
+                    file.write(json.dumps({**record, "messages": conversation(trajectory)}) + "\n")
+        except OSError as error:
+            raise ConfigError(f"cannot write the traces {path}: {error}") from error
 
 
 def conversation(trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -63,7 +63,6 @@ class Run:
     results: tuple[TaskResult, ...]
     resumed: int
     wall_seconds: float
-    traces: Path | None
 
     def summary(self) -> dict[str, Any]:
         """Figures of the whole run; `wall_seconds` is this command's part of it."""
@@ -78,6 +77,7 @@ def run_tasks(
     python: str,
     workspace: Path,
     trajectories: Path | None = None,
+    traces: Path | None = None,
     answered_by: str = "model",
     progress: Callable[[TaskResult, int, int], None] | None = None,
 ) -> Run:
@@ -90,7 +90,8 @@ def run_tasks(
         python: The interpreter that has the agent, see `agent_python`.
         workspace: Holds a working folder for each task under the task's name. Its path is in what commands print, if
             they print paths: keep it the same where conversations must be the same.
-        trajectories: Keeps trajectories, results and `traces.jsonl`; a run into a folder that has results goes on.
+        trajectories: Keeps trajectories and results; a run into a folder that has results goes on.
+        traces: Where the conversations are written as one JSON object a line.
         answered_by: Stated in what is kept: "model", or who stands in for one.
         progress: Called with each result, the number of results so far and of all.
 
@@ -129,10 +130,9 @@ def run_tasks(
         missing = [task.id for task in tasks if task.id not in done]
         if missing:
             raise ServerError(f"the agent ended without a word on {len(missing)} tasks, the first {missing[0]}")
-        traces = None
-        if trajectories is not None:
-            traces = folder.write_traces([task.id for task in tasks], answered_by, endpoint.model)
-    return Run(tuple(done[task.id] for task in tasks), resumed, time.monotonic() - start, traces)
+        if traces is not None:
+            folder.write_traces(traces, [task.id for task in tasks], answered_by, endpoint.model)
+    return Run(tuple(done[task.id] for task in tasks), resumed, time.monotonic() - start)
 
 
 def _settings(endpoint: Endpoint, config: RunConfig, answered_by: str) -> dict[str, Any]:

@@ -1,0 +1,36 @@
+"""Drawn tasks, an endpoint that misbehaves task by task, and the interpreter that has mini-swe-agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from agent_stand_ins import ScriptedEndpoint
+
+from agentspec.errors import ConfigError
+from agentspec.workflows.swe.agent_process import agent_python
+from agentspec.workflows.swe.tasks import Task, draw_tasks, read_tasks, write_tasks
+
+
+@pytest.fixture(scope="session")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
+    """Five tasks of two repositories."""
+    folder = tmp_path_factory.mktemp("tasks")
+    write_tasks(folder, draw_tasks(seed=11, count=5))
+    return read_tasks(folder)
+
+
+@pytest.fixture(scope="session")
+def agent_environment() -> str:
+    """The interpreter that has mini-swe-agent; it is never skipped where `make test` runs, which installs it."""
+    try:
+        return agent_python()
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def scripted_endpoint() -> Iterator[ScriptedEndpoint]:
+    endpoint = ScriptedEndpoint()
+    yield endpoint
+    endpoint.close()

@@ -1,0 +1,198 @@
+"""Runs: the reference solver end to end, a model that misbehaves, an agent that dies, and going on."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from agent_stand_ins import ScriptedEndpoint, fake_agent, slow_answer
+from byte_tokenizer import byte_tokenizer
+
+from agentspec.errors import ConfigError, ServerError
+from agentspec.replay.traces import read_trace
+from agentspec.report.formats import calls_of
+from agentspec.workflows.swe.__main__ import main
+from agentspec.workflows.swe.agent_process import agent_python
+from agentspec.workflows.swe.endpoint import Endpoint
+from agentspec.workflows.swe.reference_solver import NAME, answers
+from agentspec.workflows.swe.run import RunConfig, run_tasks
+from agentspec.workflows.swe.tasks import Task
+from agentspec.workflows.swe.workspace import Workspace
+
+
+def test_reference_solver_end_to_end(tasks: list[Task], agent_environment: str, tmp_path: Path) -> None:
+    """Two runs, one task at a time and two, are the same conversations; readers of logs understand them."""
+    traces = []
+    for concurrency in ("1", "2"):
+        folder = tmp_path / f"run{concurrency}"
+        traces.append(tmp_path / f"traces{concurrency}.jsonl")
+        command = ["run", "--reference-solver", "--tasks", str(tasks[0].folder.parent), "--concurrency", concurrency]
+        places = ["--workspace", str(tmp_path / "work"), "--trajectories", str(folder), "--traces", str(traces[-1])]
+        assert main([*command, "--split", "warm", *places, "--json", str(tmp_path / "run.json")]) == 0
+    warm = [task for task in tasks if task.split == "warm"]
+    document = json.loads((tmp_path / "run.json").read_text())
+    assert document["answered_by"] == NAME and "nothing about any model" in document["note"]
+    assert [one["id"] for one in document["tasks"]] == [task.id for task in warm]
+    assert document["summary"]["resolved"] == len(warm)
+    assert document["summary"]["steps"] == sum(len(answers(task)) for task in warm)
+    assert document["summary"]["completion_tokens"] > 0
+    for one in document["tasks"]:
+        assert 0 < one["model_seconds"] + one["command_seconds"] <= one["seconds"]
+    assert traces[0].read_text() == traces[1].read_text()
+    assert str(tmp_path) not in traces[0].read_text()
+    # Working folders are gone, trajectories are there, and each reader finds every answer.
+    assert not [path for path in (tmp_path / "work").iterdir() if not path.name.startswith(".")]
+    calls = read_trace(str(traces[0]), byte_tokenizer()).calls
+    assert len(calls) == document["summary"]["steps"]
+    first = answers(warm[0])[0].encode()
+    assert first in calls[0].output.astype(np.uint8).tobytes()
+    found = sorted(path for path in (tmp_path / "run1").rglob("*") if path.is_file() and path.name[0] != ".")
+    assert len(found) == len(warm)
+    for path in found:
+        name, logged = calls_of(json.loads(path.read_text()), "s")
+        task = next(task for task in warm if path.name == f"{task.id}.traj.json")
+        assert name == "mini-swe-agent" and [call.output for call in logged] == answers(task)
+
+
+def test_models_that_misbehave(
+    tasks: list[Task], agent_environment: str, scripted_endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    def command(line: str) -> str:
+        return f"```mswea_bash_command\n{line}\n```"
+
+    def hang(step: int) -> str:
+        package = tasks[1].repository
+        lines = [f"echo 'while True: pass' > {package}/__init__.py", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"]
+        return command(lines[min(step, 1)])
+
+    scripted_endpoint.answers = {
+        tasks[0].issue: command("ls"),  # for ever
+        tasks[1].issue: hang,
+        tasks[2].issue: "I am not sure what to do.",
+        tasks[3].issue: b"<html>busy</html>",
+        tasks[4].issue: slow_answer,
+    }
+    endpoint = Endpoint(
+        base_url=scripted_endpoint.base_url, model="scripted", timeout_s=1, retries=1, tenant="acme", api_key="key"
+    )
+    config = RunConfig(concurrency=5, step_limit=4, test_timeout_s=1.5, tenants_by="repository")
+    run = run_tasks(tasks, endpoint, config, python=agent_environment, workspace=tmp_path / "work")
+    outcomes = [(result.outcome, result.exit_status, result.steps) for result in run.results]
+    assert outcomes[:3] == [
+        ("unresolved", "LimitsExceeded", 4),
+        ("unresolved", "Submitted", 2),
+        ("unresolved", "RepeatedFormatError", 3),
+    ]
+    assert "took longer than 1.5 s" in run.results[1].detail
+    assert [result.outcome for result in run.results[3:]] == ["error", "error"]
+    assert "imeout" in run.results[4].detail
+    assert run.summary()["error"] == 2 and run.summary()["resolved"] == 0
+    for authorization, body in scripted_endpoint.requests:
+        assert authorization == "Bearer key"
+        assert body["model"] == "scripted" and body["temperature"] == 0
+        task = next(task for task in tasks if task.issue in body["messages"][1]["content"])
+        assert body["cache_salt"] == f"acme/{task.repository}"
+        assert "/testbed" not in body["messages"][1]["content"]
+    # Retries are the client's alone: those of the agent would multiply them.
+    slow = [body for _, body in scripted_endpoint.requests if tasks[4].issue in body["messages"][1]["content"]]
+    assert len(slow) == 2
+
+
+def _record(task: str, error: str = "") -> str:
+    """A line of Python with which a stand-in says that a task has ended."""
+    result: dict[str, Any] = {"exit_status": "LimitsExceeded", "error": error, "steps": 1, "prompt_tokens": 2}
+    result |= {"completion_tokens": 3, "seconds": 4, "model_seconds": 1, "command_seconds": 1}
+    return f"print(json.dumps({{'id': {task}['id'], **{result!r}}}), flush=True)"
+
+
+def test_an_interrupted_run_goes_on(tasks: list[Task], scripted_endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    endpoint = Endpoint(base_url=scripted_endpoint.base_url, model="scripted", timeout_s=1)
+    seen: list[Any] = []
+
+    def run(body: str, config: RunConfig | None = None) -> Any:
+        return run_tasks(
+            tasks,
+            endpoint,
+            config or RunConfig(),
+            python=fake_agent(tmp_path / "agent", body),
+            workspace=tmp_path / "work",
+            trajectories=tmp_path / "run",
+            progress=lambda *event: seen.append(event),
+        )
+
+    # It ends two tasks, one of them in an error, and then dies.
+    dying = f"first, second = job['tasks'][:2]\n{_record('first')}\n{_record('second', 'refused')}"
+    with pytest.raises(ServerError, match="status 7.*\n.*gone"):
+        run(f"{dying}\nprint('all is gone', file=sys.stderr)\nsys.exit(7)")
+    assert [number for _, number, _ in seen] == [1, 2]
+    with (tmp_path / "run" / ".results.jsonl").open("a") as file:
+        file.write('{"id": "cut')
+    finishing = f"for task in job['tasks']:\n    {_record('task')}"
+    whole = run(finishing)
+    assert whole.resumed == 1
+    assert [result.id for result in whole.results] == [task.id for task in tasks]
+    assert {result.outcome for result in whole.results} == {"unresolved"}
+    # Nothing is left to do: no agent is started.
+    assert run("sys.exit(9)").resumed == len(tasks)
+    with pytest.raises(ConfigError, match="other settings"):
+        run(finishing, RunConfig(step_limit=3))
+
+
+def test_agents_that_say_nothing(tasks: list[Task], scripted_endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    endpoint = Endpoint(base_url=scripted_endpoint.base_url, model="scripted")
+    python = fake_agent(tmp_path / "agent", "")
+    with pytest.raises(ServerError, match="without a word on 5 tasks"):
+        run_tasks(tasks, endpoint, RunConfig(), python=python, workspace=tmp_path / "work")
+
+
+def test_servers_that_are_none(
+    tasks: list[Task], scripted_endpoint: ScriptedEndpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["run", "--tasks", str(tasks[0].folder.parent), "--workspace", str(tmp_path), "--agent-python", "/bin/true"]
+    nobody = "http://127.0.0.1:9/v1"
+    for more, error in (
+        (["--base-url", nobody, "--model", "m"], "no model server answers"),
+        (["--base-url", scripted_endpoint.base_url, "--model", "m"], "serves scripted, not m"),
+        (["--base-url", nobody, "--reference-solver"], "answers by itself"),
+        ([], "base URL must be"),
+        (["--agent", "aider"], "one of mini-swe-agent, got 'aider'"),
+        (["--tenants-by", "user"], "none, repository, task"),
+        (["--concurrency", "0"], "above 0"),
+        (["--split", "hot"], "split must be"),
+    ):
+        assert main([*flags, *more]) == 2
+        assert error in capsys.readouterr().err
+    scripted_endpoint.raw_models = b"<html>"
+    assert main([*flags, "--base-url", scripted_endpoint.base_url, "--model", "m"]) == 2
+    assert "no list of models" in capsys.readouterr().err
+
+
+def test_one_run_a_workspace(tasks: list[Task], tmp_path: Path) -> None:
+    with Workspace(tmp_path) as place:
+        folder = place.prepare(tasks[0])
+        (folder / "left.txt").touch()
+        assert not (place.prepare(tasks[0]) / "left.txt").exists()
+        with pytest.raises(ConfigError, match="another run works in"), Workspace(tmp_path):
+            pass
+    with Workspace(tmp_path):
+        pass
+
+
+def test_a_missing_agent_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AGENTSPEC_AGENT_PYTHON", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="executable file"):
+        agent_python()
+    monkeypatch.delenv("AGENTSPEC_AGENT_PYTHON")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("agentspec.workflows.swe.agent_process._HERE", tmp_path / "a" / "b")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"agentspec\[swe\].*make agents"):
+        agent_python()
+    python = tmp_path / ".venv-agents" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    os.symlink("/bin/true", python)
+    assert agent_python() == str(python)
