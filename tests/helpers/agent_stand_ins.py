@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ class ScriptedEndpoint:
         self.answers: dict[str, Any] = {}
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.raw_models: bytes | None = None
+        self._closed = threading.Event()
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -49,7 +49,13 @@ class ScriptedEndpoint:
         self._thread.start()
         self.base_url = f"http://127.0.0.1:{self._server.server_port}/v1"
 
+    def never(self, _: int) -> str:
+        """An answer that comes when nobody waits for it any more."""
+        self._closed.wait()
+        return "too late"
+
     def close(self) -> None:
+        self._closed.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -60,11 +66,6 @@ def chat_answer(text: str) -> bytes:
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     answer = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}
     return json.dumps(answer).encode()
-
-
-def slow_answer(_: int) -> str:
-    time.sleep(3)
-    return "too late"
 
 
 def fake_agent(path: Path, body: str) -> str:

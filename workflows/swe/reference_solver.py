@@ -40,7 +40,7 @@ class ReferenceSolver:
             return None
         # One issue may be part of another.
         steps = self._answers[max(known, key=len)]
-        given = sum(message.get("role") == "assistant" for message in messages)
+        given = sum(1 for message in messages if message.get("role") == "assistant")
         return steps[min(given, len(steps) - 1)]
 
 

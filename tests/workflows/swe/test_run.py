@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agent_stand_ins import ScriptedEndpoint, fake_agent, slow_answer
+from agent_stand_ins import ScriptedEndpoint, fake_agent
 from byte_tokenizer import byte_tokenizer
 
 from agentspec.errors import ConfigError, ServerError
@@ -74,10 +74,10 @@ def test_models_that_misbehave(
         tasks[1].issue: hang,
         tasks[2].issue: "I am not sure what to do.",
         tasks[3].issue: b"<html>busy</html>",
-        tasks[4].issue: slow_answer,
+        tasks[4].issue: scripted_endpoint.never,
     }
     endpoint = Endpoint(
-        base_url=scripted_endpoint.base_url, model="scripted", timeout_s=1, retries=1, tenant="acme", api_key="key"
+        base_url=scripted_endpoint.base_url, model="scripted", timeout_s=4, retries=1, tenant="acme", api_key="key"
     )
     config = RunConfig(concurrency=5, step_limit=4, test_timeout_s=1.5, tenants_by="repository")
     run = run_tasks(tasks, endpoint, config, python=agent_environment, workspace=tmp_path / "work")
