@@ -2,7 +2,7 @@
 # What runs on a lent GPU machine without a network, from the root of agentspec's source.
 #   device_script.sh stage      keeps the archives carried in .gpu for the calls after it; once for each archive
 #   device_script.sh 1|2|3      one call of the run, ten minutes at most; builds and unpacks first what is not there yet
-#   device_script.sh --dry-run  all of it on a CPU, with the small model: GPU_RUN_TRACES names the recorded traces
+#   device_script.sh --dry-run [ARGUMENTS]  all of it on a CPU, with the small model: GPU_RUN_TRACES names the recorded traces
 # What comes back lies in $OUT: results.json, table.txt, the profiles and the logs, of all calls so far.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -73,7 +73,7 @@ case ${1:-} in
     trap bring_back EXIT
     "$python" -P -m agentspec.evals.gpu --dry-run --part prepare --traces "${GPU_RUN_TRACES:?names the traces}" \
       --data "$state/data" || exit
-    for call in 1 2 3; do run_call "$call" --dry-run || status=$?; done
+    for call in 1 2 3; do run_call "$call" --dry-run "${@:2}" || status=$?; done
     echo "all of it in $state" >&2
     exit "${status:-0}"
     ;;

@@ -22,6 +22,7 @@ WITH_HEAD = ("eagle3", "hybrid")
 
 _ALGORITHMS = {"none": "none", "ngram": "NGRAM", "suffix": "AGENTSPEC", "eagle3": "EAGLE3", "hybrid": "AGENTSPEC"}
 _START_SECONDS = 420.0
+_GRAPH_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 
 
 def algorithm(system: str) -> str:
@@ -71,10 +72,12 @@ def arguments(system: str, size: Size, data: Path, *, backend: str | None, max_r
 
 
 def gpu_arguments(backend: str, max_running: int) -> list[str]:
-    """What SGLang is told about the GPU; graphs of decode steps and overlap stay on."""
+    """What SGLang is told about the GPU; graphs of decode steps and overlap stay on, for as few batch sizes as will do,
+    since agentspec's have to be captured for each width."""
+    sizes = sorted({*(size for size in _GRAPH_ROWS if size < max_running), max_running})
     return [
-        *("--attention-backend", backend, "--sampling-backend", "pytorch"),
-        *("--cuda-graph-max-bs-decode", str(max_running), "--disable-prefill-cuda-graph"),
+        *("--attention-backend", backend, "--sampling-backend", "pytorch", "--disable-prefill-cuda-graph"),
+        *("--cuda-graph-bs-decode", *map(str, sizes)),
     ]
 
 
