@@ -84,7 +84,8 @@ def _download(package: str, wheels: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ConfigError(f"{package} could not be downloaded: {done.stderr.strip()[-300:]}")
+        said = done.stderr.strip().splitlines() or ["pip gives no reason"]
+        raise ConfigError(f"{package} could not be downloaded: {said[-1]}")
 
 
 def _unpack(wheel: Path, site: Path) -> None:

@@ -1,0 +1,69 @@
+"""Measuring a server: answers must be the recorded ones, and what agentspec did is what its counters grew by."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentspec.errors import ServerError
+from agentspec.evals.gpu.load import measure
+from agentspec.evals.gpu.work import RecordedCall
+from agentspec.evals.server import RunningServer
+
+
+class Replaying(RunningServer):
+    """Writes the recorded answers, three tokens a step; ends them with a token of its own."""
+
+    def __init__(self, *, active: bool = True, wrong: bool = False) -> None:
+        super().__init__("http://nowhere")
+        self.active, self.wrong = active, wrong
+        self.steps = 0
+
+    def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
+        answer = body["sampling_params"]["custom_params"]["agentspec"]["replay"]["ids"]
+        whole = body["sampling_params"]["max_new_tokens"] > len(answer)
+        steps = -(-(len(answer) + whole - 1) // 3)
+        self.steps += steps
+        written = [*answer[:-1], answer[-1] + self.wrong]
+        return {"output_ids": [*written, 2] if whole else written, "meta_info": {"spec_verify_ct": steps}}
+
+    def agentspec_state(self) -> dict[str, Any] | None:
+        n = self.steps
+        counters = dict.fromkeys(("drafted_tokens", "accepted_tokens", "verified_tokens", "draft_errors"), 2 * n)
+        control = {"measured_steps": n, "observed_seconds": 0.25 * n, "widths": {"4": n}}
+        found = {"counters": {"steps": n, "drafting_seconds": 0.125 * n, **counters}, "control": control}
+        return found if self.active else None
+
+
+def calls(number: int) -> list[RecordedCall]:
+    rng = random.Random(0)
+    return [
+        RecordedCall(*(np.array([rng.randrange(3, 9) for _ in range(rng.randint(2, 20))], np.int32) for _ in range(2)),
+                     bool(rng.getrandbits(1)))
+        for _ in range(number)
+    ]  # fmt: skip
+
+
+def test_the_figures_of_a_load() -> None:
+    server, asked = Replaying(), calls(20)
+    server.steps = 7
+    row = measure(server, asked, 4, is_ours=True, busy=lambda since, until: 0.5)
+    assert row["requests"] == 20
+    assert row["tokens"] == sum(len(call.answer) + call.is_whole for call in asked)
+    # Only what this load brought counts.
+    assert row["steps"] == server.steps - 7
+    assert row["accept_length"] == pytest.approx((row["tokens"] - 20) / row["steps"], abs=1e-3)
+    assert (row["drafting_ms_a_step"], row["verify_ms_a_step"], row["gpu_busy"]) == (125.0, 250.0, 0.5)
+    assert row["widths"] == {"4": row["steps"]}
+    assert "steps" not in measure(server, asked, 4, is_ours=False, busy=lambda since, until: None)
+
+
+@pytest.mark.parametrize(
+    ("server", "message"), [(Replaying(wrong=True), "20 of 20"), (Replaying(active=False), "must be active")]
+)
+def test_what_is_no_measurement_is_refused(server: Replaying, message: str) -> None:
+    with pytest.raises(ServerError, match=message):
+        measure(server, calls(20), 4, is_ours=True, busy=lambda since, until: None)
