@@ -29,6 +29,15 @@ bring_back() {
   return 0
 }
 
+# Not every machine has xz.
+unpack() {
+  if command -v xz > /dev/null; then
+    tar xJ -C "$1"
+  else
+    "$python" -c 'import sys, tarfile as t; t.open(fileobj=sys.stdin.buffer, mode="r|xz").extractall(sys.argv[1])' "$1"
+  fi
+}
+
 set_up() {
   set -e
   mkdir -p "$state"
@@ -36,8 +45,8 @@ set_up() {
   if [ ! -e "$state/.unpacked" ]; then
     step "unpacking"
     mkdir -p "$state/site" "$state/data"
-    cat "$state"/archives/site.tar.xz.* | tar xJ -C "$state/site"
-    tar xJf "$state/archives/data.tar.xz" -C "$state/data"
+    cat "$state"/archives/site.tar.xz.* | unpack "$state/site"
+    unpack "$state/data" < "$state/archives/data.tar.xz"
     touch "$state/.unpacked"
   fi
   export PYTHONPATH="$state/site"
@@ -57,7 +66,7 @@ run_call() {
   local left=$((call_seconds - SECONDS))
   step "call $1, $left s left"
   timeout --signal=TERM --kill-after=20 "$left" "$python" -P -m agentspec.evals.gpu --data "$state/data" --out "$state/run" \
-    --call "$1" --minutes "$(awk "BEGIN { print ($left - 25) / 60 }")" "${@:2}"
+    --call "$1" --minutes "$(((left - 25) / 60)).$(((left - 25) % 60 / 6))" "${@:2}"
 }
 
 case ${1:-} in

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,41 @@ def test_failures_are_told_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pyt
 )
 def test_wrong_arguments(words: list[str], tmp_path: Path) -> None:
     assert main([*words, "--out", str(tmp_path), "--data", str(tmp_path)]) == 2
+
+
+def test_a_call_of_the_script_unpacks_builds_runs_and_brings_back(tmp_path: Path) -> None:
+    carried, state, out = (tmp_path / name for name in ("carried", "state", "out"))
+    carried.mkdir()
+    for name, file in (("site.tar.xz", "sglang.py"), ("data.tar.xz", "work.npz")):
+        source = tmp_path / file
+        source.write_text(file)
+        with tarfile.open(carried / name, "w:xz") as archive:
+            archive.add(source, file)
+    whole = (carried / "site.tar.xz").read_bytes()
+    (carried / "site.tar.xz").unlink()
+    for number, part in enumerate((whole[:50], whole[50:])):
+        (carried / f"site.tar.xz.{number:02}").write_bytes(part)
+    # Stands for Python on that machine: notes what it is asked to do.
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\necho "$@" >> "$NOTES"\nmkdir -p run/logs; echo {} > run/results.json\n')
+    python.chmod(0o755)
+    notes = tmp_path / "notes"
+    environment = {
+        "PATH": "/usr/bin:/bin", "GPU_RUN_CARRIED": str(carried), "GPU_RUN_STATE": str(state), "OUT": str(out),
+        "PYTHON": str(python), "NOTES": str(notes),
+    }  # fmt: skip
+    for call in ("1", "2"):
+        subprocess.run(["bash", str(SCRIPT), call], check=True, env=environment, capture_output=True, cwd=tmp_path)
+    assert (state / "site" / "sglang.py").read_text() == "sglang.py"
+    assert (state / "data" / "work.npz").read_text() == "work.npz"
+    assert {path.name for path in out.iterdir()} == {"results.json", "logs.tar.gz"}
+    built, first, second = notes.read_text().splitlines()
+    # Built once, for both calls.
+    assert "pip install" in built and "--no-build-isolation" in built
+    for call, line in ((1, first), (2, second)):
+        words = line.split()
+        args = run.parser().parse_args(words[words.index("agentspec.evals.gpu") + 1 :])
+        assert args.call == [call] and 8.0 < args.minutes < 9.2 and args.data == state / "data"
 
 
 def test_the_script_for_the_machine_is_sound(tmp_path: Path) -> None:
