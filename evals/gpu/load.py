@@ -44,6 +44,7 @@ def measure(
     clients: int,
     *,
     is_ours: bool,
+    speculates: bool,
     busy: Callable[[float, float], float | None],
 ) -> dict[str, Any]:
     """The figures of some calls.
@@ -53,10 +54,11 @@ def measure(
         calls: Not asked before.
         clients: How many at a time.
         is_ours: Whether the server must tell agentspec's counters.
+        speculates: Whether it must verify drafts.
         busy: The share of a time by time.monotonic() in which the GPU was busy.
 
     Raises:
-        ServerError: Answers are not those recorded, or agentspec is not active.
+        ServerError: Answers are not those recorded, agentspec is not active, or nothing was speculated.
         OSError: The server refused a call or is gone.
     """
     before = _state(server) if is_ours else {}
@@ -72,6 +74,8 @@ def measure(
     seconds = max(answer.answered for answer in answers)
     tokens = sum(answer.tokens for answer in answers)
     steps = sum(answer.verify_steps for answer in answers)
+    if speculates and (not steps or (is_ours and not after["counters"]["drafted_tokens"])):
+        raise ServerError(f"the server at {server.url} must speculate, but drafted nothing; see its log")
     latencies = np.array([answer.answered - answer.sent for answer in answers])
     return {
         "requests": len(answers),

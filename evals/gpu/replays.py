@@ -116,7 +116,14 @@ def _run(
 
             def measured(server: Server = server, system: str = system, clients: int = clients) -> Record:
                 is_ours = algorithm(system) == "AGENTSPEC"
-                return measure(server, work.measured[clients], clients, is_ours=is_ours, busy=trip.busy.share)
+                return measure(
+                    server,
+                    work.measured[clients],
+                    clients,
+                    is_ours=is_ours,
+                    speculates=system != "none",
+                    busy=trip.busy.share,
+                )
 
             guarded(system, facts, measured)
     return True

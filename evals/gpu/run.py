@@ -129,7 +129,10 @@ def _run(args: argparse.Namespace) -> int:
     (trip.out / "table.txt").write_text(shown + "\n", encoding="utf-8")
     print(shown)
     failed = bool(results.errors) or any(
-        "error" in r or r.get("met") is False or (r.get("dtype") == "float32" and r.get("identical") is False)
+        "error" in r
+        or r.get("draft_errors")
+        or r.get("met") is False
+        or (r.get("dtype") == "float32" and r.get("identical") is False)
         for r in results.records
     )
     return 1 if failed else 0

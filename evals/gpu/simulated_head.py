@@ -20,6 +20,7 @@ import os
 import zlib
 from typing import Any
 
+from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.replay_wire import unpacked
 
 VARIABLE = "SIMULATED_HEAD_ACCEPTANCE"
@@ -123,7 +124,7 @@ class SimulatedHead:
 
         device = batch.seq_lens.device
         for request in batch.reqs:
-            slot = int(request.req_pool_idx)
+            slot = compat.request_slot(request)
             if self._held.get(slot) == request.rid:
                 continue
             answer = replayed_answer(request)

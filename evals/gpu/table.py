@@ -69,6 +69,7 @@ def _replays(records: Records) -> list[str]:
             f"{first} {r['tokens_per_second']:8.0f}  {_number(base and r['tokens_per_second'] / base, 8, 2)}"
             f"  {r['accept_length']:6.2f}  {_number(r.get('drafting_ms_a_step'), 11, 3)}"
             f"  {_number(r.get('verify_ms_a_step'), 9, 2)}  {_number(r.get('gpu_busy'), 8, 2)}"
+            + (f"  {r['draft_errors']} DRAFTS FAILED" if r.get("draft_errors") else "")
         )
     notes = dict.fromkeys(r[name] for name in ("note", "head") for r in found if name in r)
     return [*lines, *(f"  {note}" for note in notes)]

@@ -17,18 +17,21 @@ from agentspec.evals.server import RunningServer
 class Replaying(RunningServer):
     """Writes the recorded answers, three tokens a step; ends them with a token of its own."""
 
-    def __init__(self, *, active: bool = True, wrong: bool = False) -> None:
+    def __init__(self, *, active: bool = True, wrong: bool = False, plain: bool = False) -> None:
         super().__init__("http://nowhere")
-        self.active, self.wrong = active, wrong
+        self.active, self.wrong, self.plain = active, wrong, plain
         self.steps = 0
 
     def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
         answer = body["sampling_params"]["custom_params"]["agentspec"]["replay"]["ids"]
         whole = body["sampling_params"]["max_new_tokens"] > len(answer)
         steps = -(-(len(answer) + whole - 1) // 3)
-        self.steps += steps
+        self.steps += 0 if self.plain else steps
         written = [*answer[:-1], answer[-1] + self.wrong]
-        return {"output_ids": [*written, 2] if whole else written, "meta_info": {"spec_verify_ct": steps}}
+        return {
+            "output_ids": [*written, 2] if whole else written,
+            "meta_info": {} if self.plain else {"spec_verify_ct": steps},
+        }
 
     def agentspec_state(self) -> dict[str, Any] | None:
         n = self.steps
@@ -50,7 +53,7 @@ def calls(number: int) -> list[RecordedCall]:
 def test_the_figures_of_a_load() -> None:
     server, asked = Replaying(), calls(20)
     server.steps = 7
-    row = measure(server, asked, 4, is_ours=True, busy=lambda since, until: 0.5)
+    row = measure(server, asked, 4, is_ours=True, speculates=True, busy=lambda since, until: 0.5)
     assert row["requests"] == 20
     assert row["tokens"] == sum(len(call.answer) + call.is_whole for call in asked)
     # Only what this load brought counts.
@@ -58,12 +61,17 @@ def test_the_figures_of_a_load() -> None:
     assert row["accept_length"] == pytest.approx((row["tokens"] - 20) / row["steps"], abs=1e-3)
     assert (row["drafting_ms_a_step"], row["verify_ms_a_step"], row["gpu_busy"]) == (125.0, 250.0, 0.5)
     assert row["widths"] == {"4": row["steps"]}
-    assert "steps" not in measure(server, asked, 4, is_ours=False, busy=lambda since, until: None)
+    assert "steps" not in measure(server, asked, 4, is_ours=False, speculates=True, busy=lambda since, until: None)
 
 
 @pytest.mark.parametrize(
-    ("server", "message"), [(Replaying(wrong=True), "20 of 20"), (Replaying(active=False), "must be active")]
+    ("server", "message"),
+    [
+        (Replaying(wrong=True), "20 of 20"),
+        (Replaying(active=False), "must be active"),
+        (Replaying(plain=True), "must speculate"),
+    ],
 )
 def test_what_is_no_measurement_is_refused(server: Replaying, message: str) -> None:
     with pytest.raises(ServerError, match=message):
-        measure(server, calls(20), 4, is_ours=True, busy=lambda since, until: None)
+        measure(server, calls(20), 4, is_ours=True, speculates=True, busy=lambda since, until: None)

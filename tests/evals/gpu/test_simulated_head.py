@@ -42,7 +42,13 @@ def test_the_hash_is_the_same_on_every_device() -> None:
 
 def request(rid: str, prompt: int, answer: list[int], slot: int) -> Any:
     params = SimpleNamespace(custom_params={WIRE_KEY: packed(answer, 2)})
-    return SimpleNamespace(rid=rid, origin_input_ids=[5] * prompt, sampling_params=params, req_pool_idx=slot)
+    return SimpleNamespace(
+        rid=rid,
+        origin_input_ids=[5] * prompt,
+        sampling_params=params,
+        req_pool_idx=slot,
+        kv=SimpleNamespace(req_pool_idx=slot),
+    )
 
 
 def batch(requests: list[Any], done: list[int]) -> Any:
