@@ -316,7 +316,7 @@ class Engine:
         self._core.attach_corpus(fspath(path), list(namespaces))
 
     def detach_corpus(self, path: str | PathLike[str]) -> bool:
-        """Ends drafting from a corpus; False if it was not attached."""
+        """Ends drafting from a corpus: once this returns, nothing of it is drafted. False if it was not attached."""
         return self._core.detach_corpus(fspath(path))
 
     def estimates(self, namespace: str = "") -> Estimates:

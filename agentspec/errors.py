@@ -13,6 +13,7 @@
     │   ├── BrokenLogError                  some logs cannot be appended to
     │   └── RecordError (ValueError)        bytes in it are damaged, of a newer format, foreign or need a key
     ├── UnsupportedError (RuntimeError)     the host runs in a combination that agentspec refuses
+    ├── ManagementError (RuntimeError)      a request to manage a running server is refused, or its job failed
     └── ServerError (RuntimeError)          a server that agentspec started or called did not do its part
 
 Each class also inherits the standard error it stands for, so callers that know nothing of agentspec can
@@ -104,6 +105,17 @@ class RecordError(StoreError, ValueError):
 
 class UnsupportedError(AgentspecError, RuntimeError):
     """The host runs in a combination of features that agentspec refuses."""
+
+
+class ManagementError(AgentspecError, RuntimeError):
+    """A request to manage a running server is refused, or the job that it started failed; `status` is HTTP's."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message, status)
+        self.status = status
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ServerError(AgentspecError, RuntimeError):

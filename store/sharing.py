@@ -37,6 +37,7 @@ from agentspec.store.base import CONTROL, Entry, NamespaceInfo, Reader, Store
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
 from agentspec.store.coverage import Coverage
+from agentspec.store.deletion import Deleted, delete_namespaces
 from agentspec.store.health import Health
 from agentspec.store.keeper import Keeper
 from agentspec.store.outbox import FinishedOutput, Outbox
@@ -132,6 +133,11 @@ class Sharing:
     def engine_cleared(self) -> None:
         """The engine forgot everything. The store keeps it, and no snapshot is made from what is left here."""
         self._keeper.stop_snapshots()
+
+    def forget(self, namespace: str) -> Deleted:
+        """Deletes what a namespace has finished up to now from the store, and has all replicas forget it, this one
+        included; raises StoreError where it may not have been told to all: do it again."""
+        return delete_namespaces(self._store, self._codec, [namespace], self._keeper.clock.now())
 
     def flush(self, timeout: float) -> bool:
         """Waits until everything published is in the store; False if it is not after `timeout` seconds."""

@@ -231,6 +231,7 @@ class Engine {
   std::size_t erase(const std::string* name, const GlobalIndex::IsErased& is_erased, Scope scope);
   void take_rewritten(const std::string* name, std::vector<RequestPtr>& found);
   void build_anew(const std::vector<RequestPtr>& requests);
+  std::shared_ptr<const Segment> take_corpus(const std::string& path);
   bool match_parts(Request& request) const;
   void match_part(Request& request, const IndexPart& part, std::uint64_t id, std::size_t& known,
                   std::vector<PartMatch>& matches) const;

@@ -242,14 +242,28 @@ std::vector<NamespaceStats> Engine::namespaces() const {
 void Engine::attach_corpus(const std::string& path, std::vector<std::string> names) {
   const Segment::Identity expected = config_.identity(SegmentKind::kCorpus);
   std::shared_ptr<const Segment> segment = agentspec::load(path, &expected);
+  std::shared_ptr<const Segment> freed;
   const std::lock_guard lock(mutex_);
-  std::erase_if(corpora_, [&](const Corpus& corpus) { return corpus.path == path; });
+  corpora_.reserve(corpora_.size() + 1);
+  freed = take_corpus(path);
   corpora_.push_back({path, next_corpus_++, std::move(segment), std::move(names)});
 }
 
 bool Engine::detach_corpus(const std::string& path) {
+  // Unmapped after the lock is given back: no draft waits for that.
+  std::shared_ptr<const Segment> freed;
   const std::lock_guard lock(mutex_);
-  return std::erase_if(corpora_, [&](const Corpus& corpus) { return corpus.path == path; }) > 0;
+  freed = take_corpus(path);
+  return freed != nullptr;
+}
+
+std::shared_ptr<const Segment> Engine::take_corpus(const std::string& path) {
+  const auto found =
+      std::find_if(corpora_.begin(), corpora_.end(), [&](const Corpus& corpus) { return corpus.path == path; });
+  if (found == corpora_.end()) return nullptr;
+  std::shared_ptr<const Segment> segment = std::move(found->segment);
+  corpora_.erase(found);
+  return segment;
 }
 
 }  // namespace agentspec

@@ -19,6 +19,7 @@ from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import compat, replay_hooks, replay_setting, settings
+from agentspec.integrations.sglang.admin import wire
 from agentspec.integrations.sglang.drafter_checkpoint import AUTO, BASE_FLAG, DRAFT_FLAG, inspect_drafter
 from agentspec.integrations.sglang.refusals import refuse_unsupported
 from agentspec.integrations.sglang.request_checks import check_request
@@ -67,6 +68,9 @@ def install() -> None:
     path, gets_state = compat.internal_state_hook()
     HookRegistry.register(path, _describe_into if gets_state else _describe_in_reply, HookType.AFTER)
     replay_hooks.install()
+    # Where both are on one method this one, which comes later, is the outer.
+    HookRegistry.register(f"{scheduler}.get_internal_state", _answer_administrator, HookType.AROUND)
+    HookRegistry.register(f"{manager}.__init__", _serve_administrator, HookType.AFTER)
 
 
 def _is_ours(name: Any) -> bool:
@@ -206,6 +210,23 @@ def _after_abort(result: Any, scheduler: Any, recv_req: Any) -> Any:
     note_abort = getattr(getattr(scheduler, "draft_worker", None), "note_abort", None)
     if note_abort is not None:
         note_abort(recv_req.rid or "", bool(recv_req.abort_all))
+    return result
+
+
+def _answer_administrator(original: Any, scheduler: Any, recv_req: Any) -> Any:
+    command = wire.command_in(recv_req)
+    if command is None:
+        return original(scheduler, recv_req)
+    drafter = getattr(scheduler.draft_worker, "suffix", None)
+    return wire.reply(wire.NO_DESK if drafter is None else drafter.administer(command))
+
+
+def _serve_administrator(result: Any, manager: Any, *args: Any, **kwargs: Any) -> Any:
+    del args, kwargs
+    if compat.wants_agentspec(manager.server_args):
+        from agentspec.integrations.sglang.admin import endpoints
+
+        endpoints.serve(manager)
     return result
 
 

@@ -151,6 +151,26 @@ def metrics_enabled(server_args: Any) -> bool:
     return bool(getattr(server_args, "enable_metrics", False))
 
 
+def admin_key(server_args: Any) -> str:
+    """What SGLang's --admin-api-key was given; empty: nothing."""
+    with contextlib.suppress(ImportError, AttributeError):
+        found = importlib.import_module("sglang.srt.runtime_context").get_serving().admin_api_key
+        return str(found or "")
+    return str(server_args_setting(server_args, "admin_api_key") or "")
+
+
+def http_application() -> Any:
+    """The application whose routes this process serves, or None where it serves none."""
+    return getattr(sys.modules.get("sglang.srt.entrypoints.http_server"), "app", None)
+
+
+def mark_admin_endpoint(endpoint: Any) -> None:
+    """Tells SGLang's middleware, where there is one, that an endpoint takes the admin key and not the clients' key."""
+    with contextlib.suppress(ImportError, AttributeError):
+        auth: Any = importlib.import_module("sglang.srt.utils.auth")
+        auth.auth_level(auth.AuthLevel.ADMIN_OPTIONAL)(endpoint)
+
+
 def internal_state_hook() -> tuple[str, bool]:
     """The dotted path to hook for `/server_info`, and whether it is handed the state dict (else it returns it)."""
     with contextlib.suppress(ImportError):

@@ -186,6 +186,13 @@ class Settings:
         "`agentspec profile` needs it",
         switch,
     )
+    admin_upload_mb: int = _setting(
+        64, "largest request that adds a corpus over HTTP, in MiB, >= 1; managing needs --admin-api-key", int
+    )
+    admin_corpora_mb: int = _setting(1024, "memory for all corpora added over HTTP together, in MiB, >= 0", int)
+    admin_folder: str = _setting(
+        "", "folder below which files of this machine may be named as corpora over HTTP; empty: none may", str
+    )
     breaker_failures: int = _setting(
         10, "drafting failures in a row after which drafting pauses for a while, >= 1", int
     )
@@ -206,7 +213,7 @@ class Settings:
             )
         whole = (
             *("max_pattern", "budget_mb", "conversation_mb", "prompt_tail", "num_threads", "breaker_failures"),
-            "controller_length",
+            *("controller_length", "admin_upload_mb", "admin_corpora_mb"),
             *("store_quota_mb", "store_queue_tokens"),
         )
         for name in whole:
@@ -236,7 +243,16 @@ class Settings:
                 f"stop_threshold must be above 0 and at most 1, got {self.stop_threshold}; 1 never stops early"
             )
         paths = ("estimates", "corpora", "store_password_file", "store_key_file", "namespace_key_file")
-        texts = ("store_model", "base", "tau", "hybrid_rule", "prompt_reading", "payoff", "acceptance_head")
+        texts = (
+            "admin_folder",
+            "store_model",
+            "base",
+            "tau",
+            "hybrid_rule",
+            "prompt_reading",
+            "payoff",
+            "acceptance_head",
+        )
         for name in (*paths, *texts, "widths", "controller", "controller_objective", "profile"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a string, got {getattr(self, name)!r}")
@@ -248,6 +264,12 @@ class Settings:
                 f"corpora must be files that `agentspec corpus build` wrote, got {', '.join(missing)}, "
                 "which are not there; check the paths"
             )
+        if self.admin_upload_mb < 1:
+            raise ConfigError(f"admin_upload_mb must be >= 1 MiB, got {self.admin_upload_mb}")
+        if self.admin_corpora_mb < 0:
+            raise ConfigError(f"admin_corpora_mb must be >= 0 MiB, got {self.admin_corpora_mb}; 0 takes no corpora")
+        if self.admin_folder and not os.path.isdir(self.admin_folder):
+            raise ConfigError(f"admin_folder must be a folder, got {self.admin_folder!r}, which is none; make it first")
         if self.breaker_failures < 1:
             raise ConfigError(f"breaker_failures must be >= 1, got {self.breaker_failures}")
         # The engine and the store own the ranges of their fields; checked here so that a bad value stops the launcher.

@@ -46,6 +46,7 @@ class StateMetrics:
         self._engine = engine
         self._breaker = breaker
         self._readers: dict[str, Callable[[], float]] = {}
+        self._others: list[Callable[[], None]] = []
 
         def gauge(name: str, text: str, *more: str) -> Any:
             return Gauge(f"agentspec:{name}", text, [*names, *more], multiprocess_mode="mostrecent")
@@ -75,8 +76,14 @@ class StateMetrics:
         self._gauges[name] = self._make(name)
         self._readers[name] = reader
 
+    def also(self, update: Callable[[], None]) -> None:
+        """Has `update` called whenever the state is read; it is called on another thread."""
+        self._others.append(update)
+
     def update(self) -> None:
         """Takes over the state as it is now."""
+        for update in self._others:
+            update()
         stats = self._engine.stats()
         values: dict[str, float] = {
             "breaker_open": int(self._breaker.is_open),

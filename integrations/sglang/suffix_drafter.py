@@ -20,6 +20,10 @@ import agentspec
 from agentspec.draft_tree import DraftBatch, DraftBuffers
 from agentspec.engine import Engine
 from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.admin import wire
+from agentspec.integrations.sglang.admin.corpora import Served
+from agentspec.integrations.sglang.admin.desk import AdminDesk
+from agentspec.integrations.sglang.admin.metrics import AdminMetrics
 from agentspec.integrations.sglang.breaker import Breaker
 from agentspec.integrations.sglang.counters import Counters
 from agentspec.integrations.sglang.draftless import START_TOKENS, DraftlessRows
@@ -31,7 +35,7 @@ from agentspec.integrations.sglang.splice import SpliceError, unprocessed_tokens
 from agentspec.integrations.sglang.state_metrics import StateMetrics
 from agentspec.integrations.sglang.store_metrics import StoreMetrics
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
-from agentspec.integrations.sglang.tenants import Tenants
+from agentspec.integrations.sglang.tenants import Handling, Tenants
 from agentspec.integrations.sglang.width_control import PlannedStep, WidthControl, profile_key
 from agentspec.integrations.sglang.width_tiers import tier_widths
 
@@ -80,12 +84,27 @@ class SuffixDrafter:
         self._sharing = open_sharing(settings, self.engine, scope) if drafts_here else None
         self._draftless = DraftlessRows()
         self._requests = RequestCounts(compat.tokenizer_folder(server_args), int(model_config.vocab_size))
+        tenants = Tenants(settings.namespace_from, namespace_key(settings))
+        self._desk: AdminDesk | None = None
+        if drafts_here:
+            self._desk = AdminDesk(
+                self.engine,
+                Served(
+                    tokenizer=compat.tokenizer_folder(server_args),
+                    identity=scope.tokenizer,
+                    vocab_size=int(model_config.vocab_size),
+                    most_bytes=settings.admin_corpora_mb << 20,
+                ),
+                corpora_at_start=settings.corpus_paths,
+                sharing=self._sharing,
+                namespace_of=tenants.namespace,
+            )
         self._book = RequestBook(
             self.engine,
-            Tenants(settings.namespace_from, namespace_key(settings)),
+            tenants,
             on_error=lambda: counters.add("draft_errors", 1),
             on_kept=self._share,
-            on_opened=partial(self.guarded, self._requests.opened),
+            on_opened=partial(self.guarded, self._opened),
         )
         # Drafts are read before the next step is drafted, so one place for them is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
@@ -110,6 +129,8 @@ class SuffixDrafter:
             self._requests.export(labels)
             self.control.export(labels)
             self.state_metrics = StateMetrics(labels, self.engine, self._breaker)
+            if self._desk:
+                self.state_metrics.also(AdminMetrics(labels, self._desk))
             self.state_metrics.start()
             if self._sharing:
                 self._sharing.on_health(StoreMetrics(labels))
@@ -131,6 +152,10 @@ class SuffixDrafter:
             "engine": {name: getattr(stats, name) for name in stats.__slots__},
             "store": self._sharing.health() if self._sharing else None,
         }
+
+    def administer(self, command: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a command of the server's administrator; raises nothing."""
+        return wire.NO_DESK if self._desk is None else self._desk.answer(command)
 
     def clear(self) -> None:
         """Forgets finished outputs; what is in the store stays there."""
@@ -246,6 +271,11 @@ class SuffixDrafter:
         drafts = self.engine.draft(ids, max_tokens=np.array(caps, np.int32), out=self._buffers)
         self._draftless.outcomes(rows, self._buffers.outcomes[: len(rows)], at_start)
         return drafts if len(rows) == len(roots) else spread(drafts, rows, roots)
+
+    def _opened(self, handling: Handling, prompt: NDArray[np.int32]) -> None:
+        self._requests.opened(handling, prompt)
+        if self._desk and not handling.is_private:
+            self._desk.last_use.touch(handling.namespace)
 
     def _share(self, kept: KeptOutput) -> None:
         self.guarded(self._requests.finished, np.asarray(kept.output[: kept.num_output_tokens], np.int32))

@@ -96,6 +96,10 @@ class Tenants:
         keep = tenant is not None and not options.get("no_store", False)
         return Handling(namespace, keep, not options.get("no_draft", False))
 
+    def namespace(self, tenant: str) -> str:
+        """The namespace of requests whose field has this value and that use no adapter."""
+        return namespace_id(tenant, self._key)
+
     def _tenant(self, request: Any, custom_params: Any) -> str | None:
         extra_key = getattr(request, "extra_key", None) or ""
         salt = getattr(request, "cache_salt", None) or ""

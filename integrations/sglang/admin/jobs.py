@@ -1,0 +1,172 @@
+"""Work that outlasts a request: done one after another on a thread of its own, and told of by id."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agentspec.errors import AgentspecError, ManagementError
+
+logger = logging.getLogger("agentspec")
+
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+OPEN: tuple[State, ...] = ("queued", "running")
+ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
+
+
+class JobCancelled(Exception):
+    """Ends a job that was asked to stop."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One piece of work. Its thread sets everything but `stop`; readers get a copy by shown()."""
+
+    id: str
+    kind: str
+    """"add_corpus" or "forget_namespace"."""
+    subject: str
+    """The corpus's name or the namespace's id."""
+    work: Callable[[Job], dict[str, Any]]
+    """Returns the result; looks at `stop` from time to time."""
+    can_stop: bool
+    abandon: Callable[[], None] = lambda: None
+    """Called in place of `work` where that never runs."""
+    state: State = "queued"
+    created: float = field(default_factory=time.time)
+    """Times are in seconds since 1970."""
+    started: float | None = None
+    finished: float | None = None
+    progress: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] | None = None
+    error: str | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "subject": self.subject,
+            "state": self.state,
+            "created": self.created,
+            "started": self.started,
+            "finished": self.finished,
+            "progress": dict(self.progress),
+            "result": self.result,
+            "error": self.error,
+        }
+
+
+class Jobs:
+    """All jobs of this process: those to come, the one that runs, and the latest that ended. For any thread."""
+
+    def __init__(self, *, most_waiting: int = 16, most_ended: int = 256) -> None:
+        self._most_waiting = most_waiting
+        self._most_ended = most_ended
+        self._lock = threading.Condition()  # guards all below
+        self._jobs: dict[str, Job] = {}  # in the order of their submission
+        self._waiting: deque[Job] = deque()
+        self._ended: dict[str, int] = dict.fromkeys(ENDED, 0)
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Job) -> None:
+        """Puts a job at the queue's end.
+
+        Raises:
+            ManagementError: Too many wait.
+        """
+        with self._lock:
+            if len(self._waiting) >= self._most_waiting:
+                job.abandon()
+                raise ManagementError(
+                    f"at most {self._most_waiting} jobs may wait, and so many do; try again when some are done", 429
+                )
+            self._jobs[job.id] = job
+            self._waiting.append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="agentspec-admin", daemon=True)
+                self._thread.start()
+            self._lock.notify()
+
+    def find(self, job_id: str) -> dict[str, Any]:
+        """Raises ManagementError for one that is not there, or not any more."""
+        with self._lock:
+            return self._job(job_id).shown()
+
+    def all(self) -> list[dict[str, Any]]:
+        """The latest first."""
+        with self._lock:
+            return [job.shown() for job in reversed(self._jobs.values())]
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """Takes a job from the queue, or asks the one that runs to stop; its state says when it has.
+
+        Raises:
+            ManagementError: It is not there, has ended, or cannot be stopped.
+        """
+        with self._lock:
+            job = self._job(job_id)
+            if job.state == "queued":
+                self._waiting.remove(job)
+                job.abandon()
+                self._end(job, "cancelled")
+            elif job.state != "running":
+                raise ManagementError(f"job {job_id} has ended: it is {job.state}", 409)
+            elif not job.can_stop:
+                raise ManagementError(f"a running job of the kind {job.kind} cannot be stopped; it is short", 409)
+            else:
+                job.stop.set()
+            return job.shown()
+
+    def counts(self) -> dict[str, int]:
+        """By state: of `queued` and `running` how many there are, of the others how many there were."""
+        with self._lock:
+            counts: dict[str, int] = {state: sum(job.state == state for job in self._jobs.values()) for state in OPEN}
+            return counts | self._ended
+
+    def _job(self, job_id: str) -> Job:
+        if job_id not in self._jobs:
+            raise ManagementError(f"there is no job {job_id}; of ended ones the last {self._most_ended} are known", 404)
+        return self._jobs[job_id]
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._waiting:
+                    self._lock.wait()
+                job = self._waiting.popleft()
+                job.state, job.started = "running", time.time()
+            state, error, result = self._outcome(job)
+            with self._lock:
+                job.error, job.result = error, result
+                self._end(job, state)
+
+    def _outcome(self, job: Job) -> tuple[State, str | None, dict[str, Any] | None]:
+        try:
+            return "done", None, job.work(job)
+        except JobCancelled:
+            return "cancelled", None, None
+        except (AgentspecError, OSError) as error:
+            return "failed", str(error), None
+        except Exception as error:
+            logger.exception("agentspec: a job of the kind %s failed", job.kind)
+            return "failed", f"{type(error).__name__}; the server's log has more", None
+
+    def _end(self, job: Job, state: State) -> None:
+        job.state, job.finished = state, time.time()
+        self._ended[state] += 1
+        # What it holds on to is not needed any more.
+        job.work, job.abandon = _nothing, lambda: None
+        over = [old.id for old in self._jobs.values() if old.state not in OPEN][: -self._most_ended]
+        for old in over:
+            del self._jobs[old]
+
+
+def _nothing(job: Job) -> dict[str, Any]:
+    del job
+    return {}

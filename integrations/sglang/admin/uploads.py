@@ -1,0 +1,114 @@
+"""Bodies of requests: read up to a limit, documents straight into a file.
+
+application/json        one object with `documents`, a list of texts or of lists of token ids
+application/x-ndjson    the same object without `documents` in the first line, then a document a line, each an
+                        object with `text` or `tokens`; for whatever is large: it is never held in memory
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from agentspec.errors import ManagementError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+MOST_JSON_BYTES = 4 << 20
+"""A body that is parsed as a whole stops the server's HTTP process for as long as that takes."""
+_MOST_HEAD_BYTES = 1 << 20
+_LIMIT_FLAG = "--agentspec-admin-upload-mb"
+
+
+async def read_json(request: Request, most_bytes: int = MOST_JSON_BYTES) -> Any:
+    """The body, parsed.
+
+    Raises:
+        ManagementError: It is too large, or no JSON.
+    """
+    parts = [part async for part in _limited(request, most_bytes, "as one JSON object; send application/x-ndjson")]
+    try:
+        return json.loads(b"".join(parts))
+    except (ValueError, RecursionError) as error:
+        raise ManagementError(f"the body must be JSON: {_told(error)}") from None
+
+
+async def read_lines(request: Request, stream: IO[bytes], most_bytes: int) -> Any:
+    """The first line of the body, parsed; the rest goes into `stream`.
+
+    Raises:
+        ManagementError: The body is too large, or its first line is no JSON.
+    """
+    head, has_head = bytearray(), False
+    async for part in _limited(request, most_bytes, f"by {_LIMIT_FLAG}; send less, or start the server with more"):
+        if not has_head:
+            before, newline, part = part.partition(b"\n")
+            head += before
+            has_head = bool(newline)
+            if len(head) > _MOST_HEAD_BYTES:
+                raise ManagementError(
+                    f"the first line may have {_MOST_HEAD_BYTES} bytes; documents follow in others", 413
+                )
+        if part:
+            await asyncio.to_thread(stream.write, part)
+    try:
+        return json.loads(head)
+    except (ValueError, RecursionError) as error:
+        raise ManagementError(f"the first line must be a JSON object with the corpus's name: {_told(error)}") from None
+
+
+def write_documents(documents: Any, stream: IO[bytes]) -> None:
+    """Writes what read_json() found under `documents`, a document a line.
+
+    Raises:
+        ManagementError: It is no list of texts and lists of ids, or empty.
+    """
+    if not isinstance(documents, list) or not documents:
+        raise ManagementError("`documents` must be a list of texts or of lists of token ids, and not empty")
+    for position, document in enumerate(documents):
+        if isinstance(document, str):
+            line: dict[str, Any] = {"text": document}
+        elif isinstance(document, list) and all(type(token) is int for token in document):
+            line = {"tokens": document}
+        else:
+            raise ManagementError(f"document {position} must be a text or a list of token ids")
+        stream.write(json.dumps(line).encode() + b"\n")
+
+
+@contextmanager
+def spool() -> Iterator[IO[bytes]]:
+    """A file that only this user may read, and that is gone when whoever needs it longer has made a link."""
+    with tempfile.NamedTemporaryFile(prefix="agentspec-upload-", suffix=".jsonl") as stream:
+        yield stream
+
+
+def spooled(stream: IO[bytes]) -> Path:
+    """Where the file lies, with all that was written in it."""
+    stream.flush()
+    return Path(stream.name)
+
+
+async def _limited(request: Request, most_bytes: int, what: str) -> AsyncIterator[bytes]:
+    told = request.headers.get("content-length", "")
+    if told.isdigit() and int(told) > most_bytes:
+        raise _too_large(int(told), most_bytes, what)
+    num_bytes = 0
+    async for part in request.stream():
+        num_bytes += len(part)
+        if num_bytes > most_bytes:
+            raise _too_large(num_bytes, most_bytes, what)
+        yield part
+
+
+def _too_large(num_bytes: int, most_bytes: int, what: str) -> ManagementError:
+    return ManagementError(f"the body has {num_bytes} bytes or more, and may have {most_bytes} {what}", 413)
+
+
+def _told(error: Exception) -> str:
+    return str(error)[:200]
