@@ -56,6 +56,10 @@ class LoggedCall:
     def has_prompt(self) -> bool:
         return bool(self.messages)
 
+    @property
+    def num_prompt_characters(self) -> int:
+        return sum(len(text) for _, text in self.messages)
+
 
 def labels_of(record: Mapping[str, Any], *, session: str = "") -> Labels:
     """The labels in a record's own fields or those of its `metadata`, shortened to what a reader may see.

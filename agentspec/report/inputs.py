@@ -25,8 +25,7 @@ def input_facts(log: Log, tokenizer: Tokenizer) -> dict[str, Any]:
         "num_sessions": len(total.sessions),
         "num_outputs": total.outputs,
         "num_output_tokens": total.tokens,
-        # Prompts are tokenized of replayed calls only.
-        "num_prompt_tokens": None,
+        "num_prompt_tokens": log.num_prompt_tokens,
         "num_sampled_outputs": len(log.kept),
         "num_measured_outputs": len(log.sampled.measured),
         "num_round_trip_failures": log.num_lost,

@@ -10,7 +10,7 @@ from agentspec.errors import ConfigError
 from agentspec.progress import Progress
 from agentspec.replay.tokenizer import Tokenizer
 from agentspec.replay.traces import Call
-from agentspec.report.calls import BadRecordError
+from agentspec.report.calls import BadRecordError, LoggedCall
 from agentspec.report.encoding import Encoder
 from agentspec.report.replays import Sampled
 from agentspec.report.sample import KeptOutput, LogSample, SampleLimits
@@ -26,6 +26,9 @@ class Log:
     kept: list[KeptOutput]
     sampled: Sampled
     """The same outputs as calls, and those to be replayed."""
+    num_prompt_tokens: int | None
+    """Of all prompts, those of later turns with what they repeat; where not all were replayed, by the characters of the
+    others. None: the log has no prompts."""
     num_lost: int
     """Of those to be replayed, outputs that do not survive the tokenizer."""
 
@@ -66,7 +69,18 @@ def read_log(paths: Sequence[Path], tokenizer: Tokenizer, limits: SampleLimits, 
         outputs=tuple(Call(output.session, "", "", (output.tail,), output.tokens) for output in kept),
     )
     lost = sum(not encoder.survives(call) for _, call in measured)
-    return Log(reading, sample, kept, sampled, lost)
+    return Log(reading, sample, kept, sampled, _prompt_tokens(sample, measured, sampled), lost)
+
+
+def _prompt_tokens(sample: LogSample, measured: Sequence[tuple[int, LoggedCall]], sampled: Sampled) -> int | None:
+    """Prompts are tokenized of replayed calls only: all of them together would take as long as the whole report."""
+    pairs = [
+        (logged.num_prompt_characters, sum(map(len, call.prompt_parts)))
+        for (_, logged), call in zip(measured, sampled.measured, strict=True)
+        if logged.has_prompt
+    ]
+    characters, tokens = (sum(values) for values in zip(*pairs, strict=True)) if pairs else (0, 0)
+    return round(tokens * sample.num_prompt_characters / characters) if characters else None
 
 
 def _first_bad(reading: LogReading) -> str:

@@ -135,7 +135,10 @@ def method(facts: Mapping[str, Any]) -> Section:
 
 def _prompt_tokens(told: Mapping[str, Any]) -> str:
     number = known(told.get("num_prompt_tokens"))
-    return "those of prompts were not counted" if number is None else f"{count(number)} in prompts"
+    if number is None:
+        return "those of prompts were not counted"
+    is_whole = told.get("num_measured_outputs") == told.get("num_outputs")
+    return f"{'' if is_whole else 'about '}{count(number)} in prompts"
 
 
 def _outputs(told: Mapping[str, Any]) -> str:

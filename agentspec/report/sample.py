@@ -89,6 +89,8 @@ class LogSample:
         self.counts: dict[tuple[str, str], SetCount] = {("all", "all"): SetCount()}
         """Of each (kind, name)."""
         self.num_outputs = 0
+        self.num_prompt_characters = 0
+        """Of all prompts, each with what it repeats of earlier ones."""
         self.truncated_sessions: set[str] = set()
         """Sessions that alone were more than half of the memory and were cut."""
         self._encoder, self._limits, self._seed = encoder, limits, seed
@@ -111,6 +113,7 @@ class LogSample:
         place = _hash(f"{self._seed}\0{name}")
         order = self.num_outputs
         self.num_outputs += 1
+        self.num_prompt_characters += call.num_prompt_characters
         self._count(file, call.labels, place, len(tokens))
         if place >= self._bound:
             return
@@ -146,7 +149,7 @@ class LogSample:
             session = self._sessions[name]
             lengths = {output.order: len(output.tokens) for output in session.outputs}
             for _, order, call in sorted(session.calls, key=lambda item: item[1]):
-                more = sum(len(text) for _, text in call.messages)
+                more = call.num_prompt_characters
                 if outputs and (
                     outputs >= limits.measured_outputs
                     or tokens + lengths[order] > limits.measured_tokens
@@ -163,7 +166,7 @@ class LogSample:
         session.calls.append((draw, order, call))
         if len(session.calls) > limit:
             session.calls.remove(max(session.calls, key=lambda item: item[:2]))
-        self._num_characters += len(call.output) + sum(len(text) for _, text in call.messages)
+        self._num_characters += len(call.output) + call.num_prompt_characters
         if self._num_characters > 4 * self._limits.measured_prompt_characters:
             self._num_characters = 0
             self._release_texts()

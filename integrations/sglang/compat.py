@@ -166,8 +166,9 @@ def http_application() -> Any:
 
 def mark_admin_endpoint(endpoint: Any) -> None:
     """Tells SGLang's middleware, where there is one, that an endpoint takes the admin key and not the clients' key."""
-    with contextlib.suppress(ImportError, AttributeError):
-        auth: Any = importlib.import_module("sglang.srt.utils.auth")
+    # The process that serves it has loaded what its middleware needs.
+    auth: Any = sys.modules.get("sglang.srt.utils.auth")
+    if auth is not None:
         auth.auth_level(auth.AuthLevel.ADMIN_OPTIONAL)(endpoint)
 
 

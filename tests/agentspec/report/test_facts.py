@@ -154,3 +154,16 @@ def test_a_folder_of_many_files_names_the_first(tmp_path: Path) -> None:
 def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         ReportConfig(**settings)
+
+
+@pytest.mark.parametrize("sessions", [20, 400])
+def test_prompt_tokens_are_those_of_all_prompts(sessions: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    records = [request(noise_text(rng, 300), noise_text(rng, 200)) for _ in range(sessions)]
+    inputs = facts_of(write_lines(tmp_path / "log.jsonl", records))["inputs"]
+    assert (inputs["num_measured_outputs"] == inputs["num_outputs"]) == (sessions == 20)
+    # Bytes are tokens: the text, the end of the turn, and what says who speaks, before the text and the answer.
+    a_prompt = 300 + 1 + len("<|user|>\n<|assistant|>\n")
+    assert inputs["num_prompt_tokens"] == sessions * a_prompt
+    alone = write_lines(tmp_path / "alone.jsonl", [{"response": noise_text(rng, 100)} for _ in range(20)])
+    assert facts_of(alone)["inputs"]["num_prompt_tokens"] is None

@@ -1,0 +1,82 @@
+"""Requests over HTTP: keys, limits, forms of bodies, what is told of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from managed_engine import A, ManagedEngine
+
+pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
+pytest.importorskip("starlette", reason="`make setup` installs it")
+
+LINES = {"Content-Type": "application/x-ndjson"}
+ROUTES = [
+    *(("GET", "/stats"), ("GET", "/corpora"), ("POST", "/corpora"), ("GET", "/corpora/x"), ("DELETE", "/corpora/x")),
+    *(("GET", "/namespaces"), ("POST", "/namespaces/stats"), ("POST", "/namespaces/forget")),
+    *(("GET", f"/namespaces/{A}"), ("DELETE", f"/namespaces/{A}"), ("GET", "/jobs"), ("GET", "/jobs/x")),
+    ("DELETE", "/jobs/x"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_nothing_is_answered_without_the_key(method: str, path: str, tmp_path: Path) -> None:
+    managed, closed = ManagedEngine(tmp_path), ManagedEngine(tmp_path, key="")
+    wrong = managed.client.request(method, f"/agentspec{path}", headers={"Authorization": "Bearer wrong"})
+    assert wrong.status_code == 401 and "--admin-api-key" in wrong.json()["error"]
+    answer = closed.client.request(method, f"/agentspec{path}")
+    assert answer.status_code == 403 and "--admin-api-key" in answer.json()["error"]
+    assert managed.client.request(method, f"/agentspec{path}").status_code in (200, 202, 400, 404, 415)
+
+
+def lines(*values: Any) -> bytes:
+    return b"\n".join(json.dumps(value).encode() for value in values)
+
+
+def test_documents_come_a_line_each(tmp_path: Path) -> None:
+    managed = ManagedEngine(tmp_path)
+    body = lines({"name": "docs", "tenants": ["acme"]}, {"text": "select name"}, {"tokens": [*b"insert into"]}, 7)
+    answer = managed.client.post("/agentspec/corpora", content=body, headers=LINES)
+    job = managed.ended(answer)
+    assert job["state"] == "done" and job["result"]["documents"] == 2 and job["result"]["skipped"] == 1
+    assert job["result"]["skipped_why"] == [
+        "line 3: a line must be an object with `text`, a string, or `tokens`, a list of ids"
+    ]
+    assert managed.drafts("insert", A) == " into"
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "told"),
+    [
+        (lines({"name": "x", "all": True}, {"text": "x" * 5000}), LINES, 413, "--agentspec-admin-upload-mb"),
+        (lines({"name": "x", "all": True, "documents": ["x" * 5000]}), {}, 413, "the body has"),
+        (b"{", LINES, 400, "first line must be"),
+        (lines({"name": "x"}, {"text": "x"}), LINES, 400, "who may draft"),
+        (lines({"name": "x", "all": True}), {"Content-Type": "text/plain"}, 415, "application/x-ndjson"),
+        (lines({"name": "x", "all": True}), {}, 400, "either `documents` or `file`"),
+        (lines({"name": "x", "all": True, "documents": []}), {}, 400, "`documents` must be a list"),
+        (lines({"name": "x", "all": True, "documents": [[1.5]]}), {}, 400, "document 0 must be"),
+        (lines({"name": "x", "all": True, "file": "/etc/passwd"}), {}, 403, "--agentspec-admin-folder"),
+        (b"[" * 3000, {}, 400, "the body must be JSON"),
+    ],
+)
+@pytest.mark.parametrize("has_length", [True, False])
+def test_refused_bodies_name_the_limit_or_the_field(
+    content: bytes, headers: dict[str, str], status: int, told: str, has_length: bool, tmp_path: Path
+) -> None:
+    managed = ManagedEngine(tmp_path, upload_bytes=4096)
+    body = content if has_length else iter([content[i : i + 1000] for i in range(0, len(content), 1000)])
+    answer = managed.client.post(
+        "/agentspec/corpora", content=body, headers={"Content-Type": "application/json", **headers}
+    )
+    assert answer.status_code == status and told in answer.json()["error"], answer.text
+    assert managed.client.get("/agentspec/jobs").json() == {"jobs": []}
+
+
+def test_the_answers_of_several_ranks_are_told_apart(tmp_path: Path) -> None:
+    managed = ManagedEngine(tmp_path, ranks=2)
+    assert len(managed.client.get("/agentspec/corpora").json()["ranks"]) == 2
+    answer = managed.client.get("/agentspec/jobs/none")
+    assert answer.status_code == 404 and len(answer.json()["ranks"]) == 2
