@@ -1,9 +1,10 @@
 """Formats of recorded calls, told apart by what a record has.
 
 openai      {"messages", "completion" | "response" | "choices"}, {"request", "response"}, {"prompt", "completion"}
-openhands   the same with "args" and "cost", one file a call, in a folder named llm_completions
-sharegpt    {"conversations": [{"from", "value"}, ...]}
-swe-agent   {"history" | "trajectory", "info"}
+            or of the Responses API, {"input", "response": {"output"}}
+openhands   the same with "args" or "cost", one file a call, in a folder named llm_completions
+sharegpt    {"conversations": [{"from", "value"}, ...], "system"?}
+swe-agent   {"history" | "trajectory", "info"}, or several of them as {"attempts"}
 mini-swe-agent  {"messages", "info" | "trajectory_format"}
 chat        {"messages"}: each assistant message is an output
 staged      {"calls": [{"stage", "output", "messages"?}, ...]}
@@ -22,12 +23,21 @@ from agentspec.report.calls import BadRecordError, Labels, LoggedCall, labels_of
 from agentspec.report.message_text import ASSISTANT_HEADER, as_messages, chat_calls, output_text
 
 _ANSWERS = ("completion", "response", "output", "choices")
+# What a model really wrote, where its answer was turned into calls of functions that it does not know.
+_RAW_ANSWER = "raw_response"
 _SHAREGPT_ROLES = {
     "human": "user",
     "gpt": "assistant",
     "bing": "assistant",
     "chatgpt": "assistant",
     "bard": "assistant",
+    "function_call": "assistant",
+    "function-call": "assistant",
+    "tool_call": "assistant",
+    "observation": "tool",
+    "function_response": "tool",
+    "function-response": "tool",
+    "tool_response": "tool",
 }
 _SAMPLED_MESSAGES = 2
 """A conversation without a name is known by so many of its first messages."""
@@ -44,7 +54,7 @@ def format_of(record: Any) -> str:
         if any(record.get(key) is not None for key in _ANSWERS):
             return "openhands" if "args" in has or "cost" in has else "openai"
         return "mini-swe-agent" if "trajectory_format" in has or isinstance(record.get("info"), dict) else "chat"
-    if "history" in has or "trajectory" in has:
+    if has & {"history", "trajectory", "attempts"}:
         return "swe-agent"
     if "calls" in has:
         return "staged"
@@ -79,6 +89,8 @@ def _openai(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
     request = _body(record.get("request", record.get("input")))
     messages_field = record.get("messages", request.get("messages") if isinstance(request, dict) else None)
     prompt = record.get("prompt", request.get("prompt") if isinstance(request, dict) else request)
+    if prompt is None and isinstance(request, dict):
+        prompt = request.get("input")
     if messages_field is None and isinstance(prompt, list):
         messages_field = prompt
     if messages_field is not None:
@@ -87,7 +99,10 @@ def _openai(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
         messages = [("user", prompt)]
     else:
         messages = []
-    answer = next((record[key] for key in _ANSWERS if record.get(key) is not None), None)
+    instructions = record.get("instructions", request.get("instructions") if isinstance(request, dict) else None)
+    if isinstance(instructions, str) and instructions:
+        messages = [("system", instructions), *messages]
+    answer = next((record[key] for key in (_RAW_ANSWER, *_ANSWERS) if record.get(key) is not None), None)
     if answer is None:
         raise BadRecordError(f"an answer must stand in one of {', '.join(_ANSWERS)}")
     labels = labels_of(record)
@@ -145,8 +160,13 @@ def _chat(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
     times = [value.get("ts", value.get("timestamp")) for value in values if isinstance(value, dict)]
     if not labels.day and times:
         labels = replace(labels, day=labels_of({"ts": times[0]}).day)
-    agents = [str(value.get("name") or value.get("agent") or "") for value in values if isinstance(value, dict)]
-    yield from chat_calls(as_messages(values), labels, agents=agents, values=values)
+    messages = as_messages(values)
+    if len(messages) != len(values):
+        # Items were put together, so that nothing else is told of each message.
+        yield from chat_calls(messages, labels)
+        return
+    agents = [str(value.get("name") or value.get("agent") or "") for value in values]
+    yield from chat_calls(messages, labels, agents=agents, values=values)
 
 
 def _staged(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
@@ -179,7 +199,8 @@ def _sharegpt(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
     values = record["conversations"]
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise BadRecordError("conversations must be a list of objects")
-    messages = []
+    system = record.get("system")
+    messages = [("system", system)] if isinstance(system, str) and system else []
     for value in values:
         role, text = value.get("from", value.get("role")), value.get("value", value.get("content"))
         if not isinstance(role, str) or not isinstance(text, str):
@@ -191,17 +212,26 @@ def _sharegpt(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
 
 
 def _swe_agent(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
+    attempts = record.get("attempts")
+    if isinstance(attempts, list) and attempts:
+        # Beside them stands what the best of them has.
+        if not all(isinstance(attempt, dict) for attempt in attempts):
+            raise BadRecordError("attempts must be a list of objects")
+        for number, attempt in enumerate(attempts, 1):
+            yield from _swe_agent({**attempt, "attempts": None}, f"{session}/{number}")
+        return
     labels = labels_of(record, session=session)
     history = record.get("history")
     if isinstance(history, list) and history:
         demonstrations = [i for i, value in enumerate(history) if isinstance(value, dict) and value.get("is_demo")]
-        agents = [str(value.get("agent") or "") for value in history if isinstance(value, dict)]
-        yield from chat_calls(as_messages(history), labels, demonstrations, agents, history)
+        messages = as_messages(history)
+        agents = [str(value.get("agent") or "") for value in history]
+        yield from chat_calls(messages, labels, demonstrations, agents, history)
         return
     steps = record.get("trajectory")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise BadRecordError("a trajectory must be a list of steps")
-    messages: list[tuple[str, str]] = []
+    messages = []
     for step in steps:
         response, observation = step.get("response"), step.get("observation")
         if isinstance(response, str):

@@ -12,6 +12,7 @@ from agentspec.report.formats import calls_of
 ASK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "time?"}]
 TOOL_CALL = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": '{"zone":"UTC"}'}}
 TOOL_TEXT = '{"name": "clock", "arguments": {"zone":"UTC"}}'
+CALL_ITEM = {"type": "function_call", "call_id": "1", "name": "clock", "arguments": '{"zone":"UTC"}'}
 ANSWER = {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}
 CHOICES = {"choices": [{"index": 0, "message": ANSWER}]}
 CHAT = [*ASK, {"role": "assistant", "content": "noon"}, {"role": "user", "content": "sure?"}, ANSWER]
@@ -46,6 +47,162 @@ CASES: dict[str, tuple[str, Any, list[str]]] = {
         {"trajectory": [{"response": "ls", "observation": "a.py"}, {"response": "cat a.py"}]},
         ["ls", "cat a.py"],
     ),
+    "openhands, newer": (
+        "openhands",
+        {
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "time?"}]}],
+            "tools": [{"type": "function", "function": {"name": "clock"}}],
+            "kwargs": {"temperature": 0.0},
+            "context_window": 4096,
+            "response": {"id": "c1", **CHOICES, "usage": {"prompt_tokens": 3}},
+            "cost": 0.0,
+            "timestamp": 1767225600.25,
+            "latency_sec": 0.5,
+        },
+        [TOOL_TEXT],
+    ),
+    "openhands, what was really written": (
+        "openhands",
+        {
+            "messages": ASK,
+            "response": CHOICES,
+            "raw_response": {"choices": [{"message": {"role": "assistant", "content": "<function=clock>"}}]},
+            "cost": 0.0,
+        },
+        ["<function=clock>"],
+    ),
+    "openhands, functions written as text": (
+        "openhands",
+        {
+            "messages": ASK,
+            "response": {"choices": [{"message": {"role": "assistant", "content": "<function=clock>"}}]},
+            "args": [],
+            "kwargs": {"stop": ["</function"]},
+            "timestamp": 1767225600.25,
+            "cost": None,
+            "fncall_messages": CHAT,
+            "fncall_response": CHOICES,
+        },
+        ["<function=clock>"],
+    ),
+    "responses": (
+        "openai",
+        {
+            "instructions": "Be brief.",
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "time?"}]},
+                {"type": "reasoning", "id": "rs", "summary": []},
+                CALL_ITEM,
+                {"type": "function_call_output", "call_id": "1", "output": "12:00"},
+            ],
+            "response": {
+                "object": "response",
+                "output": [
+                    {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "It is noon."}]},
+                    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "noon"}]},
+                    CALL_ITEM,
+                ],
+            },
+        },
+        ["It is noon.\nnoon\n" + TOOL_TEXT],
+    ),
+    "reasoning": (
+        "openai",
+        {"messages": ASK, "choices": [{"message": {"content": "noon", "reasoning_content": "It is noon."}}]},
+        ["It is noon.\nnoon"],
+    ),
+    "mini-swe-agent, newer": (
+        "mini-swe-agent",
+        {
+            "info": {"mini_version": "2.0.0", "exit_status": "Submitted"},
+            "messages": [
+                *ASK,
+                {**ANSWER, "reasoning_content": "It is noon.", "extra": {"actions": [], "timestamp": 1767225600.5}},
+                {"role": "tool", "tool_call_id": "1", "content": "12:00", "extra": {"returncode": 0}},
+                {"role": "exit", "content": "noon", "extra": {"exit_status": "Submitted"}},
+            ],
+            "trajectory_format": "mini-swe-agent-1.1",
+        },
+        ["It is noon.\n" + TOOL_TEXT],
+    ),
+    "mini-swe-agent, responses": (
+        "mini-swe-agent",
+        {
+            "info": {},
+            "messages": [
+                *ASK,
+                {"object": "response", "output": [CALL_ITEM], "extra": {}},
+                {"type": "function_call_output", "call_id": "1", "output": "12:00"},
+            ],
+            "trajectory_format": "mini-swe-agent-1.1",
+        },
+        [TOOL_TEXT],
+    ),
+    "sharegpt with functions": (
+        "sharegpt",
+        {
+            "conversations": [
+                {"from": "human", "value": "time?"},
+                {"from": "function_call", "value": TOOL_TEXT},
+                {"from": "observation", "value": "12:00"},
+                {"from": "gpt", "value": "noon"},
+            ],
+            "system": "Be brief.",
+            "tools": "[]",
+        },
+        [TOOL_TEXT, "noon"],
+    ),
+    "swe-agent, newer": (
+        "swe-agent",
+        {
+            "trajectory": [
+                {
+                    "action": "clock",
+                    "observation": "12:00",
+                    "response": "I look.",
+                    "thought": "I look.",
+                    "execution_time": 0.1,
+                    "state": {"working_dir": "/"},
+                    "query": ASK,
+                    "extra_info": {},
+                }
+            ],
+            "history": [
+                {**ASK[0], "agent": "main", "message_type": "system_prompt"},
+                {"role": "user", "content": "an example", "is_demo": True, "message_type": "demonstration"},
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "time?", "cache_control": {"type": "ephemeral"}}],
+                },
+                {
+                    **ANSWER,
+                    "content": "I look.",
+                    "thought": "I look.",
+                    "action": "clock",
+                    "agent": "main",
+                    "message_type": "action",
+                    "thinking_blocks": [{"type": "thinking", "thinking": "Hm.", "signature": "x"}],
+                },
+                {"role": "tool", "content": "12:00", "tool_call_ids": ["1"], "message_type": "observation"},
+            ],
+            "info": {"exit_status": "submitted", "model_stats": {"api_calls": 1}},
+            "replay_config": "{}",
+            "environment": "swe_main",
+        },
+        ["Hm.\nI look.\n" + TOOL_TEXT],
+    ),
+    "swe-agent, several attempts": (
+        "swe-agent",
+        {
+            "attempts": [
+                {"history": CHAT, "trajectory": [], "info": {}},
+                {"history": CHAT[:3], "trajectory": [], "info": {}},
+            ],
+            "history": CHAT,
+            "info": {},
+        },
+        ["noon", TOOL_TEXT, "noon"],
+    ),
     "staged": ("staged", {"calls": [{"stage": "plan", "output": "one"}]}, ["one"]),
 }
 
@@ -72,6 +229,24 @@ def test_prompts_end_before_their_outputs() -> None:
     _, (first, second) = calls_of({"messages": CHAT}, "")
     assert first.messages == (("system", "Be brief."), ("user", "time?"))
     assert second.messages == (*first.messages, ("assistant", "noon"), ("user", "sure?"))
+
+
+def test_items_of_one_turn_are_one_message() -> None:
+    _, (call,) = calls_of(CASES["responses"][1], "")
+    assert call.messages == (
+        *(("system", "Be brief."), ("user", "time?"), ("assistant", TOOL_TEXT), ("tool", "12:00")),
+    )
+
+
+def test_reasoning_is_written_and_not_read_again() -> None:
+    later = [*ASK, {**ANSWER, "reasoning_content": "It is noon."}, {"role": "assistant", "content": "noon"}]
+    _, (first, second) = calls_of({"messages": later}, "")
+    assert first.output.startswith("It is noon.") and second.messages[-1] == ("assistant", TOOL_TEXT)
+
+
+def test_attempts_are_sessions_of_their_own() -> None:
+    _, calls = calls_of(CASES["swe-agent, several attempts"][1], "run/task")
+    assert [call.labels.session for call in calls] == ["run/task/1", "run/task/1", "run/task/2"]
 
 
 def test_token_ids_are_read_without_the_prompts_end() -> None:
