@@ -1,4 +1,5 @@
-"""`agentspec corpus`: builds the datastores that servers draft from besides what they wrote, and shows what is in one."""
+"""`agentspec corpus`: builds the datastores that servers draft from besides what they wrote, shows what is in one, and
+gives them to running servers."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.cli import served_corpora
 from agentspec.corpus import Reading, build_corpus, read_documents, read_info
 from agentspec.errors import ConfigError
 from agentspec.fingerprint import fingerprint
@@ -36,17 +38,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     info = actions.add_parser("info", help="check a segment's file and show what it holds")
     info.add_argument("file", type=Path, metavar="FILE")
     info.add_argument("--json", action="store_true", help="print it as JSON")
+    served_corpora.add_actions(actions)
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Builds or shows a corpus.
+    """Builds or shows a corpus, or manages those of a running server.
 
     Raises:
+        ManagementError, ServerError: As served_corpora.run().
         ConfigError: An argument is unknown, nothing could be read, or there is no tokenizer.
         SegmentError: The file cannot be written, or is no segment.
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec corpus --help")
+    if args.action in served_corpora.ACTIONS:
+        return served_corpora.run(args)
     return _build(args) if args.action == "build" else _info(args)
 
 

@@ -20,10 +20,14 @@ def client(url: str, args: argparse.Namespace) -> ServerClient:
     """Raises ConfigError if the URL, the time-out or the key's file is none."""
     if not args.timeout > 0:
         raise ConfigError(f"--timeout must be > 0 seconds, got {args.timeout}")
-    key = ""
-    if args.api_key_file is not None:
-        try:
-            key = args.api_key_file.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"--api-key-file must be a file with the key in it: {error}") from error
-    return ServerClient(url, api_key=key, timeout=args.timeout)
+    return ServerClient(url, api_key=read_key_file("--api-key-file", args.api_key_file), timeout=args.timeout)
+
+
+def read_key_file(flag: str, path: Path | None) -> str:
+    """The key in the file that `flag` names, "" for none; raises ConfigError where it cannot be read."""
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{flag} must be a file with the key in it: {error}") from error

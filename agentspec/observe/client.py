@@ -92,10 +92,7 @@ class ServerClient:
             error.close()
             raise
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            raise ServerError(
-                f"no server answers at {self.url}: {reason}; is it running, and is this its host and port?"
-            ) from None
+            raise self._no_answer(error) from None
 
     def _json(self, path: str) -> Any:
         text = self._get(path)
@@ -103,6 +100,10 @@ class ServerClient:
             return json.loads(text)
         except ValueError:
             raise self._other_engine() from None
+
+    def _no_answer(self, error: Exception) -> ServerError:
+        reason = getattr(error, "reason", None) or error
+        return ServerError(f"no server answers at {self.url}: {reason}; is it running, and is this its host and port?")
 
     def _refusal(self, error: urllib.error.HTTPError) -> ServerError:
         if error.code in (401, 403):

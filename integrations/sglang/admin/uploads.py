@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MOST_JSON_BYTES = 4 << 20
 """A body that is parsed as a whole stops the server's HTTP process for as long as that takes."""
 _MOST_HEAD_BYTES = 1 << 20
+_MOST_DROPPED_BYTES = 64 << 20
+"""Of a body that is too large so much is read on, since many clients look for the answer only when all is sent."""
 _LIMIT_FLAG = "--agentspec-admin-upload-mb"
 
 
@@ -96,14 +98,17 @@ def spooled(stream: IO[bytes]) -> Path:
 
 async def _limited(request: Request, most_bytes: int, what: str) -> AsyncIterator[bytes]:
     told = request.headers.get("content-length", "")
-    if told.isdigit() and int(told) > most_bytes:
-        raise _too_large(int(told), most_bytes, what)
+    is_too_large = told.isdigit() and int(told) > most_bytes
     num_bytes = 0
     async for part in request.stream():
         num_bytes += len(part)
-        if num_bytes > most_bytes:
-            raise _too_large(num_bytes, most_bytes, what)
-        yield part
+        is_too_large = is_too_large or num_bytes > most_bytes
+        if not is_too_large:
+            yield part
+        elif num_bytes > most_bytes + _MOST_DROPPED_BYTES:
+            break
+    if is_too_large:
+        raise _too_large(max(num_bytes, int(told) if told.isdigit() else 0), most_bytes, what)
 
 
 def _too_large(num_bytes: int, most_bytes: int, what: str) -> ManagementError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -10,14 +11,17 @@ from typing import Any, get_args
 
 import pytest
 from prometheus_server import Prometheus
-from server_requests import ARGUMENTS, MODEL, chat_prompts, generate
+from server_requests import ARGUMENTS, MODEL, chat_prompts, generate, tokens_of
 
 from agentspec.cli import main
 from agentspec.control import Reason as PlanReason
+from agentspec.errors import ManagementError
 from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER
+from agentspec.integrations.sglang.admin.jobs import ENDED, OPEN
 from agentspec.integrations.sglang.counters import ALL_SOURCES, SOURCES
 from agentspec.integrations.sglang.draftless import REASONS
+from agentspec.observe.admin_client import AdminClient
 
 pytestmark = pytest.mark.sglang
 
@@ -35,13 +39,15 @@ LABELS: dict[str, set[str] | None] = {
     "handling": {"kept", "private", "no_store", "no_draft"},
     "text": {"prompts", "outputs"},
     "kind": {"requests", "conversations", "outputs"},
+    "state": {*OPEN, *ENDED},
 }
+ADMIN_KEY = "an admin's key"
 UNITS = (
     *("_seconds", "_bytes", "_tokens", "_outputs", "_requests", "_steps", "_rows", "_namespaces", "_width", "_budget"),
     *("_errors", "_openings", "_records", "_deletions", "_plans", "_returns", "_draft", "_info"),
     # 0 or 1, and tokens.
     *("_open", "_connected", "_reads_prompts", "_tau"),
-    *(":requests", ":outputs", ":steps", ":namespaces"),
+    *(":requests", ":outputs", ":steps", ":namespaces", "jobs", ":corpora"),
 )
 
 
@@ -53,7 +59,10 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         MODEL,
         "AGENTSPEC",
         log=folder / "log",
-        arguments=(*ARGUMENTS, "--enable-metrics", "--speculative-draft-model-path", str(EAGLE3_FOLDER)),
+        arguments=(
+            *(*ARGUMENTS, "--enable-metrics", "--speculative-draft-model-path", str(EAGLE3_FOLDER)),
+            *("--admin-api-key", ADMIN_KEY, "--agentspec-admin-upload-mb", "1"),
+        ),
         environment={"AGENTSPEC_STORE": f"sqlite:///{folder}/store.sqlite3"},
     )
     with server:
@@ -154,3 +163,67 @@ def test_top_and_doctor_read_a_real_server(
     for name in ("active", "breaker", "errors", "tokenizer", "memory", "store"):
         assert severities[name] == "ok", name
     assert main(["doctor", observed.url, "--tokenizer", str(EAGLE3_FOLDER.parent / "none")]) == 2
+
+
+def drafted_from_corpora(server: Server) -> int:
+    state = server.agentspec_state()
+    assert state is not None
+    return int(state["counters"]["by_source"]["drafted_tokens"].get("corpus", 0))
+
+
+def test_a_running_server_is_managed(observed: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A corpus is drafted from by its tenant from when it is there until it is removed; and a namespace is forgotten."""
+    key = tmp_path / "key"
+    key.write_text(ADMIN_KEY)
+    options = ("--server", observed.url, "--admin-key-file", str(key), "--json")
+    sampling = {"temperature": 0, "max_new_tokens": 40}
+    requests = [{"text": text, "sampling_params": sampling} for text in chat_prompts(2, seed=900)]
+
+    def ask_as(tenant: str) -> list[list[int]]:
+        # What they wrote must not be drafted from, so that a corpus is all there is.
+        options = {"custom_params": {"agentspec": {"no_store": True}}}
+        bodies = [
+            {**body, "extra_key": tenant, "sampling_params": {**body["sampling_params"], **options}}
+            for body in requests
+        ]
+        return tokens_of(generate(observed, bodies, 1))
+
+    answers, before = ask_as("acme"), drafted_from_corpora(observed)
+    assert before == 0
+    documents = tmp_path / "documents.jsonl"
+    documents.write_text("".join(json.dumps({"tokens": tokens}) + "\n" for tokens in answers))
+    assert main(["corpus", "add", "answers", str(documents), "--tenant", "acme", *options]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["documents"] == len(answers)
+    assert ask_as("bolt") == answers and drafted_from_corpora(observed) == 0
+    assert ask_as("acme") == answers and drafted_from_corpora(observed) > 0
+
+    assert main(["corpus", "ls", *options]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["corpora"]
+    assert listed["name"] == "answers" and not listed["all"] and "acme" not in str(listed)
+    assert main(["corpus", "rm", "answers", *options]) == 0
+    before = drafted_from_corpora(observed)
+    assert ask_as("acme") == answers and drafted_from_corpora(observed) == before
+
+    admin = AdminClient(observed.url, api_key=ADMIN_KEY)
+    generate(observed, [{**requests[0], "extra_key": "acme"}], 1)
+    kept = admin.post("/namespaces/stats", {"tenant": "acme"})
+    assert kept["outputs"] == 1 and kept["last_used"] > 0
+    job = admin.ended(admin.post("/namespaces/forget", {"tenant": "acme"})["job"]["id"], 60.0)
+    assert job["state"] == "done" and job["result"]["outputs"] == 1
+    with pytest.raises(ManagementError, match="nothing is kept"):
+        admin.get(f"/namespaces/{kept['namespace']}")
+
+
+def test_only_the_admin_manages_and_is_told_what_fails(observed: Server) -> None:
+    admin, stranger = AdminClient(observed.url, api_key=ADMIN_KEY), AdminClient(observed.url, api_key="wrong")
+    for client in (stranger, AdminClient(observed.url)):
+        with pytest.raises(ManagementError) as refused:
+            client.get("/stats")
+        assert refused.value.status == 401
+    with pytest.raises(ManagementError, match="--agentspec-admin-upload-mb") as refused:
+        admin.upload("/corpora", io.BytesIO(b'{"name": "x", "all": true}\n' + b" " * (2 << 20)), (2 << 20) + 27)
+    assert refused.value.status == 413
+    vocabulary = admin.post("/corpora", {"name": "x", "documents": [[1 << 30]], "all": True})
+    job = admin.ended(vocabulary["job"]["id"], 60.0)
+    assert job["state"] == "failed" and "token ids must be in" in job["error"]
+    assert admin.get("/stats")["jobs"]["failed"] == 1

@@ -1,0 +1,130 @@
+"""`agentspec corpus add`, `ls` and `rm`: the corpora of a running server."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from agentspec.cli.server_options import read_key_file
+from agentspec.errors import ConfigError, ManagementError
+from agentspec.observe.admin_client import AdminClient
+
+ACTIONS = ("add", "ls", "rm")
+
+
+def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    add = actions.add_parser("add", help="send documents to a running server, which drafts from them until it ends")
+    add.add_argument("name", help="by which the corpus is listed and removed")
+    add.add_argument("files", nargs="*", type=Path, metavar="PATH", help="a text or JSONL file, or a folder of them")
+    add.add_argument("--all", action="store_true", help="all tenants draft from it")
+    add.add_argument("--tenant", action="append", default=[], metavar="NAME", help="this tenant does; may be repeated")
+    add.add_argument("--namespace", action="append", default=[], metavar="ID", help="or this namespace, by its id")
+    add.add_argument("--server-file", metavar="PATH", help="a file of the server's, below its --agentspec-admin-folder")
+    add.add_argument(
+        "--wait", type=float, default=3600.0, metavar="S", help="seconds to wait for it (default 3600); 0: do not"
+    )
+    _add_server(add)
+    _add_server(actions.add_parser("ls", help="list a running server's corpora"))
+    remove = actions.add_parser("rm", help="end drafting from a corpus of a running server")
+    remove.add_argument("name")
+    _add_server(remove)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises ConfigError, ManagementError and ServerError, each with what the server or the command line lacks."""
+    if not args.timeout > 0:
+        raise ConfigError(f"--timeout must be > 0 seconds, got {args.timeout}")
+    client = AdminClient(
+        args.server, api_key=read_key_file("--admin-key-file", args.admin_key_file), timeout=args.timeout
+    )
+    if args.action == "add":
+        return _add(args, client)
+    if args.action == "rm":
+        removed = client.delete(f"/corpora/{args.name}")
+        print(json.dumps(removed) if args.json else f"removed {args.name}")
+        return 0
+    listed = client.get("/corpora")
+    if args.json:
+        print(json.dumps(listed))
+        return 0
+    for rank in listed.get("ranks", [listed]):
+        for corpus in rank["corpora"]:
+            to = "all" if corpus["all"] else f"{len(corpus['namespaces'])} namespaces"
+            tokens = "?" if corpus["tokens"] is None else corpus["tokens"]
+            print(f"{corpus['name']:<24} {tokens:>12} tokens {corpus['bytes']:>14} bytes  {to}, {corpus['origin']}")
+    return 0
+
+
+def _add(args: argparse.Namespace, client: AdminClient) -> int:
+    if bool(args.files) == bool(args.server_file):
+        raise ConfigError("pass the files to send, or the server's own with --server-file")
+    head = {"name": args.name, "all": args.all, "tenants": args.tenant, "namespaces": args.namespace}
+    if args.server_file:
+        answer = client.post("/corpora", {**head, "file": args.server_file})
+    else:
+        with tempfile.TemporaryFile() as stream:
+            stream.write(json.dumps(head).encode() + b"\n")
+            _write_documents(_files(args.files), stream)
+            size = stream.tell()
+            stream.seek(0)
+            answer = client.upload("/corpora", stream, size)
+    jobs = [of["job"] for of in answer.get("ranks", [answer])]
+    if args.wait > 0:
+        jobs = [_ended(client, jobs[0]["id"], args.wait)]
+    print(json.dumps(jobs[0]) if args.json else _told(jobs[0]))
+    return 0
+
+
+def _ended(client: AdminClient, job_id: str, seconds: float) -> dict[str, Any]:
+    job = client.ended(job_id, seconds)
+    if job["state"] != "done":
+        raise ManagementError(f"the corpus was not added: its job is {job['state']}: {job['error']}")
+    return job
+
+
+def _told(job: dict[str, Any]) -> str:
+    if job["result"] is None:
+        return f"job {job['id']} is {job['state']}"
+    result = job["result"]
+    skipped = f", {result['skipped']} documents skipped" if result["skipped"] else ""
+    return f"added {result['name']}: {result['documents']} documents, {result['tokens']} tokens{skipped}"
+
+
+def _files(paths: Iterable[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"there is no {path}; pass files or folders that exist")
+        found += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return found
+
+
+def _write_documents(files: Iterable[Path], stream: IO[bytes]) -> None:
+    for file in files:
+        if file.suffix == ".jsonl":
+            with file.open("rb") as lines:
+                for line in lines:
+                    stream.write(line.rstrip(b"\r\n") + b"\n")
+            continue
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ConfigError(
+                f"{file} is no UTF-8 text; send text and JSONL files, or build a corpus with `agentspec corpus build`"
+            ) from None
+        stream.write(json.dumps({"text": text}).encode() + b"\n")
+
+
+def _add_server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--server", required=True, metavar="URL", help="http://HOST:PORT of the server")
+    parser.add_argument(
+        "--admin-key-file", type=Path, metavar="FILE", help="holds the key of the server's --admin-api-key"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="seconds that an answer may take (default 60)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
