@@ -4,9 +4,12 @@ ranking     entropy and accept length of sets, and of stages served by themselve
 prediction  a report over 100 outputs predicts the accept length of replaying the rest of the set, a server that begins
             with nothing and learns as it goes
 scale       seconds and peak memory of the whole command on logs of many tokens, in a process of its own
+verdict     a report over a plain server's log predicts what agentspec gains there over plain decoding; see report_verdict
 
-Dataset: recorded traces, see agentspec.replay.traces; staged ones give a set for each stage with enough calls.
-Metric: Spearman's rank correlation; error of predicted accept lengths; seconds; MB of peak resident memory.
+Dataset: recorded traces, see agentspec.replay.traces; staged ones give a set for each stage with enough calls. Of the
+verdict: the work of `agentspec bench load`.
+Metric: Spearman's rank correlation; error of predicted accept lengths; seconds; MB of peak resident memory; whether the
+predicted range holds the measured ratio of tokens a second.
 Pattern: samples are stretches of consecutive sessions, drawn by seed; of sessions with prompts at most 8 calls each.
 """
 
@@ -24,17 +27,27 @@ from agentspec.evals.environment import describe
 from agentspec.evals.report_prediction import prediction_rows
 from agentspec.evals.report_ranking import ranking, ranking_rows
 from agentspec.evals.report_scale import scale_row
+from agentspec.evals.report_verdict import VerdictPlan, shown, verdict
+from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.report import find_tokenizer
 
-CASES = ("ranking", "prediction", "scale")
+CASES = ("ranking", "prediction", "scale", "verdict")
+# The verdict starts servers, which nobody should get without asking.
+_DEFAULT_CASES = CASES[:3]
 CONTROLS = ("chat", "math")
 _ERROR_GOAL, _RANK_GOAL = 0.10, 0.9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("traces", nargs="+", type=Path, metavar="TRACE", help="recorded sets, .jsonl, .jsonl.xz or .jsonl.gz")
-    add("--case", action="append", choices=CASES, help="may be repeated (default all)")
+    add(
+        "traces",
+        nargs="*",
+        type=Path,
+        metavar="TRACE",
+        help="recorded sets, .jsonl, .jsonl.xz or .jsonl.gz; not for the verdict",
+    )
+    add("--case", action="append", choices=CASES, help=f"may be repeated (default {', '.join(_DEFAULT_CASES)})")
     add("--tokenizer", metavar="NAME|PATH", help="default: mistral_common's newest tekken")
     add(
         "--seeds",
@@ -57,6 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MB",
         help="of the reports over made-up logs (default %(default)s)",
     )
+    add(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="of the verdict: what `agentspec profile --serving` measured of the small model here (default: measured)",
+    )
+    add("--quick", action="store_true", help="of the verdict: a look, 12 requests in 1 turn and a small profile")
+    add("--work", type=Path, metavar="FOLDER", help="of the verdict: keep logs and profile in FOLDER")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 
@@ -66,10 +87,16 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench report --help")
     if args.seeds < 1:
         raise ConfigError(f"--seeds must be >= 1, got {args.seeds}")
-    tokenizer = find_tokenizer(args.tokenizer)
-    content: dict[str, Any] = {"head": {**describe(("agentspec", "numpy")), "tokenizer": tokenizer.name}}
-    chosen = args.case or CASES
+    chosen = args.case or _DEFAULT_CASES
+    if not args.traces and set(chosen) != {"verdict"}:
+        raise ConfigError(f"the cases {', '.join(_DEFAULT_CASES)} need recorded sets; pass their files")
+    tokenizer = find_tokenizer(str(MODEL_FOLDER) if set(chosen) == {"verdict"} else args.tokenizer)
+    content: dict[str, Any] = {
+        "head": {**describe(("agentspec", "sglang", "torch", "numpy")), "tokenizer": tokenizer.name}
+    }
     with tempfile.TemporaryDirectory() as folder:
+        if "verdict" in chosen:
+            content["verdict"] = _verdict(args, args.work or Path(folder))
         if "ranking" in chosen:
             rows = ranking_rows(args.traces, tokenizer, Path(folder))
             content["ranking"] = {**ranking(rows, CONTROLS), "goal": _RANK_GOAL, "rows": rows}
@@ -93,3 +120,14 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     if args.json:
         args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def _verdict(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    folder.mkdir(parents=True, exist_ok=True)
+    plan = VerdictPlan(profile=args.profile)
+    if args.quick:
+        plan = VerdictPlan(profile=args.profile, requests=12, turns=1, logged=100, quick=True)
+    found = verdict(plan, folder)
+    for row in found["rows"]:
+        print(shown(row))
+    return found

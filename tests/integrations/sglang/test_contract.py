@@ -96,6 +96,9 @@ USED = [
         frozenset({"batch", "forward_batch"}),
     ),
     Uses("sglang.srt.model_executor.model_runner", ("ModelRunner", "forward"), frozenset({"forward_batch"})),
+    Uses("sglang.srt.managers.tokenizer_manager", ("TokenizerManager", "auto_create_handle_loop")),
+    Uses("sglang.srt.managers.scheduler", ("Scheduler", "get_internal_state"), frozenset({"recv_req"})),
+    Uses("sglang.srt.utils.auth", ("auth_level",), frozenset({"level"})),
     Uses(NGRAM, ("NGRAMWorker", "__init__"), frozenset({"server_args"})),
     Uses(NGRAM, ("NGRAMWorker", "forward_batch_generation"), frozenset({"batch", "on_publish"})),
     Uses(NGRAM, ("NGRAMWorker", "_prepare_for_speculative_decoding"), frozenset({"batch"})),
@@ -276,3 +279,21 @@ def test_the_server_s_internal_state_can_be_extended(release: Path) -> None:
         find(release, "sglang.srt.managers.scheduler", "Scheduler", "get_internal_state")
     else:
         assert "def _add_speculative(self, state" in text
+
+
+def test_the_message_that_carries_an_administrator_s_commands(release: Path) -> None:
+    messages = "sglang.srt.managers.io_struct"
+    base = source(release, messages, "BaseReq")
+    assert "rid: Optional[str]" in base
+    assert "(BaseReq" in source(release, messages, "GetInternalStateReq")
+    assert "internal_state: Dict[str, Any]" in source(release, messages, "GetInternalStateReqOutput")
+    control = ast.unparse(module(release, "sglang.srt.managers.tokenizer_control_mixin"))
+    # Clients cannot choose its id.
+    assert "('get_internal_state', GetInternalStateReqOutput)" in control and "req = GetInternalStateReq()" in control
+
+
+def test_the_server_s_application_and_its_admin_key(release: Path) -> None:
+    text = ast.unparse(module(release, "sglang.srt.entrypoints.http_server"))
+    assert "app = FastAPI(" in text and "from sglang.srt.utils.auth import" in text
+    assert "admin_api_key" in text
+    assert "ADMIN_OPTIONAL" in source(release, "sglang.srt.utils.auth", "AuthLevel")
