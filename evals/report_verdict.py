@@ -80,11 +80,14 @@ class VerdictPlan:
             raise ConfigError(f"workloads must be out of {', '.join(WORKLOADS)}, got {', '.join(unknown)}")
 
     def profile_plan(self) -> ProfilePlan:
-        sizes: dict[str, list[int]] = {"batch_sizes": [1, 2, 4, 8, 16], "context_lengths": [64, 256, 768]}
-        widths = [1, 2, 4, 8, 16]
-        if self.quick:
-            sizes, widths = {"batch_sizes": [1, 4, 8], "context_lengths": [64, 256]}, [1, 4, 16]
-        return ProfilePlan(model=MODEL_FOLDER, widths=widths, seed=self.seed, serving=True, **sizes)
+        return ProfilePlan(
+            model=MODEL_FOLDER,
+            batch_sizes=[1, 4, 8] if self.quick else [1, 2, 4, 8, 16],
+            context_lengths=[64, 256] if self.quick else [64, 256, 768],
+            widths=[1, 4, 16] if self.quick else [1, 2, 4, 8, 16],
+            seed=self.seed,
+            serving=True,
+        )
 
 
 def verdict(plan: VerdictPlan, folder: Path) -> dict[str, Any]:

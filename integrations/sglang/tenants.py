@@ -97,7 +97,15 @@ class Tenants:
         return Handling(namespace, keep, not options.get("no_draft", False))
 
     def namespace(self, tenant: str) -> str:
-        """The namespace of requests whose field has this value and that use no adapter."""
+        """The namespace of requests whose field has this value and that use no adapter.
+
+        Raises:
+            ConfigError: No field tells tenants apart.
+        """
+        if self._field == "none" and tenant:
+            raise ConfigError(
+                "all requests are one namespace by --agentspec-namespace-from none, so no tenant has its own"
+            )
         return namespace_id(tenant, self._key)
 
     def _tenant(self, request: Any, custom_params: Any) -> str | None:

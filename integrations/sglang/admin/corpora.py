@@ -2,7 +2,8 @@
 
     document file ─> corpus_builder.py ─> corpus file ─> mapped by the engine ─> both files are unlinked
 
-What was added lives as long as the server: its memory is the mapping, and a server that dies leaves no file.
+What was added lives as long as the server: its memory is the mapping, and a server that dies leaves no file but those of
+jobs under way.
 """
 
 from __future__ import annotations
@@ -211,8 +212,9 @@ class Corpora:
             namespaces=namespaces,
             is_added=True,
         )
+        # Reads the file, and commands must not wait for that: the name is reserved, so no lock is needed.
+        self._engine.attach_corpus(corpus.path, list(namespaces))
         with self._lock:
-            self._engine.attach_corpus(corpus.path, list(namespaces))
             self._corpora[name] = corpus
         return {**corpus.shown(), **skipped}
 
@@ -248,6 +250,10 @@ class Corpora:
 def _read(process: subprocess.Popen[str], job: Job, last: dict[str, Any]) -> None:
     """Takes over what the builder says, until it ends."""
     for line in process.stdout or ():
-        said = json.loads(line)
+        try:
+            said = json.loads(line)
+        except ValueError:
+            # A library's own words.
+            continue
         job.progress = said.get("progress", job.progress)
         last.update(said)

@@ -132,7 +132,9 @@ def _say(**line: Any) -> None:
 
 
 def _watch_owner() -> None:
-    sys.stdin.buffer.read()
+    # Past the interpreter's own buffer, whose lock it wants when it ends.
+    while os.read(0, 4096):
+        pass
     os._exit(1)
 
 

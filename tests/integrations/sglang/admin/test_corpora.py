@@ -135,3 +135,25 @@ def test_files_of_the_server_are_read_where_a_folder_allows_it(tmp_path: Path) -
     assert managed.drafts("select", A) == " name fr" and managed.drafts("insert", A) == " into ta"
     assert managed.drafts("delete", A) == " where" and len(list(files.iterdir())) == 4
     assert managed.post("/corpora", {"name": "x", "file": "../files/x", "all": True}).status_code == 404
+
+
+def test_commands_do_not_wait_for_a_file_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are answered between two steps of the server."""
+    managed = ManagedEngine(tmp_path)
+    attach, begun, goes_on = managed.engine.attach_corpus, threading.Event(), threading.Event()
+
+    def slowly(*args: object) -> None:
+        begun.set()
+        assert goes_on.wait(60.0)
+        attach(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(managed.engine, "attach_corpus", slowly)
+    answer = managed.post("/corpora", {"name": "slow", "documents": ["abcdef"], "all": True})
+    assert begun.wait(60.0)
+    try:
+        assert managed.client.get("/agentspec/corpora").json() == {"corpora": []}
+        assert managed.client.get("/agentspec/stats").json()["jobs"]["running"] == 1
+        assert managed.client.delete("/agentspec/corpora/slow").status_code == 409
+    finally:
+        goes_on.set()
+    assert managed.ended(answer)["state"] == "done" and managed.drafts("abc", B) == "def"
