@@ -92,6 +92,9 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "profile": str(profile),
         "replay": "requests",
         "replay_unmatched": "free",
+        "admin_upload_mb": 3,
+        "admin_corpora_mb": 7,
+        "admin_folder": str(tmp_path),
     }
     assert set(values) == set(settings.FIELDS)
     flags = [part for name, value in values.items() for part in (f"--agentspec-{name.replace('_', '-')}", str(value))]
