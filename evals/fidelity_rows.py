@@ -26,7 +26,7 @@ from agentspec.simulation import Arrivals, Requests, RunLog, ServerConfig, measu
 MAX_DRAFT_TOKENS, _KV_TOKENS = 15, 32768
 # Every tokenizer has so many.
 _VOCABULARY = 256
-_PACE_PROMPT = 48
+_PACE_PROMPT = 160
 _PACE_ROWS = (1, 4)
 
 

@@ -220,7 +220,7 @@ def _serving(
     sizes, lengths = plan.batch_sizes, plan.context_lengths
     cells = [
         Cell(rows, length)
-        for length in lengths[:2]
+        for length in dict.fromkeys((lengths[0], lengths[-1]))
         for rows in dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1]))
     ]
     meter = ServingMeter(server, vocabulary_of(server), random.Random(plan.seed + 1), width=width)
