@@ -3,6 +3,7 @@
     verify    a + c * tokens, of rows * width tokens      SmartSpec, eq. 7, of one length of context
     draft     d0 + passes * (d1 + d2 * rows)
     catch up  e0 + e1 * tokens
+    read      f0 + f1 * tokens, of whole prompts
 
 Only ratios matter to a policy, so that what was never observed is taken as a share of a verification.
 """
@@ -33,6 +34,8 @@ class StepCosts:
         self._draft = RunningFit([0.6, 0.1], [drafter.delta, drafter.gamma, 0.0] if drafter else None)
         self._passes = self._FIRST_PASSES
         self._catch_up = RunningFit([0.5])
+        # Apart from catching up, whose few tokens say little of hundreds.
+        self._read = RunningFit([0.9])
         self._typical = target.seconds(0, 1) if target else self._UNIT
         self.rest = 0.0
         """Seconds that every step takes besides, whatever is drafted."""
@@ -52,6 +55,10 @@ class StepCosts:
         """The drafter's state was brought up to date by `tokens` tokens in all."""
         self._catch_up.observe([tokens], seconds)
 
+    def observe_read(self, tokens: int, seconds: float) -> None:
+        """The drafter read prompts of so many tokens."""
+        self._read.observe([tokens], seconds)
+
     def verify(self, rows: int, width: int) -> float:
         """Seconds of verifying `rows` rows of `width` tokens each."""
         return self._verify.at(rows * width) if self._verify.is_known else self._UNIT
@@ -65,6 +72,10 @@ class StepCosts:
         """Seconds of catching up on `tokens` tokens; 0 for none."""
         fixed, per_token = self.catch_up_line
         return fixed + per_token * tokens if tokens else 0.0
+
+    def read(self, tokens: int) -> float:
+        """Seconds of reading prompts of so many tokens."""
+        return self._read.at(tokens) if self._read.is_known else self.catch_up(tokens)
 
     @property
     def draft_line(self) -> tuple[float, float]:

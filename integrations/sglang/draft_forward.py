@@ -37,11 +37,20 @@ class TreeDrafting:
     # there is a quicker way to them than SGLang's; else None.
     read_plainly: Callable[[Any, Any, torch.Tensor], Any] = staticmethod(lambda batch, hidden, following: None)
 
+    # Where the seconds of reading a batch's prompts are taken.
+    timed_reading: Callable[[Any], Any] = staticmethod(lambda batch: contextlib.nullcontext())
+
     def _draft_extend_for_prefill(
         self: Any, batch: Any, hidden: Any, next_token_ids: torch.Tensor, embeds: Any = None, **kwargs: Any
     ) -> Any:
         if not self.reads_prompts(batch):
             return unread(next_token_ids, self.topk)
+        with self.timed_reading(batch):
+            return self._read_prompts(batch, hidden, next_token_ids, embeds, **kwargs)
+
+    def _read_prompts(
+        self: Any, batch: Any, hidden: Any, next_token_ids: torch.Tensor, embeds: Any, **kwargs: Any
+    ) -> Any:
         read = self.read_plainly(batch, hidden, next_token_ids) if embeds is None else None
         if read is None:
             return super()._draft_extend_for_prefill(batch, hidden, next_token_ids, embeds, **kwargs)  # type: ignore[misc]

@@ -118,6 +118,7 @@ class _Hybrid:
         draft_worker: Any = self._draft_worker
         draft_worker.max_nodes = self.max_width - 1
         draft_worker.reads_prompts = self._reads_prompts
+        draft_worker.timed_reading = self._timed_reading
         draft_worker.read_plainly = self.drafter.read_prompts
         draft_worker.acceptance = find_acceptance_head(
             self.settings.acceptance_head, compat.draft_model_path(server_args), draft_worker.draft_runner
@@ -227,7 +228,10 @@ class _Hybrid:
         for rid in self.drafter.states.sweep():
             self.policy.forget(rid)
         self.drafter.prompts_read(prompts, ends, draft_input, read=read)
-        self._prompt_reading.observe_prompts(self.policy.costs.catch_up(sum(prompts.extend_lens)))
+        self._prompt_reading.observe_prompts(self.policy.costs.read(sum(prompts.extend_lens)))
+
+    def _timed_reading(self, batch: Any) -> Any:
+        return self._clock.timed(partial(self.policy.costs.observe_read, sum(batch.extend_lens)))
 
     def _reads_prompts(self, batch: Any) -> bool:
         """Whether the drafter is to read the prompts of a batch now. A head reads them now or never."""

@@ -23,6 +23,17 @@ def test_before_any_observation_a_draft_costs_a_quarter_of_a_verification() -> N
     assert costs.draft(0) == costs.catch_up(0) == 0.0
 
 
+def test_reading_prompts_is_not_judged_by_catching_up() -> None:
+    costs = StepCosts()
+    for tokens in list(range(1, 9)) * 10:
+        costs.observe_catch_up(tokens, 0.001 + 0.001 * tokens)
+    assert costs.read(300) == costs.catch_up(300) > 0.2
+    for tokens in (80, 300, 120, 200) * 10:
+        costs.observe_read(tokens, 0.004 + 2e-5 * tokens)
+    assert costs.read(300) == pytest.approx(0.01, rel=0.15)
+    assert costs.catch_up(8) == pytest.approx(0.009, rel=0.15)
+
+
 def test_a_profile_is_where_costs_start() -> None:
     known = replace(profile(), target=StepCost(1e-6, 2e-4, 0.01), drafter=StepCost(1e-6, 1e-4, 1e-3))
     costs = StepCosts(known)
