@@ -23,7 +23,8 @@ def test_a_package_is_searched_for_its_tokenizer() -> None:
 
 
 @pytest.mark.parametrize("name", ["no_such_package", "json", "../x", "a b"])
-def test_what_is_none_is_refused(name: str) -> None:
+def test_what_is_none_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="--tokenizer must be"):
         find_tokenizer(name)
 
