@@ -70,7 +70,8 @@ def install() -> None:
     replay_hooks.install()
     # Where both are on one method this one, which comes later, is the outer.
     HookRegistry.register(f"{scheduler}.get_internal_state", _answer_administrator, HookType.AROUND)
-    HookRegistry.register(f"{manager}.__init__", _serve_administrator, HookType.AFTER)
+    # A method that was hooked once takes no more hooks later.
+    HookRegistry.register(f"{manager}.__init__", _after_manager, HookType.AFTER)
 
 
 def _is_ours(name: Any) -> bool:
@@ -221,8 +222,9 @@ def _answer_administrator(original: Any, scheduler: Any, recv_req: Any) -> Any:
     return wire.reply(wire.NO_DESK if drafter is None else drafter.administer(command))
 
 
-def _serve_administrator(result: Any, manager: Any, *args: Any, **kwargs: Any) -> Any:
+def _after_manager(result: Any, manager: Any, *args: Any, **kwargs: Any) -> Any:
     del args, kwargs
+    replay_hooks.manager_made(manager)
     if compat.wants_agentspec(manager.server_args):
         from agentspec.integrations.sglang.admin import endpoints
 

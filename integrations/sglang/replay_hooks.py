@@ -1,6 +1,6 @@
 """Where a replay takes hold of SGLang. Without the setting `replay` no hook of this module is installed.
 
-    launcher    TokenizerManager.__init__                        reads the recordings, warns
+    launcher    TokenizerManager.__init__                        reads the recordings, warns (by a hook of algorithm.py)
                 OpenAIServingChat._convert_to_internal_request   matches chats
                 TokenizerManager._validate_one_request           matches what is no chat (by a hook of algorithm.py)
                 TokenizerManager.generate_request                marks responses
@@ -75,6 +75,22 @@ def activate(chosen: Settings, server_args: Any) -> None:
     HookRegistry.apply_hooks()
 
 
+def manager_made(manager: Any) -> None:
+    """The launcher's tokenizer manager is there: reads the recordings, if there is a replay."""
+    global _front
+    if not os.environ.get(VARIABLE):
+        return
+    from agentspec.integrations.sglang.replay_front import ReplayFront, end_token
+
+    config = manager.model_config
+    end = end_token(manager.tokenizer, getattr(config, "hf_eos_token_id", None))
+    unmatched = os.environ.get(UNMATCHED_VARIABLE) or "refuse"
+    _front = ReplayFront(os.environ[VARIABLE], unmatched, manager.tokenizer, end, int(config.vocab_size))
+    if compat.metrics_enabled(manager.server_args):
+        _front.counts.export({"model_name": compat.served_model_name(manager.server_args)})
+    _front.warn_for_ever()
+
+
 def before_validation(manager: Any, obj: Any, input_ids: Sequence[int] | None) -> None:
     """Called for every request of every server; raises ValueError where a request brings an answer and may not."""
     if _front is not None:
@@ -98,7 +114,6 @@ def describe_into(state: dict[str, Any]) -> None:
 
 def _install_front() -> None:
     manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
-    _register(f"{manager}.__init__", _make_front, "AFTER")
     _register(f"{manager}.generate_request", _marked, "AROUND")
     _register(f"{manager}.get_internal_state", _completed_state, "AROUND")
     chat = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
@@ -121,20 +136,6 @@ def _register(target: str, hook: Any, kind: str) -> None:
 
     _installed.add(target)
     HookRegistry.register(target, hook, HookType[kind])
-
-
-def _make_front(result: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
-    del result, args, kwargs
-    global _front
-    from agentspec.integrations.sglang.replay_front import ReplayFront, end_token
-
-    config = manager.model_config
-    end = end_token(manager.tokenizer, getattr(config, "hf_eos_token_id", None))
-    unmatched = os.environ.get(UNMATCHED_VARIABLE) or "refuse"
-    _front = ReplayFront(os.environ[VARIABLE], unmatched, manager.tokenizer, end, int(config.vocab_size))
-    if compat.metrics_enabled(manager.server_args):
-        _front.counts.export({"model_name": compat.served_model_name(manager.server_args)})
-    _front.warn_for_ever()
 
 
 def _matched_chat(original: Any, serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
