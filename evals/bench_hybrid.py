@@ -30,6 +30,7 @@ from agentspec.evals.phases import Phase
 from agentspec.evals.systems import EAGLE3_CHAIN, HYBRIDS, SYSTEMS
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.turns import ask_in_turns, say, started
+from agentspec.evals.word_lists import names
 from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
 
 # Plain decoding comes first: the others' outputs are compared with its.
@@ -45,14 +46,14 @@ _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--systems",
-        type=_names,
+        type=names,
         default=tuple(COMPARED),
         metavar="LIST",
         help=f"systems, with commas between; none is always among them (default: {','.join(COMPARED)})",
     )
     parser.add_argument(
         "--workloads",
-        type=_names,
+        type=names,
         default=WORKLOADS,
         metavar="LIST",
         help=f"workloads, with commas between (default: {','.join(WORKLOADS)})",
@@ -71,10 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each server")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:

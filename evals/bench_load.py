@@ -25,6 +25,7 @@ from agentspec.evals.phase_calls import SliceResult
 from agentspec.evals.phases import Phase
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.turns import ask_in_turns, say, started
+from agentspec.evals.word_lists import names, numbers
 from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
@@ -32,33 +33,25 @@ _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
 _WHOLE = 1 << 30
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(sorted({int(word) for word in text.split(",")}))
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--systems",
-        type=_names,
+        type=names,
         default=DEFAULT_SYSTEMS,
         metavar="LIST",
         help=f"out of {','.join(LOADED)}; none is always among them (default: {','.join(DEFAULT_SYSTEMS)})",
     )
     add(
         "--workloads",
-        type=_names,
+        type=names,
         default=WORKLOADS,
         metavar="LIST",
         help=f"out of {','.join(WORKLOADS)} (default: all)",
     )
     add(
         "--concurrency",
-        type=_numbers,
+        type=numbers,
         default=(1, 2, 4, 8, 16),
         metavar="LIST",
         help="requests at a time (default 1,2,4,8,16)",

@@ -29,17 +29,10 @@ from agentspec.evals.tasks.prompts import chat_encoder
 from agentspec.evals.tasks.task import TaskInputs
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.turns import say
+from agentspec.evals.word_lists import names, numbers
 from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(sorted({int(word) for word in text.split(",")}))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,13 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--concurrency",
-        type=_numbers,
+        type=numbers,
         default=(1, 4, 16, 64),
         metavar="LIST",
         help="requests at a time (default 1,4,16,64)",
     )
     add("--repeat", type=int, default=3, help="how often each is measured, with new servers (default %(default)s)")
-    add("--passes", type=_names, default=PASSES, metavar="LIST", help=f"out of {','.join(PASSES)} (default: both)")
+    add("--passes", type=names, default=PASSES, metavar="LIST", help=f"out of {','.join(PASSES)} (default: both)")
     add(
         "--requests",
         type=int,

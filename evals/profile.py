@@ -29,22 +29,19 @@ from agentspec.evals.server import RunningServer, Server
 from agentspec.evals.serving_costs import Cell, ServingMeter, Steps
 from agentspec.evals.told_steps import LEAST_STEPS, key_of, measured, told_since_then, vocabulary_of
 from agentspec.evals.turns import say
+from agentspec.evals.word_lists import numbers
 
 _PACKAGES = ("agentspec", "sglang", "torch", "numpy")
 _SHORT_PROMPT = 16
-
-
-def _numbers(text: str) -> list[int]:
-    return sorted({int(word) for word in text.split(",")})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("url", nargs="?", metavar="URL", help="a running server that was started with --agentspec-profiling")
     add("--model", metavar="PATH", help="folder of a model to start servers with, one for each width")
-    add("--batch-sizes", type=_numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="default 1,2,4,8,16")
-    add("--context-lengths", type=_numbers, default=[64, 256, 768], metavar="LIST", help="default 64,256,768")
-    add("--widths", type=_numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="with --model; default 1,2,4,8,16")
+    add("--batch-sizes", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="default 1,2,4,8,16")
+    add("--context-lengths", type=numbers, default=[64, 256, 768], metavar="LIST", help="default 64,256,768")
+    add("--widths", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="with --model; default 1,2,4,8,16")
     add("--tokens", type=int, default=24, help="tokens of an answer, of wide steps more (default %(default)s)")
     add(
         "--serving",

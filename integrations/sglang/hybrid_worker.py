@@ -109,7 +109,7 @@ class _Hybrid:
         self._trees = self.suffix.config.mode == "tree"
         self.policy = HybridPolicy(
             self.settings.hybrid_config(trees=self._trees, max_nodes=self.max_width - 1),
-            StepCosts(self.settings.step_profile()),
+            StepCosts(self.suffix.profile),
         )
         self._reads_hidden = not self.speculative_algorithm.is_standalone()
         self.drafter = ModelDrafter(self._draft_worker, reads_hidden=self._reads_hidden)

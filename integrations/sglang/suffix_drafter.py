@@ -108,11 +108,12 @@ class SuffixDrafter:
         )
         # Drafts are read before the next step is drafted, so one place for them is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
-        profile = settings.step_profile()
+        self.profile = settings.step_profile()
+        """Of the target and its drafter; None: none is known."""
         self.control = WidthControl(
             settings.control_config(),
             # When it plans a step, what a model drafter takes is spent: the policy has weighed that.
-            profile and replace(profile, drafter=None),
+            self.profile and replace(self.profile, drafter=None),
             profile_key(server_args),
             max_width=max_width,
             widths=tier_widths(settings.widths, max_width) if captures else (),
