@@ -4,7 +4,8 @@ Dataset: one file a task under evals/tasks, with its source; a pass is cold or w
 Metric: tokens a second, accept length, latencies and the task's own; see eval_records. Outputs are compared.
 Pattern: on a CPU all servers run at the same time, idle ones asleep, and are asked in turns, since servers measured one
 after another differ by what else the machine does; on a GPU, whose memory one server fills, one after another. Clients
-ask again when they are answered. Every system answers the same requests, and each repeat has servers of its own.
+ask again when they are answered. Every system answers the same requests. Each repeat has servers of its own, one for
+live tasks and one for replays: starting takes longer than most cells.
 """
 
 from __future__ import annotations
@@ -140,16 +141,18 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             arguments=tuple(args.server_arguments),
         )
         encode = chat_encoder(args.model)
+        kinds = list(dict.fromkeys(task.is_replay for task in tasks))
         for repeat in range(args.repeat):
-            for task in tasks:
+            for is_replay in kinds:
                 asking = Asking(
                     databases=inputs.databases,
                     encode=encode,
-                    is_replay=task.is_replay,
+                    is_replay=is_replay,
                     load_generator=args.load_generator,
                 )
-                some = [cell for cell in cells[task.name] if cell.repeat == repeat]
-                measured.measure(task, some, systems, asking, servers, together=together)
+                of_kind = [task for task in tasks if task.is_replay == is_replay]
+                some = [cell for task in of_kind for cell in cells[task.name] if cell.repeat == repeat]
+                measured.measure(some, systems, asking, servers, together=together)
     return _report(args, measured)
 
 

@@ -16,7 +16,6 @@ from agentspec.evals.eval_file import missing, write_records
 from agentspec.evals.eval_records import Record, compared, failed_record, key_of, record_of
 from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER, HYBRIDS, STANDALONE_FOLDER, SYSTEMS, System
-from agentspec.evals.tasks import Task
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.turns import ask_in_turns, say, waiting
 
@@ -46,20 +45,20 @@ class Servers:
     arguments: tuple[str, ...] = ()
     """For every server, besides those of its system."""
 
-    def start(self, stack: ExitStack, name: str, system: System, task: Task, repeat: int) -> Server:
+    def start(self, stack: ExitStack, name: str, system: System, *, is_replay: bool, repeat: int) -> Server:
         """A server that the stack stops."""
         arguments = [*system.arguments, "--max-running-requests", str(self.max_running)]
         if self.on_cpu:
             # On a GPU SGLang finds out what fits. Here all clients' requests should run at the same time.
-            tokens = self.max_running * (self.replay_tokens if task.is_replay else _LIVE_TOKENS)
+            tokens = self.max_running * (self.replay_tokens if is_replay else _LIVE_TOKENS)
             arguments += ["--max-total-tokens", str(max(32768, tokens))]
-        if task.is_replay:
+        if is_replay:
             arguments += ["--agentspec-replay", "requests"]
         server = stack.enter_context(
             Server(
                 self.model,
                 system.algorithm,
-                log=self.logs / f"{task.name}-{name}-{repeat}.log",
+                log=self.logs / f"{_kind(is_replay)}-{name}-{repeat}.log",
                 arguments=(*arguments, *self.arguments),
                 start_seconds=_START_SECONDS,
                 on_wait=waiting,
@@ -121,7 +120,6 @@ class Run:
 
     def measure(
         self,
-        task: Task,
         cells: Sequence[Cell],
         systems: Mapping[str, System],
         asking: Asking,
@@ -129,20 +127,24 @@ class Run:
         *,
         together: bool,
     ) -> None:
-        """Measures the cells of one repeat that have no figures yet; a failure is recorded, and the others go on."""
+        """Measures the cells of one repeat that have no figures yet; a failure is recorded, and the others go on.
+
+        The cells are of live tasks or of replays, as `asking` says: a server does one of both.
+        """
+        kind, repeat = _kind(asking.is_replay), cells[0].repeat
         todo = missing(cells, list(systems), list(self._records.values()), together=together)
         names = [name for name in systems if todo[name]]
         if not names:
-            say(f"{task.name}, repeat {cells[0].repeat + 1}: kept")
+            say(f"{kind}, repeat {repeat + 1}: kept")
             return
-        say(f"{task.name}, repeat {cells[0].repeat + 1}: {', '.join(names)}")
+        say(f"{kind}, repeat {repeat + 1}: {', '.join(names)}")
         # What is measured again is not mixed with what was there.
         for name in names:
             for cell in todo[name]:
                 self._records.pop((cell.key, name), None)
 
         def slices(stack: ExitStack, name: str) -> Iterator[CellResult]:
-            server = servers.start(stack, name, systems[name], task, cells[0].repeat)
+            server = servers.start(stack, name, systems[name], is_replay=asking.is_replay, repeat=repeat)
             yield from ask_cells(server, systems[name], todo[name], asking)
 
         def context_of(name: str) -> dict[str, Any]:
@@ -179,4 +181,8 @@ def _progress(done: Mapping[str, Sequence[CellResult]]) -> str:
     speeds = [
         f"{name} {sum(reply.tokens for reply in result.replies) / result.seconds:.0f}" for name, result in last.items()
     ]
-    return f"{cell.pass_name}, {cell.concurrency} at a time: tokens/s {', '.join(speeds)}"
+    return f"{cell.task}, {cell.pass_name}, {cell.concurrency} at a time: tokens/s {', '.join(speeds)}"
+
+
+def _kind(is_replay: bool) -> str:
+    return "replay" if is_replay else "live"

@@ -52,12 +52,13 @@ class StandIns:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[str, Any]] = []
+        self.started: list[tuple[str, bool, int]] = []
         self.fails_at: tuple[str, Any] | None = None
         monkeypatch.setattr(eval_run.Servers, "start", self._start)
         monkeypatch.setattr(eval_run, "ask_cells", self._ask)
 
-    @staticmethod
-    def _start(servers: Any, stack: Any, name: str, system: System, task: Any, repeat: int) -> str:
+    def _start(self, stack: Any, name: str, system: System, *, is_replay: bool, repeat: int) -> str:
+        self.started.append((name, is_replay, repeat))
         return name
 
     def _ask(self, server: str, system: System, cells: Sequence[Cell], asking: Any) -> Iterator[CellResult]:
@@ -100,6 +101,14 @@ def test_servers_are_asked_in_turns_and_every_record_tells_what_it_depends_on(
     assert main([*words, "--resume"]) == 0 and len(servers.asked) == asked
     assert "kept" in capsys.readouterr().err
     assert main([*words, "--resume", "--seed", "1"]) == 2
+
+
+def test_tasks_of_a_kind_share_the_servers_of_a_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = StandIns(monkeypatch)
+    assert main([*WORDS[:2], "text_to_sql", *WORDS[2:]]) == 0
+    assert sorted(servers.started) == sorted((name, False, n) for name in ("none", "suffix") for n in (0, 1))
+    tasks = [key[0] for name, key in servers.asked if name == "none"]
+    assert tasks == ["open_chat"] * 4 + ["text_to_sql"] * 4 + ["open_chat"] * 4 + ["text_to_sql"] * 4
 
 
 def test_a_server_that_fails_is_recorded_and_measured_again_on_resuming(
