@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from agentspec.config import EngineConfig
+from agentspec.config import MIN_TOKEN_PROB, EngineConfig
 from agentspec.control import ControlConfig, Profile, make_controller
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
@@ -64,7 +64,9 @@ class Settings:
     )
     alpha: float = _setting(4.0, "the rule suffixdecoding: drafted tokens per matched token, > 0", float)
     max_pattern: int = _setting(64, "longest pattern that is matched, in tokens, >= 1", int)
-    min_token_prob: float = _setting(0.045, "a token whose estimated acceptance is below is not drafted, 0 to 1", float)
+    min_token_prob: float = _setting(
+        MIN_TOKEN_PROB, "a token whose estimated acceptance is below is not drafted, 0 to 1", float
+    )
     budget_mb: int = _setting(256, "memory for finished outputs over all namespaces, in MiB, >= 0", int)
     conversation_mb: int = _setting(
         128, "memory for the indexes of finished requests, kept for the next turns of conversations, in MiB, >= 0", int
