@@ -18,9 +18,9 @@ MAX_TOKEN_IDS = 2**24
 _MAX_LENGTH = 1 << 16
 # Sealed segments sort contexts of twice that, so that a pattern can be followed as far again.
 _MAX_PATTERN = 64
-# Drafting an unlikely token costs next to nothing; whether verifying it pays is the controller's to say, by what a token
-# costs on the device at hand.
-MIN_TOKEN_PROB = 0.02
+# Where a controller cuts drafts to what pays on the device at hand, less likely tokens are drafted too: that costs next to
+# nothing. Without one, every drafted token is verified.
+SERVED_MIN_TOKEN_PROB = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class EngineConfig:
     """Of the rule "suffixdecoding", the max spec factor: a pattern of p tokens drafts at most floor(alpha * p); finite
     and > 0."""
 
-    min_token_prob: float = MIN_TOKEN_PROB
+    min_token_prob: float = 0.045
     """Nodes whose estimated probability of acceptance is smaller are not drafted; in [0, 1]."""
 
     mode: Mode = "tree"

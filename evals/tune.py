@@ -30,7 +30,7 @@ from agentspec.replay.tuning import Quality, check_scipy, collect_trials, fit, m
 
 _Set: TypeAlias = tuple[str, list[Call], list[Call]]
 """A trace's name, the calls to fit on, and those kept out."""
-_GRID = (0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.15)
+_GRID = (0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.15)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from agentspec.config import MIN_TOKEN_PROB
+from agentspec.config import SERVED_MIN_TOKEN_PROB
 from agentspec.errors import ConfigError
 
 HybridRule = Literal["expected", "score", "match-length", "payoff"]
@@ -68,7 +68,7 @@ class HybridConfig:
     max_nodes: int = 15
     """The most nodes of a row, its root not counted, >= 1."""
 
-    min_token_prob: float = MIN_TOKEN_PROB
+    min_token_prob: float = SERVED_MIN_TOKEN_PROB
     """Nodes that are less likely to be accepted are left out of merged trees; in [0, 1]."""
 
     prior_accepted: float = 3.0

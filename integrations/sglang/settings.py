@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from agentspec.config import MIN_TOKEN_PROB, EngineConfig
+from agentspec.config import SERVED_MIN_TOKEN_PROB, EngineConfig
 from agentspec.control import ControlConfig, Profile, make_controller
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
