@@ -65,7 +65,7 @@ class Settings:
     alpha: float = _setting(4.0, "the rule suffixdecoding: drafted tokens per matched token, > 0", float)
     max_pattern: int = _setting(64, "longest pattern that is matched, in tokens, >= 1", int)
     min_token_prob: float = _setting(
-        MIN_TOKEN_PROB, "a token whose estimated acceptance is below is not drafted, 0 to 1", float
+        SERVED_MIN_TOKEN_PROB, "a token whose estimated acceptance is below is not drafted, 0 to 1", float
     )
     budget_mb: int = _setting(256, "memory for finished outputs over all namespaces, in MiB, >= 0", int)
     conversation_mb: int = _setting(
