@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ class CellResult:
     """Share of the questions that were answered right; None without questions."""
     exact_answers: float | None
     """Share of the forced answers that came back token for token; None without any."""
+    task_seconds: tuple[float, ...] = ()
+    """Of each question from its first call to its answer, tools included; () without questions."""
 
     @property
     def seconds(self) -> float:
@@ -124,6 +127,7 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
             ),
             accuracy=sum(outcome == "correct" for outcome in outcomes) / len(outcomes) if outcomes else None,
             exact_answers=exact,
+            task_seconds=tuple(one.seconds for one in done if one.outcome),
         )
 
 
@@ -193,6 +197,8 @@ class _Done:
 
     replies: tuple[Reply, ...]
     outcome: str = ""
+    seconds: float = 0.0
+    """Of a question."""
 
 
 async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Asking) -> list[_Done]:
@@ -218,8 +224,9 @@ async def closed_loop(sender: Sender, units: Sequence[Unit], clients: int, askin
             if isinstance(unit, Question):
                 replies: list[Reply] = []
                 model = ChainModel(sender, asking.encode, replies.append)
+                began = time.perf_counter()
                 answer = await answer_question(model, unit, *by_name[unit.database], _CHAIN)
-                return _Done(tuple(replies), answer.outcome)
+                return _Done(tuple(replies), answer.outcome, time.perf_counter() - began)
             return _Done(tuple([await sender.send(call.body) for call in unit.calls]))
 
     return list(await asyncio.gather(*(one(unit) for unit in units)))

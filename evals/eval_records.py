@@ -9,6 +9,8 @@ ttft_ms, tpot_ms       until the first token; for each further one; mean, p50 an
 latency_p50_s, _p99_s  of requests
 draft_share            seconds of drafting over those of drafting and verifying; None where that is not counted
 drafter_step_share     steps in which a model drafter ran, of the batch's steps
+task_seconds_mean      of a question, from its first call to its answer
+outside_share          of that, what no call to the model was waited for: SQL, its checks, the agents themselves
 identical              whether all answers are those of the system that is compared with
 """
 
@@ -32,6 +34,7 @@ _FIGURES = (
     *("tokens_per_second", "goodput", "accept_length", "acceptance_rate", "tokens_per_cpu_second"),
     *("ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_mean", "tpot_ms_p50", "tpot_ms_p99"),
     *("latency_p50_s", "latency_p99_s", "draft_share", "drafter_step_share", "accuracy", "exact_answers"),
+    *("task_seconds_mean", "outside_share"),
 )
 
 
@@ -81,6 +84,7 @@ def record_of(system_name: str, system: System, result: CellResult, context: Map
         "drafter_step_share": _drafter_step_share(system, result),
         "accuracy": None if result.accuracy is None else round(result.accuracy, 4),
         "exact_answers": result.exact_answers,
+        **_task_times(result),
         "outputs": result.outputs,
         "errors": sorted({reply.error for reply in result.replies if reply.error})[:3],
         **context,
@@ -178,6 +182,18 @@ def _draft_share(result: CellResult) -> float | None:
     # Steps whose verification was not timed are taken to be as long as the others.
     verifying = counts.verify_seconds / counts.timed_steps * counts.steps
     return round(counts.drafting_seconds / (counts.drafting_seconds + verifying), 4)
+
+
+def _task_times(result: CellResult) -> Record:
+    """A question's calls come one after another, so that what is not spent on them is spent outside the model."""
+    total = sum(result.task_seconds)
+    if not total:
+        return {"task_seconds_mean": None, "outside_share": None}
+    calls = sum(reply.seconds for reply in result.replies)
+    return {
+        "task_seconds_mean": round(total / len(result.task_seconds), 4),
+        "outside_share": round(max(1.0 - calls / total, 0.0), 4),
+    }
 
 
 def _drafter_step_share(system: System, result: CellResult) -> float:

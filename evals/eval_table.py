@@ -81,6 +81,8 @@ _COLUMNS = (
     ("drafting", "draft_share", ".0%"),
     ("drafter steps", "drafter_step_share", ".0%"),
     ("correct", "accuracy", ".0%"),
+    ("task s", "task_seconds_mean", ".2f"),
+    ("outside", "outside_share", ".1%"),
 )
 
 

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from agentspec.config import SERVED_MIN_TOKEN_PROB, EngineConfig
 from agentspec.errors import ConfigError
 from agentspec.evals.environment import describe
 from agentspec.progress import Progress
@@ -59,6 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens drafted a step, the root not counted; may be repeated (default 16)",
     )
+    parser.add_argument(
+        "--min-token-prob",
+        type=float,
+        metavar="P",
+        help="least estimate of a token that agentspec drafts, 0 to 1 (default: the engine's, "
+        f"{EngineConfig().min_token_prob:g}; servers, whose controller cuts what does not pay, draft down to "
+        f"{SERVED_MIN_TOKEN_PROB:g})",
+    )
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--cold", action="store_true", help="begin with nothing learnt (default)")
     start.add_argument("--warm", nargs="+", metavar="TRACE", help="learn the outputs of these traces first")
@@ -91,7 +100,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     warm = [call for trace in _read_traces(args.warm or [], tokenizer) for call in trace.calls]
     rows = []
     print(_row_line(dict.fromkeys(_COLUMNS, "")))
-    for row in _rows(traces, warm, args.system or ["agentspec"], limits, args.limit):
+    for row in _rows(traces, warm, args.system or ["agentspec"], limits, args.limit, args.min_token_prob):
         rows.append(row)
         print(_row_line(row), flush=True)
     if args.json:
@@ -105,13 +114,22 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _rows(
-    traces: Sequence[Trace], warm: Sequence[Call], systems: Sequence[str], limits: Sequence[int], limit: int | None
+    traces: Sequence[Trace],
+    warm: Sequence[Call],
+    systems: Sequence[str],
+    limits: Sequence[int],
+    limit: int | None,
+    min_token_prob: float | None,
 ) -> Iterator[dict[str, Any]]:
     for trace in traces:
         calls = trace.calls[:limit]
         for system in systems:
             for max_draft_tokens in limits:
-                for variant in SYSTEMS[system](max_draft_tokens, [*warm, *calls]):
+                variants = SYSTEMS[system](max_draft_tokens, [*warm, *calls])
+                if system == "agentspec" and min_token_prob is not None:
+                    make = partial(EngineSystem, system, max_draft_tokens, min_token_prob)
+                    variants = [Variant(system, f"p >= {min_token_prob:g}", make)]
+                for variant in variants:
                     measured = _measure(variant, trace.name, warm, calls, max_draft_tokens)
                     yield {
                         "set": trace.name,

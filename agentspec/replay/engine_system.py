@@ -37,10 +37,17 @@ def as_draft(row: DraftRow) -> Draft:
 
 
 class EngineSystem:
-    """An `Engine` of its own; `suffixdecoding` is the same engine with the paper's plain rule."""
+    """An `Engine` of its own; `suffixdecoding` is the same engine with the paper's plain rule.
 
-    def __init__(self, system: str, max_draft_tokens: int) -> None:
-        self.engine = Engine(replace(config_for(system), max_draft_tokens=max_draft_tokens))
+    Args:
+        system: See config_for().
+        max_draft_tokens: A step's, the root not counted.
+        min_token_prob: See EngineConfig; None: the system's own.
+    """
+
+    def __init__(self, system: str, max_draft_tokens: int, min_token_prob: float | None = None) -> None:
+        config = replace(config_for(system), max_draft_tokens=max_draft_tokens)
+        self.engine = Engine(config if min_token_prob is None else replace(config, min_token_prob=min_token_prob))
 
     def remember(self, call: Call) -> None:
         remember(self.engine, call)

@@ -22,7 +22,9 @@ def cell(pass_name: str = "cold", concurrency: int = 2, repeat: int = 0) -> Cell
     return Cell("task", pass_name, concurrency, repeat, (), (), 0)
 
 
-def result(of: Cell, *, seconds: float = 2.0, outputs: str | None = "a", **counts: Any) -> CellResult:
+def result(
+    of: Cell, *, seconds: float = 2.0, outputs: str | None = "a", task_seconds: tuple[float, ...] = (), **counts: Any
+) -> CellResult:
     """Two answers at the same time: 11 tokens, the first after half a second; and one call that failed."""
     good = Reply(began=1.0, first=1.5, ended=1.0 + seconds, tokens=11, steps=5, drafted=40, accepted=10)
     return CellResult(
@@ -34,6 +36,7 @@ def result(of: Cell, *, seconds: float = 2.0, outputs: str | None = "a", **count
         prompt_tokens_cut=3,
         accuracy=None,
         exact_answers=None,
+        task_seconds=task_seconds,
     )
 
 
@@ -54,6 +57,13 @@ def test_figures_of_a_cell() -> None:
     assert record("eagle3", cell())["drafter_step_share"] == 1.0
     # A plain decode step is a step of width one.
     assert record("none", cell())["accept_length"] == 1.0
+
+
+def test_time_of_a_question_outside_the_model() -> None:
+    # Calls of 2, 2 and 0.1 s within two questions of 2.5 s each.
+    found = record("suffix", cell(), task_seconds=(2.5, 2.5))
+    assert found["task_seconds_mean"] == 2.5 and found["outside_share"] == pytest.approx(0.18)
+    assert record("suffix", cell())["outside_share"] is None
 
 
 def test_what_agentspec_counts_itself_is_taken_from_it() -> None:

@@ -51,6 +51,17 @@ def test_rows_and_head(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "1 bad lines skipped: count.jsonl:5" in shown.err
 
 
+def test_a_lower_threshold_drafts_more(trace: Path, tmp_path: Path) -> None:
+    drafted = []
+    for threshold in ("0.9", "0"):
+        report = tmp_path / f"{threshold}.json"
+        assert main(command(trace, str(trace), "--min-token-prob", threshold, "--json", str(report))) == 0
+        (row,) = json.loads(report.read_text())["rows"]
+        assert row["setting"] == f"p >= {threshold}"
+        drafted.append(row["drafted_per_step"])
+    assert drafted[0] < drafted[1]
+
+
 def test_warm_traces_are_learnt_and_not_measured(trace: Path, tmp_path: Path) -> None:
     reports = []
     for words in ([f"{trace}@3:"], [f"{trace}@3:", "--warm", f"{trace}@:2", f"{trace}@2:3"]):
