@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from agentspec.errors import AgentspecError
+from agentspec.termination import exit_on_sigterm
 
 # name -> (module that holds `add_arguments(parser)` and `run(args, rest) -> exit status`, help line)
 COMMANDS = {
@@ -36,7 +37,10 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit status. Errors that agentspec raises on purpose print as one line."""
+    """Runs one command, that of the process without `argv`; returns its exit status. Errors that agentspec raises on
+    purpose print as one line."""
+    if argv is None:
+        exit_on_sigterm()
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="agentspec", description="Suffix speculative decoding for agents on SGLang.")
     parser.add_argument("--version", action="version", version=f"agentspec {version('agentspec')}")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.gpu.correct import check_parity, check_sampling
@@ -23,6 +21,7 @@ from agentspec.evals.gpu.table import table
 from agentspec.evals.gpu.trip import Record, Results, Trip
 from agentspec.evals.gpu.work import CONCURRENCIES, Work, load_work
 from agentspec.evals.turns import say
+from agentspec.termination import exit_on_sigterm
 
 PREPARE = "prepare"
 
@@ -75,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the tasks and prints their table last; 1 where one failed or a check was missed, 2 for wrong arguments."""
     args = parser().parse_args(argv)
     # Servers are stopped also where the time is up.
-    signal.signal(signal.SIGTERM, _stopped)
+    exit_on_sigterm()
     try:
         return _run(args)
     except AgentspecError as error:
@@ -187,8 +186,3 @@ def _prepare(args: argparse.Namespace) -> None:
         return
     for archive in prepare(args.traces, args.configs, args.data, site=not args.no_site, seed=args.seed):
         print(f"{archive.name}  {archive.stat().st_size / (1 << 20):.1f} MiB")
-
-
-def _stopped(number: int, frame: FrameType | None) -> None:
-    del frame
-    raise SystemExit(128 + number)
