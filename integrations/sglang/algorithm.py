@@ -18,7 +18,7 @@ import os
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.integrations.sglang import compat, replay_hooks, replay_setting, settings
+from agentspec.integrations.sglang import compat, replay_hooks, replay_setting, setting_sources, settings
 from agentspec.integrations.sglang.admin import wire
 from agentspec.integrations.sglang.drafter_checkpoint import AUTO, BASE_FLAG, DRAFT_FLAG, inspect_drafter
 from agentspec.integrations.sglang.refusals import refuse_unsupported
@@ -79,21 +79,21 @@ def _is_ours(name: Any) -> bool:
 
 
 def _add_cli_args(result: Any, parser: argparse.ArgumentParser) -> Any:
-    settings.add_flags(parser)
+    setting_sources.add_flags(parser)
     return result
 
 
 def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
-    flags = settings.pop_flags(args)
+    flags = setting_sources.pop_flags(args)
     if not _is_ours(getattr(args, "speculative_algorithm", None)):
         foreign = [name for name in flags if name not in replay_setting.SETTINGS]
         if foreign:
             names = ", ".join(settings.FLAG_PREFIX + name.replace("_", "-") for name in foreign)
             raise ConfigError(f"{names} need --speculative-algorithm {compat.ALGORITHM}")
         server_args = original(cls, args)
-        replay_hooks.activate(settings.resolve(flags, replay_setting.variables(os.environ)), server_args)
+        replay_hooks.activate(setting_sources.resolve(flags, replay_setting.variables(os.environ)), server_args)
         return server_args
-    chosen = settings.resolve(flags, os.environ)
+    chosen = setting_sources.resolve(flags, os.environ)
     for name, value in _base_settings(args, chosen).items():
         setattr(args, name, value)
     server_args = original(cls, args)
@@ -106,7 +106,7 @@ def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
 
 def _rewrite_late(server_args: Any) -> None:
     """For `sglang.Engine(speculative_algorithm="AGENTSPEC")`, which has no command line."""
-    chosen = settings.resolve({}, os.environ)
+    chosen = setting_sources.resolve({}, os.environ)
     refuse_unsupported(server_args)
     check_store(chosen, served_scope(chosen, server_args))
     # Where resolution works on a stand-in, the note is lost with it, and the record's raw input says the same.
@@ -120,7 +120,7 @@ def _rewrite_late(server_args: Any) -> None:
 def _handle_base_arguments(server_args: Any) -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    base = _base(server_args, settings.resolve({}, os.environ))
+    base = _base(server_args, setting_sources.resolve({}, os.environ))
     server_args.speculative_algorithm = base
     SpeculativeAlgorithm[base].handle_server_args(server_args)
 

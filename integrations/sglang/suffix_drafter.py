@@ -30,7 +30,7 @@ from agentspec.integrations.sglang.draftless import START_TOKENS, DraftlessRows
 from agentspec.integrations.sglang.request_counts import RequestCounts
 from agentspec.integrations.sglang.requests import KeptOutput, RequestBook
 from agentspec.integrations.sglang.rows import last_token, roots_only, spread
-from agentspec.integrations.sglang.settings import resolve_for_process
+from agentspec.integrations.sglang.setting_sources import resolve_for_process
 from agentspec.integrations.sglang.splice import SpliceError, unprocessed_tokens
 from agentspec.integrations.sglang.state_metrics import StateMetrics
 from agentspec.integrations.sglang.store_metrics import StoreMetrics

@@ -143,7 +143,7 @@ def serve(manager: Any) -> None:
     import functools
 
     from agentspec.integrations.sglang.admin import wire
-    from agentspec.integrations.sglang.settings import resolve_for_process
+    from agentspec.integrations.sglang.setting_sources import resolve_for_process
 
     app = compat.http_application()
     if app is None:

@@ -13,13 +13,13 @@ from draft_states import profile as drawn_profile
 
 from agentspec.errors import ConfigError
 from agentspec.estimates import NUM_WEIGHTS, Estimates
-from agentspec.integrations.sglang import settings
+from agentspec.integrations.sglang import setting_sources, settings
 
 
 def parse(*arguments: str) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
-    settings.add_flags(parser)
-    return settings.pop_flags(parser.parse_args(arguments))
+    setting_sources.add_flags(parser)
+    return setting_sources.pop_flags(parser.parse_args(arguments))
 
 
 def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
     file.write_text(json.dumps({"alpha": 1.5, "max_pattern": 7, "budget_mb": 3}))
     environment = {"AGENTSPEC_CONFIG": str(file), "AGENTSPEC_ALPHA": "2.5", "AGENTSPEC_MAX_PATTERN": "8", "PATH": "x"}
 
-    chosen = settings.resolve(parse("--agentspec-alpha", "3.5"), environment)
+    chosen = setting_sources.resolve(parse("--agentspec-alpha", "3.5"), environment)
 
     assert (chosen.alpha, chosen.max_pattern, chosen.budget_mb) == (3.5, 8, 3)
     assert chosen.min_token_prob == settings.Settings().min_token_prob
@@ -37,7 +37,7 @@ def test_the_config_flag_wins_over_the_config_variable(tmp_path: Path) -> None:
     for name, alpha in (("flag.json", 2.0), ("variable.json", 3.0)):
         (tmp_path / name).write_text(json.dumps({"alpha": alpha}))
 
-    chosen = settings.resolve(
+    chosen = setting_sources.resolve(
         parse("--agentspec-config", str(tmp_path / "flag.json")), {"AGENTSPEC_CONFIG": str(tmp_path / "variable.json")}
     )
 
@@ -101,9 +101,11 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
     file = tmp_path / "agentspec.json"
     file.write_text(json.dumps(values))
 
-    by_flag = settings.resolve(parse(*flags), {})
-    by_variable = settings.resolve({}, {f"AGENTSPEC_{name.upper()}": str(value) for name, value in values.items()})
-    by_file = settings.resolve({"config": str(file)}, {})
+    by_flag = setting_sources.resolve(parse(*flags), {})
+    by_variable = setting_sources.resolve(
+        {}, {f"AGENTSPEC_{name.upper()}": str(value) for name, value in values.items()}
+    )
+    by_file = setting_sources.resolve({"config": str(file)}, {})
 
     assert by_flag == by_variable == by_file == settings.Settings(**values)
     assert by_flag.corpus_paths == [str(path) for path in corpora]
@@ -150,7 +152,7 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
 )
 def test_bad_variables_are_refused_by_name(environment: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        settings.resolve({}, environment)
+        setting_sources.resolve({}, environment)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_bad_files_are_refused_by_name(tmp_path: Path, content: str, named: str)
     file = tmp_path / "agentspec.json"
     file.write_text(content)
     with pytest.raises(ConfigError, match=named):
-        settings.resolve({"config": str(file)}, {})
+        setting_sources.resolve({"config": str(file)}, {})
 
 
 def test_corpora_need_a_rule_that_drafts_from_them(tmp_path: Path) -> None:
@@ -185,17 +187,17 @@ def test_corpora_need_a_rule_that_drafts_from_them(tmp_path: Path) -> None:
 
 
 def test_secrets_are_no_settings_and_are_not_shown() -> None:
-    secrets = dict.fromkeys(settings.SECRET_VARIABLES, "hush")
-    chosen = settings.resolve({}, {**secrets, "AGENTSPEC_STORE": "redis://user:hush@127.0.0.1:1"})
+    secrets = dict.fromkeys(setting_sources.SECRET_VARIABLES, "hush")
+    chosen = setting_sources.resolve({}, {**secrets, "AGENTSPEC_STORE": "redis://user:hush@127.0.0.1:1"})
     assert "hush" not in repr(chosen)
     assert "hush" not in str(chosen.shown())
     # The scheduler process gets the whole URL.
-    assert settings.resolve_for_process(chosen.as_dict()) == chosen
+    assert setting_sources.resolve_for_process(chosen.as_dict()) == chosen
 
 
 def test_a_switch_needs_no_value() -> None:
-    assert settings.resolve(parse("--agentspec-store-optional"), {}).store_optional
-    assert not settings.resolve(parse("--agentspec-store-optional", "no"), {}).store_optional
+    assert setting_sources.resolve(parse("--agentspec-store-optional"), {}).store_optional
+    assert not setting_sources.resolve(parse("--agentspec-store-optional", "no"), {}).store_optional
 
 
 def test_settings_become_the_engine_s(tmp_path: Path) -> None:
@@ -224,4 +226,4 @@ def test_only_given_flags_count() -> None:
 
 def test_the_launcher_s_settings_reach_the_scheduler_unchanged() -> None:
     chosen = settings.Settings(alpha=2.0, mode="chain")
-    assert settings.resolve_for_process(chosen.as_dict()) == chosen
+    assert setting_sources.resolve_for_process(chosen.as_dict()) == chosen
