@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.evals.tasks.task import Conversation, EndlessPool, FixedCall, SessionPool
+from agentspec.evals.tasks import TASKS
+from agentspec.evals.tasks.task import Conversation, EndlessPool, FixedCall, SessionPool, TaskInputs
+from agentspec.evals.text_to_sql import MODEL_FOLDER
 
 
 def call(*prompt: int) -> FixedCall:
@@ -82,3 +84,13 @@ def test_endless_work_keeps_what_is_learnt_apart() -> None:
     assert len(pool.learnt) == 4 and [len(some) for some in drawn] == [5, 5, 5]
     everything = prompts(pool.learnt) + [prompt for some in drawn for prompt in some]
     assert len(set(everything)) == len(everything)
+
+
+def test_open_answers_do_not_end_together() -> None:
+    def lengths() -> list[int]:
+        units = TASKS["open_chat"].pool(TaskInputs(model=MODEL_FOLDER)).draw(20, 1)
+        calls = [call for unit in units if isinstance(unit, Conversation) for call in unit.calls]
+        return [call.body["sampling_params"]["max_new_tokens"] for call in calls]
+
+    found = lengths()
+    assert len(set(found)) > 5 and found == lengths()
