@@ -113,6 +113,7 @@ class ServingMeter:
             return statistics.median(map(figure, ran[self._long])) - statistics.median(map(figure, ran[_SHORT]))
 
         return StepTotals(
+            rows=cell.rows,
             steps=round(more(len)),
             context=more(lambda steps: sum(context for _, _, context, _ in steps)),
             batched=more(lambda steps: sum(rows * width for rows, width, _, _ in steps)),
@@ -163,7 +164,10 @@ class ServingMeter:
 
 
 def held_up(times: Sequence[float], windows: Sequence[tuple[int, float, float]]) -> dict[int, float]:
-    """How much longer than usual the longest pause of each window was.
+    """How much longer than usual the pauses of each window were, all together.
+
+    Where steps overlap, tokens are told a step late, so that the pause with the prefill has no step in it and the next
+    one has two: only their sum is what the prefill took.
 
     Args:
         times: When tokens came, seconds.
@@ -176,5 +180,5 @@ def held_up(times: Sequence[float], windows: Sequence[tuple[int, float, float]])
     for length, begin, end in windows:
         within = [b - a for a, b in pauses if a < end and b > begin]
         if within and times[-1] > end:
-            found[length] = max(max(within) - usual, 1e-6)
+            found[length] = max(sum(within) - usual * len(within), 1e-6)
     return found
