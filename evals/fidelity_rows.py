@@ -171,7 +171,7 @@ def pace(profile: Profile, server: LoadedServer, rng: random.Random) -> float:
     costs = profile.plain if server.is_plain else profile.speculative
     if costs is None:
         raise ConfigError("the profile must hold what serving takes beside verification; measure it with --serving")
-    meter = ServingMeter(server.server, _VOCABULARY, rng, drafts=False)
+    meter = ServingMeter(server.server, _VOCABULARY, rng, repeats=3, drafts=False)
     ratios = []
     for total in meter.steps([Cell(rows, _PACE_PROMPT) for rows in _PACE_ROWS if rows <= server.limit]):
         context, batched = total.context / total.steps, total.batched / total.steps
