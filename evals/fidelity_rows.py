@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.config import EngineConfig
-from agentspec.control import ControlConfig, Profile, ServingCosts, StepCost, make_controller
+from agentspec.control import ControlConfig, Profile, ServingCosts, StepCost, StepTimes, make_controller
 from agentspec.errors import ConfigError
 from agentspec.evals.open_loop import Answered, AskedCall
 from agentspec.evals.server import RunningServer
@@ -28,6 +28,9 @@ _VOCABULARY = 256
 _PACE_PROMPT = 160
 _PACE_ROWS = (1, 4, 16)
 """As far as the server's limit goes."""
+STEADY = 1.15
+"""How many times the lesser of a run's two paces the greater one may be: of another run it is not known how long its
+steps took."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +94,10 @@ class Run:
     identical: bool = True
     """Whether the outputs were those of plain decoding."""
 
+    @property
+    def is_steady(self) -> bool:
+        return max(self.pace) <= STEADY * min(self.pace)
+
 
 def compared(
     profile: Profile,
@@ -132,7 +139,8 @@ def compared(
 
 
 def row_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """The figures of a cell: means and percentiles go over the requests of all its runs."""
+    """The figures of a cell: means and percentiles go over the requests of its steady runs, or of all where none is."""
+    all_runs, runs = runs, [run for run in runs if run.is_steady] or runs
     measured, simulated, as_profiled = (
         np.concatenate([getattr(run, name) for run in runs]) for name in ("measured", "simulated", "as_profiled")
     )
@@ -141,7 +149,8 @@ def row_of(runs: Sequence[Run]) -> dict[str, Any]:
         return statistics.fmean(map(figure, runs))
 
     return {
-        "runs": len(runs),
+        "runs": len(all_runs),
+        "steady_runs": sum(run.is_steady for run in all_runs),
         "requests": len(measured),
         "requests_per_second": round(mean(lambda run: run.requests_per_second), 3),
         "output_tokens": sum(run.output_tokens for run in runs),
@@ -149,8 +158,8 @@ def row_of(runs: Sequence[Run]) -> dict[str, Any]:
         "measured_mean": round(float(measured.mean()), 4),
         "simulated_mean": round(float(simulated.mean()), 4),
         "error": round(float(simulated.mean() / measured.mean()) - 1, 4),
-        "errors": [round(float(run.simulated.mean() / run.measured.mean()) - 1, 4) for run in runs],
-        "pace": [[round(one, 4) for one in run.pace] for run in runs],
+        "errors": [round(float(run.simulated.mean() / run.measured.mean()) - 1, 4) for run in all_runs],
+        "pace": [[round(one, 4) for one in run.pace] for run in all_runs],
         "error_as_profiled": round(float(as_profiled.mean() / measured.mean()) - 1, 4),
         "measured_p50": round(float(np.percentile(measured, 50)), 4),
         "simulated_p50": round(float(np.percentile(simulated, 50)), 4),
@@ -172,12 +181,12 @@ def pace(profile: Profile, server: LoadedServer, rng: random.Random) -> float:
     if costs is None:
         raise ConfigError("the profile must hold what serving takes beside verification; measure it with --serving")
     meter = ServingMeter(server.server, _VOCABULARY, rng, repeats=3, drafts=False)
-    ratios = []
+    times, ratios = StepTimes(profile), []
     for total in meter.steps([Cell(rows, _PACE_PROMPT) for rows in _PACE_ROWS if rows <= server.limit]):
         context, batched = total.context / total.steps, total.batched / total.steps
         seconds = costs.step_seconds(total.rows, context, batched)
         if not server.is_plain:
-            seconds += profile.target.seconds(context, batched)
+            seconds += times.seconds(total.rows, 1, context)
         ratios.append(total.wall / (total.steps * seconds))
     return statistics.fmean(ratios)
 
@@ -189,8 +198,8 @@ def at_pace(profile: Profile, factor: float) -> Profile:
         target=_slower(profile.target, factor),
         plain=_costs_at_pace(profile.plain, factor),
         speculative=_costs_at_pace(profile.speculative, factor),
-        points=(),
-        residuals=(),
+        points=tuple(replace(point, seconds=factor * point.seconds) for point in profile.points),
+        residuals=tuple(factor * residual for residual in profile.residuals),
     )
 
 

@@ -13,7 +13,7 @@ def markdown(content: Mapping[str, Any], bound: float) -> str:
     """The table of the runs."""
     titles = (
         *("server", "at most", "rate", "requests/s", "measured ms", "simulated ms", "error"),
-        *("errors of its runs", "p50 error", "p99 error", "accept length, measured and simulated"),
+        *("steady runs", "errors of all its runs", "p50 error", "p99 error", "accept length, measured and simulated"),
         *("pace", "error at the profile's pace"),
     )
     lines = [
@@ -30,6 +30,7 @@ def markdown(content: Mapping[str, Any], bound: float) -> str:
             *(row["system"], str(row["limit"]), f"{row['share']:g}x", f"{row['requests_per_second']:.2f}"),
             *(f"{row['measured_mean'] * 1e3:.0f}", f"{row['simulated_mean'] * 1e3:.0f}"),
             f"{mark}{row['error']:+.1%}{mark}",
+            f"{row['steady_runs']} of {row['runs']}",
             f"{min(row['errors']):+.1%} to {max(row['errors']):+.1%}",
             *(f"{row[f'simulated_{name}'] / row[f'measured_{name}'] - 1:+.1%}" for name in ("p50", "p99")),
             f"{row['measured_accept_length']:.2f}, {row['simulated_accept_length']:.2f}",

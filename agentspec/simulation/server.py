@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.control import Controller, Profile, StepState
+from agentspec.control import Controller, Profile, StepState, StepTimes
 from agentspec.errors import ConfigError
 from agentspec.simulation.requests import Requests
 from agentspec.simulation.run_log import RunLog
@@ -32,6 +32,7 @@ class _Run:
     def __init__(self, requests: Requests, profile: Profile, config: ServerConfig, controller: Controller) -> None:
         n = len(requests)
         self.requests, self.profile, self.config, self.controller = requests, profile, config, controller
+        self.step_times = StepTimes(profile)
         self.now = 0.0
         self.kv_used = 0
         self.waiting: deque[int] = deque()
@@ -141,7 +142,7 @@ class _Run:
         )
         plan = self.controller.plan(state)
         num_accepted = acceptance.accepted[places, plan.num_nodes].astype(np.int32)
-        verification = self.profile.target.seconds(read, b * plan.width)
+        verification = self.step_times.seconds(b, plan.width, read)
         seconds = 0.0 if config.plain else verification
         if config.costs:
             seconds += config.costs.step_seconds(b, read, b * plan.width)

@@ -68,6 +68,14 @@ def test_errors_of_several_runs_are_those_of_their_mean() -> None:
     assert (found["runs"], found["requests"]) == (2, 2 * len(CALLS))
 
 
+def test_a_run_in_which_the_pace_changed_does_not_count() -> None:
+    steady, changed = run_of((1.0, 1.1), alone(CALLS, 0.0051)), run_of((1.0, 1.3), alone(CALLS, 0.1))
+    found = row_of([steady, changed])
+    assert (found["runs"], found["steady_runs"], found["requests"]) == (2, 1, len(CALLS))
+    assert found["error"] == found["errors"][0] and len(found["errors"]) == 2
+    assert row_of([changed])["steady_runs"] == 0
+
+
 class Steady(RunningServer):
     """Takes `seconds` for each token after the first one, by a clock of its own."""
 
