@@ -90,6 +90,6 @@ def cut_first(drafts: DraftBatch, weights: NDArray[np.float64], gains: NDArray[n
         values = drafts.estimates * factors[node_columns(drafts)]
     # A node is cut first by the widths from its parent's place + 1 to its own.
     begins = np.bincount(np.maximum(drafts.parents, 0), weights=values, minlength=num_columns)[:num_columns]
-    begins[1:] -= gains[:-1]
-    sums: NDArray[np.float64] = begins.cumsum()
+    ends = np.concatenate(([0.0], gains[:-1]))
+    sums: NDArray[np.float64] = (begins - ends).cumsum()
     return sums
