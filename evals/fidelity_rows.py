@@ -1,33 +1,36 @@
-"""Runs of `agentspec bench fidelity` simulated again, and its table and picture."""
+"""Runs of `agentspec bench fidelity` simulated again."""
 
 from __future__ import annotations
 
 import math
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.config import EngineConfig
-from agentspec.control import ControlConfig, Profile, ServingCosts, StepCost, make_controller
+from agentspec.control import ControlConfig, Profile, ServingCosts, StepCost, StepTimes, make_controller
 from agentspec.errors import ConfigError
 from agentspec.evals.open_loop import Answered, AskedCall
 from agentspec.evals.server import RunningServer
 from agentspec.evals.serving_costs import Cell, ServingMeter
 from agentspec.replay.traces import Call
-from agentspec.simulation import Arrivals, Requests, RunLog, ServerConfig, measure, record_acceptance, simulate
+from agentspec.simulation import Arrivals, Metrics, Requests, RunLog, ServerConfig, measure, record_acceptance, simulate
 
 # Defaults of `agentspec serve`.
 MAX_DRAFT_TOKENS, _KV_TOKENS = 15, 32768
 # Every tokenizer has so many.
 _VOCABULARY = 256
 _PACE_PROMPT = 160
-_PACE_ROWS = (1, 4)
+_PACE_ROWS = (1, 4, 16)
+"""As far as the server's limit goes."""
+STEADY = 1.15
+"""How many times the lesser of a run's two paces the greater one may be: of another run it is not known how long its
+steps took."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,14 +74,41 @@ def service_rate(
     return len(calls) / float(log.finished.max())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Run:
+    """A run and its simulations. Latencies are seconds, in the order of the requests."""
+
+    requests_per_second: float
+    pace: tuple[float, float]
+    """Before and after."""
+    measured: NDArray[np.float64]
+    simulated: NDArray[np.float64]
+    """At the mean pace."""
+    as_profiled: NDArray[np.float64]
+    """At the pace of the profile."""
+    output_tokens: int
+    computed_prompt_tokens: int
+    accept_length: float
+    metrics: Metrics
+    """Of the simulation at the mean pace."""
+    identical: bool = True
+    """Whether the outputs were those of plain decoding."""
+
+    @property
+    def is_steady(self) -> bool:
+        return max(self.pace) <= STEADY * min(self.pace)
+
+
 def compared(
     profile: Profile,
     factors: Sequence[float],
     server: LoadedServer,
     calls: Sequence[AskedCall],
     answers: Sequence[Answered],
-) -> dict[str, Any]:
-    """Simulates what a server was asked, and says how far that is from what happened; the server then knows the calls.
+    *,
+    rate: float,
+) -> Run:
+    """Simulates what a server was asked, beside what happened; the server then knows the calls.
 
     `factors` are the server's `pace` before and after; the profile is taken at their mean, and once as it is.
 
@@ -90,34 +120,57 @@ def compared(
             raise ConfigError(f"an answer must have {call.output_tokens} tokens, got {len(answer.output)}")
     sent = np.array([answer.sent for answer in answers])
     requests = _requests(server, calls, answers, sent - sent[0])
-    factor = statistics.fmean(factors)
-    found, as_profiled = (
-        measure(_simulated(some, server, requests), Arrivals(intervals=(1.0,)))
-        for some in (at_pace(profile, factor), profile)
-    )
+    log = _simulated(at_pace(profile, statistics.fmean(factors)), server, requests)
+    as_profiled = _simulated(profile, server, requests)
     server.take(calls, answers)
-    latencies = np.array([answer.seconds for answer in answers])
     decoded = sum(len(answer.output) - 1 for answer in answers)
     steps = decoded if server.is_plain else sum(answer.verify_steps for answer in answers)
-    mean, simulated = float(latencies.mean()), found.latencies
+    return Run(
+        requests_per_second=rate,
+        pace=(factors[0], factors[-1]),
+        measured=np.array([answer.seconds for answer in answers]),
+        simulated=log.finished - log.arrival,
+        as_profiled=as_profiled.finished - as_profiled.arrival,
+        output_tokens=decoded + len(calls),
+        computed_prompt_tokens=int((requests.prompt_tokens - requests.cached_tokens).sum()),
+        accept_length=decoded / max(steps, 1),
+        metrics=measure(log, Arrivals(intervals=(1.0,))),
+    )
+
+
+def row_of(runs: Sequence[Run]) -> dict[str, Any]:
+    """The figures of a cell: means and percentiles go over the requests of its steady runs, or of all where none is."""
+    all_runs, runs = runs, [run for run in runs if run.is_steady] or runs
+    measured, simulated, as_profiled = (
+        np.concatenate([getattr(run, name) for run in runs]) for name in ("measured", "simulated", "as_profiled")
+    )
+
+    def mean(figure: Callable[[Run], float]) -> float:
+        return statistics.fmean(map(figure, runs))
+
     return {
-        "requests": len(calls),
-        "output_tokens": decoded + len(calls),
-        "computed_prompt_tokens": int((requests.prompt_tokens - requests.cached_tokens).sum()),
-        "measured_mean": round(mean, 4),
-        "simulated_mean": round(simulated.latency_mean, 4),
-        "error": round(simulated.latency_mean / mean - 1, 4),
-        "pace": [round(one, 4) for one in factors],
-        "error_as_profiled": round(as_profiled.latencies.latency_mean / mean - 1, 4),
-        "measured_p50": round(float(np.percentile(latencies, 50)), 4),
-        "simulated_p50": round(simulated.latency_p50, 4),
-        "measured_p99": round(float(np.percentile(latencies, 99)), 4),
-        "simulated_p99": round(simulated.latency_p99, 4),
-        "measured_accept_length": round(decoded / max(steps, 1), 3),
-        "simulated_accept_length": round(found.steps.accept_length, 3),
-        "simulated_rows": round(found.steps.rows_mean, 2),
-        "simulated_width": round(found.steps.width_mean, 2),
-        "simulated_busy": round(found.busy_share, 3),
+        "runs": len(all_runs),
+        "steady_runs": sum(run.is_steady for run in all_runs),
+        "requests": len(measured),
+        "requests_per_second": round(mean(lambda run: run.requests_per_second), 3),
+        "output_tokens": sum(run.output_tokens for run in runs),
+        "computed_prompt_tokens": sum(run.computed_prompt_tokens for run in runs),
+        "measured_mean": round(float(measured.mean()), 4),
+        "simulated_mean": round(float(simulated.mean()), 4),
+        "error": round(float(simulated.mean() / measured.mean()) - 1, 4),
+        "errors": [round(float(run.simulated.mean() / run.measured.mean()) - 1, 4) for run in all_runs],
+        "pace": [[round(one, 4) for one in run.pace] for run in all_runs],
+        "error_as_profiled": round(float(as_profiled.mean() / measured.mean()) - 1, 4),
+        "measured_p50": round(float(np.percentile(measured, 50)), 4),
+        "simulated_p50": round(float(np.percentile(simulated, 50)), 4),
+        "measured_p99": round(float(np.percentile(measured, 99)), 4),
+        "simulated_p99": round(float(np.percentile(simulated, 99)), 4),
+        "measured_accept_length": round(mean(lambda run: run.accept_length), 3),
+        "simulated_accept_length": round(mean(lambda run: run.metrics.steps.accept_length), 3),
+        "simulated_rows": round(mean(lambda run: run.metrics.steps.rows_mean), 2),
+        "simulated_width": round(mean(lambda run: run.metrics.steps.width_mean), 2),
+        "simulated_busy": round(mean(lambda run: run.metrics.busy_share), 3),
+        "identical": all(run.identical for run in runs),
     }
 
 
@@ -127,14 +180,15 @@ def pace(profile: Profile, server: LoadedServer, rng: random.Random) -> float:
     costs = profile.plain if server.is_plain else profile.speculative
     if costs is None:
         raise ConfigError("the profile must hold what serving takes beside verification; measure it with --serving")
-    parts = [costs.step] if server.is_plain else [costs.step, profile.target]
-    meter = ServingMeter(server.server, _VOCABULARY, rng, drafts=False)
-    totals = meter.steps([Cell(rows, _PACE_PROMPT) for rows in _PACE_ROWS])
-    return statistics.fmean(
-        total.wall
-        / sum(part.alpha * total.context + part.gamma * total.batched + part.delta * total.steps for part in parts)
-        for total in totals
-    )
+    meter = ServingMeter(server.server, _VOCABULARY, rng, repeats=3, drafts=False)
+    times, ratios = StepTimes(profile), []
+    for total in meter.steps([Cell(rows, _PACE_PROMPT) for rows in _PACE_ROWS if rows <= server.limit]):
+        context, batched = total.context / total.steps, total.batched / total.steps
+        seconds = costs.step_seconds(total.rows, context, batched)
+        if not server.is_plain:
+            seconds += times.seconds(total.rows, 1, context)
+        ratios.append(total.wall / (total.steps * seconds))
+    return statistics.fmean(ratios)
 
 
 def at_pace(profile: Profile, factor: float) -> Profile:
@@ -144,8 +198,8 @@ def at_pace(profile: Profile, factor: float) -> Profile:
         target=_slower(profile.target, factor),
         plain=_costs_at_pace(profile.plain, factor),
         speculative=_costs_at_pace(profile.speculative, factor),
-        points=(),
-        residuals=(),
+        points=tuple(replace(point, seconds=factor * point.seconds) for point in profile.points),
+        residuals=tuple(factor * residual for residual in profile.residuals),
     )
 
 
@@ -157,6 +211,7 @@ def _costs_at_pace(costs: ServingCosts | None, factor: float) -> ServingCosts | 
         request_seconds=factor * costs.request_seconds,
         prefill=_slower(costs.prefill, factor),
         step=_slower(costs.step, factor),
+        by_rows=tuple((rows, factor * seconds) for rows, seconds in costs.by_rows),
     )
 
 
@@ -194,65 +249,8 @@ def _simulated(profile: Profile, server: LoadedServer, requests: Requests) -> Ru
         max_width=MAX_DRAFT_TOKENS + 1,
         costs=profile.plain if server.is_plain else profile.speculative,
         plain=server.is_plain,
+        # SGLang runs on the reference kernels where these servers do.
+        pads_context=True,
     )
     control = ControlConfig(controller="fixed", length=0) if server.is_plain else ControlConfig()
     return simulate(requests, profile, config, make_controller(control, profile))
-
-
-def markdown(content: Mapping[str, Any], bound: float) -> str:
-    """The table of the runs."""
-    titles = (
-        *("server", "at most", "rate", "requests/s", "measured ms", "simulated ms", "error"),
-        *("p50 error", "p99 error", "accept length, measured and simulated"),
-        *("pace before, after", "error at the profile's pace"),
-    )
-    lines = [
-        f"    {' '.join(content['command'])}",
-        "",
-        *(f"    {line}" for line in content["profile"]),
-        "",
-        f"| {' | '.join(titles)} |",
-        "|---" * len(titles) + "|",
-    ]
-    for row in content["rows"]:
-        mark = "**" if row["system"] == "plain" and abs(row["error"]) > bound else ""
-        cells = (
-            *(row["system"], str(row["limit"]), f"{row['share']:g}x", f"{row['requests_per_second']:.2f}"),
-            *(f"{row['measured_mean'] * 1e3:.0f}", f"{row['simulated_mean'] * 1e3:.0f}"),
-            f"{mark}{row['error']:+.1%}{mark}",
-            *(f"{row[f'simulated_{name}'] / row[f'measured_{name}'] - 1:+.1%}" for name in ("p50", "p99")),
-            f"{row['measured_accept_length']:.2f}, {row['simulated_accept_length']:.2f}",
-            ", ".join(f"{pace:.2f}" for pace in row["pace"]),
-            f"{row['error_as_profiled']:+.1%}",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    met = sum(goal["met"] for goal in content["goals"])
-    lines += ["", f"Plain decoding: {met} of {len(content['goals'])} mean latencies within {bound:.0%}."]
-    return "\n".join(lines)
-
-
-def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Simulated over measured mean latencies; raises ConfigError if matplotlib is not installed."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("drawing needs matplotlib; install agentspec[plots]") from error
-    with rc_context({"svg.hashsalt": "agentspec"}):
-        figure = Figure(figsize=(5, 4.5), layout="constrained")
-        axes = figure.subplots()
-        for system, limit in dict.fromkeys((row["system"], row["limit"]) for row in rows):
-            some = [row for row in rows if (row["system"], row["limit"]) == (system, limit)]
-            axes.plot(
-                [row["measured_mean"] * 1e3 for row in some],
-                [row["simulated_mean"] * 1e3 for row in some],
-                marker="o" if system == "plain" else "s",
-                linestyle="none",
-                label=f"{system}, {limit} at most",
-            )
-        low, high = axes.get_xlim()
-        axes.plot([low, high], [low, high], color="gray", linewidth=1)
-        axes.fill_between([low, high], [0.9 * low, 0.9 * high], [1.1 * low, 1.1 * high], color="gray", alpha=0.15)
-        axes.set(xlabel="measured mean latency, ms", ylabel="simulated, ms")
-        axes.legend()
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -218,7 +218,8 @@ def _serving(
     cells = [
         Cell(rows, length)
         for length in dict.fromkeys((lengths[0], lengths[-1]))
-        for rows in dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1]))
+        # Of plain decoding every size: simulations of it go by nothing else.
+        for rows in (dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1])) if told else sizes)
     ]
     meter = ServingMeter(server, vocabulary_of(server), random.Random(plan.seed + 1), width=width)
     say("  what serving takes")

@@ -39,6 +39,15 @@ class Cell:
     length: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A batch that was answered."""
+
+    wall: float
+    """Seconds."""
+    steps: Steps
+
+
 class ServingMeter:
     """Asks a server with drawn prompts, no two alike."""
 
@@ -48,7 +57,7 @@ class ServingMeter:
         vocabulary: int,
         rng: random.Random,
         *,
-        repeats: int = 3,
+        repeats: int = 5,
         width: int = 1,
         drafts: bool = True,
     ) -> None:
@@ -84,8 +93,16 @@ class ServingMeter:
         )
 
     def steps(self, cells: Sequence[Cell], told: Callable[[], Steps] | None = None) -> tuple[StepTotals, ...]:
-        """Of each cell the steps that make the longer answers."""
-        return tuple(self._steps(cell, told) for cell in cells)
+        """Of each cell the steps that make the longer answers.
+
+        Cells take turns, so that a machine whose pace changes meanwhile makes no cell dearer than another.
+        """
+        asked: dict[tuple[Cell, int], list[_Asked]] = defaultdict(list)
+        for _ in range(self._repeats):
+            for cell in cells:
+                for tokens in (_SHORT, self._long):
+                    asked[cell, tokens].append(self._timed(cell, tokens, told))
+        return tuple(_more(cell, asked[cell, _SHORT], asked[cell, self._long]) for cell in cells)
 
     def prefills(self, lengths: Sequence[int]) -> list[MeasuredPoint]:
         """How long a prompt of each length holds up another request."""
@@ -95,30 +112,13 @@ class ServingMeter:
                 found[length].append(seconds)
         return [MeasuredPoint(1, length, 0, statistics.median(found[length])) for length in lengths if found[length]]
 
-    def _steps(self, cell: Cell, told: Callable[[], Steps] | None) -> StepTotals:
-        walls: dict[int, list[float]] = {_SHORT: [], self._long: []}
-        ran: dict[int, list[Steps]] = {_SHORT: [], self._long: []}
-        for _ in range(self._repeats):
-            for tokens in (_SHORT, self._long):
-                if told:
-                    told()
-                walls[tokens].append(self._ask(cell, tokens))
-                # All rows get their tokens at the same time; the first one comes from the prefill.
-                ran[tokens].append(
-                    told() if told else [(cell.rows, 1, cell.rows * (cell.length + i), 0.0) for i in range(1, tokens)]
-                )
-        wall = statistics.median(walls[self._long]) - statistics.median(walls[_SHORT])
-
-        def more(figure: Callable[[Steps], float]) -> float:
-            return statistics.median(map(figure, ran[self._long])) - statistics.median(map(figure, ran[_SHORT]))
-
-        return StepTotals(
-            steps=round(more(len)),
-            context=more(lambda steps: sum(context for _, _, context, _ in steps)),
-            batched=more(lambda steps: sum(rows * width for rows, width, _, _ in steps)),
-            wall=wall,
-            outside=wall - more(lambda steps: sum(seconds for _, _, _, seconds in steps)),
-        )
+    def _timed(self, cell: Cell, tokens: int, told: Callable[[], Steps] | None) -> _Asked:
+        if told:
+            told()
+        wall = self._ask(cell, tokens)
+        # All rows get their tokens at the same time; the first one comes from the prefill.
+        steps = told() if told else [(cell.rows, 1, cell.rows * (cell.length + i), 0.0) for i in range(1, tokens)]
+        return _Asked(wall, steps)
 
     def _held_up(self, lengths: Sequence[int]) -> dict[int, float]:
         """Each length once, while one request is streamed."""
@@ -162,8 +162,28 @@ class ServingMeter:
         return {"input_ids": prompts if rows > 1 else prompts[0], "sampling_params": sampling}
 
 
+def _more(cell: Cell, short: Sequence[_Asked], long: Sequence[_Asked]) -> StepTotals:
+    """What long answers have more than short ones, of medians."""
+
+    def more(figure: Callable[[_Asked], float]) -> float:
+        return statistics.median(map(figure, long)) - statistics.median(map(figure, short))
+
+    wall = more(lambda asked: asked.wall)
+    return StepTotals(
+        rows=cell.rows,
+        steps=round(more(lambda asked: len(asked.steps))),
+        context=more(lambda asked: sum(context for _, _, context, _ in asked.steps)),
+        batched=more(lambda asked: sum(rows * width for rows, width, _, _ in asked.steps)),
+        wall=wall,
+        outside=wall - more(lambda asked: sum(seconds for _, _, _, seconds in asked.steps)),
+    )
+
+
 def held_up(times: Sequence[float], windows: Sequence[tuple[int, float, float]]) -> dict[int, float]:
-    """How much longer than usual the longest pause of each window was.
+    """How much longer than usual the pauses of each window were, all together.
+
+    Where steps overlap, tokens are told a step late, so that the pause with the prefill has no step in it and the next
+    one has two: only their sum is what the prefill took.
 
     Args:
         times: When tokens came, seconds.
@@ -176,5 +196,5 @@ def held_up(times: Sequence[float], windows: Sequence[tuple[int, float, float]])
     for length, begin, end in windows:
         within = [b - a for a, b in pauses if a < end and b > begin]
         if within and times[-1] > end:
-            found[length] = max(max(within) - usual, 1e-6)
+            found[length] = max(sum(within) - usual * len(within), 1e-6)
     return found

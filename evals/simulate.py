@@ -94,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--widths", default="profile", metavar="LIST", help="1,2,4,..., any, or the profile's (default)")
     add("--draft-us", type=float, default=0.0, metavar="US", help="microseconds of drafting a row (default 0)")
     add("--whole-batches", action="store_true", help="decode batches to their ends before others begin")
+    add("--pad-context", action="store_true", help="rows read as much as the longest one, as on the reference kernels")
     add("--no-prefix-cache", action="store_true", help="compute all of every prompt")
     add("--extrapolate", action="store_true", help="allow steps outside of what the profile measured")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
@@ -131,6 +132,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         max_width=min(args.max_draft_tokens + 1, acceptance.max_width),
         widths=_widths(args.widths, profile),
         draft_seconds=args.draft_us * 1e-6,
+        pads_context=args.pad_context,
         whole_batches=args.whole_batches,
         costs=profile.speculative,
     )

@@ -13,7 +13,16 @@ from agentspec.errors import ConfigError
 from agentspec.progress import Progress
 from agentspec.simulation import Acceptance, ServerConfig, acceptance_at_rate, is_rate, record_acceptance
 
-CONTROLLERS = ("goodput", "smartspec", "smartspec:tree", "batch-table", "roofline", "fixed:LENGTH", "plain")
+CONTROLLERS = (
+    "goodput",
+    "goodput:OBJECTIVE",
+    "smartspec",
+    "smartspec:tree",
+    "batch-table",
+    "roofline",
+    "fixed:LENGTH",
+    "plain",
+)
 _BATCH_SIZES = tuple(1 << power for power in range(9))
 
 
@@ -23,7 +32,7 @@ def controller_named(
     """A new controller.
 
     Args:
-        name: goodput, smartspec, smartspec:MODEL (a LengthModel), batch-table, roofline, fixed:LENGTH, or plain, which is
+        name: goodput, goodput:OBJECTIVE (an Objective), smartspec, smartspec:MODEL (a LengthModel), batch-table, roofline, fixed:LENGTH, or plain, which is
             fixed:0.
         profile: What it knows of costs.
         acceptance: What a batch table is made from; None: an acceptance of the settings.
@@ -40,6 +49,8 @@ def controller_named(
         options["length"] = int(rest)
     elif kind == "smartspec" and rest:
         options["length_model"] = rest
+    elif kind == "goodput" and rest:
+        options["objective"] = rest
     elif rest:
         raise ConfigError(f"controllers are {', '.join(CONTROLLERS)}, got {name!r}")
     if kind == "batch-table" and acceptance is not None:

@@ -10,6 +10,7 @@ from agentspec.control.profile import MeasuredRange, Profile, ProfileKey
 from agentspec.control.roofline import free_tokens
 from agentspec.control.serving import ServingCosts, ServingPoints, StepTotals, fit_serving_costs
 from agentspec.control.smartspec import chain_tokens, tree_tokens
+from agentspec.control.step_times import StepTimes
 
 __all__ = [
     "CONTROLLERS",
@@ -31,6 +32,7 @@ __all__ = [
     "StepCost",
     "StepPlan",
     "StepState",
+    "StepTimes",
     "StepTotals",
     "accepted_lengths",
     "chain_tokens",

@@ -70,20 +70,26 @@ def column_sizes(counts: NDArray[np.int32], num_columns: int) -> NDArray[np.int6
     return sizes[::-1].cumsum()[::-1][1:]
 
 
-def cut_first(drafts: DraftBatch, num_columns: int, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[num_columns], for widths from 1 on the sum of the estimates of nodes that are cut while their parents are kept.
+def cut_first(drafts: DraftBatch, weights: NDArray[np.float64], gains: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[columns], for widths from 1 on the sum of the estimates of nodes that are cut while their parents are kept.
 
     Args:
         drafts: Trees, parents before their children.
-        num_columns: How many widths.
-        weights: [num_columns], by which estimates of each column are multiplied.
+        weights: [columns], by which estimates of each column are multiplied.
+        gains: [columns], sums of the estimates of each column, so multiplied.
     """
-    columns = node_columns(drafts)
-    chosen = (columns > 0) & (columns <= num_columns)
-    columns = columns[chosen]
-    values = drafts.estimates[chosen] * weights[columns - 1]
+    num_columns, nodes, rows = len(weights), len(drafts.estimates), len(drafts)
+    counts = np.diff(drafts.offsets)
+    width = nodes // max(rows, 1)
+    # Roots and nodes beyond the columns count nothing.
+    factors = np.zeros(max(int(counts.max(initial=1)), num_columns + 1))
+    factors[1 : num_columns + 1] = weights
+    if width * rows == nodes and (counts == width).all():
+        values = (drafts.estimates.reshape(rows, width) * factors[:width]).ravel()
+    else:
+        values = drafts.estimates * factors[node_columns(drafts)]
     # A node is cut first by the widths from its parent's place + 1 to its own.
-    begins = np.bincount(drafts.parents[chosen], weights=values, minlength=num_columns + 1)[:num_columns]
-    ends = np.bincount(columns, weights=values, minlength=num_columns + 1)[:num_columns]
+    begins = np.bincount(np.maximum(drafts.parents, 0), weights=values, minlength=num_columns)[:num_columns]
+    ends = np.concatenate(([0.0], gains[:-1]))
     sums: NDArray[np.float64] = (begins - ends).cumsum()
     return sums

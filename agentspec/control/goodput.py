@@ -72,7 +72,7 @@ class GoodputController:
         taken = seconds + self._pass_seconds(state.context, rows) * (widths - 1) + state.rest
         worth, later = self._token_rate(expected, taken), np.zeros(len(widths))
         if self.config.objective == "ahead" and gains.any():
-            cut = cut_first(drafts, most, gains / np.maximum(estimates, _LEAST_ESTIMATE))
+            cut = cut_first(drafts, gains / np.maximum(estimates, _LEAST_ESTIMATE), gains)
             later, constant = self._look_ahead.later_tokens(gains, cut, rows, widths, taken)
             worth = min(worth, constant) if self._speedup.known else constant
         values = expected + later - worth * taken

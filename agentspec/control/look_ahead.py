@@ -51,13 +51,12 @@ class LookAhead:
             seconds: [w], of a step.
         """
         means = self._mean_with(gains / rows)
-        up_to = np.concatenate(([0.0], means.cumsum()))
+        up_to = np.zeros(len(means) + 1)
+        means.cumsum(out=up_to[1:])
         rates = rows * (1.0 + up_to[widths - 1]) / seconds
         best = int(rates.argmax())
-        drafted, bonus, lengths = _later_drafts(tuple(widths.tolist()), len(gains), int(widths[best]))
-        later = drafted @ gains - bonus @ (gains * up_to[lengths])
-        cutting = widths <= len(gains)
-        later[cutting] -= (cut_first - gains)[widths[cutting] - 1]
+        matrix, lengths = _later_drafts(tuple(widths.tolist()), len(gains), int(widths[best]))
+        later: NDArray[np.float64] = matrix @ np.concatenate((gains, gains * up_to[lengths], cut_first))
         return later, float(rates[best])
 
     def _mean_with(self, gains: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -71,15 +70,21 @@ class LookAhead:
 @lru_cache(maxsize=256)
 def _later_drafts(
     widths: tuple[int, ...], columns: int, later_width: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Which columns the drafts after a cut consist of.
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """What the drafts after a cut consist of.
 
     Returns:
-        [w, columns] with 1 for columns that are drafted again; [w, columns] with 1 for those that are bonus tokens; and
-        int64[columns], how many columns of a draft there are behind each, were it a bonus token.
+        [w, 3 * columns], by which three figures of each column count for each width: its nodes where they are drafted
+        again; less, where they are bonus tokens, what mean drafts bring instead of those behind; and nodes that are cut
+        beside the next column. And int64[columns], how many columns of a draft there are behind each, were it a bonus
+        token.
     """
     numbers = np.arange(1, columns + 1)
     behind = numbers - np.array(widths)[:, None]
     bonus = (behind >= 0) & (behind % later_width == 0)
     drafted = (behind >= 0) & ~bonus
-    return drafted.astype(np.float64), bonus.astype(np.float64), np.minimum(later_width - 1, columns - numbers)
+    next_column = behind == 0
+    matrix = np.hstack(
+        [drafted.astype(np.float64) + next_column, -bonus.astype(np.float64), -next_column.astype(np.float64)]
+    )
+    return matrix, np.minimum(later_width - 1, columns - numbers)

@@ -196,6 +196,7 @@ def _parse(content: Mapping[str, Any]) -> Profile:
             costs = dict(values[name])
             for part in ("prefill", "step"):
                 costs[part] = StepCost(**costs[part])
+            costs["by_rows"] = tuple((int(rows), float(seconds)) for rows, seconds in costs.get("by_rows", ()))
             values[name] = ServingCosts(**costs)
     values["points"] = tuple(MeasuredPoint(**point) for point in values.get("points", ()))
     for name in ("widths", "residuals"):

@@ -33,18 +33,36 @@ class ServingCosts:
     overlap: bool = False
     """Whether a step begins before the results of the last one are looked at: on a device that does not run steps in the
     background an answer then waits for one step more."""
+    by_rows: tuple[tuple[int, float], ...] = ()
+    """Ascending batch sizes, and the seconds that steps of so many rows take beyond what `step` says, negative where
+    they take less; interpolated between them. No plane holds what only a row alone is spared."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.request_seconds < math.inf:
             raise ConfigError(
                 f"request_seconds must be seconds >= 0 and finite, got {self.request_seconds}; measure a new profile"
             )
+        sizes = [rows for rows, _ in self.by_rows]
+        if sizes != sorted(set(sizes)) or not all(math.isfinite(seconds) for _, seconds in self.by_rows):
+            raise ConfigError(
+                f"by_rows must be ascending batch sizes with finite seconds, got {self.by_rows}; measure a new profile"
+            )
+
+    def step_seconds(self, rows: int, context: float, batched: float) -> float:
+        """What `step` and `by_rows` say of a decode step of `rows` rows."""
+        seconds = self.step.seconds(context, batched)
+        if self.by_rows:
+            sizes, beyond = zip(*self.by_rows, strict=True)
+            seconds += float(np.interp(rows, sizes, beyond))
+        return max(seconds, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTotals:
     """Decode steps that ran after another, all together."""
 
+    rows: int
+    """Of each step."""
     steps: int
     context: float
     """Tokens in the KV cache, summed over steps."""
@@ -72,7 +90,7 @@ def fit_serving_costs(points: ServingPoints) -> ServingCosts:
     """Fits the costs to what was measured, no coefficient negative.
 
     1. Steps: the plane of SmartSpec's equation 7, by least squares of errors relative to `wall`, of which all of them
-       are a part.
+       are a part; and what is left of them by the batch size, the mean of a size's steps.
     2. Prefills: a line over computed tokens, by least squares of relative errors.
     3. What a request takes alone beyond its prefill is spent outside of the scheduler; the median of all.
 
@@ -92,7 +110,14 @@ def fit_serving_costs(points: ServingPoints) -> ServingCosts:
     design = np.array([(total.context, total.batched, total.steps) for total in points.steps], np.float64)
     outside = np.array([total.outside for total in points.steps])
     step = StepCost(*non_negative_least_squares(design / walls[:, None], outside / walls).tolist())
+    left = (outside - design @ np.array([step.alpha, step.gamma, step.delta])) / design[:, 2]
+    rows = np.array([total.rows for total in points.steps])
+    by_rows = tuple((size, float(left[rows == size].mean())) for size in sorted(set(rows.tolist())))
     waits = [point.seconds - prefill.seconds(0, point.batched) for point in points.alone]
     return ServingCosts(
-        request_seconds=max(0.0, float(np.median(waits))), prefill=prefill, step=step, overlap=points.overlap
+        request_seconds=max(0.0, float(np.median(waits))),
+        prefill=prefill,
+        step=step,
+        overlap=points.overlap,
+        by_rows=by_rows,
     )

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.control import Controller, Profile, StepState
+from agentspec.control import Controller, Profile, StepState, StepTimes
 from agentspec.errors import ConfigError
 from agentspec.simulation.requests import Requests
 from agentspec.simulation.run_log import RunLog
@@ -32,6 +32,7 @@ class _Run:
     def __init__(self, requests: Requests, profile: Profile, config: ServerConfig, controller: Controller) -> None:
         n = len(requests)
         self.requests, self.profile, self.config, self.controller = requests, profile, config, controller
+        self.step_times = StepTimes(profile)
         self.now = 0.0
         self.kv_used = 0
         self.waiting: deque[int] = deque()
@@ -126,7 +127,9 @@ class _Run:
         max_width = min(config.max_width, (config.kv_tokens - self.kv_used) // b)
         generated = log.generated[rows]
         # The last token's keys and values are computed when it is read.
-        context = int((self.requests.prompt_tokens[rows] + generated).sum()) - b
+        lengths = self.requests.prompt_tokens[rows] + generated - 1
+        context = int(lengths.sum())
+        read = int(lengths.max()) * b if config.pads_context else context
         places = self.requests.first_place[rows] + generated - 1
         acceptance = self.requests.acceptance
         wanted = max_width > 1 and self.controller.wants_draft(b, context)
@@ -135,14 +138,14 @@ class _Run:
             context=context,
             widths=tuple(width for width in config.widths if width <= max_width),
             max_width=max_width,
-            rest=config.costs.step.seconds(context, b) if config.costs and not config.plain else 0.0,
+            rest=config.costs.step_seconds(b, read, b) if config.costs and not config.plain else 0.0,
         )
         plan = self.controller.plan(state)
         num_accepted = acceptance.accepted[places, plan.num_nodes].astype(np.int32)
-        verification = self.profile.target.seconds(context, b * plan.width)
+        verification = self.step_times.seconds(b, plan.width, read)
         seconds = 0.0 if config.plain else verification
         if config.costs:
-            seconds += config.costs.step.seconds(context, b * plan.width)
+            seconds += config.costs.step_seconds(b, read, b * plan.width)
         if wanted:
             seconds += config.draft_seconds * b
         if self.profile.drafter is not None:

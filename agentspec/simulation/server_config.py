@@ -35,6 +35,9 @@ class ServerConfig:
     """What serving takes beside verification; None: nothing, and prefills take what verifications of their size do."""
     plain: bool = False
     """Decode without verification: a step takes what `costs` says of it, and nothing else."""
+    pads_context: bool = False
+    """Attention reads as much of every row as of the longest one, as the reference kernels for CPUs do: a step then
+    takes what rows of that length would."""
     whole_batches: bool = False
     """Admit only while nothing runs: batches are formed of what waits and decoded to their ends (Su et al., 5.3)."""
 

@@ -159,7 +159,8 @@ class Settings:
     controller_objective: str = _setting(
         "auto",
         "the controller goodput: run (tokens a second of all steps together), step (of each step by itself), ahead "
-        "(what a cut draft still brings in later steps counts) or auto (run, which is faster on servers measured so far)",
+        "(what a cut draft still brings in later steps counts) or auto (ahead, but run with a draft model, whose drafts "
+        "have to be paid for again)",
         str,
     )
     controller_length: int = _setting(15, "the controller fixed: drafted tokens a row, >= 0; 0 is plain decoding", int)
@@ -269,7 +270,7 @@ class Settings:
         self.hybrid_config(max_nodes=1, trees=True)
         prompt_rule(self.prompt_reading)
         parse_widths(self.widths)
-        make_controller(self.control_config(), self.step_profile())
+        make_controller(self.control_config(has_drafter=False), self.step_profile())
         self.sharing_config()
         check_namespace_field(self.namespace_from)
         check_replay(self.replay, self.replay_unmatched)
@@ -316,11 +317,11 @@ class Settings:
             trees=trees,
         )
 
-    def control_config(self) -> ControlConfig:
-        """How the controller decides."""
+    def control_config(self, *, has_drafter: bool) -> ControlConfig:
+        """How the controller decides; `has_drafter` says whether some drafts are a model's."""
         objective = self.controller_objective
         if objective == "auto":
-            objective = "run"
+            objective = "run" if has_drafter else "ahead"
         return ControlConfig(
             controller=cast(Any, self.controller),
             objective=cast(Any, objective),

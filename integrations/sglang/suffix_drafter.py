@@ -111,7 +111,7 @@ class SuffixDrafter:
         self.profile = settings.step_profile()
         """Of the target and its drafter; None: none is known."""
         self.control = WidthControl(
-            settings.control_config(),
+            settings.control_config(has_drafter=bool(compat.draft_model_path(server_args))),
             # When it plans a step, what a model drafter takes is spent: the policy has weighed that.
             self.profile and replace(self.profile, drafter=None),
             profile_key(server_args),

@@ -15,7 +15,8 @@ from agentspec.cli import main
 from agentspec.control import Profile, ServingCosts, StepCost
 from agentspec.errors import ConfigError
 from agentspec.evals.bench_fidelity import BOUND
-from agentspec.evals.fidelity_rows import LoadedServer, compared, markdown, pace, plot, service_rate
+from agentspec.evals.fidelity_rows import LoadedServer, Run, compared, pace, row_of, service_rate
+from agentspec.evals.fidelity_table import markdown, plot
 from agentspec.evals.open_loop import Answered, AskedCall, send_at, send_closed
 from agentspec.evals.server import RunningServer
 
@@ -39,22 +40,40 @@ def alone(calls: list[AskedCall], step: float, apart: float = 1.0) -> list[Answe
 CALLS = [AskedCall("open", tuple(range(100 * i, 100 * i + 20 + i)), 5 + i) for i in range(6)]
 
 
+def run_of(factors: tuple[float, float], answers: list[Answered], server: LoadedServer | None = None) -> Run:
+    server = server or LoadedServer("plain", 4, RunningServer(""))
+    return compared(costs(), factors, server, CALLS, answers, rate=1.0)
+
+
 def test_a_server_that_is_as_simulated_has_no_error() -> None:
-    found = compared(
-        costs(), (1.0, 1.0), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.005 + 1e-4)
-    )
+    found = row_of([run_of((1.0, 1.0), alone(CALLS, 0.005 + 1e-4))])
     assert found["error"] == pytest.approx(0.0, abs=1e-3)
     assert found["measured_accept_length"] == found["simulated_accept_length"] == 1.0
     assert found["simulated_rows"] == 1.0
-    slower = compared(costs(), (1.0, 1.0), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.02))
-    assert slower["error"] < -BOUND
+    assert row_of([run_of((1.0, 1.0), alone(CALLS, 0.02))])["error"] < -BOUND
 
 
 def test_a_server_at_another_pace_has_no_error_at_that_pace() -> None:
     answers = [replace(answer, answered=answer.sent + 1.5 * answer.seconds) for answer in alone(CALLS, 0.005 + 1e-4)]
-    found = compared(costs(), (1.4, 1.6), LoadedServer("plain", 4, RunningServer("")), CALLS, answers)
+    found = row_of([run_of((1.4, 1.6), answers)])
     assert found["error"] == pytest.approx(0.0, abs=1e-3)
     assert found["error_as_profiled"] == pytest.approx(1 / 1.5 - 1, abs=1e-3)
+
+
+def test_errors_of_several_runs_are_those_of_their_mean() -> None:
+    slow, fast = run_of((1.0, 1.0), alone(CALLS, 0.0061)), run_of((1.0, 1.0), alone(CALLS, 0.0041))
+    found = row_of([slow, fast])
+    assert found["errors"][0] < -0.05 < 0.05 < found["errors"][1]
+    assert found["error"] == pytest.approx(0.0, abs=1e-3)
+    assert (found["runs"], found["requests"]) == (2, 2 * len(CALLS))
+
+
+def test_a_run_in_which_the_pace_changed_does_not_count() -> None:
+    steady, changed = run_of((1.0, 1.1), alone(CALLS, 0.0051)), run_of((1.0, 1.3), alone(CALLS, 0.1))
+    found = row_of([steady, changed])
+    assert (found["runs"], found["steady_runs"], found["requests"]) == (2, 1, len(CALLS))
+    assert found["error"] == found["errors"][0] and len(found["errors"]) == 2
+    assert row_of([changed])["steady_runs"] == 0
 
 
 class Steady(RunningServer):
@@ -88,9 +107,9 @@ def test_the_pace_is_that_of_steps_without_drafts(monkeypatch: pytest.MonkeyPatc
 def test_drafts_of_agentspec_come_from_what_it_was_asked_before() -> None:
     server = LoadedServer("agentspec", 4, RunningServer(""))
     answers = alone(CALLS, 0.02)
-    first = compared(costs(), (1.0, 1.0), server, CALLS, answers)
+    first = row_of([run_of((1.0, 1.0), answers, server)])
     assert len(server.learnt) == len(CALLS)
-    again = compared(costs(), (1.0, 1.0), server, CALLS, answers)
+    again = row_of([run_of((1.0, 1.0), answers, server)])
     assert again["simulated_accept_length"] > first["simulated_accept_length"]
     assert again["simulated_mean"] < first["simulated_mean"]
 
@@ -105,7 +124,7 @@ def test_answers_of_another_length_are_refused() -> None:
     answers = alone(CALLS, 0.01)
     answers[0] = replace(answers[0], output=answers[0].output[:-1])
     with pytest.raises(ConfigError, match="5 tokens, got 4"):
-        compared(costs(), (1.0, 1.0), LoadedServer("plain", 4, RunningServer("")), CALLS, answers)
+        run_of((1.0, 1.0), answers)
 
 
 class Echo(RunningServer):
@@ -125,8 +144,8 @@ def test_requests_are_sent_when_they_are_due() -> None:
 
 
 def test_the_table_and_the_picture(tmp_path: Path) -> None:
-    found = compared(costs(), (1.0, 1.0), LoadedServer("plain", 4, RunningServer("")), CALLS, alone(CALLS, 0.02))
-    rows = [{"system": "plain", "limit": 4, "share": 0.3, "requests_per_second": 1.0, **found}]
+    found = row_of([run_of((1.0, 1.0), alone(CALLS, 0.02))])
+    rows = [{"system": "plain", "limit": 4, "share": 0.3, **found}]
     content = {"command": ["agentspec", "bench"], "profile": ["T"], "rows": rows, "goals": [{"met": False}]}
     assert f"**{found['error']:+.1%}**" in markdown(content, BOUND)
     plot(rows, tmp_path / "a.png")
@@ -135,7 +154,16 @@ def test_the_table_and_the_picture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["--rates", "0.5,1.5"], ["--limits", "0"], ["--requests", "0"], ["--x"], ["--profile", "nowhere.json"]],
+    [
+        ["--rates", "0.5,1.5"],
+        ["--limits", "0"],
+        ["--runs", "0"],
+        ["--systems", "x"],
+        ["--resume"],
+        ["--requests", "0"],
+        ["--x"],
+        ["--profile", "nowhere.json"],
+    ],
 )
 def test_arguments_out_of_range(words: list[str]) -> None:
     assert main(["bench", "fidelity", *words]) == 2

@@ -13,10 +13,15 @@ from agentspec.evals.server import RunningServer
 from agentspec.evals.serving_costs import Cell, ServingMeter, held_up
 
 
-def test_what_holds_up_is_the_longest_pause_over_the_usual_one() -> None:
+def test_what_holds_up_is_what_pauses_are_over_the_usual_one() -> None:
     times = [0, 1, 2, 3, 7, 8, 9, 10, 13, 14, 15]
     windows = [(64, 3.2, 6.5), (16, 10.5, 12.0), (256, 14.5, 20.0)]
     assert held_up(times, windows) == pytest.approx({64: 3.0, 16: 2.0})
+
+
+def test_where_steps_overlap_a_pause_of_the_prefill_alone_and_one_of_two_steps_make_one_prefill() -> None:
+    times = [0, 1, 2, 3, 5.5, 7.5, 8.5, 9.5]
+    assert held_up(times, [(64, 2.5, 6.9)]) == pytest.approx({64: 2.5})
 
 
 class Sleeping(RunningServer):

@@ -75,6 +75,7 @@ def test_what_serving_takes_is_in_the_latency(tmp_path: Path) -> None:
         (["--arrivals", "poisson:1,-2"], "got -2"),
         (["--arrivals", "poisson:1", "--controller", "best"], "batch-table"),
         (["--arrivals", "poisson:1", "--controller", "fixed"], "fixed:4"),
+        (["--arrivals", "poisson:1", "--controller", "goodput:best"], "ahead, run, step"),
         (["--arrivals", "poisson:1", "--profile", "mine"], "smartspec-a100-7b"),
         (["--arrivals", "poisson:1", "--max-running", "300"], "up to 300, measured were 1 to 256"),
         (["--arrivals", "poisson:1", "--prompt-tokens", "70000"], "measured were 0 to 65536"),

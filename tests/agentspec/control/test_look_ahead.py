@@ -5,7 +5,7 @@ import pytest
 from draft_states import batch, profile
 
 from agentspec.control import ControlConfig, StepCost, StepState, make_controller
-from agentspec.control.columns import cut_first
+from agentspec.control.columns import column_sums, cut_first
 from agentspec.control.look_ahead import LookAhead
 
 
@@ -41,7 +41,9 @@ def test_nodes_cut_first_are_those_whose_parents_are_kept(seed: int) -> None:
     rows = [rng.random(n).tolist() for n in sizes]
     parents = [[int(rng.integers(0, i + 1)) for i in range(n)] for n in sizes]
     weights = rng.random(5)
-    got = cut_first(batch(rows, parents), 5, weights)
+    drafts = batch(rows, parents)
+    gains = column_sums(drafts, 5, drafts.estimates) * weights
+    got = cut_first(drafts, weights, gains)
     for width in range(1, 6):
         expected = sum(
             estimate * weights[i]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fixed_width import FixedWidth
@@ -218,3 +220,12 @@ def test_bad_limits_are_refused(field: str) -> None:
         ServerConfig(**{name: int(value)})
     with pytest.raises(ConfigError, match="ascend from 1"):
         ServerConfig(widths=(2, 4))
+
+
+def test_padded_context_is_as_long_for_every_row_as_the_longest() -> None:
+    acceptance = acceptance_at_rate("0", 2, 10, 3, 1, 0)
+    acceptance = replace(acceptance, prompt_tokens=np.array([10, 40], np.int32))
+    requests = draw_requests(acceptance, Arrivals(clients=2), 2, 0)
+    for padded, context in ((False, 10 + 40), (True, 2 * 40)):
+        log = simulate(requests, profile_of(1.0, 0.0, 1.0), ServerConfig(pads_context=padded), FixedWidth(1))
+        assert log.seconds[-2] == pytest.approx(1 + context)

@@ -227,3 +227,12 @@ def test_only_given_flags_count() -> None:
 def test_the_launcher_s_settings_reach_the_scheduler_unchanged() -> None:
     chosen = settings.Settings(alpha=2.0, mode="chain")
     assert setting_sources.resolve_for_process(chosen.as_dict()) == chosen
+
+
+def test_what_a_cut_draft_brings_later_counts_unless_a_model_drafts() -> None:
+    of = {
+        has_drafter: settings.Settings().control_config(has_drafter=has_drafter).objective
+        for has_drafter in (False, True)
+    }
+    assert of == {False: "ahead", True: "run"}
+    assert settings.Settings(controller_objective="step").control_config(has_drafter=True).objective == "step"
