@@ -19,11 +19,13 @@ import argparse
 import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.evals.environment import describe
+from agentspec.evals.load_work import WORKLOADS
 from agentspec.evals.report_prediction import prediction_rows
 from agentspec.evals.report_ranking import ranking, ranking_rows
 from agentspec.evals.report_scale import scale_row
@@ -76,7 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="of the verdict: what `agentspec profile --serving` measured of the small model here (default: measured)",
     )
-    add("--quick", action="store_true", help="of the verdict: a look, 12 requests in 1 turn and a small profile")
+    add(
+        "--workload",
+        action="append",
+        choices=WORKLOADS,
+        help=f"of the verdict; may be repeated (default {', '.join(WORKLOADS)})",
+    )
+    add("--quick", action="store_true", help="of the verdict: a look, few requests and a small profile")
     add("--work", type=Path, metavar="FOLDER", help="of the verdict: keep logs and profile in FOLDER")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
@@ -124,9 +132,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 def _verdict(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
-    plan = VerdictPlan(profile=args.profile)
+    plan = VerdictPlan(workloads=tuple(args.workload or WORKLOADS), profile=args.profile)
     if args.quick:
-        plan = VerdictPlan(profile=args.profile, requests=12, turns=1, logged=100, quick=True)
+        plan = replace(plan, logged=60, warm=24, turns=1, quick=True)
     found = verdict(plan, folder)
     for row in found["rows"]:
         print(shown(row))

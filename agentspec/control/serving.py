@@ -16,6 +16,21 @@ from agentspec.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """Decode steps that ran after another, all together."""
+
+    steps: int
+    context: float
+    """Tokens in the KV cache, summed over steps."""
+    batched: float
+    """Tokens computed, summed over steps."""
+    wall: float
+    """Seconds from the first step's beginning to the last one's end."""
+    outside: float
+    """Of these, those that were no verification."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingCosts:
     """Costs of one kind of server, as its clients see them.
 
@@ -33,27 +48,14 @@ class ServingCosts:
     overlap: bool = False
     """Whether a step begins before the results of the last one are looked at: on a device that does not run steps in the
     background an answer then waits for one step more."""
+    measured: tuple[StepTotals, ...] = ()
+    """What `step` was fitted to; (): it was not fitted here."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.request_seconds < math.inf:
             raise ConfigError(
                 f"request_seconds must be seconds >= 0 and finite, got {self.request_seconds}; measure a new profile"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTotals:
-    """Decode steps that ran after another, all together."""
-
-    steps: int
-    context: float
-    """Tokens in the KV cache, summed over steps."""
-    batched: float
-    """Tokens computed, summed over steps."""
-    wall: float
-    """Seconds from the first step's beginning to the last one's end."""
-    outside: float
-    """Of these, those that were no verification."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,5 +96,9 @@ def fit_serving_costs(points: ServingPoints) -> ServingCosts:
     step = StepCost(*non_negative_least_squares(design / walls[:, None], outside / walls).tolist())
     waits = [point.seconds - prefill.seconds(0, point.batched) for point in points.alone]
     return ServingCosts(
-        request_seconds=max(0.0, float(np.median(waits))), prefill=prefill, step=step, overlap=points.overlap
+        request_seconds=max(0.0, float(np.median(waits))),
+        prefill=prefill,
+        step=step,
+        overlap=points.overlap,
+        measured=points.steps,
     )

@@ -82,8 +82,9 @@ def rich() -> dict[str, Any]:
                 "concurrency": concurrency,
                 "low": low * factor,
                 "high": high * factor,
-                "accept_length": 3.1,
                 "controller": "goodput",
+                "cold": {"outputs": 350, "accept_length": 2.4, "low": low * factor, "high": (low + high) / 2 * factor},
+                "warm": {"outputs": 4857, "accept_length": 3.1, "low": high * 0.9 * factor, "high": high * factor},
             }
             for profile, factor in (("vicuna-7b-a100 (built in)", 1.0), ("profile.json", 1.12))
             for concurrency, low, high in ((1, 1.8, 2.6), (8, 1.5, 2.1), (64, 0.98, 1.24))
