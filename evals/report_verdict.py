@@ -44,11 +44,11 @@ class VerdictPlan:
 
     workloads: tuple[str, ...] = WORKLOADS
     concurrency: tuple[int, ...] = (1, 8)
-    logged: int = 150
+    logged: int = 100
     """Requests that the report reads; as many are measured of a server that begins with nothing."""
-    warm: int = 72
+    warm: int = 48
     """Requests measured of a server that has learnt the log."""
-    turns: int = 4
+    turns: int = 3
     """In which each row is asked, both servers in turn: the machine's pace changes within a minute."""
     seed: int = 0
     profile: Path | None = None

@@ -1,22 +1,18 @@
 """A profile's costs at one batch size, where its planes over all sizes may be off by more than a speed-up is.
 
-Time does not grow with rows as evenly as it does with tokens a row: kernels of another kind are taken, caches are full.
-A server with c clients makes nearly all of its steps with about c rows, so that the points of that size say more of it.
+Time does not grow as evenly as a plane: one token alone takes kernels of another kind than two, and caches fill up. A
+server with c clients makes nearly all of its steps with about c rows, so that the points of that size say more of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 
-from agentspec.control import MeasuredPoint, Profile, ServingCosts, StepCost
-from agentspec.control.costs import non_negative_least_squares
-
-_LEAST_POINTS = 4
-"""One more than a plane has coefficients."""
+from agentspec.control import Profile, ServingCosts, StepCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +24,18 @@ class LocalCosts:
     """By what share a ratio of its times may be off: how far what was measured lies from what it says."""
 
 
+@dataclass(frozen=True, slots=True)
+class CorrectedCost(StepCost):
+    """A plane whose seconds are taken at a share that depends on the batched tokens, between those given on a line."""
+
+    batched: tuple[float, ...]
+    """Ascending, one at least."""
+    shares: tuple[float, ...]
+
+    def seconds(self, context: float, batched: float) -> float:
+        return StepCost.seconds(self, context, batched) * float(np.interp(batched, self.batched, self.shares))
+
+
 def local_costs(profile: Profile, rows: int) -> LocalCosts:
     """The costs of steps with about so many rows, as far as the profile has points; without, it stays as it is."""
     target, missed = _verification(profile, rows)
@@ -36,22 +44,19 @@ def local_costs(profile: Profile, rows: int) -> LocalCosts:
 
 
 def _verification(profile: Profile, rows: int) -> tuple[StepCost, float]:
+    """Measured over the plane's seconds of each width, over all contexts."""
     nearest = min((point.rows for point in profile.points), key=lambda of: abs(of - rows), default=rows)
     points = [point for point in profile.points if point.rows == nearest]
     if not points:
         return profile.target, 0.0
-    if len(points) < _LEAST_POINTS or len({point.width for point in points}) < 2:
-        return profile.target, _missed(profile.target, points)
-    seconds = np.array([point.seconds for point in points])
-    design = np.array([(point.context, point.batched, 1.0) for point in points])
-    found = StepCost(*non_negative_least_squares(design / seconds[:, None], np.ones(len(points))).tolist())
-    return found, _missed(found, points)
-
-
-def _missed(cost: StepCost, points: Sequence[MeasuredPoint]) -> float:
-    """The root mean square of relative errors."""
-    errors = [cost.seconds(point.context, point.batched) / point.seconds - 1.0 for point in points]
-    return math.sqrt(sum(error**2 for error in errors) / len(errors))
+    plane = profile.target
+    shares = {
+        batched: fmean(p.seconds / plane.seconds(p.context, batched) for p in points if p.batched == batched)
+        for batched in sorted({point.batched for point in points})
+    }
+    found = CorrectedCost(plane.alpha, plane.gamma, plane.delta, tuple(shares), tuple(shares.values()))
+    errors = [found.seconds(point.context, point.batched) / point.seconds - 1.0 for point in points]
+    return found, math.sqrt(fmean(error**2 for error in errors))
 
 
 def _plain(costs: ServingCosts | None, rows: int) -> tuple[ServingCosts | None, float]:

@@ -41,7 +41,7 @@ def test_the_range_goes_from_cold_to_warm() -> None:
 
 def test_fewer_sessions_leave_more_open() -> None:
     few, many = (
-        speedup_row("p", PROFILE, 1, {"cold": recorded("0.5", requests, requests)}, width=16) for requests in (6, 200)
+        speedup_row("p", PROFILE, 1, {"cold": recorded("0.5", requests, requests)}, width=16) for requests in (6, 60)
     )
     assert few["high"] / few["low"] > many["high"] / many["low"] > 1.0
 
@@ -82,6 +82,14 @@ def test_steps_take_what_was_measured_of_their_batch_size() -> None:
     assert many.profile.target.seconds(800, 32) == pytest.approx(PROFILE.target.seconds(800, 32), rel=0.01)
     assert max(alone.spread, many.spread) < 0.01
     assert local_costs(PROFILE, 1).profile == PROFILE
+
+
+def test_one_token_alone_may_be_faster_than_a_plane_says() -> None:
+    bent = tuple(replace(point, seconds=point.seconds * (0.5 if point.batched == 1 else 1.0)) for point in points(1.0))
+    local = local_costs(with_points(*bent), 1)
+    assert local.profile.target.seconds(100, 1) == pytest.approx(0.5 * PROFILE.target.seconds(100, 1), rel=0.01)
+    assert local.profile.target.seconds(100, 4) == pytest.approx(PROFILE.target.seconds(100, 4), rel=0.01)
+    assert local.spread < 0.01
 
 
 def test_plain_steps_are_scaled_to_those_measured_of_their_batch_size() -> None:
