@@ -164,7 +164,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         and {
             "log_scale": round(growth.log_scale, 6),
             "exponent": round(growth.exponent, 6),
-            "at_ten_times": round(float(growth.accept_length(10.0 * total.outputs)), 3),
+            **_ten_times(growth, total.outputs),
         },
         "replay": rows,
         "speedup": speedups,
@@ -173,6 +173,15 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         "verdict": judged,
         "could_not_tell": notes,
         "texts": excerpts(sampled.measured, sampled.labels, places, tokenizer.decode) if config.include_text else None,
+    }
+
+
+def _ten_times(growth: learning.Growth, num_outputs: int) -> dict[str, float]:
+    """The accept length after ten times as many outputs, with its interval."""
+    ends = (("", 0.0), ("_low", -learning.INTERVAL), ("_high", learning.INTERVAL))
+    return {
+        f"at_ten_times{end}": round(float(growth.accept_length(10.0 * num_outputs, deviations)), 3)
+        for end, deviations in ends
     }
 
 

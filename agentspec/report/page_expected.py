@@ -70,9 +70,11 @@ def learning(facts: Mapping[str, Any]) -> Section:
                 ),
             )
         )
-    expected = known((facts.get("growth") or {}).get("at_ten_times"))
+    growth = facts.get("growth") or {}
+    expected, *ends = (known(growth.get(f"at_ten_times{end}")) for end in ("", "_low", "_high"))
     if body and expected is not None:
-        words = f"With ten times as many outputs, if the curve goes on as it does: about {expected:.2f} tokens a step."
+        span = f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends[0] is not None and ends[1] is not None else ""
+        words = f"With ten times as many outputs, if the curve goes on as it does: about {expected:.2f}{span} tokens a step."
         body.append(element("p", words))
     lead = "How much drafts gain by each finished output, and whether they still gain at the end of these logs."
     return Section("learning", "Learning", "How fast it learns", lead, body)

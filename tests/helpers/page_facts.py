@@ -69,7 +69,13 @@ def rich() -> dict[str, Any]:
             {"outputs": at, "accept_length": mean, "low": mean - 0.4 / at**0.2, "high": mean + 0.4 / at**0.2}
             for at, mean in [(1, 1.9), (3, 2.1), (10, 2.4), (30, 2.7), (100, 2.95), (300, 3.1), (1000, 3.22)]
         ],
-        "growth": {"log_scale": 0.72, "exponent": 0.06, "at_ten_times": 3.61},
+        "growth": {
+            "log_scale": 0.72,
+            "exponent": 0.06,
+            "at_ten_times": 3.61,
+            "at_ten_times_low": 3.2,
+            "at_ten_times_high": 4.1,
+        },
         "replay": [
             _replay(draw, rule, alpha, width, tau)
             for tau in (0.0, 2.0)
