@@ -1,17 +1,24 @@
-"""Accept lengths predicted from 100 outputs, beside those of replaying the rest of the set."""
+"""Accept lengths predicted from 100 outputs, beside those of replaying the rest of the set.
+
+Three errors are told apart: of the prediction; of the sample, if one knew of its outputs what each takes in the whole
+set; and of the sample's own replay, which has learnt from its few outputs only.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentspec.engine import Engine
 from agentspec.progress import Progress
-from agentspec.replay import Call, Tokenizer, read_trace
+from agentspec.replay import Tokenizer, read_trace
 from agentspec.replay.traces import decompressed, message_text
 from agentspec.report import learning
 from agentspec.report.facts import WIDTH
@@ -20,18 +27,29 @@ from agentspec.report.replays import engine_config, serve, serve_cold, serve_war
 from agentspec.report.sample import SampleLimits
 
 OUTPUTS = 100
-_STRETCHES = 8
-_CALLS_A_SESSION = 8
+GOAL = 0.1
 _ORDERS = 6
 _BUDGET = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Of the accept length over so many outputs."""
+
+    mean: float
+    low: float
+    high: float
+    """The interval that is to hold the truth nine times of ten."""
+    of_sample: float
+    """The sample's own, cold."""
 
 
 def prediction_rows(traces: Sequence[Path], tokenizer: Tokenizer, seeds: int, folder: Path) -> list[dict[str, Any]]:
     """A row for each trace.
 
     A report's sample is written to a log of requests, read as any log is, and its curve carried on over as many outputs
-    as the set has. The set is replayed once, in the order of the file, from nothing; what the sample's own sessions
-    took is left out of the sums.
+    as the set has. The set is replayed once, in the order of the file, from nothing; what the sample's own calls took
+    is left out of the sums.
     """
     rows = []
     for path in traces:
@@ -45,40 +63,27 @@ def prediction_rows(traces: Sequence[Path], tokenizer: Tokenizer, seeds: int, fo
                 progress.update(i, "calls")
         tokens = np.array([len(call.output) - 1 for call in trace.calls])
         lines = json_lines(path)
-        predicted: list[float] = []
+        predictions: list[Prediction] = []
         replayed: list[float] = []
-        samples: list[float] = []
+        known: list[float] = []
         for seed in range(seeds):
-            log, sessions = _write_sample(lines, trace.calls, seed, folder / f"{trace.name}-{seed}.jsonl")
-            rest = np.array([_key(call) not in sessions for call in trace.calls])
-            replayed.append(float(tokens[rest].sum() / steps[rest].sum()))
-            predicted.append(predict(log, tokenizer, len(trace.calls), seed, samples))
-        errors = np.array(predicted) / np.array(replayed) - 1.0
-        rows.append(
-            {
-                "set": trace.name,
-                "calls": len(trace.calls),
-                "replayed": round(float(np.mean(replayed)), 4),
-                "predicted": [round(value, 3) for value in predicted],
-                "of_the_sample": [round(value, 3) for value in samples],
-                "errors": [round(float(error), 4) for error in errors],
-                "median_error": round(float(np.median(errors)), 4),
-                "mean_absolute_error": round(float(np.abs(errors).mean()), 4),
-                "within_goal": f"{int((np.abs(errors) <= 0.1).sum())} of {seeds}",
-            }
-        )
+            log = folder / f"{trace.name}-{seed}.jsonl"
+            chosen = _write_sample(lines, seed, log)
+            replayed.append(float(tokens[~chosen].sum() / steps[~chosen].sum()))
+            known.append(float(tokens[chosen].sum() / steps[chosen].sum()))
+            predictions.append(predict(log, tokenizer, len(trace.calls), seed))
+        rows.append(_row(trace.name, len(trace.calls), np.array(replayed), np.array(known), predictions))
     return rows
 
 
-def predict(log: Path, tokenizer: Tokenizer, num_outputs: int, seed: int, samples: list[float]) -> float:
-    """The accept length over `num_outputs` outputs of a server that begins with nothing.
+def predict(log: Path, tokenizer: Tokenizer, num_outputs: int, seed: int) -> Prediction:
+    """Of `num_outputs` outputs of a server that begins with nothing.
 
     Args:
         log: Of the sample.
         tokenizer: The model's.
         num_outputs: How many outputs are served one after another.
         seed: Of the report.
-        samples: Takes the accept length of the sample itself, cold.
     """
     config = engine_config(WIDTH, _BUDGET)
     sampled = read_log([log], tokenizer, SampleLimits(), seed).sampled
@@ -86,8 +91,35 @@ def predict(log: Path, tokenizer: Tokenizer, num_outputs: int, seed: int, sample
     later = learning.later_points(sampled, config, seed)
     growth = learning.fit_growth(learning.curve_points(cold, later, warm, sampled, seed))
     assert growth is not None
-    samples.append(cold.accept_length() or 1.0)
-    return growth.over(0, num_outputs)
+    mean, low, high = (growth.over(0, num_outputs, k * learning.INTERVAL) for k in (0, -1, 1))
+    return Prediction(mean, low, high, cold.accept_length() or 1.0)
+
+
+def _row(
+    name: str, calls: int, replayed: NDArray[np.float64], known: NDArray[np.float64], predictions: Sequence[Prediction]
+) -> dict[str, Any]:
+    errors = np.array([prediction.mean for prediction in predictions]) / replayed - 1.0
+    known_errors = known / replayed - 1.0
+    held = [p.low <= truth <= p.high for p, truth in zip(predictions, replayed.tolist(), strict=True)]
+    return {
+        "set": name,
+        "calls": calls,
+        "replayed": round(float(np.mean(replayed)), 4),
+        "predicted": [round(prediction.mean, 3) for prediction in predictions],
+        "intervals": [[round(prediction.low, 3), round(prediction.high, 3)] for prediction in predictions],
+        "of_the_sample": [round(prediction.of_sample, 3) for prediction in predictions],
+        "errors": [round(float(error), 4) for error in errors],
+        "median_error": round(float(np.median(errors)), 4),
+        "mean_absolute_error": round(float(np.abs(errors).mean()), 4),
+        "within_goal": _share(np.abs(errors) <= GOAL),
+        "in_interval": _share(np.array(held)),
+        "errors_if_known": [round(float(error), 4) for error in known_errors],
+        "within_goal_if_known": _share(np.abs(known_errors) <= GOAL),
+    }
+
+
+def _share(of: NDArray[np.bool_]) -> str:
+    return f"{int(of.sum())} of {len(of)}"
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
@@ -96,53 +128,47 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in decompressed(file, path)]
 
 
-def _key(call: Call) -> tuple[str, str, str]:
-    return call.session, call.task, call.run
+def _write_sample(lines: Sequence[dict[str, Any]], seed: int, path: Path) -> NDArray[np.bool_]:
+    """Writes some 100 outputs from all over the set; returns which of its calls they are.
 
-
-def _write_sample(
-    lines: Sequence[dict[str, Any]], calls: Sequence[Call], seed: int, path: Path
-) -> tuple[Path, set[tuple[str, str, str]]]:
-    """Writes stretches of consecutive sessions with some 100 outputs in all; returns the file and those sessions."""
-    counts = [_num_outputs(line) for line in lines]
-    wanted = max(round(OUTPUTS / np.mean(counts)), 1)
-    stretches = min(_STRETCHES, wanted)
+    Of chats single outputs with their prompts, one from each of 100 equal parts of the set; of staged sessions, whose
+    prompts are not recorded, whole ones, one from each of so many equal parts.
+    """
     rng = np.random.default_rng(seed)
-    chosen: list[int] = []
-    for stretch in range(stretches):
-        size = wanted // stretches + (stretch < wanted % stretches)
-        room = len(lines) // stretches
-        start = stretch * room + int(rng.integers(max(room - size, 1)))
-        chosen += range(start, start + size)
+    counts = np.array([_num_outputs(line) for line in lines])
+    staged = "calls" in lines[0]
+    # What is drawn stands at these lines; the line of each call, or each line by itself.
+    of_line = np.arange(len(lines)) if staged else np.repeat(np.arange(len(lines)), counts)
+    parts = max(round(OUTPUTS / float(counts.mean())), 1) if staged else OUTPUTS
+    edges = np.linspace(0, len(of_line), min(parts, len(of_line)) + 1).astype(int)
+    drawn = [int(rng.integers(low, high)) for low, high in itertools.pairwise(edges)]
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    chosen = np.zeros(starts[-1], np.bool_)
     with path.open("w", encoding="utf-8") as file:
-        for i in chosen:
-            for record in _records(lines[i], rng):
-                file.write(json.dumps(record) + "\n")
-    names = {tuple(str(lines[i].get(key, "")) for key in ("session", "task", "run")) for i in chosen}
-    return path, names  # type: ignore[return-value]
+        for place in drawn:
+            line = of_line[place]
+            if staged:
+                chosen[starts[line] : starts[line + 1]] = True
+                record = lines[line]
+            else:
+                chosen[place] = True
+                record = _request(lines[line], place - int(starts[line]))
+            file.write(json.dumps(record) + "\n")
+    return chosen
 
 
 def _num_outputs(line: dict[str, Any]) -> int:
     if "calls" in line:
         return len(line["calls"])
-    num_answers: int = sum(message["role"] == "assistant" for message in line["messages"])
-    return min(num_answers, _CALLS_A_SESSION)
+    return sum(message["role"] == "assistant" for message in line["messages"])
 
 
-def _records(line: dict[str, Any], rng: np.random.Generator) -> list[dict[str, Any]]:
-    """A staged session as it is; a chat as requests with their answers, some of them."""
-    if "calls" in line:
-        return [line]
+def _request(line: dict[str, Any], output: int) -> dict[str, Any]:
+    """The request that a chat's answer of that number was given to, with the answer."""
     messages = line["messages"]
-    places = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    if len(places) > _CALLS_A_SESSION:
-        places = sorted(rng.choice(places, _CALLS_A_SESSION, replace=False).tolist())
-    session = "/".join(str(line.get(key, "")) for key in ("session", "task", "run"))
-    return [
-        {
-            "session": session,
-            "messages": [{"role": m["role"], "content": message_text(m)} for m in messages[:i]],
-            "completion": message_text(messages[i]),
-        }
-        for i in places
-    ]
+    i = [i for i, message in enumerate(messages) if message["role"] == "assistant"][output]
+    return {
+        "session": "/".join(str(line.get(key, "")) for key in ("session", "task", "run")),
+        "messages": [{"role": m["role"], "content": message_text(m)} for m in messages[:i]],
+        "completion": message_text(messages[i]),
+    }

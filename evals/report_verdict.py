@@ -1,51 +1,37 @@
 """Whether the report's speed-up holds on a real server: predicted from a plain server's log, then measured.
 
-    plain server ──log──> report, under a profile of this machine ──> range
-    plain and agentspec servers, asked other work of the same kind ──> ratio of tokens a second
+    plain server ──log──> report, under a profile of this machine ──> range: from nothing learnt to the log learnt
+    plain and agentspec servers, asked other work of the same kind, in both states ──> ratios of tokens a second
 
 The log, the profile and the measurement share nothing but the machine and the kind of work.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.bench_load import rows_of
-from agentspec.evals.load_rows import find, ratio
-from agentspec.evals.load_work import LOADED, WORKLOADS, plan_load
+from agentspec.errors import ConfigError
+from agentspec.evals.hybrid_rows import accept_length
+from agentspec.evals.load_rows import speeds
+from agentspec.evals.load_work import LOADED, WORKLOADS
 from agentspec.evals.phase_calls import SliceResult
 from agentspec.evals.phases import Phase, Stream
 from agentspec.evals.profile import ProfilePlan, measured_profile
 from agentspec.evals.server import Server
 from agentspec.evals.text_to_sql import MODEL_FOLDER
-from agentspec.evals.tiny_sql.open_chat import OPEN_MAX_TOKENS
 from agentspec.evals.turns import ask_in_turns, say, started
+from agentspec.evals.verdict_work import STATES, State, logged_work, measured_work, phases_of, row_name, write_log
 from agentspec.report import ReportConfig, find_tokenizer, report_facts
-from agentspec.workflows.text_to_sql import (
-    DATABASES,
-    ChainConfig,
-    ChatModel,
-    Completion,
-    Database,
-    Message,
-    OpenAIChat,
-    answer_questions,
-    create_all,
-)
+from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
 
-SYSTEMS = ("none", "agentspec")
-# Work that is neither measured nor, but for chance, the same.
-_LOG_SEED = 1_000_003
+PLAIN, OURS = "none", "agentspec"
 _WHOLE = 1 << 30
-_CALL_SECONDS = 120.0
-_LOG_CLIENTS = 4
+_NOT_SERVED = ("--speculative-algorithm", "--speculative-draft-model-path", "--agentspec-base")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +44,12 @@ class VerdictPlan:
 
     workloads: tuple[str, ...] = WORKLOADS
     concurrency: tuple[int, ...] = (1, 8)
-    requests: int = 36
-    """Measured of each number of clients, or more."""
+    logged: int = 100
+    """Requests that the report reads; as many are measured of a server that begins with nothing."""
+    warm: int = 48
+    """Requests measured of a server that has learnt the log."""
     turns: int = 3
-    logged: int = 150
-    """Requests that the report reads."""
+    """In which each row is asked, both servers in turn: the machine's pace changes within a minute."""
     seed: int = 0
     profile: Path | None = None
     """Of this machine and the small model; None: it is measured."""
@@ -70,10 +57,10 @@ class VerdictPlan:
     """Measure a small profile."""
 
     def __post_init__(self) -> None:
-        if min(self.requests, self.turns, self.logged, *self.concurrency) < 1:
+        if min(self.warm, self.turns, self.logged, *self.concurrency) < 1:
             raise ConfigError(
-                "requests, turns, logged requests and clients must be at least 1, got "
-                f"{self.requests}, {self.turns}, {self.logged} and {self.concurrency}"
+                "warm and logged requests, turns and clients must be at least 1, got "
+                f"{self.warm}, {self.logged}, {self.turns} and {self.concurrency}"
             )
         unknown = [name for name in self.workloads if name not in WORKLOADS]
         if unknown:
@@ -82,8 +69,8 @@ class VerdictPlan:
     def profile_plan(self) -> ProfilePlan:
         return ProfilePlan(
             model=MODEL_FOLDER,
-            batch_sizes=[1, 4, 8] if self.quick else [1, 2, 4, 8, 16],
-            context_lengths=[64, 256] if self.quick else [64, 256, 768],
+            batch_sizes=[1, 4, 8] if self.quick else [1, 2, 4, 8],
+            context_lengths=[64, 256] if self.quick else [64, 128, 256],
             widths=[1, 4, 16] if self.quick else [1, 2, 4, 8, 16],
             seed=self.seed,
             serving=True,
@@ -91,7 +78,7 @@ class VerdictPlan:
 
 
 def verdict(plan: VerdictPlan, folder: Path) -> dict[str, Any]:
-    """Rows of each workload and number of clients, and how the profile was made.
+    """Rows of each workload, number of clients and state, and how the profile was made.
 
     Args:
         plan: What to do.
@@ -103,133 +90,134 @@ def verdict(plan: VerdictPlan, folder: Path) -> dict[str, Any]:
     """
     paths = create_all(DATABASES, folder)
     databases = {database: paths[database.name] for database in DATABASES}
-    logs = _recorded(plan, databases, folder)
+    work = {name: logged_work(name, databases, plan.logged, plan.seed) for name in plan.workloads}
+    with Server(MODEL_FOLDER, PLAIN, log=folder / "recorded.log") as server:
+        for workload, stream in work.items():
+            say(f"{workload}: log")
+            write_log(server, stream, databases, folder / f"{workload}.jsonl")
     profile = plan.profile
     if profile is None:
         say("profile")
         profile = folder / "profile.json"
         measured_profile(plan.profile_plan()).save(profile)
     rows: list[dict[str, Any]] = []
-    for workload in plan.workloads:
+    for workload, stream in work.items():
         say(f"{workload}: report")
         config = ReportConfig(profiles=(str(profile),), concurrency=plan.concurrency, seed=plan.seed)
-        facts = report_facts([logs[workload]], find_tokenizer(str(MODEL_FOLDER)), config)
+        facts = report_facts([folder / f"{workload}.jsonl"], find_tokenizer(str(MODEL_FOLDER)), config)
         say(f"{workload}: servers")
-        measured = _measured(plan, workload, databases, folder)
-        rows += [verdict_row(workload, predicted, measured, facts) for predicted in facts["speedup"]]
+        flags = served_flags(facts["verdict"]["flags"])
+        measured, errors = _measured(plan, workload, stream, flags, databases, folder)
+        rows += [
+            {**verdict_row(workload, predicted, state, measured, errors), "flags": flags}
+            for predicted in facts["speedup"]
+            for state in STATES
+        ]
     return {
         "contained": sum(bool(row["contained"]) for row in rows),
+        "contained_by_state": sum(bool(row["contained_by_state"]) for row in rows),
         "rows": rows,
         "profile": "given" if plan.profile else "measured",
     }
 
 
 def verdict_row(
-    workload: str, predicted: Mapping[str, Any], measured: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+    workload: str,
+    predicted: Mapping[str, Any],
+    state: State,
+    measured: Mapping[str, Mapping[str, Sequence[SliceResult]]],
+    errors: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A range beside what was measured.
+    """A range beside what was measured of a server in one state.
 
     Args:
         workload: open or agents.
         predicted: A row of the report's `speedup`.
-        measured: Rows as `agentspec bench load` makes them.
-        facts: Of the report.
+        state: Of agentspec's server.
+        measured: Turns by row and system.
+        errors: Of servers that failed.
     """
-    clients = predicted["concurrency"]
+    clients, of_state = predicted["concurrency"], predicted[state]
     row: dict[str, Any] = {
         "workload": workload,
         "concurrency": clients,
+        "state": state,
         "predicted_low": predicted["low"],
         "predicted_high": predicted["high"],
-        "predicted_accept_length": predicted["accept_length"],
-        "logged_outputs": facts["inputs"]["num_outputs"],
-        "verdict": facts["verdict"]["kind"],
+        "predicted_of_state": [of_state["low"], of_state["high"]],
+        "predicted_accept_length": of_state["accept_length"],
+        "learnt": of_state["outputs"],
     }
-    systems = find(measured, workload, clients)
-    if not set(SYSTEMS) <= set(systems):
-        errors = [str(of["error"]) for of in measured if of.get("error")]
-        return {**row, "measured": None, "contained": None, "error": "; ".join(dict.fromkeys(errors))}
-    ours, plain = systems["agentspec"], systems["none"]
-    speedup = ratio(ours, plain)
+    systems = measured.get(row_name(state, clients), {})
+    ours, plain = systems.get(OURS, ()), systems.get(PLAIN, ())
+    if not ours or len(ours) != len(plain):
+        return {**row, "measured": None, "contained": None, "contained_by_state": None, "error": "; ".join(errors)}
+    speedup = _speed(ours) / _speed(plain)
     return {
         **row,
-        "measured": speedup,
-        "measured_turns": [
-            round(float(our) / float(their), 3)
-            for our, their in zip(ours["tokens_per_second_turns"], plain["tokens_per_second_turns"], strict=True)
-        ],
-        "measured_accept_length": ours["accept_length"],
-        "measured_requests": ours["requests"],
-        "identical": ours["identical"],
+        "measured": round(speedup, 3),
+        "measured_turns": [round(our / their, 3) for our, their in zip(speeds(ours), speeds(plain), strict=True)],
+        "measured_accept_length": round(accept_length([call for turn in ours for call in turn.calls]), 3),
+        "measured_requests": sum(len(turn.calls) for turn in ours),
+        "plain_tokens_per_second": round(_speed(plain), 1),
+        "identical": all(our.outputs == their.outputs for our, their in zip(ours, plain, strict=True)),
         "contained": predicted["low"] <= speedup <= predicted["high"],
+        "contained_by_state": of_state["low"] <= speedup <= of_state["high"],
     }
+
+
+def served_flags(flags: Sequence[str]) -> list[str]:
+    """A verdict's flags without what names the algorithm and a drafter, for suffix drafts are what is measured."""
+    values = iter(flags)
+    return [word for name in values for word in (name, next(values)) if name not in _NOT_SERVED]
 
 
 def shown(row: Mapping[str, Any]) -> str:
     """A row as a line."""
-    name = f"{row['workload']}, {row['concurrency']} at a time"
-    told = f"{name:<22} predicted {row['predicted_low']:.2f} to {row['predicted_high']:.2f}"
+    name = f"{row['workload']}, {row['concurrency']} at a time, {row['state']}"
+    low, high = row["predicted_of_state"]
+    told = f"{name:<28} {row['predicted_low']:.2f} to {row['predicted_high']:.2f}"
     if row["measured"] is None:
         return f"{told}  not measured: {row['error']}"
-    inside = "inside" if row["contained"] else "OUTSIDE"
     return (
-        f"{told}  measured {row['measured']:.2f}: {inside}  "
+        f"{told}  measured {row['measured']:.2f}: {_inside(row['contained'])}; of the state {low:.2f} to {high:.2f}: "
+        f"{_inside(row['contained_by_state'])}  "
         f"(accept length {row['predicted_accept_length']:.2f}, measured {row['measured_accept_length']:.2f})"
     )
 
 
-class Recorder:
-    """A chat model that notes what it was asked and answered, as services log it."""
-
-    def __init__(self, model: ChatModel) -> None:
-        self._model = model
-        self.records: list[dict[str, Any]] = []
-
-    async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
-        completion = await self._model.complete(messages, max_tokens)
-        if completion.error:
-            raise ServerError(f"a call to be logged failed: {completion.error}")
-        self.records.append({"messages": [dict(message) for message in messages], "completion": completion.text})
-        return completion
+def _inside(contained: bool) -> str:
+    return "inside" if contained else "OUTSIDE"
 
 
-def _recorded(plan: VerdictPlan, databases: dict[Database, Path], folder: Path) -> dict[str, Path]:
-    """A log of each workload, written by a plain server."""
-    logs = {workload: folder / f"{workload}.jsonl" for workload in plan.workloads}
-    with Server(MODEL_FOLDER, "none", log=folder / "recorded.log") as server:
-        for workload, path in logs.items():
-            say(f"{workload}: log")
-            phases = plan_load(workload, databases, (_LOG_CLIENTS,), plan.logged, 1, plan.seed + _LOG_SEED)
-            # The agents' first phase only teaches.
-            records = asyncio.run(_record(server, phases[-1].streams[0], databases))
-            path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    return logs
-
-
-async def _record(server: Server, stream: Stream, databases: dict[Database, Path]) -> list[dict[str, Any]]:
-    from openai import AsyncOpenAI
-
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=_CALL_SECONDS) as client:
-        recorder = Recorder(OpenAIChat(client, "tiny-sql"))
-        if stream.questions:
-            await answer_questions(recorder, stream.questions, databases, ChainConfig(concurrency=stream.concurrency))
-        gate = asyncio.Semaphore(stream.concurrency)
-
-        async def one(messages: Sequence[Message]) -> None:
-            async with gate:
-                await recorder.complete(messages, OPEN_MAX_TOKENS)
-
-        await asyncio.gather(*(one(messages) for messages in stream.prompts))
-        return recorder.records
+def _speed(turns: Sequence[SliceResult]) -> float:
+    """Tokens a second over all turns, each from its first request to its last answer."""
+    tokens = sum(call.tokens for turn in turns for call in turn.calls)
+    return tokens / sum(max(call.ended for call in turn.calls) for turn in turns)
 
 
 def _measured(
-    plan: VerdictPlan, workload: str, databases: Mapping[Database, Path], folder: Path
-) -> list[dict[str, Any]]:
-    phases: list[Phase] = plan_load(workload, databases, plan.concurrency, plan.requests, plan.turns, plan.seed)
+    plan: VerdictPlan,
+    workload: str,
+    log: Stream,
+    flags: Sequence[str],
+    databases: Mapping[Database, Path],
+    folder: Path,
+) -> tuple[dict[str, dict[str, list[SliceResult]]], list[str]]:
+    """Turns by row and system, and what went wrong."""
+    requests: dict[State, int] = {"cold": plan.logged, "warm": plan.warm}
+    work = measured_work(workload, databases, plan.concurrency, requests, plan.turns, plan.seed)
+    phases: dict[str, list[Phase]] = {PLAIN: phases_of(work, None), OURS: phases_of(work, log)}
+
+    systems = {PLAIN: LOADED[PLAIN], OURS: replace(LOADED[OURS], arguments=tuple(flags))}
 
     def slices(stack: ExitStack, name: str) -> Iterator[SliceResult]:
-        return started(stack, name, LOADED[name], phases, databases, _WHOLE, folder / f"{name}-{workload}.log")
+        log_file = folder / f"{name}-{workload}.log"
+        return started(stack, name, systems[name], phases[name], databases, _WHOLE, log_file)
 
-    done, errors = ask_in_turns(SYSTEMS, slices, lambda done: None)
-    return rows_of(workload, SYSTEMS, plan.concurrency, plan.turns, done, errors)
+    done, errors = ask_in_turns((PLAIN, OURS), slices, lambda done: None)
+    found: dict[str, dict[str, list[SliceResult]]] = defaultdict(lambda: defaultdict(list))
+    for system, turns in done.items():
+        for turn in turns:
+            found[turn.row][system].append(turn)
+    return found, list(dict.fromkeys(errors.values()))

@@ -211,7 +211,18 @@ def _report(files: Files) -> list[Row]:
             figure = (
                 f"{row['set']}: samples whose accept length is predicted within {content['prediction']['goal']:.0%}"
             )
-            rows.append(Row(figure, row["within_goal"], "the whole set's accept length", name))
+            known = row.get("within_goal_if_known")
+            rows.append(Row(figure, row["within_goal"], f"known of the sample itself {known}" if known else "", name))
+            if "in_interval" in row:
+                figure = f"{row['set']}: samples whose interval of 90% holds the accept length"
+                rows.append(Row(figure, row["in_interval"], "", name))
+        for row in content.get("verdict", {}).get("rows", ()):
+            figure = ", ".join(
+                (row["workload"], f"{row['concurrency']} at a time", *([row["state"]] if "state" in row else []))
+            )
+            span = f"predicted {row['predicted_low']:.2f} to {row['predicted_high']:.2f}"
+            measured = "failed" if row["measured"] is None else f"{row['measured']:.2f}x"
+            rows.append(Row(f"{figure}: speed-up", measured, span, name))
         for row in content.get("scale", ()):
             figure = f"a log of {row['output_tokens']:,} output tokens"
             rows.append(Row(figure, f"{row['seconds']:.0f} s, {row['peak_mb']:.0f} MB", "", name))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentspec.control.costs import MeasuredPoint, StepCost, fit_step_cost
-from agentspec.control.serving import ServingCosts
+from agentspec.control.serving import ServingCosts, StepTotals
 from agentspec.errors import ConfigError
 
 _FORMAT, _VERSION = "agentspec-profile", 1
@@ -197,6 +197,7 @@ def _parse(content: Mapping[str, Any]) -> Profile:
             for part in ("prefill", "step"):
                 costs[part] = StepCost(**costs[part])
             costs["by_rows"] = tuple((int(rows), float(seconds)) for rows, seconds in costs.get("by_rows", ()))
+            costs["measured"] = tuple(StepTotals(**total) for total in costs.get("measured", ()))
             values[name] = ServingCosts(**costs)
     values["points"] = tuple(MeasuredPoint(**point) for point in values.get("points", ()))
     for name in ("widths", "residuals"):

@@ -16,6 +16,23 @@ from agentspec.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """Decode steps that ran after another, all together."""
+
+    rows: int
+    """Of each step."""
+    steps: int
+    context: float
+    """Tokens in the KV cache, summed over steps."""
+    batched: float
+    """Tokens computed, summed over steps."""
+    wall: float
+    """Seconds from the first step's beginning to the last one's end."""
+    outside: float
+    """Of these, those that were no verification."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingCosts:
     """Costs of one kind of server, as its clients see them.
 
@@ -36,6 +53,8 @@ class ServingCosts:
     by_rows: tuple[tuple[int, float], ...] = ()
     """Ascending batch sizes, and the seconds that steps of so many rows take beyond what `step` says, negative where
     they take less; interpolated between them. No plane holds what only a row alone is spared."""
+    measured: tuple[StepTotals, ...] = ()
+    """What `step` was fitted to; (): it was not fitted here."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.request_seconds < math.inf:
@@ -55,23 +74,6 @@ class ServingCosts:
             sizes, beyond = zip(*self.by_rows, strict=True)
             seconds += float(np.interp(rows, sizes, beyond))
         return max(seconds, 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTotals:
-    """Decode steps that ran after another, all together."""
-
-    rows: int
-    """Of each step."""
-    steps: int
-    context: float
-    """Tokens in the KV cache, summed over steps."""
-    batched: float
-    """Tokens computed, summed over steps."""
-    wall: float
-    """Seconds from the first step's beginning to the last one's end."""
-    outside: float
-    """Of these, those that were no verification."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,4 +122,5 @@ def fit_serving_costs(points: ServingPoints) -> ServingCosts:
         step=step,
         overlap=points.overlap,
         by_rows=by_rows,
+        measured=points.steps,
     )

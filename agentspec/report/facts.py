@@ -8,7 +8,7 @@ logs ─> calls ─> sample ─┬─> entropy, repetition, sets
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -30,6 +30,7 @@ from agentspec.report.replays import Sampled, engine_config, serve_cold, serve_w
 from agentspec.report.sample import SampleLimits
 from agentspec.report.sets import entropy_of, excerpts, set_rows
 from agentspec.report.speedup import speedup_row
+from agentspec.report.states import Recorded, part_of, record_cold, record_warm
 from agentspec.report.verdict import Evidence, best_width, budget_mb, verdict
 from agentspec.simulation import find_profile
 
@@ -38,7 +39,8 @@ WIDTH = 16
 """Tokens a row, the root included: SGLang's default, at which sets and the learning curve are measured."""
 _BASE_MB, _BYTES_A_KEPT_BYTE = 384, 16
 """The process without a log; and what an engine and the analysis take for each byte of outputs kept."""
-_GRID_TOKENS, _GRID_PROMPT_TOKENS = 10_000, 600_000
+_PART_TOKENS, _PART_PROMPT_TOKENS = 10_000, 600_000
+"""Of the calls at every place of which drafts are recorded."""
 _DRAFT_SHARE_TAU = 2.0
 
 
@@ -115,9 +117,10 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         points = learning.curve_points(cold, later, warm, sampled, config.seed)
     notes += set_notes
 
-    rows, acceptances = _grid(sampled, budget_bytes)
+    part = part_of(sampled, _PART_TOKENS, _PART_PROMPT_TOKENS)
+    rows, recorded = _grid(part, budget_bytes)
     profiles = {name: find_profile(name) for name in config.profiles}
-    speedups = _speedups(profiles, acceptances, config, sets[0], best_width(rows), notes)
+    speedups = _speedups(profiles, part, recorded, config, budget_bytes, best_width(rows), notes)
     total = sample.counts["all", "all"]
     memory = _memory(indexed, total.tokens, total.outputs)
     first_profile = next(iter(profiles.values()))
@@ -161,7 +164,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         and {
             "log_scale": round(growth.log_scale, 6),
             "exponent": round(growth.exponent, 6),
-            "at_ten_times": round(float(growth.accept_length(10.0 * total.outputs)), 3),
+            **_ten_times(growth, total.outputs),
         },
         "replay": rows,
         "speedup": speedups,
@@ -173,11 +176,19 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     }
 
 
-def _grid(sampled: Sampled, budget_bytes: int) -> tuple[list[dict[str, Any]], list[Any]]:
-    """The rows of the replay grid, and acceptance of the calibrated rule: cold, and warm if there is such."""
-    part = grid.part_of(sampled, _GRID_TOKENS, _GRID_PROMPT_TOKENS)
+def _ten_times(growth: learning.Growth, num_outputs: int) -> dict[str, float]:
+    """The accept length after ten times as many outputs, with its interval."""
+    ends = (("", 0.0), ("_low", -learning.INTERVAL), ("_high", learning.INTERVAL))
+    return {
+        f"at_ten_times{end}": round(float(growth.accept_length(10.0 * num_outputs, deviations)), 3)
+        for end, deviations in ends
+    }
+
+
+def _grid(part: Sampled, budget_bytes: int) -> tuple[list[dict[str, Any]], dict[str, Recorded]]:
+    """The rows of the replay grid, and what the calibrated rule drafts: cold, and warm if there is such."""
     rows: list[dict[str, Any]] = []
-    acceptances: list[Any] = []
+    recorded: dict[str, Recorded] = {}
     done = 0
     with Progress("recording drafts", 2 * len(grid.ALPHAS) * len(part.measured)) as progress:
 
@@ -187,48 +198,48 @@ def _grid(sampled: Sampled, budget_bytes: int) -> tuple[list[dict[str, Any]], li
             progress.update(done, "calls")
 
         for alpha in grid.ALPHAS:
-            cold, warm = grid.record(part, alpha, budget_bytes, count)
+            cold = record_cold(part, alpha, budget_bytes, count)
+            warm = record_warm(part, alpha, budget_bytes, count)
             if cold is None:
                 continue
-            rows += grid.grid_rows(alpha, cold, warm)
+            rows += grid.grid_rows(alpha, cold.acceptance, warm.acceptance if warm else None)
             if alpha is None:
-                acceptances = [cold] if warm is None else [cold, warm]
-    return rows, acceptances
+                recorded = {"cold": cold} if warm is None else {"cold": cold, "warm": warm}
+    return rows, recorded
 
 
 def _speedups(
     profiles: dict[str, Profile],
-    acceptances: Sequence[Any],
+    part: Sampled,
+    recorded: Mapping[str, Recorded],
     config: ReportConfig,
-    everything: dict[str, Any],
+    budget_bytes: int,
     width: int,
     notes: list[str],
 ) -> list[dict[str, Any]]:
-    if not acceptances:
+    if not recorded:
         notes.append("The speed-up: no output has two tokens, so that nothing can be drafted.")
         return []
-    lengths = everything["accept_length"] or {}
-    interval = lengths.get("warm") or lengths.get("cold")
-    widen = (interval["high"] - interval["low"]) / 2 / interval["mean"] if interval else 0.0
+    acceptances = [of.acceptance for of in recorded.values()]
     longest = max(int((a.prompt_tokens + a.output_tokens).max()) for a in acceptances)
     rows = []
     with Progress("simulating", len(profiles) * len(config.concurrency)) as progress:
-        for name, profile in profiles.items():
-            if (
-                longest > profile.measured.context_lengths[1]
-                or max(config.concurrency) > profile.measured.batch_sizes[1]
-            ):
-                notes.append(
-                    f"Speed-ups under {name} beyond the contexts or batches that it measured are extrapolated."
-                )
-            for concurrency in config.concurrency:
-                rows.append(
-                    speedup_row(
-                        Path(name).name, profile, concurrency, acceptances, widen, width=width, seed=config.seed
-                    )
-                )
+        for concurrency in config.concurrency:
+            states = dict(recorded)
+            if concurrency > 1 and (cold := record_cold(part, None, budget_bytes, clients=concurrency)):
+                states["cold"] = cold
+            for name, profile in profiles.items():
+                rows.append(speedup_row(Path(name).name, profile, concurrency, states, width=width, seed=config.seed))
                 progress.update(len(rows), f"{name}, {concurrency} clients")
-    return rows
+    for name, profile in profiles.items():
+        if longest > profile.measured.context_lengths[1] or max(config.concurrency) > profile.measured.batch_sizes[1]:
+            notes.append(f"Speed-ups under {name} beyond the contexts or batches that it measured are extrapolated.")
+        if profile.points and profile.speculative is None:
+            notes.append(
+                f"What requests and prefills take under {name}: speed-ups may be smaller; measure it with --serving."
+            )
+    order = [Path(name).name for name in profiles]
+    return sorted(rows, key=lambda row: order.index(row["profile"]))
 
 
 def _memory(indexed: Sequence[tuple[int, int]], num_tokens: int, num_outputs: int) -> dict[str, Any]:

@@ -2,65 +2,41 @@
 
 A suffix draft is taken where its score, the tokens that its estimates promise, exceeds tau (SuffixDecoding, section
 4.2); elsewhere nothing is drafted here, and a server with a model drafter would ask that. Rows of `width` tokens hold
-their root. Drafts at places that a replay skips cost nothing but time; estimates learn from the first token behind each
-place only, so that figures may differ by a few per cent from those of a replay.
+their root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from agentspec.config import EngineConfig
-from agentspec.engine import Engine
-from agentspec.report.replays import Sampled, engine_config, learn
-from agentspec.simulation.acceptance import Acceptance, concatenated
-from agentspec.simulation.recording import record_acceptance
+from agentspec.simulation.acceptance import Acceptance
 
 WIDTHS = (4, 8, 16, 32)
 TAUS = (0.0, 1.0, 2.0, 4.0)
 ALPHAS: tuple[float | None, ...] = (None, 1.0, 2.0, 4.0)
 """None: the calibrated rule, which has no alpha."""
-_MIN_PROBABILITY = 0.1
-"""Of the paper's rule, as agentspec.replay has it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Walk:
     """What serving recorded calls with one setting takes."""
 
+    call_steps: NDArray[np.int64]
+    """[calls]"""
     tokens: int
-    steps: int
     drafted: int
     accepted: int
     drafting_steps: int
     """Those with a draft above tau."""
 
-
-def record(
-    sampled: Sampled, alpha: float | None, budget_bytes: int, on_call: Callable[[], object] = lambda: None
-) -> tuple[Acceptance | None, Acceptance | None]:
-    """Cold and warm acceptance of the measured calls; None where no output has two tokens, or nothing else to learn."""
-    config = _config(alpha, budget_bytes)
-
-    def told(number: int) -> None:
-        on_call()
-
-    calls = [call for call in sampled.measured if len(call.output) > 1]
-    if not calls:
-        return None, None
-    cold = record_acceptance("cold", calls, config, on_call=told)
-    parts = []
-    for learnt, indexes in sampled.parts():
-        chosen = [sampled.measured[i] for i in indexes if len(sampled.measured[i].output) > 1]
-        if chosen:
-            engine = Engine(config)
-            learn(engine, learnt)
-            parts.append(record_acceptance("warm", chosen, engine=engine, on_call=told))
-    return cold, concatenated("warm", parts) if parts else None
+    @property
+    def steps(self) -> int:
+        return int(self.call_steps.sum())
 
 
 def walk(acceptance: Acceptance, width: int, tau: float) -> Walk:
@@ -71,17 +47,18 @@ def walk(acceptance: Acceptance, width: int, tau: float) -> Walk:
     nodes[scores <= tau] = 0
     accepted = acceptance.accepted[np.arange(len(nodes)), nodes].astype(np.int64)
     places, ends = acceptance.starts[:-1].copy(), acceptance.starts[1:]
-    steps = drafted = total = drafting = 0
+    steps = np.zeros(len(acceptance), np.int64)
+    drafted = total = drafting = 0
     active = places < ends
     while active.any():
         at = places[active]
-        steps += len(at)
+        steps[active] += 1
         drafted += int(nodes[at].sum())
         drafting += int((nodes[at] > 0).sum())
         total += int(accepted[at].sum())
         places[active] = at + accepted[at] + 1
         active = places < ends
-    return Walk(int(acceptance.starts[-1]), steps, drafted, total, drafting)
+    return Walk(steps, int(acceptance.starts[-1]), drafted, total, drafting)
 
 
 def grid_rows(
@@ -108,31 +85,6 @@ def grid_rows(
                 }
             )
     return rows
-
-
-def part_of(sampled: Sampled, max_tokens: int, max_prompt_tokens: int) -> Sampled:
-    """The first sessions of the draw, as many as have at most so many output and prompt tokens; at least one call."""
-    tokens = prompts = 0
-    for number, call in enumerate(sampled.measured):
-        tokens += len(call.output)
-        prompts += sum(map(len, call.prompt_parts))
-        if number and (tokens > max_tokens or prompts > max_prompt_tokens):
-            break
-    else:
-        number = len(sampled.measured)
-    return replace(
-        sampled,
-        measured=sampled.measured[:number],
-        labels=sampled.labels[:number],
-        files=sampled.files[:number],
-    )
-
-
-def _config(alpha: float | None, budget_bytes: int) -> EngineConfig:
-    config = engine_config(max(WIDTHS), budget_bytes)
-    if alpha is None:
-        return config
-    return replace(config, rule="suffixdecoding", alpha=alpha, min_token_prob=_MIN_PROBABILITY)
 
 
 def _length(walked: Walk) -> float:

@@ -30,31 +30,39 @@ _USUAL_EXPONENT, _EXPONENT_SPREAD = 0.16, 0.08
 """Of the exponents b found on recorded sets: mean and standard deviation; see evals/results/report."""
 _POINT_SPREAD = 0.06
 """What a measured point is off by at least, as a share."""
+INTERVAL = 1.645
+"""Standard deviations on either side that hold 90 %."""
 _LEAST_OUTPUTS = 6
 _LEAST_ACCEPTED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A fitted curve."""
+    """A fitted curve, and how far off it may be, in standard deviations of the logarithm of accepted tokens."""
 
     log_scale: float
     exponent: float
+    level_spread: float = 0.0
+    """Of all of the curve: other outputs of the same kind have another level."""
+    exponent_spread: float = 0.0
+    middle: float = 0.0
+    """log(outputs + 1) around which the curve turns if the exponent is off."""
 
-    def accept_length(self, seen: NDArray[np.float64] | float) -> NDArray[np.float64]:
-        """At so many outputs learnt."""
-        accepted = math.exp(self.log_scale) * (np.asarray(seen, np.float64) + 1.0) ** self.exponent
-        lengths: NDArray[np.float64] = 1.0 + accepted
+    def accept_length(self, seen: NDArray[np.float64] | float, deviations: float = 0.0) -> NDArray[np.float64]:
+        """At so many outputs learnt; of the curve that lies so many standard deviations away."""
+        x = np.log(np.asarray(seen, np.float64) + 1.0)
+        spread = np.hypot(self.level_spread, self.exponent_spread * (x - self.middle))
+        lengths: NDArray[np.float64] = 1.0 + np.exp(self.log_scale + self.exponent * x + deviations * spread)
         return lengths
 
-    def over(self, first: int, last: int) -> float:
+    def over(self, first: int, last: int, deviations: float = 0.0) -> float:
         """Of serving outputs one after another, from the number `first` learnt to `last`: steps add up, so that it is
         the harmonic mean."""
         edges = np.unique(np.geomspace(first + 1, last + 1, 200)) - 1.0
         middles, widths = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
         if not len(widths):
-            return float(self.accept_length(float(first)))
-        return float(widths.sum() / (widths / self.accept_length(middles)).sum())
+            return float(self.accept_length(float(first), deviations))
+        return float(widths.sum() / (widths / self.accept_length(middles, deviations)).sum())
 
 
 def later_points(
@@ -115,7 +123,14 @@ def fit_growth(points: Sequence[dict[str, Any]]) -> Growth | None:
     precision = 1.0 / _EXPONENT_SPREAD**2
     above = (weights * (x - mean_x) * (y - mean_y)).sum() + precision * _USUAL_EXPONENT
     exponent = float(np.clip(above / ((weights * (x - mean_x) ** 2).sum() + precision), 0.0, 0.5))
-    return Growth(float(mean_y - exponent * mean_x), exponent)
+    return Growth(
+        float(mean_y - exponent * mean_x),
+        exponent,
+        # All points are of the same outputs, so that more of them do not make the level surer.
+        level_spread=float(np.sqrt(np.average(1.0 / weights, weights=weights))),
+        exponent_spread=float(1.0 / np.sqrt((weights * (x - mean_x) ** 2).sum() + precision)),
+        middle=float(mean_x),
+    )
 
 
 def _point(lengths: Lengths, sampled: Sampled, seed: int) -> list[dict[str, Any]]:

@@ -70,9 +70,11 @@ def learning(facts: Mapping[str, Any]) -> Section:
                 ),
             )
         )
-    expected = known((facts.get("growth") or {}).get("at_ten_times"))
+    growth = facts.get("growth") or {}
+    expected, *ends = (known(growth.get(f"at_ten_times{end}")) for end in ("", "_low", "_high"))
     if body and expected is not None:
-        words = f"With ten times as many outputs, if the curve goes on as it does: about {expected:.2f} tokens a step."
+        span = f" ({ends[0]:.2f} to {ends[1]:.2f})" if ends[0] is not None and ends[1] is not None else ""
+        words = f"With ten times as many outputs, if the curve goes on as it does: about {expected:.2f}{span} tokens a step."
         body.append(element("p", words))
     lead = "How much drafts gain by each finished output, and whether they still gain at the end of these logs."
     return Section("learning", "Learning", "How fast it learns", lead, body)
@@ -104,7 +106,7 @@ def speedup(facts: Mapping[str, Any]) -> Section:
         body.append(
             figure(
                 "Expected speed-up by requests decoded at once",
-                "Each bar is a range, never a promise: it may end anywhere inside. Left of the dashed line is slower.",
+                _speedup_reading(rows),
                 rows_plot(drawn, axis, _speedup_summary(rows)),
                 numbers(
                     "expected speed-up",
@@ -114,7 +116,15 @@ def speedup(facts: Mapping[str, Any]) -> Section:
                         Column("Concurrency", "requests at once"),
                         Column("Low", "× plain"),
                         Column("High", "× plain"),
-                        Column("Accept length", "tokens a step"),
+                        *(
+                            column
+                            for state in ("From nothing", "Learnt")
+                            for column in (
+                                Column(state, "outputs"),
+                                Column("Range", "× plain"),
+                                Column("Accept length", "tokens a step"),
+                            )
+                        ),
                     ],
                     [
                         [
@@ -123,7 +133,8 @@ def speedup(facts: Mapping[str, Any]) -> Section:
                             count(row.get("concurrency")),
                             times(row["low"]),
                             times(row["high"]),
-                            decimal(row.get("accept_length")),
+                            *_of_state(row.get("cold")),
+                            *_of_state(row.get("warm")),
                         ]
                         for row in rows
                     ],
@@ -169,6 +180,23 @@ def memory(facts: Mapping[str, Any]) -> Section:
 
 def _profile(row: Mapping[str, Any]) -> str:
     return visible(str(row.get("profile") or UNKNOWN), 80)
+
+
+def _of_state(told: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    """Outputs, range and accept length of a server in one state."""
+    told = told or {}
+    low, high = known(told.get("low")), known(told.get("high"))
+    span = f"{times(low)} to {times(high)}" if low is not None and high is not None else UNKNOWN
+    return count(told.get("outputs")), span, decimal(told.get("accept_length"))
+
+
+def _speedup_reading(rows: Sequence[Mapping[str, Any]]) -> str:
+    first, last = (known((rows[0].get(state) or {}).get("outputs")) for state in ("cold", "warm"))
+    said = "Each bar is a range, never a promise: it may end anywhere inside. Left of the dashed line is slower."
+    if first is None:
+        return said
+    ends = f" A bar begins with a server that knows nothing, over its first {counted(first, 'output')}"
+    return f"{said}{ends}." if last is None else f"{said}{ends}, and ends with one that has learnt {count(last)}."
 
 
 def _learning_curve(points: Sequence[tuple[float, Interval]]) -> Markup:

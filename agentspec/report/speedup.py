@@ -1,38 +1,40 @@
 """Expected speed-up over plain decoding at a number of clients, under a cost profile.
 
 Recorded drafts are served by simulated servers (agentspec.simulation) whose steps take the profile's seconds, once with
-the controller that agentspec serves with and once without drafts; the ratio of their tokens a second, prefills
-included, is the speed-up. It is given as a range: from a server that knows nothing to one that has learnt the log, over
-two draws of requests, widened by what the accept length's interval leaves open.
+the controller that agentspec serves with and once without drafts; the ratio of their tokens a second, prefills included,
+is the speed-up. It is given as a range, from a server that begins with nothing (*cold*) to one that has learnt the log
+(*warm*), and each of these as a range of its own:
+
+    1. every recorded call is served, in the order in which it was recorded
+    2. steps take what the profile's points of that batch size say, and what it knows of serving beside verification
+    3. both ends are widened by the interval of the accept length over sessions and by what those points miss
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from agentspec.control import ControlConfig, ControllerName, Profile, make_controller
-from agentspec.simulation import Arrivals, ServerConfig, draw_requests, measure, simulate
+from agentspec.report.bootstrap import ratio_interval
+from agentspec.report.grid import walk
+from agentspec.report.local_costs import local_costs
+from agentspec.report.states import Recorded
+from agentspec.simulation import Arrivals, Metrics, ServerConfig, measure, ordered_requests, simulate
 from agentspec.simulation.acceptance import Acceptance
 
 CONTROLLER: ControllerName = "goodput"
 DRAFT_SECONDS = 20e-6
-"""Of drafting for one row on the CPU; see evals/results/engine/bench.md."""
-_SEEDS = (0, 1)
-_STEPS = 400
-"""Decoding steps of a plain server, about."""
+"""Of drafting for one row on the CPU where the profile does not tell; see evals/results/engine/bench.md."""
+_ROUNDS = 4
+"""Requests that each client asks at least."""
 
 
 def speedup_row(
-    name: str,
-    profile: Profile,
-    concurrency: int,
-    acceptances: Sequence[Acceptance],
-    widen: float,
-    *,
-    width: int,
-    draft_seconds: float = DRAFT_SECONDS,
-    seed: int = 0,
+    name: str, profile: Profile, concurrency: int, states: Mapping[str, Recorded], *, width: int, seed: int = 0
 ) -> dict[str, Any]:
     """The range at one number of clients.
 
@@ -40,52 +42,60 @@ def speedup_row(
         name: The profile's.
         profile: How long steps take.
         concurrency: Clients that ask one request after another, >= 1.
-        acceptances: Of a cold and, if there is one, a warm server.
-        widen: Share by which the accept length may be off.
+        states: "cold" and, if there is one, "warm".
         width: Tokens a row at most, its root included.
-        draft_seconds: Of drafting for a row.
-        seed: Of the requests drawn.
+        seed: Of requests that are asked again.
     """
-    ratios, length = [], 1.0
-    for acceptance in acceptances:
-        for draw in _SEEDS:
-            plain, _ = _throughput(profile, concurrency, acceptance, 0, width, 0.0, seed + draw)
-            drafted, length = _throughput(profile, concurrency, acceptance, None, width, draft_seconds, seed + draw)
-            ratios.append(drafted / plain)
-    low, high = min(ratios), max(ratios)
+    found = {state: _range(profile, concurrency, recorded, width, seed) for state, recorded in states.items()}
     return {
         "profile": name,
         "concurrency": concurrency,
-        "low": round(1.0 + (low - 1.0) * (1.0 - widen), 3) if low > 1 else round(low, 3),
-        "high": round(1.0 + (high - 1.0) * (1.0 + widen), 3) if high > 1 else round(high, 3),
-        "accept_length": round(length, 3),
         "controller": CONTROLLER,
+        "low": min(of["low"] for of in found.values()),
+        "high": max(of["high"] for of in found.values()),
+        "cold": found.get("cold"),
+        "warm": found.get("warm"),
     }
 
 
-def _throughput(
-    profile: Profile,
-    concurrency: int,
-    acceptance: Acceptance,
-    fixed: int | None,
-    width: int,
-    draft_seconds: float,
-    seed: int,
-) -> tuple[float, float]:
-    """Tokens a second, and tokens a row and decoding step."""
-    mean = max(float(acceptance.output_tokens.mean()), 1.0)
-    requests_a_client = max(round(_STEPS / mean), 2)
+def _range(profile: Profile, concurrency: int, recorded: Recorded, width: int, seed: int) -> dict[str, Any]:
+    acceptance = recorded.acceptance
+    local = local_costs(profile, concurrency)
+    plain, drafted = (
+        _served(local.profile, concurrency, acceptance, width, seed, drafts=drafts) for drafts in (False, True)
+    )
+    steps = walk(acceptance, width, 0.0).call_steps.astype(np.float64)
+    tokens = np.diff(acceptance.starts).astype(np.float64)
+    interval = ratio_interval(tokens, steps, recorded.sessions, seed)
+    assert interval is not None
+    speedup = drafted.throughput / plain.throughput
+    below, above = (abs(interval[end] / interval["mean"] - 1.0) for end in ("low", "high"))
+    return {
+        "outputs": recorded.outputs,
+        "accept_length": round(drafted.steps.accept_length, 3),
+        "low": round(speedup * (1.0 - min(math.hypot(below, local.spread), 0.9)), 3),
+        "high": round(speedup * (1.0 + math.hypot(above, local.spread)), 3),
+    }
+
+
+def _served(
+    profile: Profile, concurrency: int, acceptance: Acceptance, width: int, seed: int, *, drafts: bool
+) -> Metrics:
+    """All calls, of a server that plans its steps with that profile."""
     arrivals = Arrivals(clients=concurrency)
-    requests = draw_requests(acceptance, arrivals, concurrency * requests_a_client, seed)
+    requests = ordered_requests(acceptance, arrivals, max(len(acceptance), _ROUNDS * concurrency), seed)
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
+    measured = profile.plain is not None and profile.speculative is not None
+    costs = profile.speculative if drafts else profile.plain
     config = ServerConfig(
         max_running=concurrency,
         kv_tokens=max(1 << 20, (longest + 2 * acceptance.max_width) * concurrency),
         max_width=min(width, acceptance.max_width),
-        widths=profile.widths,
-        draft_seconds=draft_seconds,
+        # Without graphs any width will do.
+        widths=() if profile.key.graphs == "none" else profile.widths,
+        draft_seconds=DRAFT_SECONDS if drafts and not measured else 0.0,
+        costs=costs if measured else None,
+        plain=measured and not drafts,
     )
-    control = ControlConfig(controller=CONTROLLER) if fixed is None else ControlConfig(controller="fixed", length=fixed)
-    log = simulate(requests, profile, config, make_controller(control, profile))
-    metrics = measure(log, arrivals)
-    return metrics.throughput, metrics.steps.accept_length
+    control = ControlConfig(controller=CONTROLLER) if drafts else ControlConfig(controller="fixed", length=0)
+    return measure(simulate(requests, profile, config, make_controller(control, profile)), arrivals)

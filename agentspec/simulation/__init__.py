@@ -17,7 +17,7 @@ from agentspec.simulation.profiles import find_profile
 from agentspec.simulation.rates import FORMS as rate_forms
 from agentspec.simulation.rates import acceptance_at_rate, is_rate
 from agentspec.simulation.recording import record_acceptance
-from agentspec.simulation.requests import Requests, draw_requests
+from agentspec.simulation.requests import Requests, draw_requests, ordered_requests
 from agentspec.simulation.run_log import RunLog
 from agentspec.simulation.server import simulate
 from agentspec.simulation.server_config import ServerConfig
@@ -38,6 +38,7 @@ __all__ = [
     "find_profile",
     "is_rate",
     "measure",
+    "ordered_requests",
     "parse_arrivals",
     "rate_forms",
     "record_acceptance",

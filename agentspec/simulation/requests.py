@@ -50,12 +50,23 @@ def draw_requests(
     Raises:
         ConfigError: There is no request.
     """
-    if num_requests < 1:
-        raise ConfigError(f"a run needs at least 1 request, got {num_requests}")
+    _require_some(num_requests)
     rng = np.random.default_rng([seed, 1])
     rounds = -(-num_requests // len(acceptance))
     chosen = np.concatenate([rng.permutation(len(acceptance)) for _ in range(rounds)])[:num_requests]
-    times, phases = arrivals.draw(num_requests, seed)
+    return _asked(acceptance, arrivals, chosen, seed, prefix_cache)
+
+
+def ordered_requests(acceptance: Acceptance, arrivals: Arrivals, num_requests: int, seed: int) -> Requests:
+    """What was recorded in the order of the recording, again and again; arguments and errors as of draw_requests()."""
+    _require_some(num_requests)
+    return _asked(acceptance, arrivals, np.arange(num_requests) % len(acceptance), seed, True)
+
+
+def _asked(
+    acceptance: Acceptance, arrivals: Arrivals, chosen: NDArray[np.int64], seed: int, prefix_cache: bool
+) -> Requests:
+    times, phases = arrivals.draw(len(chosen), seed)
     return Requests(
         acceptance=acceptance,
         arrival=times,
@@ -65,3 +76,8 @@ def draw_requests(
         output_tokens=acceptance.output_tokens[chosen],
         first_place=acceptance.starts[chosen],
     )
+
+
+def _require_some(num_requests: int) -> None:
+    if num_requests < 1:
+        raise ConfigError(f"a run needs at least 1 request, got {num_requests}")

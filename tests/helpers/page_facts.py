@@ -69,7 +69,13 @@ def rich() -> dict[str, Any]:
             {"outputs": at, "accept_length": mean, "low": mean - 0.4 / at**0.2, "high": mean + 0.4 / at**0.2}
             for at, mean in [(1, 1.9), (3, 2.1), (10, 2.4), (30, 2.7), (100, 2.95), (300, 3.1), (1000, 3.22)]
         ],
-        "growth": {"log_scale": 0.72, "exponent": 0.06, "at_ten_times": 3.61},
+        "growth": {
+            "log_scale": 0.72,
+            "exponent": 0.06,
+            "at_ten_times": 3.61,
+            "at_ten_times_low": 3.2,
+            "at_ten_times_high": 4.1,
+        },
         "replay": [
             _replay(draw, rule, alpha, width, tau)
             for tau in (0.0, 2.0)
@@ -82,8 +88,9 @@ def rich() -> dict[str, Any]:
                 "concurrency": concurrency,
                 "low": low * factor,
                 "high": high * factor,
-                "accept_length": 3.1,
                 "controller": "goodput",
+                "cold": {"outputs": 350, "accept_length": 2.4, "low": low * factor, "high": (low + high) / 2 * factor},
+                "warm": {"outputs": 4857, "accept_length": 3.1, "low": high * 0.9 * factor, "high": high * factor},
             }
             for profile, factor in (("vicuna-7b-a100 (built in)", 1.0), ("profile.json", 1.12))
             for concurrency, low, high in ((1, 1.8, 2.6), (8, 1.5, 2.1), (64, 0.98, 1.24))

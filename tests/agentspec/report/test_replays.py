@@ -8,9 +8,10 @@ import pytest
 from agentspec import Engine
 from agentspec.replay import Call, EngineSystem, replay
 from agentspec.report.calls import Labels
-from agentspec.report.grid import grid_rows, record, walk
+from agentspec.report.grid import grid_rows, walk
 from agentspec.report.learning import Growth, curve_points, fit_growth, later_points
 from agentspec.report.replays import Lengths, Sampled, engine_config, serve, serve_cold, serve_warm
+from agentspec.report.states import record_cold, record_warm
 from agentspec.simulation import acceptance_at_rate
 
 CONFIG = engine_config(16, 64 << 20)
@@ -99,13 +100,34 @@ def test_lengths_over_a_stretch_are_harmonic_means() -> None:
 
 def test_recorded_drafts_are_walked_as_a_replay_walks_them() -> None:
     sampled = drawn(10, 3)
-    cold, _ = record(sampled, None, 64 << 20)
+    cold = record_cold(sampled, None, 64 << 20)
     assert cold is not None
-    walked = walk(cold, 16, 0.0)
+    walked = walk(cold.acceptance, 16, 0.0)
     replayed = serve(Engine(CONFIG), sampled.measured, np.arange(30), 0)
     # Estimates learn otherwise when every place is recorded.
     assert walked.tokens == replayed.tokens.sum()
     assert walked.steps == pytest.approx(replayed.steps.sum(), rel=0.05)
+
+
+def test_what_other_clients_are_still_writing_was_not_learnt() -> None:
+    sampled = drawn(10, 1)
+    steps = []
+    for clients in (1, 4, 1000):
+        cold = record_cold(sampled, None, 64 << 20, clients=clients)
+        assert cold is not None
+        steps.append(walk(cold.acceptance, 16, 0.0).steps)
+    nothing = [serve(Engine(CONFIG), sampled.measured, np.array([i]), 0).steps[0] for i in range(10)]
+    assert steps[0] < steps[1] < steps[2]
+    assert steps[2] == pytest.approx(sum(nothing), rel=0.05)
+
+
+def test_a_warm_server_has_learnt_the_other_sessions() -> None:
+    sampled = drawn(8, 2)
+    cold, warm = record_cold(sampled, None, 64 << 20), record_warm(sampled, None, 64 << 20)
+    assert cold is not None and warm is not None
+    assert (cold.outputs, warm.outputs) == (16, 12)
+    assert sorted(cold.sessions) == sorted(warm.sessions)
+    assert record_warm(drawn(1, 3), None, 64 << 20) is None
 
 
 def test_no_draft_passes_a_tau_that_none_promises() -> None:
@@ -117,9 +139,10 @@ def test_no_draft_passes_a_tau_that_none_promises() -> None:
 
 
 def test_grid_has_a_row_for_each_width_and_tau() -> None:
-    cold, warm = record(drawn(8, 2), 2.0, 64 << 20)
-    assert cold is not None
-    rows = grid_rows(2.0, cold, warm, widths=(4, 16))
+    sampled = drawn(8, 2)
+    cold, warm = record_cold(sampled, 2.0, 64 << 20), record_warm(sampled, 2.0, 64 << 20)
+    assert cold is not None and warm is not None
+    rows = grid_rows(2.0, cold.acceptance, warm.acceptance, widths=(4, 16))
     assert len(rows) == 8
     lengths = {(row["width"], row["tau"]): row["accept_length_warm"] for row in rows}
     assert lengths[16, 0.0] >= lengths[4, 0.0] >= lengths[4, 4.0] >= 1.0

@@ -14,7 +14,7 @@ SPARE = find_profile("smartspec-a100-7b")
 
 
 def speedup(high: float, low: float = 1.0) -> dict[str, Any]:
-    return {"profile": "p", "concurrency": 1, "low": low, "high": high, "accept_length": 2.0, "controller": "goodput"}
+    return {"profile": "p", "concurrency": 1, "low": low, "high": high, "controller": "goodput"}
 
 
 def judged(**changes: Any) -> dict[str, Any]:

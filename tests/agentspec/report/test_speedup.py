@@ -1,0 +1,109 @@
+"""Speed-ups of made-up acceptance under made-up profiles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agentspec.control import MeasuredPoint, MeasuredRange, Profile, ProfileKey, ServingCosts, StepCost, StepTotals
+from agentspec.report.local_costs import local_costs
+from agentspec.report.speedup import speedup_row
+from agentspec.report.states import Recorded
+from agentspec.simulation import acceptance_at_rate
+
+PROFILE = Profile(
+    key=ProfileKey(model="m", device="d", engine="e", graphs="none"),
+    target=StepCost(0.0, 0.1e-3, 10e-3),
+    measured=MeasuredRange(batch_sizes=(1, 64), context_lengths=(0, 4096), widths=(1, 32)),
+    widths=(1, 4, 16),
+)
+NOTHING = StepCost(0.0, 0.0, 0.0)
+
+
+def recorded(rate: str, requests: int = 30, sessions: int = 30) -> Recorded:
+    acceptance = acceptance_at_rate(rate, requests, 20, 40, 16, seed=0)
+    return Recorded(acceptance, tuple(str(i % sessions) for i in range(requests)), requests)
+
+
+def row(profile: Profile = PROFILE, clients: int = 1, cold: str = "0.4", warm: str = "0.7") -> dict[str, float]:
+    states = {"cold": recorded(cold), "warm": recorded(warm)}
+    return speedup_row("p", profile, clients, states, width=16)
+
+
+def test_the_range_goes_from_cold_to_warm() -> None:
+    found = row()
+    assert found["low"] == found["cold"]["low"] < found["cold"]["high"]  # type: ignore[index]
+    assert found["high"] == found["warm"]["high"] > found["cold"]["high"]  # type: ignore[index]
+    assert found["warm"]["accept_length"] > found["cold"]["accept_length"]  # type: ignore[index]
+    assert speedup_row("p", PROFILE, 1, {"cold": recorded("0.4")}, width=16)["warm"] is None
+
+
+def test_fewer_sessions_leave_more_open() -> None:
+    few, many = (
+        speedup_row("p", PROFILE, 1, {"cold": recorded("0.5", requests, requests)}, width=16) for requests in (6, 60)
+    )
+    assert few["high"] / few["low"] > many["high"] / many["low"] > 1.0
+
+
+def test_what_serving_takes_beside_steps_is_no_faster() -> None:
+    costs = ServingCosts(request_seconds=0.2, prefill=NOTHING, step=NOTHING)
+    plain = replace(costs, step=StepCost(0.0, 0.1e-3, 10e-3))
+    served = row(replace(PROFILE, speculative=costs, plain=plain))
+    assert 1.0 < served["high"] < 0.8 * row()["high"]
+    slow_steps = replace(costs, step=StepCost(0.0, 0.0, 10e-3))
+    assert row(replace(PROFILE, speculative=slow_steps, plain=plain))["high"] < 0.8 * served["high"]
+
+
+def points(share: float, bump: float = 1.0) -> tuple[MeasuredPoint, ...]:
+    """One row at `share` of the plane's times, of which one context takes `bump` as long; and eight rows at the plane's."""
+    return tuple(
+        MeasuredPoint(
+            rows,
+            width,
+            rows * length,
+            (share * (bump if length == 100 else 1.0) if rows == 1 else 1.0)
+            * PROFILE.target.seconds(rows * length, rows * width),
+        )
+        for rows in (1, 8)
+        for width in (1, 4, 16)
+        for length in (100, 200)
+    )
+
+
+def with_points(*found: MeasuredPoint) -> Profile:
+    return replace(PROFILE, points=found, residuals=(0.0,) * len(found))
+
+
+def test_steps_take_what_was_measured_of_their_batch_size() -> None:
+    profile = with_points(*points(0.5))
+    alone, many = local_costs(profile, 2), local_costs(profile, 64)
+    assert alone.profile.target.seconds(100, 4) == pytest.approx(0.5 * PROFILE.target.seconds(100, 4), rel=0.01)
+    assert many.profile.target.seconds(800, 32) == pytest.approx(PROFILE.target.seconds(800, 32), rel=0.01)
+    assert max(alone.spread, many.spread) < 0.01
+    assert local_costs(PROFILE, 1).profile == PROFILE
+
+
+def test_one_token_alone_may_be_faster_than_a_plane_says() -> None:
+    bent = tuple(replace(point, seconds=point.seconds * (0.5 if point.batched == 1 else 1.0)) for point in points(1.0))
+    local = local_costs(with_points(*bent), 1)
+    assert local.profile.target.seconds(100, 1) == pytest.approx(0.5 * PROFILE.target.seconds(100, 1), rel=0.01)
+    assert local.profile.target.seconds(100, 4) == pytest.approx(PROFILE.target.seconds(100, 4), rel=0.01)
+    assert local.spread < 0.01
+
+
+def test_plain_steps_are_scaled_to_those_measured_of_their_batch_size() -> None:
+    totals = tuple(
+        StepTotals(rows=rows, steps=10, context=1000, batched=10 * rows, wall=seconds, outside=seconds)
+        for rows, seconds in ((1, 0.1), (8, 0.4))
+    )
+    step = StepCost(0.0, 0.0, 20e-3)
+    plain = ServingCosts(request_seconds=0.0, prefill=NOTHING, step=step, measured=totals)
+    for rows, seconds in ((1, 10e-3), (6, 40e-3)):
+        costs = local_costs(replace(PROFILE, plain=plain), rows).profile.plain
+        assert costs is not None and costs.step.delta == pytest.approx(seconds)
+
+
+def test_points_that_contradict_each_other_widen_the_range() -> None:
+    sure, unsure = row(with_points(*points(1.0))), row(with_points(*points(1.0, bump=1.3)))
+    assert unsure["high"] / unsure["low"] > 1.05 * sure["high"] / sure["low"]
