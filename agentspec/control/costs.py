@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -39,10 +39,9 @@ class StepCost:
     """Seconds of every pass."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name, value in (("alpha", self.alpha), ("gamma", self.gamma), ("delta", self.delta)):
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
-                raise ConfigError(f"{field.name} must be seconds >= 0 and finite, got {value!r}; measure a new profile")
+                raise ConfigError(f"{name} must be seconds >= 0 and finite, got {value!r}; measure a new profile")
 
     def seconds(self, context: float, batched: float) -> float:
         """Seconds of a pass over `batched` tokens that reads `context` tokens of the KV cache."""
