@@ -10,6 +10,7 @@ _FORGETTING = 0.99
 _PRIOR_NODES, _PRIOR_CHANCE = 40.0, 0.5
 """Nodes of that estimate, as many of them accepted, that speak for the estimates before anything was verified."""
 _PRIOR = _PRIOR_NODES * _PRIOR_CHANCE
+_PRIOR_SIZE, _PRIOR_SUM = np.array([_PRIOR_NODES]), np.array([_PRIOR])
 _LEAST, _MOST = 0.02, 8.0
 _ROUNDS = 3
 
@@ -61,8 +62,8 @@ class EstimateBias:
     def _solve(self) -> None:
         """Newton's method for: the corrected sum is what was accepted. It falls with the exponent and is convex."""
         used = self._estimates > 0
-        sizes = np.append(self._sizes[used], _PRIOR_NODES)
-        logarithms = np.log(np.minimum(np.append(self._estimates[used], _PRIOR) / sizes, 0.9999))
+        sizes = np.concatenate((self._sizes[used], _PRIOR_SIZE))
+        logarithms = np.log(np.minimum(np.concatenate((self._estimates[used], _PRIOR_SUM)) / sizes, 0.9999))
         wanted = self._accepted + _PRIOR
         for _ in range(_ROUNDS):
             terms = sizes * np.exp(self.exponent * logarithms)

@@ -39,8 +39,7 @@ class StepCost:
     """Seconds of every pass."""
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "gamma", "delta"):
-            value = getattr(self, name)
+        for name, value in (("alpha", self.alpha), ("gamma", self.gamma), ("delta", self.delta)):
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
                 raise ConfigError(f"{name} must be seconds >= 0 and finite, got {value!r}; measure a new profile")
 

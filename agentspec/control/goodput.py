@@ -66,12 +66,13 @@ class GoodputController:
         most = int(widths[-1]) - 1
         estimates = column_sums(drafts, most, drafts.estimates)
         gains = self.bias.corrected(estimates, column_sizes(counts, most))
+        promising = bool(gains.any())
         expected = rows + _up_to(gains, widths)
         cost = self.costs.cost
         seconds = max(cost.seconds(state.context, 0), _LEAST_SECONDS) + cost.gamma * rows * widths.astype(np.float64)
         taken = seconds + self._pass_seconds(state.context, rows) * (widths - 1) + state.rest
         worth, later = self._token_rate(expected, taken), np.zeros(len(widths))
-        if self.config.objective == "ahead" and gains.any():
+        if self.config.objective == "ahead" and promising:
             cut = cut_first(drafts, gains / np.maximum(estimates, _LEAST_ESTIMATE), gains)
             later, constant = self._look_ahead.later_tokens(gains, cut, rows, widths, taken)
             worth = min(worth, constant) if self._speedup.known else constant
@@ -79,7 +80,7 @@ class GoodputController:
         reason: Reason = "best"
         if self._pauses.skipped:
             choice, reason = 0, "paused"
-        elif not gains.any():
+        elif not promising:
             choice, reason = 0, "nothing-drafted"
         else:
             self._pauses.drafted(gains / rows)
