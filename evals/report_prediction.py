@@ -23,13 +23,12 @@ from agentspec.replay.traces import decompressed, message_text
 from agentspec.report import learning
 from agentspec.report.facts import WIDTH
 from agentspec.report.log import read_log
-from agentspec.report.replays import engine_config, serve, serve_cold, serve_warm
+from agentspec.report.replays import engine_config, num_orders, serve, serve_alone, serve_cold, serve_warm
 from agentspec.report.sample import SampleLimits
 
 OUTPUTS = 100
 GOAL = 0.1
 _STRETCHES = 8
-_ORDERS = 6
 _BUDGET = 1 << 30
 
 
@@ -88,9 +87,10 @@ def predict(log: Path, tokenizer: Tokenizer, num_outputs: int, seed: int) -> Pre
     """
     config = engine_config(WIDTH, _BUDGET)
     sampled = read_log([log], tokenizer, SampleLimits(), seed).sampled
-    cold, warm = serve_cold(sampled, config, _ORDERS, seed), serve_warm(sampled, config)
+    cold, warm = serve_cold(sampled, config, num_orders(len(sampled.measured)), seed), serve_warm(sampled, config)
     later = learning.later_points(sampled, config, seed)
-    growth = learning.fit_growth(learning.curve_points(cold, later, warm, sampled, seed))
+    points = learning.curve_points(cold, later, warm, serve_alone(sampled, config), sampled, seed)
+    growth = learning.fit_growth(points, learning.first_of(sampled))
     assert growth is not None
     mean, low, high = (growth.over(0, num_outputs, k * learning.INTERVAL) for k in (0, -1, 1))
     return Prediction(mean, low, high, cold.accept_length() or 1.0)
