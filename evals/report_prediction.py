@@ -23,12 +23,12 @@ from agentspec.replay.traces import decompressed, message_text
 from agentspec.report import learning
 from agentspec.report.facts import WIDTH
 from agentspec.report.log import read_log
-from agentspec.report.replays import engine_config, serve, serve_cold, serve_warm
+from agentspec.report.replays import engine_config, num_orders, serve, serve_alone, serve_cold, serve_warm
 from agentspec.report.sample import SampleLimits
 
 OUTPUTS = 100
 GOAL = 0.1
-_ORDERS = 6
+_STRETCHES = 8
 _BUDGET = 1 << 30
 
 
@@ -87,9 +87,10 @@ def predict(log: Path, tokenizer: Tokenizer, num_outputs: int, seed: int) -> Pre
     """
     config = engine_config(WIDTH, _BUDGET)
     sampled = read_log([log], tokenizer, SampleLimits(), seed).sampled
-    cold, warm = serve_cold(sampled, config, _ORDERS, seed), serve_warm(sampled, config)
+    cold, warm = serve_cold(sampled, config, num_orders(len(sampled.measured)), seed), serve_warm(sampled, config)
     later = learning.later_points(sampled, config, seed)
-    growth = learning.fit_growth(learning.curve_points(cold, later, warm, sampled, seed))
+    points = learning.curve_points(cold, later, warm, serve_alone(sampled, config), sampled, seed)
+    growth = learning.fit_growth(points, learning.first_of(sampled))
     assert growth is not None
     mean, low, high = (growth.over(0, num_outputs, k * learning.INTERVAL) for k in (0, -1, 1))
     return Prediction(mean, low, high, cold.accept_length() or 1.0)
@@ -131,30 +132,39 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
 def _write_sample(lines: Sequence[dict[str, Any]], seed: int, path: Path) -> NDArray[np.bool_]:
     """Writes some 100 outputs from all over the set; returns which of its calls they are.
 
-    Of chats single outputs with their prompts, one from each of 100 equal parts of the set; of staged sessions, whose
-    prompts are not recorded, whole ones, one from each of so many equal parts.
+    Of chats single outputs with their prompts, one from each of 100 equal parts of the set. Of staged sessions, whose
+    prompts are not recorded, whole ones in eight stretches of neighbours: what they repeat of each other would be missed
+    otherwise.
     """
     rng = np.random.default_rng(seed)
     counts = np.array([_num_outputs(line) for line in lines])
-    staged = "calls" in lines[0]
-    # What is drawn stands at these lines; the line of each call, or each line by itself.
-    of_line = np.arange(len(lines)) if staged else np.repeat(np.arange(len(lines)), counts)
-    parts = max(round(OUTPUTS / float(counts.mean())), 1) if staged else OUTPUTS
-    edges = np.linspace(0, len(of_line), min(parts, len(of_line)) + 1).astype(int)
-    drawn = [int(rng.integers(low, high)) for low, high in itertools.pairwise(edges)]
     starts = np.concatenate([[0], np.cumsum(counts)])
     chosen = np.zeros(starts[-1], np.bool_)
     with path.open("w", encoding="utf-8") as file:
-        for place in drawn:
-            line = of_line[place]
-            if staged:
+        if "calls" in lines[0]:
+            for line in _stretches(len(lines), max(round(OUTPUTS / float(counts.mean())), 1), rng):
                 chosen[starts[line] : starts[line + 1]] = True
-                record = lines[line]
-            else:
-                chosen[place] = True
-                record = _request(lines[line], place - int(starts[line]))
-            file.write(json.dumps(record) + "\n")
+                file.write(json.dumps(lines[line]) + "\n")
+            return chosen
+        edges = np.linspace(0, len(chosen), min(OUTPUTS, len(chosen)) + 1).astype(int)
+        for low, high in itertools.pairwise(edges):
+            place = int(rng.integers(low, high))
+            chosen[place] = True
+            line = int(np.searchsorted(starts, place, side="right")) - 1
+            file.write(json.dumps(_request(lines[line], place - int(starts[line]))) + "\n")
     return chosen
+
+
+def _stretches(number: int, wanted: int, rng: np.random.Generator) -> list[int]:
+    """Lines in up to eight stretches of consecutive ones, each from its own part of the set."""
+    stretches = min(_STRETCHES, wanted)
+    room = number // stretches
+    drawn: list[int] = []
+    for stretch in range(stretches):
+        size = wanted // stretches + (stretch < wanted % stretches)
+        start = stretch * room + int(rng.integers(max(room - size, 1)))
+        drawn += range(start, start + size)
+    return drawn
 
 
 def _num_outputs(line: dict[str, Any]) -> int:

@@ -26,7 +26,7 @@ from agentspec.report import entropy, grid, learning
 from agentspec.report.differences import differences
 from agentspec.report.inputs import input_facts, input_notes
 from agentspec.report.log import read_log
-from agentspec.report.replays import Sampled, engine_config, serve_cold, serve_warm
+from agentspec.report.replays import Sampled, engine_config, num_orders, serve_alone, serve_cold, serve_warm
 from agentspec.report.sample import SampleLimits
 from agentspec.report.sets import entropy_of, excerpts, set_rows
 from agentspec.report.speedup import speedup_row
@@ -108,13 +108,14 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         indexed.append((stats.global_bytes, stats.output_tokens))
 
     with Progress("replaying", 1) as progress:
-        cold = serve_cold(sampled, engine, 3 if len(sampled.measured) > 500 else 6, config.seed)
+        cold = serve_cold(sampled, engine, num_orders(len(sampled.measured)), config.seed)
         progress.update(0, "cold")
         warm = serve_warm(sampled, engine, keep_size)
         progress.update(0, "warm")
         later = learning.later_points(sampled, engine, config.seed)
         sets, set_notes, places = set_rows(sample.counts, kept, sampled, cold, warm, config.seed)
-        points = learning.curve_points(cold, later, warm, sampled, config.seed)
+        alone = serve_alone(sampled, engine)
+        points = learning.curve_points(cold, later, warm, alone, sampled, config.seed)
     notes += set_notes
 
     part = part_of(sampled, _PART_TOKENS, _PART_PROMPT_TOKENS)
@@ -127,7 +128,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     sample_entropy = entropy_of(kept, config.seed)
     if sample_entropy is None:
         notes.append("The entropy: no context stands in two outputs.")
-    growth = learning.fit_growth(points)
+    growth = learning.fit_growth(points, learning.first_of(sampled))
     if growth is None:
         notes.append("How the accept length grows with more outputs: there are too few to draw a curve.")
     context = _mean_context(sampled)
@@ -159,7 +160,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         "entropy": sample_entropy
         and {**sample_entropy, "method": entropy.METHOD, "reading": entropy.reading(sample_entropy["mean"])},
         "sets": sets,
-        "learning_curve": points,
+        "learning_curve": [point.facts() for point in points],
         "growth": growth
         and {
             "log_scale": round(growth.log_scale, 6),

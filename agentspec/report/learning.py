@@ -1,18 +1,22 @@
 """The accept length against the number of outputs learnt, and what it becomes beyond the sample.
 
 Served in random order from nothing, each output is measured with those before it learnt; larger numbers are measured
-after parts of the other outputs were learnt. Accepted tokens a step are close to a power of the number of outputs n,
+after parts of the other outputs were learnt. Points differ in which outputs they are of, some of which are long copies
+of their prompts whatever was learnt: hence a point is how many steps its outputs take with nothing learnt over how many
+they took, times the accept length of all outputs with nothing learnt. Accepted tokens a step are close to a power of the
+number of outputs n,
 
     accept length(n) = 1 + a * (n + 1) ** b
 
-fitted to the measured points; b is drawn towards what recorded agents and chats showed, the more the fewer points
-there are. No curve says what texts of another kind will bring.
+fitted to the points; b is drawn towards what recorded agents and chats showed, the more the fewer points there are. No
+curve says what texts of another kind will bring.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,18 +26,35 @@ from numpy.typing import NDArray
 
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine
+from agentspec.report.bootstrap import ratio_interval
 from agentspec.report.replays import Lengths, Sampled, learn, serve
 
-_FIRST = 6
-"""Points of fewer outputs learnt are not fitted to: they hang on what comes first."""
-_USUAL_EXPONENT, _EXPONENT_SPREAD = 0.16, 0.08
-"""Of the exponents b found on recorded sets: mean and standard deviation; see evals/results/report."""
+_FIRST = 3
+"""Points of fewer outputs learnt are not fitted to, nor those within a first session: they hang on what comes first."""
+_USUAL_EXPONENT, _EXPONENT_SPREAD = 0.16, 0.15
+"""Of the exponents b: about what recorded sets show, and how little that says of others; see evals/results/report."""
 _POINT_SPREAD = 0.06
 """What a measured point is off by at least, as a share."""
 INTERVAL = 1.645
 """Standard deviations on either side that hold 90 %."""
 _LEAST_OUTPUTS = 6
 _LEAST_ACCEPTED = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """What was measured of servers that had learnt about so many outputs."""
+
+    outputs: int
+    accept_length: float
+    low: float
+    """The interval of the accept length, which other points share in part: all are of the same outputs."""
+    high: float
+    spread: float
+    """By what share the point may be off against the others, as a standard deviation."""
+
+    def facts(self) -> dict[str, Any]:
+        return {"outputs": self.outputs, "accept_length": self.accept_length, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,58 +111,77 @@ def later_points(
 
 
 def curve_points(
-    cold: Lengths, later: Sequence[Lengths], warm: Lengths, sampled: Sampled, seed: int
-) -> list[dict[str, Any]]:
-    """Points of the curve, ascending: outputs, accept_length, low and high; one of each pass but for the cold ones."""
+    cold: Lengths, later: Sequence[Lengths], warm: Lengths, alone: Lengths, sampled: Sampled, seed: int
+) -> list[CurvePoint]:
+    """Points of the curve, ascending, one of each pass but for the cold ones; `alone`: see serve_alone()."""
+    level = alone.interval(sampled, seed)
+    if level is None:
+        return []
     points = []
     edges = [0, *(3 * 2**i for i in range(12))]
     for first, end in itertools.pairwise(edges):
         inside = (cold.seen >= first) & (cold.seen < end)
-        points += _point(cold.chosen(inside), sampled, seed)
+        points += _point(cold.chosen(inside), alone, level, sampled, seed)
     for lengths in (*later, warm):
-        points += _point(lengths, sampled, seed)
-    merged: dict[int, dict[str, Any]] = {}
-    for point in sorted(points, key=lambda point: point["outputs"]):
-        merged[point["outputs"]] = point
-    return list(merged.values())
+        points += _point(lengths, alone, level, sampled, seed)
+    return list({point.outputs: point for point in sorted(points, key=lambda point: point.outputs)}.values())
 
 
-def fit_growth(points: Sequence[dict[str, Any]]) -> Growth | None:
-    """The curve through measured points; None if there are fewer than two of enough outputs."""
-    used = [point for point in points if point["outputs"] >= _FIRST] or list(points[-2:])
+def fit_growth(points: Sequence[CurvePoint], first: int = _FIRST) -> Growth | None:
+    """The curve through points of at least `first` outputs; None if there are fewer than two."""
+    used = [point for point in points if point.outputs >= max(first, _FIRST)] or list(points[-2:])
     if len(used) < 2:
         return None
-    x = np.log([point["outputs"] + 1.0 for point in used])
-    lengths = np.array([point["accept_length"] for point in used])
+    x = np.log([point.outputs + 1.0 for point in used])
+    lengths = np.array([point.accept_length for point in used])
     accepted = np.maximum(lengths - 1.0, _LEAST_ACCEPTED)
     y = np.log(accepted)
-    intervals = np.array([math.log(max(point["high"], 1.0) / max(point["low"], 1.0)) for point in used])
-    # An interval of 90 % is 3.3 standard deviations wide; of logarithms of accepted tokens, without the bonus.
-    weights = 1.0 / (((intervals / 3.3) ** 2 + _POINT_SPREAD**2) * (lengths / accepted) ** 2)
+    # Of logarithms of accepted tokens, without the bonus.
+    weights = 1.0 / ((np.array([point.spread for point in used]) ** 2 + _POINT_SPREAD**2) * (lengths / accepted) ** 2)
     # Least squares with a prior on the exponent.
     mean_x, mean_y = np.average(x, weights=weights), np.average(y, weights=weights)
     precision = 1.0 / _EXPONENT_SPREAD**2
     above = (weights * (x - mean_x) * (y - mean_y)).sum() + precision * _USUAL_EXPONENT
     exponent = float(np.clip(above / ((weights * (x - mean_x) ** 2).sum() + precision), 0.0, 0.5))
+    shared = np.array([_deviation(point.low, point.high) for point in used]) * lengths / accepted
     return Growth(
         float(mean_y - exponent * mean_x),
         exponent,
-        # All points are of the same outputs, so that more of them do not make the level surer.
-        level_spread=float(np.sqrt(np.average(1.0 / weights, weights=weights))),
+        level_spread=float(shared.mean()),
         exponent_spread=float(1.0 / np.sqrt((weights * (x - mean_x) ** 2).sum() + precision)),
         middle=float(mean_x),
     )
 
 
-def _point(lengths: Lengths, sampled: Sampled, seed: int) -> list[dict[str, Any]]:
-    interval = lengths.interval(sampled, seed) if len(lengths.seen) >= _LEAST_OUTPUTS else None
-    if interval is None:
+def first_of(sampled: Sampled) -> int:
+    """How many outputs the longest measured session has: before so many are learnt, they are of one session."""
+    return max(Counter(call.session for call in sampled.measured).values(), default=0)
+
+
+def _point(lengths: Lengths, alone: Lengths, level: dict[str, float], sampled: Sampled, seed: int) -> list[CurvePoint]:
+    if len(lengths.seen) < _LEAST_OUTPUTS:
         return []
+    steps_alone = np.zeros(len(sampled.measured))
+    steps_alone[alone.calls] = alone.steps
+    sessions = [sampled.measured[i].session for i in lengths.calls]
+    gain = ratio_interval(steps_alone[lengths.calls], lengths.steps, sessions, seed)
+    if gain is None:
+        return []
+    mean = level["mean"] * gain["mean"]
+    below, above = (
+        math.hypot(level[end] / level["mean"] - 1.0, gain[end] / gain["mean"] - 1.0) for end in ("low", "high")
+    )
     return [
-        {
-            "outputs": round(float(lengths.seen.mean())),
-            "accept_length": interval["mean"],
-            "low": interval["low"],
-            "high": interval["high"],
-        }
+        CurvePoint(
+            outputs=round(float(lengths.seen.mean())),
+            accept_length=round(mean, 4),
+            low=round(max(mean * (1.0 - below), min(mean, 1.0)), 4),
+            high=round(mean * (1.0 + above), 4),
+            spread=_deviation(gain["low"], gain["high"]),
+        )
     ]
+
+
+def _deviation(low: float, high: float) -> float:
+    """The standard deviation of a logarithm whose interval of 90 % that is."""
+    return math.log(high / low) / (2 * INTERVAL) if low > 0 else 1.0

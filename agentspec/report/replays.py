@@ -123,6 +123,17 @@ def serve_cold(
     return Lengths.joined(passes)
 
 
+def serve_alone(sampled: Sampled, config: EngineConfig) -> Lengths:
+    """Serves each measured call by a server of its own that knows nothing, so that it drafts from its prompt only."""
+    passes = [serve(Engine(config), sampled.measured, np.array([i]), 0) for i in range(len(sampled.measured))]
+    return Lengths.joined(passes)
+
+
+def num_orders(num_calls: int) -> int:
+    """In how many random orders so many calls are served cold: the fewer, the more it matters which come first."""
+    return 10 if num_calls <= 200 else 6 if num_calls <= 500 else 3
+
+
 def serve_warm(
     sampled: Sampled, config: EngineConfig, on_pass: Callable[[Engine], object] = lambda engine: None
 ) -> Lengths:

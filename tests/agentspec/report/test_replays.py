@@ -9,8 +9,8 @@ from agentspec import Engine
 from agentspec.replay import Call, EngineSystem, replay
 from agentspec.report.calls import Labels
 from agentspec.report.grid import grid_rows, walk
-from agentspec.report.learning import Growth, curve_points, fit_growth, later_points
-from agentspec.report.replays import Lengths, Sampled, engine_config, serve, serve_cold, serve_warm
+from agentspec.report.learning import CurvePoint, Growth, curve_points, fit_growth, later_points
+from agentspec.report.replays import Lengths, Sampled, engine_config, serve, serve_alone, serve_cold, serve_warm
 from agentspec.report.states import record_cold, record_warm
 from agentspec.simulation import acceptance_at_rate
 
@@ -68,28 +68,43 @@ def test_the_curve_rises_where_sessions_resemble_each_other() -> None:
     sampled = drawn(40, 2)
     few = Sampled(sampled.measured[:8], sampled.labels[:8], sampled.files[:8], sampled.outputs)
     cold, warm, later = serve_cold(few, CONFIG, 3, 0), serve_warm(few, CONFIG), later_points(few, CONFIG, 0)
-    points = curve_points(cold, later, warm, few, 0)
-    assert [point["outputs"] for point in points] == sorted({point["outputs"] for point in points})
-    assert points[-1]["accept_length"] > points[0]["accept_length"]
-    assert all(point["low"] <= point["accept_length"] <= point["high"] for point in points)
+    points = curve_points(cold, later, warm, serve_alone(few, CONFIG), few, 0)
+    assert [point.outputs for point in points] == sorted({point.outputs for point in points})
+    assert points[-1].accept_length > points[0].accept_length
+    assert all(point.low <= point.accept_length <= point.high for point in points)
+
+
+def test_points_do_not_hang_on_which_outputs_they_are_of() -> None:
+    """Half of the outputs are in their prompts, so that nothing can be learnt of them; there is no curve to see."""
+    rng = np.random.default_rng(0)
+    calls = []
+    for i in range(40):
+        output = rng.integers(0, 5000, 60).astype(np.int32)
+        prompt = output if i % 2 else rng.integers(0, 5000, 60).astype(np.int32)
+        calls.append(Call(f"s{i}", "", "", (prompt,), output))
+    sampled = Sampled(tuple(calls), (Labels(),) * 40, ("",) * 40, tuple(calls))
+    cold = serve_cold(sampled, CONFIG, 1, 0)
+    points = curve_points(cold, [], serve_warm(sampled, CONFIG), serve_alone(sampled, CONFIG), sampled, 0)
+    assert len(points) > 3
+    assert max(point.accept_length for point in points) < 1.05 * min(point.accept_length for point in points)
+    raw = [cold.chosen((cold.seen >= n) & (cold.seen < n + 6)).accept_length() or 0 for n in range(0, 36, 6)]
+    assert max(raw) > 1.3 * min(raw)
 
 
 def test_growth_finds_the_power_that_points_lie_on() -> None:
     numbers = [12, 24, 48, 96, 192, 384, 768, 1536]
     points = [
-        {
-            "outputs": n,
-            "accept_length": 1.0 + 0.9 * (n + 1) ** 0.22,
-            "low": 1.0 + 0.9 * (n + 1) ** 0.22,
-            "high": 1.0 + 0.9 * (n + 1) ** 0.22,
-        }
+        CurvePoint(n, length, 0.9 * length, 1.1 * length, spread=0.0)
         for n in numbers
+        for length in [1.0 + 0.9 * (n + 1) ** 0.22]
     ]
     growth = fit_growth(points)
     assert growth is not None
     assert growth.exponent == pytest.approx(0.22, abs=0.03)
     assert float(growth.accept_length(768.0)) == pytest.approx(1.0 + 0.9 * 769**0.22, rel=0.03)
     assert fit_growth(points[:1]) is None
+    near, far = (growth.over(n, n, 1.645) / growth.over(n, n) for n in (200, 20_000))
+    assert 1.03 < near < 1.15 < far
 
 
 def test_lengths_over_a_stretch_are_harmonic_means() -> None:
