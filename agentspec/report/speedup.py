@@ -21,7 +21,7 @@ import numpy as np
 from agentspec.control import ControlConfig, ControllerName, Profile, make_controller
 from agentspec.report.bootstrap import ratio_interval
 from agentspec.report.grid import walk
-from agentspec.report.local_costs import local_costs
+from agentspec.report.profile_spread import profile_spread
 from agentspec.report.states import Recorded
 from agentspec.simulation import Arrivals, Metrics, ServerConfig, measure, ordered_requests, simulate
 from agentspec.simulation.acceptance import Acceptance
@@ -60,10 +60,8 @@ def speedup_row(
 
 def _range(profile: Profile, concurrency: int, recorded: Recorded, width: int, seed: int) -> dict[str, Any]:
     acceptance = recorded.acceptance
-    local = local_costs(profile, concurrency)
-    plain, drafted = (
-        _served(local.profile, concurrency, acceptance, width, seed, drafts=drafts) for drafts in (False, True)
-    )
+    spread = profile_spread(profile, concurrency)
+    plain, drafted = (_served(profile, concurrency, acceptance, width, seed, drafts=drafts) for drafts in (False, True))
     steps = walk(acceptance, width, 0.0).call_steps.astype(np.float64)
     tokens = np.diff(acceptance.starts).astype(np.float64)
     interval = ratio_interval(tokens, steps, recorded.sessions, seed)
@@ -73,8 +71,8 @@ def _range(profile: Profile, concurrency: int, recorded: Recorded, width: int, s
     return {
         "outputs": recorded.outputs,
         "accept_length": round(drafted.steps.accept_length, 3),
-        "low": round(speedup * (1.0 - min(math.hypot(below, local.spread), 0.9)), 3),
-        "high": round(speedup * (1.0 + math.hypot(above, local.spread)), 3),
+        "low": round(speedup * (1.0 - min(math.hypot(below, spread), 0.9)), 3),
+        "high": round(speedup * (1.0 + math.hypot(above, spread)), 3),
     }
 
 

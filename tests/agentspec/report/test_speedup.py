@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agentspec.control import MeasuredPoint, MeasuredRange, Profile, ProfileKey, ServingCosts, StepCost, StepTotals
-from agentspec.report.local_costs import local_costs
+from agentspec.report.profile_spread import profile_spread
 from agentspec.report.speedup import speedup_row
 from agentspec.report.states import Recorded
 from agentspec.simulation import acceptance_at_rate
@@ -72,36 +72,29 @@ def points(share: float, bump: float = 1.0) -> tuple[MeasuredPoint, ...]:
 
 
 def with_points(*found: MeasuredPoint) -> Profile:
-    return replace(PROFILE, points=found, residuals=(0.0,) * len(found))
+    residuals = tuple(point.seconds - PROFILE.target.seconds(point.context, point.batched) for point in found)
+    return replace(PROFILE, points=found, residuals=residuals)
 
 
-def test_steps_take_what_was_measured_of_their_batch_size() -> None:
-    profile = with_points(*points(0.5))
-    alone, many = local_costs(profile, 2), local_costs(profile, 64)
-    assert alone.profile.target.seconds(100, 4) == pytest.approx(0.5 * PROFILE.target.seconds(100, 4), rel=0.01)
-    assert many.profile.target.seconds(800, 32) == pytest.approx(PROFILE.target.seconds(800, 32), rel=0.01)
-    assert max(alone.spread, many.spread) < 0.01
-    assert local_costs(PROFILE, 1).profile == PROFILE
+def test_points_of_other_batch_sizes_leave_nothing_open() -> None:
+    wild = points(1.0, bump=1.3)
+    # Of one row each width was measured at two contexts that contradict each other; of eight they agree.
+    assert profile_spread(with_points(*wild), 1) > 0.05
+    assert profile_spread(with_points(*wild), 6) < 0.01
+    assert profile_spread(PROFILE, 1) == 0.0
 
 
-def test_one_token_alone_may_be_faster_than_a_plane_says() -> None:
-    bent = tuple(replace(point, seconds=point.seconds * (0.5 if point.batched == 1 else 1.0)) for point in points(1.0))
-    local = local_costs(with_points(*bent), 1)
-    assert local.profile.target.seconds(100, 1) == pytest.approx(0.5 * PROFILE.target.seconds(100, 1), rel=0.01)
-    assert local.profile.target.seconds(100, 4) == pytest.approx(PROFILE.target.seconds(100, 4), rel=0.01)
-    assert local.spread < 0.01
+def test_plain_steps_that_contradict_each_other() -> None:
+    def spread(*seconds: float) -> float:
+        totals = tuple(
+            StepTotals(rows=1, steps=10, context=1000, batched=10, wall=10 * one, outside=10 * one) for one in seconds
+        )
+        step = StepCost(0.0, 0.0, 10e-3)
+        plain = ServingCosts(request_seconds=0.0, prefill=NOTHING, step=step, by_rows=((1, 2e-3),), measured=totals)
+        return profile_spread(replace(PROFILE, plain=plain), 4)
 
-
-def test_plain_steps_are_scaled_to_those_measured_of_their_batch_size() -> None:
-    totals = tuple(
-        StepTotals(rows=rows, steps=10, context=1000, batched=10 * rows, wall=seconds, outside=seconds)
-        for rows, seconds in ((1, 0.1), (8, 0.4))
-    )
-    step = StepCost(0.0, 0.0, 20e-3)
-    plain = ServingCosts(request_seconds=0.0, prefill=NOTHING, step=step, measured=totals)
-    for rows, seconds in ((1, 10e-3), (6, 40e-3)):
-        costs = local_costs(replace(PROFILE, plain=plain), rows).profile.plain
-        assert costs is not None and costs.step.delta == pytest.approx(seconds)
+    assert spread(12e-3, 12e-3) == pytest.approx(0.0, abs=1e-9)
+    assert spread(12e-3, 24e-3) == pytest.approx(0.5 * 0.5**0.5)
 
 
 def test_points_that_contradict_each_other_widen_the_range() -> None:
