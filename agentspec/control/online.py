@@ -22,13 +22,15 @@ class OnlineCosts:
         if profile is not None:
             start = (profile.target.alpha, profile.target.gamma, profile.target.delta)
         self._fit = RunningFit([0.1, 0.1], start)
+        self._cost: StepCost | None = None
+        """What the fit says; None: to be asked again."""
 
     @property
     def cost(self) -> StepCost:
         """The coefficients at present."""
-        if not self.known:
-            return StepCost(0.0, 0.0, _UNKNOWN)
-        return StepCost(*self._fit.coefficients.tolist())
+        if self._cost is None:
+            self._cost = StepCost(*self._fit.coefficients.tolist()) if self.known else StepCost(0.0, 0.0, _UNKNOWN)
+        return self._cost
 
     @property
     def known(self) -> bool:
@@ -59,6 +61,7 @@ class OnlineCosts:
     def observe(self, context: float, batched: float, seconds: float) -> None:
         """Takes in the seconds of a verification; those that no clock can have are left out."""
         self._fit.observe([max(context, 1.0), batched], seconds)
+        self._cost = None
 
     def describe(self) -> dict[str, float | str | None]:
         """The coefficients, in microseconds a token and milliseconds, how many steps they were refined by, and how
