@@ -37,6 +37,7 @@ from agentspec.evals.server import Server
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.turns import say
+from agentspec.evals.word_lists import names
 from agentspec.progress import Progress
 from agentspec.simulation import Arrivals
 from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_questions
@@ -64,10 +65,6 @@ def _shares(text: str) -> tuple[float, ...]:
     return tuple(float(word) for word in text.split(","))
 
 
-def _systems(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
 def _limits(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(","))
 
@@ -89,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="shares of the service rate (default 0.3,0.6,0.85)",
     )
     add("--limits", type=_limits, default=(4, 16), metavar="LIST", help="requests of a batch at most (default 4,16)")
-    add("--systems", type=_systems, default=SYSTEMS, metavar="LIST", help=f"default {','.join(SYSTEMS)}")
+    add("--systems", type=names, default=SYSTEMS, metavar="LIST", help=f"default {','.join(SYSTEMS)}")
     add("--runs", type=int, default=3, help="at each rate (default %(default)s)")
     add("--requests", type=int, default=40, help="in each run (default %(default)s)")
     add("--quick", action="store_true", help="a look: one run of 12 requests each, a rough profile")
@@ -115,7 +112,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             f"--requests, --runs and --limits must be at least 1 and --rates within 0 and 1, got {args.requests}, "
             f"{args.runs}, {args.limits} and {args.rates}"
         )
-    if not set(args.systems) <= set(SYSTEMS):
+    if not args.systems or not set(args.systems) <= set(SYSTEMS):
         raise ConfigError(f"--systems are {', '.join(SYSTEMS)}, got {', '.join(args.systems)}")
     kept = _kept(args)
     with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as text:
