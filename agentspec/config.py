@@ -84,6 +84,11 @@ class EngineConfig:
     estimates: Estimates | None = None
     """What estimates start from, as Estimates.with_corpora() completes them; None: those that come with agentspec."""
 
+    @staticmethod
+    def served(max_draft_tokens: int) -> EngineConfig:
+        """The engine of a server whose settings are the defaults, with so many nodes drafted at most."""
+        return EngineConfig(max_draft_tokens=max_draft_tokens, min_token_prob=SERVED_MIN_TOKEN_PROB)
+
     def __post_init__(self) -> None:
         if self.vocab_size is not None:
             _check_int("vocab_size", self.vocab_size, 1, MAX_TOKEN_IDS, "pass the target model's vocabulary size")

@@ -227,7 +227,7 @@ def _requests(
     acceptance = record_acceptance(
         "asked",
         [as_call(call, answer) for call, answer in zip(calls, answers, strict=True)],
-        EngineConfig(max_draft_tokens=1 if server.is_plain else MAX_DRAFT_TOKENS),
+        EngineConfig.served(1 if server.is_plain else MAX_DRAFT_TOKENS),
         warm=() if server.is_plain else server.learnt,
         times=None if server.is_plain else times,
     )

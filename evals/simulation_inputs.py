@@ -131,7 +131,7 @@ def _recorded(args: argparse.Namespace) -> Acceptance:
         return record_acceptance(
             trace.name,
             trace.calls,
-            EngineConfig(max_draft_tokens=args.max_draft_tokens),
+            EngineConfig.served(args.max_draft_tokens),
             warm=warm,
             on_call=lambda done: progress.update(done, "calls"),
         )

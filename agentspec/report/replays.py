@@ -10,7 +10,7 @@ four parts and each is served by a server that has learnt the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,8 +86,8 @@ class Lengths:
 
 
 def engine_config(width: int, budget_bytes: int) -> EngineConfig:
-    """The engine's defaults, for rows of `width` tokens, the root included."""
-    return EngineConfig(max_draft_tokens=max(width - 1, 1), budget_bytes=budget_bytes)
+    """A server's engine, for rows of `width` tokens, the root included."""
+    return replace(EngineConfig.served(max(width - 1, 1)), budget_bytes=budget_bytes)
 
 
 def learn(engine: Engine, outputs: Sequence[Call]) -> None:

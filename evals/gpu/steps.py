@@ -99,7 +99,7 @@ def predicted(profile: Profile, size: Size, work: Work, clients: int, *, drafts:
     before = [*work.warm, *(call for n, some in work.measured.items() if n < clients for call in some)]
     most_drafted = WIDTHS[-1] - 1 if drafts else 1
     acceptance = record_acceptance(
-        work.trace, calls, EngineConfig(max_draft_tokens=most_drafted), warm=_as_calls(before) if drafts else ()
+        work.trace, calls, EngineConfig.served(most_drafted), warm=_as_calls(before) if drafts else ()
     )
     arrival = np.full(len(calls), math.inf)
     arrival[:clients] = 0.0

@@ -38,7 +38,7 @@ def drawn(sessions: int, each: int, seed: int = 0) -> Sampled:
 def test_serving_takes_as_many_steps_as_a_replay() -> None:
     sampled = drawn(6, 3)
     lengths = serve(Engine(CONFIG), sampled.measured, np.arange(18), 0)
-    measured = replay(sampled.measured, EngineSystem("agentspec", 15), 15)
+    measured = replay(sampled.measured, EngineSystem("agentspec", 15, CONFIG.min_token_prob), 15)
     assert (lengths.steps.sum(), lengths.tokens.sum()) == (measured.steps, measured.output_tokens - measured.calls)
 
 

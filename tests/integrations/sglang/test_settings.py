@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from draft_states import profile as drawn_profile
 
+from agentspec.config import EngineConfig
 from agentspec.errors import ConfigError
 from agentspec.estimates import NUM_WEIGHTS, Estimates
 from agentspec.integrations.sglang import setting_sources, settings
@@ -218,6 +220,11 @@ def test_settings_become_the_engine_s(tmp_path: Path) -> None:
     assert config.estimates is not None
     np.testing.assert_array_equal(config.estimates.weights, weights)
     assert settings.Settings().engine_config(vocab_size=10, max_draft_tokens=7, trees=True).estimates is None
+
+
+def test_reports_and_simulations_draft_as_a_server_with_default_settings_does() -> None:
+    served = settings.Settings().engine_config(vocab_size=None, max_draft_tokens=7, trees=True)
+    assert EngineConfig.served(7) == replace(served, background=False)
 
 
 def test_only_given_flags_count() -> None:
