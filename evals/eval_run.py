@@ -15,7 +15,7 @@ from agentspec.evals.eval_cells import Cell, Key
 from agentspec.evals.eval_file import missing, write_records
 from agentspec.evals.eval_records import Record, compared, failed_record, key_of, record_of
 from agentspec.evals.server import Server
-from agentspec.evals.systems import EAGLE3_FOLDER, HYBRIDS, STANDALONE_FOLDER, SYSTEMS, System
+from agentspec.evals.systems import EAGLE3_FOLDER, HYBRIDS, STANDALONE_FOLDER, SYSTEMS, System, fixed_length
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.turns import ask_in_turns, say, waiting
 
@@ -23,6 +23,8 @@ from agentspec.evals.turns import ask_in_turns, say, waiting
 EVALUATED: dict[str, System] = {
     **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
     "suffix": SYSTEMS["agentspec"],
+    # As many tokens a step as NGRAM verifies, so that drafts alone are compared.
+    "fixed-11": fixed_length(11),
     "hybrid": HYBRIDS["hybrid"],
 }
 DEFAULT_SYSTEMS = ("none", "ngram", "suffix", "hybrid")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agentspec.errors import ConfigError
 from agentspec.evals.phases import CALLS_A_QUESTION, Phase, Stream
-from agentspec.evals.systems import SYSTEMS, System
+from agentspec.evals.systems import SYSTEMS, System, fixed_length
 from agentspec.evals.tiny_sql.open_chat import draw_open_prompts
 from agentspec.workflows.text_to_sql import Database, draw_questions
 
@@ -24,14 +24,7 @@ FIXED_LENGTHS = (3, 7, 15)
 LOADED = {
     "none": SYSTEMS["none"],
     "agentspec": SYSTEMS["agentspec"],
-    **{
-        f"fixed-{length}": System(
-            f"agentspec, {length} tokens",
-            "AGENTSPEC",
-            ("--agentspec-controller", "fixed", "--agentspec-controller-length", str(length)),
-        )
-        for length in FIXED_LENGTHS
-    },
+    **{f"fixed-{length}": fixed_length(length) for length in FIXED_LENGTHS},
     **{
         objective: System(f"agentspec, {objective}", "AGENTSPEC", ("--agentspec-controller-objective", objective))
         for objective in ("run", "ahead")

@@ -42,6 +42,16 @@ SYSTEMS = {
     "agentspec": System("SGLang + agentspec", "AGENTSPEC"),
 }
 
+
+def fixed_length(length: int) -> System:
+    """Suffix drafts of so many tokens in each step, as far as there are drafts, whatever they cost."""
+    return System(
+        f"agentspec, {length} tokens",
+        "AGENTSPEC",
+        ("--agentspec-controller", "fixed", "--agentspec-controller-length", str(length)),
+    )
+
+
 # Fewer passes of the drafter, each of which takes a CPU as long as several verified tokens.
 EAGLE3_CHAIN = System(
     "SGLang + EAGLE-3, chains of 3",
