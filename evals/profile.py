@@ -4,9 +4,10 @@ Dataset: prompts of drawn token ids, batches of them at a time, answered to a fi
 Metric: seconds of a verification over batch sizes, lengths of context and widths; the fit T = alpha * N_context + gamma *
 N_batched + delta (SmartSpec, equations 5 to 7), its R2 and its residuals.
 Pattern: one server for each width, which pads every step to it and tells how long its steps took; the median of a cell's
-steps counts. With --sweep one server takes the widths in turn, step by step, which saves its starts. A running server is
-measured at the widths that it has. With --serving also what serving takes beside verification, of the servers with the
-least and the greatest width, and of one that does not speculate. With --draft-model also a pass of that drafter: of a
+steps counts. With --sweep one server takes the widths in turn, step by step: two processes of a server may differ by a
+tenth, which widths of one process do not. A running server is measured at the widths that it has. With --serving also
+what serving takes beside verification, of servers with the least and the greatest width, and of one that does not
+speculate. With --draft-model also a pass of that drafter: of a
 server in which it drafts for every row, a draft's seconds over its passes.
 """
 
@@ -53,12 +54,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="with --model also what a pass of this drafter takes, an EAGLE head or a small model",
     )
-    add("--sweep", action="store_true", help="with --model one server for all widths, which takes them in turn")
+    add(
+        "--sweep",
+        action="store_true",
+        help="with --model one server that takes the widths in turn; without graphs 1, 2, 4, ... up to the greatest",
+    )
     add("--seed", type=int, default=0, help="seed of the prompts (default %(default)s)")
     add("--out", type=Path, required=True, metavar="FILE", help="where the profile goes")
     add("--plot", type=Path, metavar="FILE", help="draw the fit to FILE, .png or .svg")
     add("--json", type=Path, metavar="FILE", help="write the figures, the command and the machine to FILE")
     parser.epilog = "With --model every other argument goes to SGLang as it is."
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A server with agentspec, and what it is measured for."""
+
+    width: int | None
+    """Of its steps; None: a running server's."""
+    sweep: bool = False
+    """Its steps take all widths in turn."""
+    points: bool = True
+    serving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +119,23 @@ class ProfilePlan:
                 raise ConfigError(f"--{name} must be at least 1, got {values[0]}")
         if self.widths[0] != 1:
             raise ConfigError(f"--widths must begin with 1, plain decoding, got {self.widths[0]}")
-        if self.sweep and self.serving:
-            raise ConfigError("--serving needs servers of one width each; leave out --sweep")
         if self.tokens < 2 * LEAST_STEPS:
             raise ConfigError(f"--tokens must be at least {2 * LEAST_STEPS}, got {self.tokens}")
 
     def tokens_at(self, width: int) -> int:
         """Of an answer: wide steps may give as many tokens as they verify."""
         return max(self.tokens, (LEAST_STEPS + 2) * (sum(self.widths) if self.sweep else width))
+
+    @property
+    def servers(self) -> list[_Served]:
+        """To be measured one after another."""
+        if self.model is None:
+            return [_Served(None)]
+        ends = (self.widths[0], self.widths[-1]) if self.serving else ()
+        if self.sweep:
+            of_serving = [_Served(width, points=False, serving=True) for width in dict.fromkeys(ends)]
+            return [_Served(self.widths[-1], sweep=True), *of_serving]
+        return [_Served(width, serving=width in ends) for width in self.widths]
 
     @property
     def cells(self) -> list[Cell]:
@@ -156,11 +182,13 @@ def measured_profile(plan: ProfilePlan) -> Profile:
     """
     points: list[MeasuredPoint] = []
     key, speculative, plain = None, None, None
-    for width in (plan.widths[-1:] if plan.sweep else plan.widths) if plan.model else [None]:
-        with _server(plan, width) as server:
+    for served in plan.servers:
+        width = served.width
+        with _server(plan, width, sweep=served.sweep) as server:
             key = key_of(server)
-            points += measured(server, plan.cells, plan.tokens_at(width or 1), random.Random(plan.seed))
-            if plan.serving and width is not None and width in (plan.widths[0], plan.widths[-1]):
+            if served.points:
+                points += measured(server, plan.cells, plan.tokens_at(width or 1), random.Random(plan.seed))
+            if served.serving and width is not None:
                 found = _serving(plan, server, told_since_then(server), width, prefills=speculative is None)
                 if speculative is None:
                     speculative = found
@@ -229,9 +257,11 @@ def _serving(
 
 
 @contextmanager
-def _server(plan: ProfilePlan, width: int | None, draft_model: Path | None = None) -> Iterator[RunningServer]:
-    """The server to ask: the one that runs, or one started for a width; 0: one that does not speculate. With a draft
-    model that drafts for all rows of every step."""
+def _server(
+    plan: ProfilePlan, width: int | None, draft_model: Path | None = None, *, sweep: bool = False
+) -> Iterator[RunningServer]:
+    """The server to ask: the one that runs, or one started for a width, or with `sweep` for all up to it; 0: one that
+    does not speculate. With a draft model that drafts for all rows of every step."""
     if width is None:
         assert plan.url is not None
         yield RunningServer(plan.url.rstrip("/"))
@@ -246,14 +276,14 @@ def _server(plan: ProfilePlan, width: int | None, draft_model: Path | None = Non
     if width:
         arguments += [
             "--agentspec-profiling", "--speculative-num-draft-tokens", str(max(width, 2)), "--agentspec-widths",
-            ",".join(map(str, plan.widths)) if plan.sweep else "auto" if width == 1 else "one", "--agentspec-controller",
-            *(["sweep"] if plan.sweep else ["fixed", "--agentspec-controller-length", str(width - 1)]),
+            ",".join(map(str, plan.widths)) if sweep else "auto" if width == 1 else "one", "--agentspec-controller",
+            *(["sweep"] if sweep else ["fixed", "--agentspec-controller-length", str(width - 1)]),
         ]  # fmt: skip
     if draft_model:
         arguments += ["--speculative-draft-model-path", str(draft_model), "--agentspec-tau", "inf"]
     with tempfile.TemporaryDirectory(prefix="agentspec-profile-") as folder:
         log = Path(folder) / "server.log"
         with Server(plan.model, "AGENTSPEC" if width else "none", log=log, arguments=arguments) as server:
-            name = "drafter" if draft_model else f"width {width}" if width else "plain"
+            name = "drafter" if draft_model else "all widths" if sweep else f"width {width}" if width else "plain"
             say(f"{name}: ready after {server.start_seconds:.0f} s")
             yield server

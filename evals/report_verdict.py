@@ -71,7 +71,8 @@ class VerdictPlan:
             model=MODEL_FOLDER,
             batch_sizes=[1, 4, 8] if self.quick else [1, 2, 4, 8],
             context_lengths=[64, 256] if self.quick else [64, 128, 256],
-            widths=[1, 4, 16] if self.quick else [1, 2, 4, 8, 16],
+            widths=[1, 2, 4, 8, 16],
+            sweep=True,
             seed=self.seed,
             serving=True,
         )

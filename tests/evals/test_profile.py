@@ -10,6 +10,7 @@ import pytest
 from agentspec.cli import main
 from agentspec.control import Profile
 from agentspec.errors import ServerError
+from agentspec.evals.profile import ProfilePlan
 from agentspec.evals.server import RunningServer
 from agentspec.evals.serving_costs import Cell
 from agentspec.evals.systems import EAGLE3_FOLDER
@@ -90,22 +91,38 @@ def test_a_server_that_does_not_tell_its_steps() -> None:
         ["--model", "m", "--batch-sizes", "0,1"],
         ["--model", "m", "--tokens", "2"],
         ["http://here", "--sweep"],
-        ["--model", "m", "--sweep", "--serving"],
     ],
 )
 def test_arguments_that_do_not_go_together(words: list[str], tmp_path: Path) -> None:
     assert main(["profile", *words, "--out", str(tmp_path / "profile.json")]) == 2
 
 
+@pytest.mark.parametrize(
+    ("sweep", "serving", "wanted"),
+    [
+        (False, False, [(1, "p"), (4, "p"), (16, "p")]),
+        (False, True, [(1, "ps"), (4, "p"), (16, "ps")]),
+        (True, False, [(16, "wp")]),
+        (True, True, [(16, "wp"), (1, "s"), (16, "s")]),
+    ],
+)
+def test_servers_of_a_profile(sweep: bool, serving: bool, wanted: list[tuple[int, str]]) -> None:
+    plan = ProfilePlan(
+        model=Path("m"), batch_sizes=[1], context_lengths=[9], widths=[1, 4, 16], sweep=sweep, serving=serving
+    )
+    found = [(of.width, "w" * of.sweep + "p" * of.points + "s" * of.serving) for of in plan.servers]
+    assert found == wanted
+
+
 @pytest.mark.sglang
 def test_a_small_profile_of_the_small_model(tmp_path: Path) -> None:
     out, plot, figures = tmp_path / "profile.json", tmp_path / "fit.svg", tmp_path / "figures.json"
-    words = ["--widths", "1", "--batch-sizes", "1,4", "--context-lengths", "32,200", "--tokens", "8"]
+    words = ["--sweep", "--widths", "1,2,4", "--batch-sizes", "1,4", "--context-lengths", "32,200"]
     files = ["--out", str(out), "--plot", str(plot), "--json", str(figures), "--draft-model", str(EAGLE3_FOLDER)]
     assert main(["profile", "--model", str(MODEL_FOLDER), *words, *files]) == 0
     profile = Profile.load(out)
     assert profile.key.model == MODEL_FOLDER.name and profile.key.engine.startswith("sglang ")
-    assert len(profile.points) == 4 and profile.widths == (1,)
+    assert len(profile.points) == 12 and profile.widths == (1, 2, 4)
     assert 0 < profile.target.seconds(100, 2) < 5
     assert profile.drafter is not None and 0 < profile.drafter.seconds(100, 2) < 5
     assert plot.read_text().startswith("<?xml")
