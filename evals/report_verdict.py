@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from agentspec.errors import ConfigError
@@ -153,11 +154,13 @@ def verdict_row(
     ours, plain = systems.get(OURS, ()), systems.get(PLAIN, ())
     if not ours or len(ours) != len(plain):
         return {**row, "measured": None, "contained": None, "contained_by_state": None, "error": "; ".join(errors)}
-    speedup = _speed(ours) / _speed(plain)
+    of_turns = [our / their for our, their in zip(speeds(ours), speeds(plain), strict=True)]
+    # A turn in which the machine did something else counts no more than any other.
+    speedup = median(of_turns)
     return {
         **row,
         "measured": round(speedup, 3),
-        "measured_turns": [round(our / their, 3) for our, their in zip(speeds(ours), speeds(plain), strict=True)],
+        "measured_turns": [round(ratio, 3) for ratio in of_turns],
         "measured_accept_length": round(accept_length([call for turn in ours for call in turn.calls]), 3),
         "measured_requests": sum(len(turn.calls) for turn in ours),
         "plain_tokens_per_second": round(_speed(plain), 1),

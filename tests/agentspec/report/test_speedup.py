@@ -94,7 +94,19 @@ def test_plain_steps_that_contradict_each_other() -> None:
         return profile_spread(replace(PROFILE, plain=plain), 4)
 
     assert spread(12e-3, 12e-3) == pytest.approx(0.0, abs=1e-9)
-    assert spread(12e-3, 24e-3) == pytest.approx(0.5 * 0.5**0.5)
+    assert spread(12e-3, 24e-3) == pytest.approx(1.645 * 0.5 * 0.5**0.5)
+
+
+def test_servers_that_verify_at_another_pace() -> None:
+    def spread(rows: int, pace: float) -> float:
+        # Ten steps of four rows, five tokens each, at the profile's pace or another one.
+        seconds = 10 * (10e-3 + 20 * 0.1e-3) * pace
+        total = StepTotals(rows=4, steps=10, context=1000, batched=200, wall=seconds + 0.5, outside=0.5)
+        costs = ServingCosts(request_seconds=0.0, prefill=NOTHING, step=NOTHING, measured=(total,))
+        return profile_spread(replace(PROFILE, speculative=costs), rows)
+
+    assert spread(4, 1.0) == pytest.approx(0.0, abs=1e-9)
+    assert spread(9, 1.25) == spread(4, 1.25) == pytest.approx(1.645 * 0.2)
 
 
 def test_points_that_contradict_each_other_widen_the_range() -> None:
