@@ -84,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=WORKLOADS,
         help=f"of the verdict; may be repeated (default {', '.join(WORKLOADS)})",
     )
+    add("--seed", type=int, default=0, help="of the verdict: of what is logged and asked (default %(default)s)")
     add("--quick", action="store_true", help="of the verdict: a look, few requests and a small profile")
     add("--work", type=Path, metavar="FOLDER", help="of the verdict: keep logs and profile in FOLDER")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
@@ -133,7 +134,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 def _verdict(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
-    plan = VerdictPlan(workloads=tuple(args.workload or WORKLOADS), profile=args.profile)
+    plan = VerdictPlan(workloads=tuple(args.workload or WORKLOADS), profile=args.profile, seed=args.seed)
     if args.quick:
         plan = replace(plan, logged=60, warm=24, turns=1, quick=True)
     found = verdict(plan, folder)
