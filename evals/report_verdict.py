@@ -110,11 +110,11 @@ def verdict(plan: VerdictPlan, folder: Path) -> dict[str, Any]:
         say(f"{workload}: servers")
         flags = served_flags(facts["verdict"]["flags"])
         measured, errors = _measured(plan, workload, stream, flags, databases, folder)
-        rows += [
-            {**verdict_row(workload, predicted, state, measured, errors), "flags": flags}
-            for predicted in facts["speedup"]
-            for state in STATES
-        ]
+        for predicted in facts["speedup"]:
+            for state in STATES:
+                row = {**verdict_row(workload, predicted, state, measured, errors), "flags": flags}
+                say(shown(row))
+                rows.append(row)
     return {
         "contained": sum(bool(row["contained"]) for row in rows),
         "contained_by_state": sum(bool(row["contained_by_state"]) for row in rows),
