@@ -70,6 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--eagle3-model", type=Path, metavar="FOLDER", help="EAGLE-3 head of another --model")
     add("--standalone-model", type=Path, metavar="FOLDER", help="small drafter of another --model")
     add("--server-arguments", type=shlex.split, default=[], metavar="WORDS", help="for every server, in one word")
+    add(
+        "--turns",
+        type=int,
+        default=8,
+        help="parts of a cell, each asked of all servers in turn, so that the machine's pace meets them alike; a part has "
+        "two questions or conversations for every client (default: at most %(default)s; with --one-at-a-time 1)",
+    )
     turns = parser.add_mutually_exclusive_group()
     turns.add_argument("--one-at-a-time", action="store_true", default=None, help="default on CUDA")
     turns.add_argument("--in-turns", dest="one_at_a_time", action="store_false", help="default on a CPU")
@@ -126,7 +133,13 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         )
         cells = {
             task.name: plan_cells(
-                task.name, task.pool(inputs), args.passes, args.concurrency, args.repeat, args.requests
+                task.name,
+                task.pool(inputs),
+                args.passes,
+                args.concurrency,
+                args.repeat,
+                args.requests,
+                args.turns if together else 1,
             )
             for task in tasks
         }
@@ -214,7 +227,7 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """What the cells and their requests depend on; tasks and systems may be added to a file."""
     names = (
         *("concurrency", "repeat", "passes", "requests", "learn", "seed", "load_generator"),
-        *("max_prompt_tokens", "max_answer_tokens"),
+        *("max_prompt_tokens", "max_answer_tokens", "turns"),
     )
     found = {name: getattr(args, name) for name in names}
     arguments = [without_folders(word) for word in args.server_arguments]

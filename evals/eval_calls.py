@@ -1,4 +1,8 @@
-"""Asks one server the cells of a task: flushed, taught, then measured by clients that wait for their answers."""
+"""Asks one server the cells of a task: flushed, taught, then measured by clients that wait for their answers.
+
+A cell is asked in turns, between which other servers answer theirs: the machine's pace changes within a minute, and so
+it meets all servers alike. Seconds count while a turn runs.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +72,10 @@ class CellResult:
     outputs: str | None
     """Digest of all answers in the order of the work, the same for every server; None where a call failed."""
     counts: Counts
+    seconds: float
+    """From the first request of a turn to its last answer, over all turns."""
     cpu_seconds: float
-    """CPU time of the server's processes."""
+    """CPU time of the server's processes meanwhile."""
     prompt_tokens_cut: int
     accuracy: float | None
     """Share of the questions that were answered right; None without questions."""
@@ -78,14 +84,21 @@ class CellResult:
     task_seconds: tuple[float, ...] = ()
     """Of each question from its first call to its answer, tools included; () without questions."""
 
-    @property
-    def seconds(self) -> float:
-        """From the first request to the last answer."""
-        return max(reply.ended for reply in self.replies) - min(reply.began for reply in self.replies)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Some of a cell's units on one server."""
+
+    cell: Cell
+    tokens: int
+    seconds: float
+    """From the first request to the last answer."""
+    result: CellResult | None
+    """Of the whole cell, where this was its last turn."""
 
 
-def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Asking) -> Iterator[CellResult]:
-    """The results of the cells, in their order.
+def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Asking) -> Iterator[Turn]:
+    """The turns of the cells, in their order; whoever asks for the next has asked the other servers in between.
 
     Raises:
         ServerError: All calls of a cell fail, one fails while learning, or the server does not do what the system is
@@ -102,33 +115,52 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
             failed = [reply.error for one in taught for reply in one.replies if reply.error]
             if failed:
                 raise ServerError(f"a call to {system.label} failed while it learnt: {failed[0]}")
-        before, began = _counted(server, system), server.cpu_seconds()
-        done = asyncio.run(_ask(server, cell.units, cell.concurrency, asking))
-        cpu_seconds = server.cpu_seconds() - began
-        replies = tuple(reply for one in done for reply in one.replies)
-        check_replies(system, replies, is_replay=asking.is_replay, counts_drafts=asking.load_generator == "own")
-        check_state(system, server.agentspec_state())
-        server.check_replay(asking.is_replay)
-        after = _counted(server, system)
-        outcomes = [one.outcome for one in done if one.outcome]
-        exact = exact_answers(cell.units, [one.replies for one in done])
-        if exact == 0.0:
-            raise ServerError(f"{system.label} gave none of the recorded answers; its figures are refused")
-        yield CellResult(
-            cell=cell,
-            replies=replies,
-            outputs=digest([reply.output for reply in one.replies] for one in done)
-            if not any(reply.error for reply in replies)
-            else None,
-            counts=Counts(**{name: after[name] - before[name] for name in after}),
-            cpu_seconds=cpu_seconds,
-            prompt_tokens_cut=sum(
-                call.prompt_tokens_cut for unit in cell.units if isinstance(unit, Conversation) for call in unit.calls
-            ),
-            accuracy=sum(outcome == "correct" for outcome in outcomes) / len(outcomes) if outcomes else None,
-            exact_answers=exact,
-            task_seconds=tuple(one.seconds for one in done if one.outcome),
-        )
+        before = _counted(server, system)
+        done: list[_Done] = []
+        seconds = cpu_seconds = 0.0
+        for number, units in enumerate(cell.turns):
+            began = server.cpu_seconds()
+            some = asyncio.run(_ask(server, units, cell.concurrency, asking))
+            cpu_seconds += server.cpu_seconds() - began
+            answers = [reply for one in some for reply in one.replies]
+            took = max(reply.ended for reply in answers) - min(reply.began for reply in answers)
+            done, seconds = done + some, seconds + took
+            result = None
+            if number == len(cell.turns) - 1:
+                _check(server, system, [reply for one in done for reply in one.replies], asking)
+                after = _counted(server, system)
+                counts = Counts(**{name: after[name] - before[name] for name in after})
+                result = _result(cell, done, counts, seconds, cpu_seconds)
+                if result.exact_answers == 0.0:
+                    raise ServerError(f"{system.label} gave none of the recorded answers; its figures are refused")
+            yield Turn(cell=cell, tokens=sum(reply.tokens for reply in answers), seconds=took, result=result)
+
+
+def _check(server: Server, system: System, replies: Sequence[Reply], asking: Asking) -> None:
+    check_replies(system, replies, is_replay=asking.is_replay, counts_drafts=asking.load_generator == "own")
+    check_state(system, server.agentspec_state())
+    server.check_replay(asking.is_replay)
+
+
+def _result(cell: Cell, done: Sequence[_Done], counts: Counts, seconds: float, cpu_seconds: float) -> CellResult:
+    replies = tuple(reply for one in done for reply in one.replies)
+    outcomes = [one.outcome for one in done if one.outcome]
+    return CellResult(
+        cell=cell,
+        replies=replies,
+        outputs=digest([reply.output for reply in one.replies] for one in done)
+        if not any(reply.error for reply in replies)
+        else None,
+        counts=counts,
+        seconds=seconds,
+        cpu_seconds=cpu_seconds,
+        prompt_tokens_cut=sum(
+            call.prompt_tokens_cut for unit in cell.units if isinstance(unit, Conversation) for call in unit.calls
+        ),
+        accuracy=sum(outcome == "correct" for outcome in outcomes) / len(outcomes) if outcomes else None,
+        exact_answers=exact_answers(cell.units, [one.replies for one in done]),
+        task_seconds=tuple(one.seconds for one in done if one.outcome),
+    )
 
 
 def check_replies(system: System, replies: Sequence[Reply], *, is_replay: bool, counts_drafts: bool) -> None:

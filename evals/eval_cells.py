@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from agentspec.errors import ConfigError
 from agentspec.evals.tasks.task import Pool, Unit
@@ -24,7 +25,7 @@ Key = tuple[str, str, int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cell:
-    """Units that so many clients work off, after others were learnt."""
+    """Units that so many clients work off, after others were learnt; some of them at a time, see `turns`."""
 
     task: str
     pass_name: str
@@ -34,6 +35,15 @@ class Cell:
     units: tuple[Unit, ...]
     asked_before: int
     """Calls that an earlier cell measured too, for want of others."""
+    max_turns: int = 1
+
+    @property
+    def turns(self) -> list[tuple[Unit, ...]]:
+        """The units in order, in at most `max_turns` parts of about the same number: two or more for every client, since
+        at a part's end some clients have nothing left to do."""
+        count = max(1, min(self.max_turns, len(self.units) // (2 * self.concurrency)))
+        cuts = [round(i * len(self.units) / count) for i in range(count + 1)]
+        return [self.units[begin:end] for begin, end in pairwise(cuts)]
 
     @property
     def key(self) -> Key:
@@ -41,7 +51,13 @@ class Cell:
 
 
 def plan_cells(
-    task: str, pool: Pool, passes: Sequence[str], concurrencies: Sequence[int], repeats: int, num_requests: int
+    task: str,
+    pool: Pool,
+    passes: Sequence[str],
+    concurrencies: Sequence[int],
+    repeats: int,
+    num_requests: int,
+    max_turns: int = 1,
 ) -> list[Cell]:
     """The cells of a task in the order in which they are measured, repeat after repeat, the same whatever serves them.
 
@@ -52,13 +68,15 @@ def plan_cells(
         concurrencies: Numbers of clients.
         repeats: How often each is measured.
         num_requests: Model calls of a cell, about so many; more where that would not give every client two.
+        max_turns: In how many parts a cell is asked at most.
 
     Raises:
         ConfigError: A number is below 1, or the task has too little for so many clients.
     """
-    if min(repeats, num_requests, *concurrencies) < 1:
+    if min(repeats, num_requests, max_turns, *concurrencies) < 1:
         raise ConfigError(
-            f"repeats, requests and clients must be at least 1, got {repeats}, {num_requests} and {concurrencies}"
+            "repeats, requests, turns and clients must be at least 1, "
+            f"got {repeats}, {num_requests}, {max_turns} and {concurrencies}"
         )
     cells = []
     for repeat in range(repeats):
@@ -66,5 +84,5 @@ def plan_cells(
             for concurrency in concurrencies:
                 units = pool.draw(max(num_requests, 2 * concurrency), concurrency)
                 learnt = pool.learnt if pass_name == "warm" else ()
-                cells.append(Cell(task, pass_name, concurrency, repeat, learnt, units, pool.asked_before()))
+                cells.append(Cell(task, pass_name, concurrency, repeat, learnt, units, pool.asked_before(), max_turns))
     return cells

@@ -1,6 +1,6 @@
 """The records of `agentspec eval`: a system's figures in one cell, and what comes of comparing systems in it.
 
-tokens_per_second      answer tokens over the seconds from the first request to the last answer
+tokens_per_second      answer tokens over the seconds from the first request to the last answer of each turn
 goodput                accepted and bonus tokens a second: without the first token of each request, which comes
                        from its prefill
 accept_length          decoded tokens a verified row, bonus included
@@ -67,6 +67,7 @@ def record_of(system_name: str, system: System, result: CellResult, context: Map
         "prompt_tokens_cut": result.prompt_tokens_cut,
         "asked_before": result.cell.asked_before,
         "learnt_units": len(result.cell.learnt),
+        "turns": len(result.cell.turns),
         "seconds": round(result.seconds, 3),
         "tokens_per_second": round(tokens / result.seconds, 2),
         "goodput": round(decoded / result.seconds, 2),

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.evals.environment import without_folders
-from agentspec.evals.eval_calls import Asking, CellResult, ask_cells
+from agentspec.evals.eval_calls import Asking, Turn, ask_cells
 from agentspec.evals.eval_cells import Cell, Key
 from agentspec.evals.eval_file import missing, write_records
 from agentspec.evals.eval_records import Record, compared, failed_record, key_of, record_of
@@ -145,7 +145,7 @@ class Run:
             for cell in todo[name]:
                 self._records.pop((cell.key, name), None)
 
-        def slices(stack: ExitStack, name: str) -> Iterator[CellResult]:
+        def slices(stack: ExitStack, name: str) -> Iterator[Turn]:
             server = servers.start(stack, name, systems[name], is_replay=asking.is_replay, repeat=repeat)
             yield from ask_cells(server, systems[name], todo[name], asking)
 
@@ -153,9 +153,9 @@ class Run:
             words = ("--speculative-algorithm", systems[name].algorithm, *systems[name].arguments, *servers.arguments)
             return {**self._context, "server_arguments": [without_folders(word) for word in words]}
 
-        def on_turn(done: Mapping[str, Sequence[CellResult]]) -> None:
-            for name, results in done.items():
-                for result in results:
+        def on_turn(done: Mapping[str, Sequence[Turn]]) -> None:
+            for name, turns in done.items():
+                for result in filter(None, (turn.result for turn in turns)):
                     key = result.cell.key, name
                     if key not in self._records:
                         self._records[key] = record_of(name, systems[name], result, context_of(name))
@@ -165,7 +165,8 @@ class Run:
         for some in (names,) if together else [[name] for name in names]:
             done, errors = ask_in_turns(some, slices, on_turn)
             for name, error in errors.items():
-                for cell in todo[name][len(done[name]) :]:
+                measured = sum(turn.result is not None for turn in done[name])
+                for cell in todo[name][measured:]:
                     self._records[cell.key, name] = failed_record(name, cell, error, context_of(name))
         self._write()
 
@@ -174,15 +175,13 @@ class Run:
             write_records(self._path, self._records.values(), self._settings)
 
 
-def _progress(done: Mapping[str, Sequence[CellResult]]) -> str:
-    """Tokens a second in the cell that was measured last."""
-    last = {name: results[-1] for name, results in done.items() if results}
+def _progress(done: Mapping[str, Sequence[Turn]]) -> str:
+    """Tokens a second in the turn that was measured last."""
+    last = {name: turns[-1] for name, turns in done.items() if turns}
     if not last:
         return "nothing measured yet"
     cell = done[max(last, key=lambda name: len(done[name]))][-1].cell
-    speeds = [
-        f"{name} {sum(reply.tokens for reply in result.replies) / result.seconds:.0f}" for name, result in last.items()
-    ]
+    speeds = [f"{name} {turn.tokens / turn.seconds:.0f}" for name, turn in last.items()]
     return f"{cell.task}, {cell.pass_name}, {cell.concurrency} at a time: tokens/s {', '.join(speeds)}"
 
 

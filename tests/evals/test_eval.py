@@ -12,7 +12,7 @@ import pytest
 from agentspec.cli import main
 from agentspec.errors import ServerError
 from agentspec.evals import eval_run
-from agentspec.evals.eval_calls import CellResult, Counts
+from agentspec.evals.eval_calls import CellResult, Counts, Turn
 from agentspec.evals.eval_cells import Cell
 from agentspec.evals.eval_client import Reply
 from agentspec.evals.systems import System
@@ -61,17 +61,19 @@ class StandIns:
         self.started.append((name, is_replay, repeat))
         return name
 
-    def _ask(self, server: str, system: System, cells: Sequence[Cell], asking: Any) -> Iterator[CellResult]:
+    def _ask(self, server: str, system: System, cells: Sequence[Cell], asking: Any) -> Iterator[Turn]:
         for cell in cells:
+            yield Turn(cell=cell, tokens=20, seconds=1.0, result=None)
             if self.fails_at == (server, cell.key):
                 raise ServerError("the server ended\nIndexError: deep inside\n/secret/folder/log")
             self.asked.append((server, cell.key))
             tokens = 40 if server == "suffix" else 20
             replies = (Reply(began=0.0, first=0.1, ended=1.0, tokens=tokens, steps=5, drafted=9, accepted=3),)
-            yield CellResult(
-                cell=cell, replies=replies, outputs="same", counts=Counts(), cpu_seconds=1.0, prompt_tokens_cut=0,
-                accuracy=None, exact_answers=None,
+            result = CellResult(
+                cell=cell, replies=replies, outputs="same", counts=Counts(), seconds=1.0, cpu_seconds=1.0,
+                prompt_tokens_cut=0, accuracy=None, exact_answers=None,
             )  # fmt: skip
+            yield Turn(cell=cell, tokens=tokens, seconds=1.0, result=result)
 
 
 WORDS = [

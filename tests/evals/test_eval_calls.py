@@ -12,7 +12,7 @@ import pytest
 
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.eval_calls import Asking, check_replies, check_state, closed_loop, digest, exact_answers
-from agentspec.evals.eval_cells import PASSES, plan_cells
+from agentspec.evals.eval_cells import PASSES, Cell, plan_cells
 from agentspec.evals.eval_client import Reply, reply_of, streamed
 from agentspec.evals.eval_run import systems_of
 from agentspec.evals.sglang_load import reply_of as reply_of_sglang
@@ -68,6 +68,14 @@ def test_questions_go_through_the_chain_as_token_ids(tmp_path: Path) -> None:
     # link, write, check; and the SQL that was written is the gold one.
     assert done[0].outcome == "correct" and len(done[0].replies) >= 3
     assert all(set(body) == {"input_ids", "sampling_params"} for body in sender.bodies)
+
+
+def test_turns_of_a_cell_are_its_units_with_enough_for_every_client() -> None:
+    units = tuple(unit(i) for i in range(21))
+    for clients, max_turns, sizes in ((1, 4, [5, 5, 6, 5]), (1, 99, [2] * 9 + [3]), (8, 8, [21]), (4, 8, [10, 11])):
+        turns = Cell("task", "cold", clients, 0, (), units, 0, max_turns).turns
+        assert tuple(one for turn in turns for one in turn) == units
+        assert sorted(map(len, turns)) == sorted(sizes)
 
 
 def test_cells_come_pass_by_pass_with_work_for_every_client() -> None:

@@ -32,6 +32,7 @@ def result(
         replies=(good, good, Reply(began=1.0, ended=1.1, error="refused")),
         outputs=outputs,
         counts=Counts(**counts),
+        seconds=seconds,
         cpu_seconds=4.0,
         prompt_tokens_cut=3,
         accuracy=None,

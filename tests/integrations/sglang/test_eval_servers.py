@@ -40,11 +40,15 @@ def test_cells_give_the_same_answers_on_both_servers(plain: Server, agentspec: S
     tasks = ["open_chat"] if has_drafter else ["text_to_sql", "open_chat"]
     cells: list[Cell] = []
     for name in tasks:
-        cells += plan_cells(name, TASKS[name].pool(inputs), ("warm",), (2,), 1, 2)
+        cells += plan_cells(name, TASKS[name].pool(inputs), ("warm",), (1,), 1, 4, max_turns=2)
     ours = ("hybrid", HYBRIDS["hybrid"]) if has_drafter else ("suffix", SYSTEMS["agentspec"])
     records = []
     for server, (name, system) in ((plain, ("none", SYSTEMS["none"])), (agentspec, ours)):
-        records += [record_of(name, system, one, {}) for one in ask_cells(server, system, cells, asking(inputs))]
+        turns = list(ask_cells(server, system, cells, asking(inputs)))
+        assert [turn.result is not None for turn in turns] == [
+            n == len(c.turns) for c in cells for n, _ in enumerate(c.turns, 1)
+        ]
+        records += [record_of(name, system, turn.result, {}) for turn in turns if turn.result]
     found = compared(records)
     assert [record["task"] for record in found] == tasks * 2
     for record in found:
@@ -62,8 +66,10 @@ def test_cells_give_the_same_answers_on_both_servers(plain: Server, agentspec: S
 def test_sglang_s_load_generator_gets_the_same_answers(plain: Server, inputs: TaskInputs) -> None:
     cells = plan_cells("open_chat", TASKS["open_chat"].pool(inputs), ("cold",), (2,), 1, 2)
     own, theirs = (
-        next(ask_cells(plain, SYSTEMS["none"], cells, asking(inputs, generator))) for generator in LOAD_GENERATORS
+        next(ask_cells(plain, SYSTEMS["none"], cells, asking(inputs, generator))).result
+        for generator in LOAD_GENERATORS
     )
+    assert own and theirs
     assert [reply.text for reply in theirs.replies] == [reply.text for reply in own.replies]
     assert [reply.tokens for reply in theirs.replies] == [reply.tokens for reply in own.replies]
     assert all(reply.began < reply.first < reply.ended for reply in theirs.replies)
