@@ -16,7 +16,8 @@ CACHE := .cache
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # What the compiled engine is made from.
-NATIVE := $(wildcard agentspec/native/*.cc agentspec/native/*.h) agentspec/native/CMakeLists.txt pyproject.toml# The editable install learns the packages when it is made.
+NATIVE := $(wildcard agentspec/native/*.cc agentspec/native/*.h) agentspec/native/CMakeLists.txt pyproject.toml
+# The editable install learns the packages when it is made.
 PACKAGES := $(wildcard */__init__.py */*/__init__.py */*/*/__init__.py)
 
 OLD_SGLANG := 0.5.17

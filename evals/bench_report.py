@@ -106,12 +106,14 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         if "verdict" in chosen:
             content["verdict"] = _verdict(args, args.work or Path(folder))
+            _write(args, content)
         if "ranking" in chosen:
             rows = ranking_rows(args.traces, tokenizer, Path(folder))
             content["ranking"] = {**ranking(rows, CONTROLS), "goal": _RANK_GOAL, "rows": rows}
             for row in rows:
                 print(f"{row['set']:<40} entropy {row['entropy']:.2f}  cold {row['cold']:.2f}  warm {row['warm']:.2f}")
             print({key: value for key, value in content["ranking"].items() if key != "rows"})
+            _write(args, content)
         if "prediction" in chosen:
             rows = prediction_rows(args.traces, tokenizer, args.seeds, Path(folder))
             content["prediction"] = {"goal": GOAL, "rows": rows}
@@ -121,15 +123,21 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                     f"median error {row['median_error']:+.1%}  within {GOAL:.0%}: {row['within_goal']}  in the interval: "
                     f"{row['in_interval']}  within {GOAL:.0%} if the sample were known: {row['within_goal_if_known']}"
                 )
+            _write(args, content)
         if "scale" in chosen:
             content["scale"] = []
             for tokens in args.scale_tokens or [1_000_000]:
                 row = scale_row(args.traces[0], tokenizer, args.tokenizer, tokens, args.memory_mb, Path(folder))
                 content["scale"].append(row)
                 print(row)
+            _write(args, content)
+    return 0
+
+
+def _write(args: argparse.Namespace, content: dict[str, Any]) -> None:
+    """What is measured so far: later cases take long, and may fail."""
     if args.json:
         args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return 0
 
 
 def _verdict(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -137,7 +145,4 @@ def _verdict(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     plan = VerdictPlan(workloads=tuple(args.workload or WORKLOADS), profile=args.profile, seed=args.seed)
     if args.quick:
         plan = replace(plan, logged=60, warm=24, turns=1, quick=True)
-    found = verdict(plan, folder)
-    for row in found["rows"]:
-        print(shown(row))
-    return found
+    return verdict(plan, folder, lambda row: print(shown(row), flush=True))

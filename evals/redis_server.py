@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Self
 import redis
 
 from agentspec.errors import ConfigError, ServerError
+from agentspec.evals.ports import free_port
 
 START_SECONDS = 20.0
 
@@ -32,16 +32,6 @@ def executable() -> str | None:
         if os.access(path, os.X_OK):
             return str(path)
     return None
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago, low enough for a cluster's second port, 10,000 above it."""
-    while True:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port: int = listener.getsockname()[1]
-        if port < 55_535:
-            return port
 
 
 def redis_version() -> str | None:

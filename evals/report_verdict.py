@@ -9,7 +9,7 @@ The log, the profile and the measurement share nothing but the machine and the k
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,12 +79,13 @@ class VerdictPlan:
         )
 
 
-def verdict(plan: VerdictPlan, folder: Path) -> dict[str, Any]:
+def verdict(plan: VerdictPlan, folder: Path, on_row: Callable[[Mapping[str, Any]], object]) -> dict[str, Any]:
     """Rows of each workload, number of clients and state, and how the profile was made.
 
     Args:
         plan: What to do.
         folder: Takes the databases, the logs, the profile and the servers' logs.
+        on_row: Told each row when it is there.
 
     Raises:
         ConfigError: The profile does not fit.
@@ -113,7 +114,7 @@ def verdict(plan: VerdictPlan, folder: Path) -> dict[str, Any]:
         for predicted in facts["speedup"]:
             for state in STATES:
                 row = {**verdict_row(workload, predicted, state, measured, errors), "flags": flags}
-                say(shown(row))
+                on_row(row)
                 rows.append(row)
     return {
         "contained": sum(bool(row["contained"]) for row in rows),

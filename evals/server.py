@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,9 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from agentspec.errors import ServerError
+from agentspec.evals.ports import free_port
 from agentspec.integrations.sglang.serve import launch_command
-
-_PORTS = range(20000, 32768)
 
 
 class RunningServer:
@@ -204,22 +201,6 @@ class Server(RunningServer):
             except (urllib.error.URLError, OSError):
                 self._on_wait(waited)
                 time.sleep(0.5)
-
-
-def free_port() -> int:
-    """A TCP port of this machine that nobody listens on now.
-
-    A server binds it many seconds later. Until then the system must not give it to an outgoing connection, so that it
-    lies below the range for those.
-    """
-    for port in random.SystemRandom().sample(_PORTS, 100):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise ServerError(f"a free TCP port from {_PORTS.start} on is needed, and of 100 tried there is none; stop servers")
 
 
 def _read(request: urllib.request.Request, timeout: float) -> Any:

@@ -256,10 +256,9 @@ def draft_workers(eagle: type, standalone: type) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def drafter_context(worker: Any) -> Iterator[None]:
+def drafter_context(draft_worker: Any) -> Iterator[None]:
     """What SGLang's workers enter around each forward of their drafter."""
     module: Any = importlib.import_module("sglang.srt.speculative.eagle_worker_v2")
-    draft_worker = worker._draft_worker
     # The layout of the drafter's ranks, or, in the older release, their group.
     layout = getattr(draft_worker, "parallel_layout", None)
     with contextlib.ExitStack() as stack:

@@ -12,7 +12,8 @@ from store_case import SCOPE, A, B, C, data, drain
 from tcp_proxy import Proxy
 
 from agentspec.errors import StoreError, StoreResetError, StoreUnavailableError
-from agentspec.evals.redis_server import RedisServer, free_port
+from agentspec.evals.ports import free_port
+from agentspec.evals.redis_server import RedisServer
 from agentspec.store import CONTROL, open_store, redis_reader, redis_store
 from agentspec.store.redis_keys import MODELS, PREFIX, RedisKeys
 

@@ -10,7 +10,8 @@ import pytest
 from store_case import SCOPE, A, B, data, drain
 
 from agentspec.errors import StoreUnavailableError
-from agentspec.evals.redis_server import RedisServer, free_port
+from agentspec.evals.ports import free_port
+from agentspec.evals.redis_server import RedisServer
 from agentspec.store import CONTROL, Scope, acl_rules, delete_scope, list_scopes, open_store
 
 pytestmark = pytest.mark.redis

@@ -12,7 +12,8 @@ from replicas import SCOPE, A, B, Replica, until
 from tcp_proxy import Proxy
 
 from agentspec.errors import StoreUnavailableError
-from agentspec.evals.redis_server import RedisServer, free_port
+from agentspec.evals.ports import free_port
+from agentspec.evals.redis_server import RedisServer
 from agentspec.store import Store, open_store
 from agentspec.store.redis_keys import RedisKeys
 
