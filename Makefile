@@ -21,6 +21,8 @@ NATIVE := $(wildcard agentspec/native/*.cc agentspec/native/*.h) agentspec/nativ
 PACKAGES := $(wildcard */__init__.py */*/__init__.py */*/*/__init__.py)
 
 OLD_SGLANG := 0.5.17
+# Processes that share the tests: most of their time they wait for a server that starts, on one core.
+TEST_WORKERS ?= 2
 
 .PHONY: demo test setup agents links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
 
@@ -31,7 +33,7 @@ demo: setup
 	$(BIN)/agentspec demo
 
 test: setup lint types native-test chromium prometheus $(VENV)/.browser $(AGENTS)/.installed $(CACHE)/sglang-$(OLD_SGLANG)
-	$(PY) -m pytest -m "not browser" --durations=25
+	$(PY) -m pytest -m "not browser" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
 	$(PY) -m pytest -m browser tests/agentspec/report
 
 setup: $(VENV)/.installed links

@@ -7,9 +7,22 @@ from pathlib import Path
 
 import pytest
 
+# Fixtures of tests/integrations/sglang.
+SESSION_SERVERS = {"plain", "agentspec"}
+
 FORKING = Path(__file__).parent / "helpers" / "forking"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Servers fork; see the folder. It is inherited by every process that tests start, also by way of commands."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(FORKING), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several workers share the tests, a file's go to the same one, and all that use the session's servers, so that
+    each server is started once."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            shares = SESSION_SERVERS & set(getattr(item, "fixturenames", ()))
+            group = "servers" if shares else item.nodeid.partition("::")[0]
+            item.add_marker(pytest.mark.xdist_group(group))

@@ -47,6 +47,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs SGLang: run `make setup`, then `make test`"))
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker tells what it compared."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["compared"] = compared
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    for name, count in getattr(node, "workeroutput", {}).get("compared", {}).items():
+        compared[name] += count
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     if compared["answers"]:
         terminalreporter.write_line(
