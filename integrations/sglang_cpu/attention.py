@@ -4,11 +4,16 @@ Decoding (one query a request) and verification of a token tree (D queries a req
 batched computation, so that their results agree to the last bits: greedy speculative decoding can only be identical to
 plain decoding if they do. Prompts, whose lengths differ, are computed one request at a time.
 
+A model's layers ask one after the other with the same mask, which is made once, and for as many keys, which are gathered
+into the same memory: fresh memory of that size would be mapped and cleared by the system for each of them.
+
 Shapes: T query tokens in all, H query heads, G key-value heads (H a multiple of G), K and V head dimensions, S cache
 slots, B requests. Arithmetic is in float32 where the inputs are narrower.
 """
 
 from __future__ import annotations
+
+import threading
 
 import torch
 import torch.nn.functional as F
@@ -158,33 +163,83 @@ def _attend_uniform(
     batch = seq_lens.shape[0]
     n = query.shape[0] // batch
     width = int(seq_lens.max())
-    columns = torch.arange(width)
     if batch == 1:
         slots = req_to_token[req_pool_indices, :width]
     else:
         # Padding repeats the last token of the row: a slot of another request could hold anything, and an infinity
         # there would survive the mask.
-        slots = req_to_token[req_pool_indices[:, None], torch.minimum(columns, (seq_lens - 1)[:, None])]
-    keys = _gather(k_cache, slots)
-    values = _gather(v_cache, slots)
-    output.copy_(
-        _attend(
-            query.view(batch, n, *query.shape[1:]), keys, values, _mask(seq_lens, n, columns, tree_mask), scale
-        ).reshape(output.shape)
-    )
+        slots = req_to_token[req_pool_indices[:, None], torch.minimum(torch.arange(width), (seq_lens - 1)[:, None])]
+    mask = _kept.mask(seq_lens, n, tree_mask, query.shape[1] // k_cache.shape[1])
+    keys, values = _kept.gathered("keys", k_cache, slots), _kept.gathered("values", v_cache, slots)
+    output.copy_(_attend(query.view(batch, n, *query.shape[1:]), keys, values, mask, scale).reshape(output.shape))
 
 
-def _mask(seq_lens: Tensor, n: int, columns: Tensor, tree_mask: Tensor | None) -> Tensor | None:
-    """Which positions each query sees: bool [B, n, width], or None where all see all."""
+class _Kept(threading.local):
+    """What the next layer can use again."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Tensor] = {}
+        self._mask: Tensor | None = None
+        self._mask_of: tuple[Tensor, int, Tensor | None, int] | None = None
+
+    def gathered(self, name: str, cache: Tensor, slots: Tensor) -> Tensor:
+        """As `_gather`, in memory that the next call with this name overwrites."""
+        if cache.dtype != torch.float32:
+            return _gather(cache, slots)
+        count = slots.numel() * cache[0].numel()
+        memory = self._memory.get(name)
+        if memory is None or memory.numel() < count:
+            # Such as was made in inference mode could not be written outside of it.
+            with torch.inference_mode(False):
+                memory = self._memory[name] = torch.empty(count)
+        rows = memory[:count].view(slots.numel(), -1)
+        torch.index_select(cache.flatten(1), 0, slots.flatten(), out=rows)
+        return rows.view(*slots.shape, *cache.shape[1:])
+
+    def mask(self, seq_lens: Tensor, n: int, tree_mask: Tensor | None, shared: int) -> Tensor | None:
+        """What is added to the scores, float32 [B, 1, n * shared, width], or None where all see all.
+
+        Args:
+            seq_lens: int64 [B].
+            n: Queries of a request.
+            tree_mask: As of extend_attention_cpu.
+            shared: Query heads that share a key-value head.
+        """
+        if n == 1:
+            # A root sees itself.
+            tree_mask = None
+            if seq_lens.shape[0] == 1:
+                return None
+        known = self._mask_of
+        if known is not None and known[1] == n and known[3] == shared and torch.equal(known[0], seq_lens):
+            trees = known[2]
+            if trees is tree_mask or (trees is not None and tree_mask is not None and torch.equal(trees, tree_mask)):
+                return self._mask
+        # Copies: what was given may be written to before the next call.
+        self._mask_of = seq_lens.clone(), n, None if tree_mask is None else tree_mask.clone(), shared
+        seen = _seen(seq_lens, n, torch.arange(int(seq_lens.max())), tree_mask)
+        self._mask = _added(seen, shared)
+        return self._mask
+
+
+_kept = _Kept()
+
+
+def _seen(seq_lens: Tensor, n: int, columns: Tensor, tree_mask: Tensor | None) -> Tensor:
+    """Which positions each query sees: bool [B, n, width]."""
     batch, width = seq_lens.shape[0], columns.shape[0]
-    if n == 1:
-        return None if batch == 1 else (columns < seq_lens[:, None])[:, None]
     prefix = (seq_lens - n)[:, None]
     if tree_mask is None:
         return columns <= (prefix + columns[:n])[:, :, None]
     mask = (columns < prefix)[:, None].expand(batch, n, width).contiguous()
     block = (prefix + columns[:n])[:, None].expand(batch, n, n)
     return mask.scatter_(2, block, tree_mask.view(batch, n, n).to(torch.bool))
+
+
+def _added(seen: Tensor, shared: int) -> Tensor:
+    """Of what each query sees, bool [B, n, width], what is added to the scores of `shared` heads side by side."""
+    scores = torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
+    return scores[:, :, None].expand(-1, -1, shared, -1).reshape(seen.shape[0], 1, -1, seen.shape[-1])
 
 
 def _attend_prompt(
@@ -198,7 +253,9 @@ def _attend_prompt(
 ) -> None:
     """One request: [n, H, K] queries that end its sequence of `slots`."""
     n, total = query.shape[0], slots.shape[0]
-    mask = torch.ones(n, total, dtype=torch.bool).tril_(total - n)[None] if is_causal else None
+    mask = None
+    if is_causal:
+        mask = _added(torch.ones(n, total, dtype=torch.bool).tril_(total - n)[None], query.shape[1] // k_cache.shape[1])
     keys = _gather(k_cache, slots[None])
     values = _gather(v_cache, slots[None])
     output.copy_(_attend(query[None], keys, values, mask, scale)[0])
@@ -217,7 +274,8 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
     repeating the keys and values.
 
     Args:
-        query: [B, n, H, K]; keys: [B, width, G, K]; values: [B, width, G, V]; mask: bool [B, n, width] or None.
+        query: [B, n, H, K]; keys: [B, width, G, K]; values: [B, width, G, V]; mask: float32 [B, 1, n * H / G, width],
+            added to the scores, or None.
 
     Returns:
         [B, n, H, V], float32.
@@ -227,8 +285,6 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
     shared = heads // groups
     # [B, n, G, shared, K] -> [B, G, n * shared, K]: query tokens outside, so that a mask row repeats side by side.
     folded = query.float().view(batch, n, groups, shared, -1).transpose(1, 2).reshape(batch, groups, n * shared, -1)
-    if mask is not None:
-        mask = mask[:, :, None].expand(-1, -1, shared, -1).reshape(batch, 1, -1, mask.shape[-1])
     out = F.scaled_dot_product_attention(
         folded, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=mask, scale=scale
     )

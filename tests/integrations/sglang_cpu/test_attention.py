@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install torch")
 
 from agentspec.errors import UnsupportedError
+from agentspec.integrations.sglang_cpu import attention
 from agentspec.integrations.sglang_cpu.attention import decode_attention_cpu, extend_attention_cpu
 
 SLOTS, POSITIONS = 256, 48
@@ -164,6 +165,29 @@ def test_a_chain_of_one_token_equals_decoding():
     query = torch.randn(len(batch.lens), batch.heads, batch.key_dim)
     chain = torch.ones(len(batch.lens), dtype=torch.bool)
     assert torch.equal(decode(query, drawn), extend(query, drawn, [1] * len(batch.lens), mask=chain))
+
+
+def test_what_a_call_keeps_for_the_next_changes_no_result(monkeypatch):
+    """Tensors are written to between calls, as SGLang does, so that what is kept may not be told by which tensor it is."""
+    batch = BATCHES[2]
+    drawn = batch.draw(seed=9)
+    generator = torch.Generator().manual_seed(10)
+    lens, masks = drawn["seq_lens"], {n: torch.ones(4, n, n, dtype=torch.bool) for n in (1, 2, 3)}
+    kept = attention._kept
+    for _ in range(150):
+        n, change = (int(torch.randint(1, 4, (), generator=generator)) for _ in range(2))
+        if change == 1:
+            lens -= torch.randint(0, 2, (4,), generator=generator) * (lens > 4)
+        elif change == 2:
+            masks[n].copy_((torch.rand(4, n, n, generator=generator) < 0.5) | torch.eye(n, dtype=torch.bool))
+        query = torch.randn(4 * n, batch.heads, batch.key_dim, generator=generator)
+        causal = bool(torch.rand((), generator=generator) < 0.3)
+        with torch.inference_mode(bool(torch.rand((), generator=generator) < 0.5)):
+            results = []
+            for memory in (kept, attention._Kept()):
+                monkeypatch.setattr(attention, "_kept", memory)
+                results.append(extend(query, drawn, [n] * 4, mask=None if causal else masks[n].flatten()))
+            assert torch.equal(*results)
 
 
 def test_narrow_types_are_computed_in_float32():
