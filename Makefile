@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 # Run tools from the environment, never the source tree beside them.
 PY := $(CURDIR)/$(BIN)/python -P
 AGENTS := .venv-agents
+OPENHANDS := .venv-openhands
 CACHE := .cache
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -24,7 +25,7 @@ OLD_SGLANG := 0.5.17
 # Processes that share the tests: most of their time they wait for a server that starts, on one core.
 TEST_WORKERS ?= 2
 
-.PHONY: demo test setup agents links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
+.PHONY: demo test setup agents openhands links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
 
 help:
 	@sed -n '1,3p' Makefile
@@ -33,6 +34,7 @@ demo: setup
 	$(BIN)/agentspec demo
 
 test: setup lint types native-test chromium prometheus $(VENV)/.browser $(AGENTS)/.installed $(CACHE)/sglang-$(OLD_SGLANG)
+	@$(MAKE) --no-print-directory openhands || echo "the test that runs OpenHands is skipped"
 	$(PY) -m pytest -m "not browser" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
 	$(PY) -m pytest -m browser tests/agentspec/report
 
@@ -92,6 +94,20 @@ $(AGENTS)/.installed: pyproject.toml
 	@$(AGENTS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(AGENTS)/requirements.txt
 	@touch $@
 
+# OpenHands wants a newer Python than this project does.
+openhands: $(OPENHANDS)/.installed
+
+$(OPENHANDS)/.installed: pyproject.toml
+	@for python in "$(PYTHON312)" python3.13 python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[23]*/bin/python; do \
+		"$$python" -c 'import ssl, sys; sys.exit(sys.version_info < (3, 12))' 2> /dev/null || continue; \
+		echo "installing OpenHands into $(OPENHANDS)"; \
+		"$$python" -m venv $(OPENHANDS) && \
+		"$$python" -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["openhands"]))' > $(OPENHANDS)/requirements.txt && \
+		$(OPENHANDS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(OPENHANDS)/requirements.txt && \
+		touch $@ && exit 0 || exit 1; \
+	done; \
+	echo "OpenHands needs Python 3.12 or newer, and there is none in the PATH: make openhands PYTHON312=/path/to/python3.12"; exit 1
+
 # The report's page is tested in a browser: Chromium from the system, its driver from the extra.
 $(VENV)/.browser: $(VENV)/.dependencies
 	@$(BIN)/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["browser"]))' > $(VENV)/browser.txt
@@ -141,4 +157,4 @@ acceptance: setup
 		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3 --grid build/acceptance-heads
 
 clean:
-	rm -rf $(VENV) $(AGENTS) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(AGENTS) $(OPENHANDS) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

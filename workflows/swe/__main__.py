@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--traces", type=Path, metavar="FILE", help="write the conversations, one JSON object a line")
     run.add_argument("--workspace", type=Path, default=default_workspace(), help="where agents work (%(default)s)")
-    run.add_argument("--agent-python", default="", help="the interpreter that has mini-swe-agent")
+    run.add_argument("--agent-python", default="", help="the interpreter that has the agent")
     run.add_argument("--json", type=Path, metavar="FILE", help="write results and summary")
 
     solver = commands.add_parser("solver", help="serve the reference solver's answers over the OpenAI API")
@@ -164,7 +164,7 @@ def _run(args: argparse.Namespace) -> int:
             tasks,
             endpoint,
             config,
-            python=agent_python(args.agent_python),
+            python=agent_python(config.agent, args.agent_python),
             workspace=args.workspace,
             trajectories=args.trajectories,
             traces=args.traces,

@@ -87,6 +87,8 @@ def openhands(endpoint: Endpoint, log_folder: str) -> dict[str, Any]:
         "native_tool_calling": endpoint.tool_calls,
         # These are marks for Anthropic's servers.
         "caching_prompt": False,
+        # Of a name that it does not know it assumes that it reasons, and then leaves the temperature out.
+        "capability_overrides": {"supports_reasoning_effort": False, "supports_sampling_params": True},
     }
     if endpoint.max_tokens:
         config["max_output_tokens"] = endpoint.max_tokens

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,15 +20,39 @@ from agentspec.errors import ConfigError, ServerError
 
 ENVIRONMENT_VARIABLE = "AGENTSPEC_AGENT_PYTHON"
 _HERE = Path(__file__).resolve().parent
-_PROGRAM = _HERE / "mini_swe_agent.py"
+_PROGRAM = _HERE / "agent_program.py"
 _LOG_TAIL = 2000
 
 
-def agent_python(given: str = "") -> str:
-    """The interpreter that has mini-swe-agent.
+@dataclass(frozen=True, slots=True)
+class _Installation:
+    """Where an agent is found, and how it gets there."""
 
-    The first of: what is given, the variable AGENTSPEC_AGENT_PYTHON, this interpreter, and what `make agents` made in
-    the current directory or beside the sources.
+    module: str
+    environment: str
+    """The folder that `make` makes."""
+    how: str
+
+
+_INSTALLATIONS = {
+    "mini-swe-agent": _Installation(
+        "minisweagent",
+        ".venv-agents",
+        "`pip install 'agentspec[swe]'` in an environment of its own and name its interpreter with --agent-python or {variable}, or run `make agents` in the sources",
+    ),
+    "openhands": _Installation(
+        "openhands.tools",
+        ".venv-openhands",
+        "it needs Python 3.12 or newer: `pip install 'agentspec[openhands]'` in an environment of its own and name its interpreter with --agent-python or {variable}, or run `make openhands` in the sources",
+    ),
+}
+
+
+def agent_python(agent: str, given: str = "") -> str:
+    """The interpreter that has the agent.
+
+    The first of: what is given, the variable AGENTSPEC_AGENT_PYTHON, this interpreter, and what `make agents` or `make
+    openhands` made in the current directory or beside the sources.
 
     Raises:
         ConfigError: None is found; it says how to install one.
@@ -37,16 +62,21 @@ def agent_python(given: str = "") -> str:
         if not os.access(chosen, os.X_OK):
             raise ConfigError(f"the agent's Python must be an executable file, got {chosen!r}")
         return chosen
-    if importlib.util.find_spec("minisweagent") is not None:
+    installation = _INSTALLATIONS[agent]
+    if _is_here(installation.module):
         return sys.executable
     for root in (Path.cwd(), _HERE.parents[1]):
-        python = root / ".venv-agents" / "bin" / "python"
+        python = root / installation.environment / "bin" / "python"
         if python.exists():
             return str(python)
-    raise ConfigError(
-        "mini-swe-agent is not installed here: `pip install 'agentspec[swe]'` in an environment of its own and name its "
-        f"interpreter with --agent-python or {ENVIRONMENT_VARIABLE}, or run `make agents` in the sources"
-    )
+    raise ConfigError(f"{agent} is not installed here: {installation.how.format(variable=ENVIRONMENT_VARIABLE)}")
+
+
+def _is_here(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _children(pid: int) -> list[int]:
@@ -59,11 +89,11 @@ def _children(pid: int) -> list[int]:
 
 
 class AgentProcess:
-    """One run of mini-swe-agent over several tasks, killed with all its commands when the context is left.
+    """One run of an agent over several tasks, killed with all its commands when the context is left.
 
     Args:
         python: The interpreter that has the agent.
-        job: What `mini_swe_agent.py` reads.
+        job: What `agent_program.py` reads.
         folder: Where its log and its own settings lie.
         attempts: How often the agent calls the model's client before it gives a task up.
     """
@@ -74,6 +104,7 @@ class AgentProcess:
             **os.environ,
             # The user's own settings of the agent stay out of the run.
             "MSWEA_GLOBAL_CONFIG_DIR": str(folder / "settings"),
+            **({"HOME": str(folder)} if job["agent"] == "openhands_agent" else {}),
             "MSWEA_SILENT_STARTUP": "1",
             "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": str(attempts),
             # Otherwise the client fetches a list of prices when it is imported.

@@ -9,6 +9,8 @@ the task and on the number of answers so far, so two runs of the same task are t
 from __future__ import annotations
 
 import random
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +19,11 @@ from agentspec.workflows.swe.tasks import Fix, Task
 
 NAME = "reference-solver"
 """The name of its model."""
+
+STYLES = ("backticks", "function")
+"""How commands are written: as mini-swe-agent reads them, or as OpenHands does where no tools are called."""
+
+_FUNCTION = "<function="
 
 
 class ReferenceSolver:
@@ -27,10 +34,11 @@ class ReferenceSolver:
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        self._answers: dict[str, list[str]] = {task.issue.strip(): answers(task) for task in tasks}
+        self._answers = {task.issue.strip(): {style: answers(task, style) for style in STYLES} for task in tasks}
 
     def answer(self, messages: Sequence[Mapping[str, Any]]) -> str | None:
-        """The next answer of the conversation: that of the task whose issue its first user message quotes.
+        """The next answer of the conversation: that of the task whose issue its first user message quotes, in the style
+        that its system message asks for.
 
         None where no task's issue is quoted. After the last answer it is given again.
         """
@@ -39,7 +47,8 @@ class ReferenceSolver:
         if not known:
             return None
         # One issue may be part of another.
-        steps = self._answers[max(known, key=len)]
+        says_how = any(_FUNCTION in text_of(message) for message in messages if message.get("role") == "system")
+        steps = self._answers[max(known, key=len)]["function" if says_how else "backticks"]
         given = sum(1 for message in messages if message.get("role") == "assistant")
         return steps[min(given, len(steps) - 1)]
 
@@ -52,14 +61,32 @@ def text_of(message: Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else ""
 
 
-def answers(task: Task) -> list[str]:
-    """Everything that the solver says about a task, one command an answer."""
+def answers(task: Task, style: str = "backticks") -> list[str]:
+    """Everything that the solver says about a task, one command an answer, in one of STYLES."""
     fix = task.fix
     if fix is None:
         raise ConfigError(f"the reference solver needs the fix of each task, got none in {task.folder / 'task.json'}")
     drawn = random.Random(f"solver/{task.id}")
     steps = _look_around(drawn, task, fix) + _reproduce(drawn, fix) + _repair(drawn, fix) + _submit(drawn, fix)
-    return [f"THOUGHT: {thought}\n\n```mswea_bash_command\n{command}\n```" for thought, command in steps]
+    if style == "backticks":
+        return [f"THOUGHT: {thought}\n\n```mswea_bash_command\n{command}\n```" for thought, command in steps]
+    *commands, (last, _) = steps
+    calls = [(thought, "terminal", "command", _on_one_line(command)) for thought, command in commands]
+    calls.append((last, "finish", "message", f"`{fix.function}` in `{fix.path}` does now what the issue asks for."))
+    return [
+        f"{thought}\n\n{_FUNCTION}{tool}>\n<parameter={name}>{value}</parameter>\n</function>"
+        for thought, tool, name, value in calls
+    ]
+
+
+def _on_one_line(command: str) -> str:
+    """The same without a here-document, which OpenHands' terminal echoes with more or fewer empty lines."""
+    found = re.match(r"(?P<reader>.*) <<'EOF'(?P<rest>.*)\n(?P<text>(.*\n)*?)EOF\n?(?P<next>.*)$", command)
+    if found is None:
+        return command
+    lines = " ".join(shlex.quote(line) for line in found["text"].splitlines())
+    reader = "" if found["reader"] == "cat" else f" | {found['reader']}"
+    return " && ".join(filter(None, [f"printf '%s\\n' {lines}{reader}{found['rest']}", found["next"]]))
 
 
 _Step = tuple[str, str]

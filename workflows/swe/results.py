@@ -156,7 +156,7 @@ class RunFolder:
 
 
 def conversation(trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages of a trajectory of mini-swe-agent as the model's server saw them; the agent's last note is none."""
+    """The messages of a trajectory as the model's server saw them; the agent's last note is none."""
     kept = ("role", "content", "tool_calls", "tool_call_id")
     return [
         {key: message[key] for key in kept if message.get(key) is not None}

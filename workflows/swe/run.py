@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError, ServerError
-from agentspec.workflows.swe.agent_config import mini_swe_agent
+from agentspec.workflows.swe.agent_config import mini_swe_agent, openhands
 from agentspec.workflows.swe.agent_process import AgentProcess
 from agentspec.workflows.swe.endpoint import Endpoint
 from agentspec.workflows.swe.results import RunFolder, TaskResult, summary
@@ -20,7 +20,7 @@ from agentspec.workflows.swe.tasks import Task
 from agentspec.workflows.swe.unit_tests import judge
 from agentspec.workflows.swe.workspace import Workspace, command_environment
 
-RUN_AGENTS = ("mini-swe-agent",)
+RUN_AGENTS = ("mini-swe-agent", "openhands")
 TENANTS_BY = ("none", "repository", "task")
 
 
@@ -110,8 +110,7 @@ def run_tasks(
         resumed = len(done)
         open_tasks = {task.id: task for task in tasks if task.id not in done}
         job = {
-            "config": _agent_settings(endpoint, config),
-            "tool_calls": endpoint.tool_calls,
+            **_agent_settings(endpoint, config),
             "concurrency": config.concurrency,
             "tasks": [_order(task, endpoint, config, place, folder) for task in open_tasks.values()],
         }
@@ -142,7 +141,17 @@ def _settings(endpoint: Endpoint, config: RunConfig, answered_by: str) -> dict[s
     return {"answered_by": answered_by, "endpoint": kept, "config": limits}
 
 
-def _agent_settings(endpoint: Endpoint, config: RunConfig) -> Mapping[str, Any]:
+def _agent_settings(endpoint: Endpoint, config: RunConfig) -> dict[str, Any]:
+    """What the agent's file beside agent_program.py reads of its job."""
+    if config.agent == "openhands":
+        return {
+            "agent": "openhands_agent",
+            "config": openhands(endpoint, ""),
+            "environment": command_environment(),
+            "step_limit": config.step_limit,
+            "time_limit_s": config.time_limit_s,
+            "command_timeout_s": config.command_timeout_s,
+        }
     settings = mini_swe_agent(endpoint, config.step_limit)
     settings["agent"]["wall_time_limit_seconds"] = config.time_limit_s
     settings["environment"] = {
@@ -150,7 +159,7 @@ def _agent_settings(endpoint: Endpoint, config: RunConfig) -> Mapping[str, Any]:
         "timeout": config.command_timeout_s,
         "env": command_environment(),
     }
-    return settings
+    return {"agent": "mini_swe_agent", "config": settings, "tool_calls": endpoint.tool_calls}
 
 
 def _order(task: Task, endpoint: Endpoint, config: RunConfig, place: Workspace, folder: RunFolder) -> dict[str, Any]:

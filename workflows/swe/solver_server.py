@@ -94,6 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
         answer = self.reply_to(messages)
         if answer is None:
             return self._refuse(400, "the first user message quotes the issue of no task that the solver was given")
+        answer = _cut(answer, request.get("stop"))
         read, written = sum(_words(text_of(message)) for message in messages), _words(answer)
         usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
         choice = {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
@@ -119,6 +120,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _cut(answer: str, stops: Any) -> str:
+    """The answer up to the first of the request's stop strings."""
+    wanted = [stops] if isinstance(stops, str) else stops or []
+    ends = [answer.find(stop) for stop in wanted if isinstance(stop, str) and stop in answer]
+    return answer[: min(ends)] if ends else answer
 
 
 def _words(text: str) -> int:

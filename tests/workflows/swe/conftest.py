@@ -1,4 +1,4 @@
-"""Drawn tasks, an endpoint that misbehaves task by task, and the interpreter that has mini-swe-agent."""
+"""Drawn tasks, an endpoint that misbehaves task by task, and the interpreters that have the agents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,16 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
 def agent_environment() -> str:
     """The interpreter that has mini-swe-agent; it is never skipped where `make test` runs, which installs it."""
     try:
-        return agent_python()
+        return agent_python("mini-swe-agent")
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def openhands_environment() -> str:
+    """The interpreter that has OpenHands. It needs a newer Python than this project does, so that many machines have none."""
+    try:
+        return agent_python("openhands")
     except ConfigError as error:
         pytest.skip(str(error))
 

@@ -15,8 +15,8 @@ from agentspec.workflows.swe.__main__ import main
 from agentspec.workflows.swe.agent_config import agent_config, as_yaml
 from agentspec.workflows.swe.endpoint import Endpoint
 
-# Fields of `openhands.sdk.llm.LLM` in openhands-sdk 1.34.0 and 1.58.2 alike. Both ignore names that they do not know, so
-# that a wrong one would go unnoticed.
+# Fields of `openhands.sdk.llm.LLM` in openhands-sdk 1.34.0 and 1.58.2 alike, but for the capabilities, which are there since
+# 1.40.0. Both ignore names that they do not know, so that a wrong one would go unnoticed.
 OPENHANDS_FIELDS = {
     "usage_id": str,
     "model": str,
@@ -30,6 +30,7 @@ OPENHANDS_FIELDS = {
     "output_cost_per_token": float,
     "native_tool_calling": bool,
     "caching_prompt": bool,
+    "capability_overrides": dict,
     "max_output_tokens": int,
     "litellm_extra_body": dict,
     "log_completions": bool,

@@ -58,6 +58,37 @@ def test_reference_solver_end_to_end(tasks: list[Task], agent_environment: str, 
         assert name == "mini-swe-agent" and [call.output for call in logged] == answers(task)
 
 
+def test_openhands_end_to_end(tasks: list[Task], openhands_environment: str, tmp_path: Path) -> None:
+    """Its SDK reads our configuration and works on the tasks; its own logs are read as its runs, and two runs are the same."""
+    traces = []
+    warm = [task for task in tasks if task.split == "warm"]
+    for concurrency in ("1", "2"):
+        folder, out = tmp_path / f"run{concurrency}", tmp_path / "run.json"
+        traces.append(tmp_path / f"traces{concurrency}.jsonl")
+        command = ["run", "--agent", "openhands", "--agent-python", openhands_environment, "--reference-solver"]
+        command += ["--tasks", str(tasks[0].folder.parent), "--split", "warm", "--concurrency", concurrency]
+        places = ["--workspace", str(tmp_path / "work"), "--trajectories", str(folder), "--traces", str(traces[-1])]
+        assert main([*command, *places, "--json", str(out), "--tenant", "acme"]) == 0
+        document = json.loads(out.read_text())
+        assert document["summary"]["resolved"] == len(warm)
+        for one in document["tasks"]:
+            assert one["exit_status"] == "Submitted" and 0 < one["model_seconds"] + one["command_seconds"]
+            assert one["model_seconds"] + one["command_seconds"] <= one["seconds"]
+    assert traces[0].read_text() == traces[1].read_text()
+    for task in warm:
+        logs = [json.loads(path.read_text()) for path in (tmp_path / "run1" / task.id / "calls").iterdir()]
+        logs.sort(key=lambda log: float(log["timestamp"]))
+        read = [calls_of(log, "s") for log in logs]
+        assert {name for name, _ in read} == {"openhands"}
+        # It asks the server to stop where a call's last line begins.
+        assert [call.output for _, calls in read for call in calls] == [
+            answer.removesuffix("</function>") for answer in answers(task, "function")
+        ]
+        for log in logs:
+            assert log["kwargs"]["temperature"] == 0 and "reasoning_effort" not in log["kwargs"]
+            assert log["kwargs"]["extra_body"]["cache_salt"] == "acme"
+
+
 def test_models_that_misbehave(
     tasks: list[Task], agent_environment: str, scripted_endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
@@ -159,7 +190,7 @@ def test_servers_that_are_none(
         (["--base-url", scripted_endpoint.base_url, "--model", "m"], "serves scripted, not m"),
         (["--base-url", nobody, "--reference-solver"], "answers by itself"),
         ([], "base URL must be"),
-        (["--agent", "aider"], "one of mini-swe-agent, got 'aider'"),
+        (["--agent", "aider"], "one of mini-swe-agent, openhands, got 'aider'"),
         (["--tenants-by", "user"], "none, repository, task"),
         (["--concurrency", "0"], "above 0"),
         (["--split", "hot"], "split must be"),
@@ -185,14 +216,18 @@ def test_one_run_a_workspace(tasks: list[Task], tmp_path: Path) -> None:
 def test_a_missing_agent_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AGENTSPEC_AGENT_PYTHON", str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="executable file"):
-        agent_python()
+        agent_python("openhands")
     monkeypatch.delenv("AGENTSPEC_AGENT_PYTHON")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("agentspec.workflows.swe.agent_process._HERE", tmp_path / "a" / "b")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"agentspec\[swe\].*make agents"):
-        agent_python()
-    python = tmp_path / ".venv-agents" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    os.symlink("/bin/true", python)
-    assert agent_python() == str(python)
+    for agent, extra, target, folder in (
+        ("mini-swe-agent", "swe", "agents", ".venv-agents"),
+        ("openhands", "openhands", "openhands", ".venv-openhands"),
+    ):
+        with pytest.raises(ConfigError, match=rf"{agent} is not.*agentspec\[{extra}\].*make {target}"):
+            agent_python(agent)
+        python = tmp_path / folder / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        os.symlink("/bin/true", python)
+        assert agent_python(agent) == str(python)
