@@ -25,7 +25,7 @@ OLD_SGLANG := 0.5.17
 # Processes that share the tests: most of their time they wait for a server that starts, on one core.
 TEST_WORKERS ?= 2
 
-.PHONY: demo test setup agents openhands links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
+.PHONY: demo test checks setup agents openhands openhands-if-possible links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
 
 help:
 	@sed -n '1,3p' Makefile
@@ -33,10 +33,13 @@ help:
 demo: setup
 	$(BIN)/agentspec demo
 
-test: setup lint types native-test chromium prometheus $(VENV)/.browser $(AGENTS)/.installed $(CACHE)/sglang-$(OLD_SGLANG)
-	@$(MAKE) --no-print-directory openhands || echo "the test that runs OpenHands is skipped"
+# Two checks at a time: one compiles while another downloads.
+test: setup
+	@$(MAKE) --no-print-directory -j2 --output-sync=line checks
 	$(PY) -m pytest -m "not browser" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
 	$(PY) -m pytest -m browser tests/agentspec/report
+
+checks: native-test lint types $(AGENTS)/.installed openhands-if-possible chromium prometheus $(VENV)/.browser $(CACHE)/sglang-$(OLD_SGLANG)
 
 setup: $(VENV)/.installed links
 
@@ -108,6 +111,9 @@ $(OPENHANDS)/.installed: pyproject.toml
 	done; \
 	echo "OpenHands needs Python 3.12 or newer, and there is none in the PATH: make openhands PYTHON312=/path/to/python3.12"; exit 1
 
+openhands-if-possible:
+	@$(MAKE) --no-print-directory openhands || echo "the test that runs OpenHands is skipped"
+
 # The report's page is tested in a browser: Chromium from the system, its driver from the extra.
 $(VENV)/.browser: $(VENV)/.dependencies
 	@$(BIN)/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["browser"]))' > $(VENV)/browser.txt
@@ -115,6 +121,8 @@ $(VENV)/.browser: $(VENV)/.dependencies
 	@touch $@
 
 # Programs of the system that tests need: installed where that is allowed, else tests are skipped, or fail where CI is set.
+# One at a time, for apt-get is alone.
+prometheus: | chromium
 chromium: NAMES := chromium chromium-browser google-chrome google-chrome-stable
 prometheus: NAMES := prometheus
 chromium prometheus:
