@@ -1,11 +1,13 @@
-"""What all tests share: how the servers that they start start."""
+"""What all tests share: how the servers that they start start, how workers share them, and what was compared."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from parity import compared
 
 # Fixtures of tests/integrations/sglang.
 SESSION_SERVERS = {"plain", "agentspec"}
@@ -26,3 +28,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             shares = SESSION_SERVERS & set(getattr(item, "fixturenames", ()))
             group = "servers" if shares else item.nodeid.partition("::")[0]
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker tells what it compared."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["compared"] = compared
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    for name, count in getattr(node, "workeroutput", {}).get("compared", {}).items():
+        compared[name] += count
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if compared["answers"]:
+        terminalreporter.write_line(
+            f"parity: {compared['answers']} answers of {compared['tokens']} tokens compared with plain SGLang's, "
+            "those of passed comparisons without a difference"
+        )

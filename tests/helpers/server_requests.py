@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from parity import compared
+
 from agentspec.evals.server import Server
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.tiny_sql.tokenizer import render
@@ -16,8 +18,6 @@ from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_question
 from agentspec.workflows.text_to_sql.prompts import link_messages
 
 MODEL = MODEL_FOLDER
-# What assert_same has compared in this run: answers and their tokens.
-compared = {"answers": 0, "tokens": 0}
 CONTEXT_LENGTH = 640
 # Small chunks and a small cache: prompts are prefilled in pieces, and prefixes are evicted and hit.
 ARGUMENTS = (

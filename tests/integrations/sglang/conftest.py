@@ -14,10 +14,9 @@ import os
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from server_requests import ARGUMENTS, MODEL, compared, corpus_requests, generate, tokens_of
+from server_requests import ARGUMENTS, MODEL, corpus_requests, generate, tokens_of
 
 from agentspec.cli import main
 from agentspec.evals.server import Server
@@ -45,26 +44,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if os.environ.get("CI"):
                 pytest.fail("SGLang is not installed, and CI must not skip what needs it: run `make setup`")
             item.add_marker(pytest.mark.skip(reason="needs SGLang: run `make setup`, then `make test`"))
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker tells what it compared."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["compared"] = compared
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    for name, count in getattr(node, "workeroutput", {}).get("compared", {}).items():
-        compared[name] += count
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if compared["answers"]:
-        terminalreporter.write_line(
-            f"parity: {compared['answers']} answers of {compared['tokens']} tokens compared with plain SGLang's, "
-            "those of passed comparisons without a difference"
-        )
 
 
 def _server(folder: Path, algorithm: str, *arguments: str, **variables: str) -> Server:

@@ -1,0 +1,3 @@
+"""How many answers were compared with plain SGLang's in this run."""
+
+compared = {"answers": 0, "tokens": 0}
