@@ -107,7 +107,8 @@ $(OPENHANDS)/.installed: pyproject.toml
 		"$$python" -m venv $(OPENHANDS) && \
 		"$$python" -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["openhands"]))' > $(OPENHANDS)/requirements.txt && \
 		$(OPENHANDS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(OPENHANDS)/requirements.txt && \
-		touch $@ && exit 0 || exit 1; \
+		touch $@ && exit 0; \
+		rm -rf $(OPENHANDS); exit 1; \
 	done; \
 	echo "OpenHands needs Python 3.12 or newer, and there is none in the PATH: make openhands PYTHON312=/path/to/python3.12"; exit 1
 
