@@ -15,6 +15,8 @@ AGENTS := .venv-agents
 OPENHANDS := .venv-openhands
 CACHE := .cache
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Arguments of a Python that prints what an extra asks for.
+requirements_of = -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"]))'
 
 # What the compiled engine is made from.
 NATIVE := $(wildcard agentspec/native/*.cc agentspec/native/*.h) agentspec/native/CMakeLists.txt pyproject.toml
@@ -93,7 +95,7 @@ agents: $(AGENTS)/.installed
 $(AGENTS)/.installed: pyproject.toml
 	@echo "installing coding agents into $(AGENTS)"
 	@$(PYTHON) -m venv $(AGENTS)
-	@$(PYTHON) -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["swe"]))' > $(AGENTS)/requirements.txt
+	@$(PYTHON) $(call requirements_of,swe) > $(AGENTS)/requirements.txt
 	@$(AGENTS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(AGENTS)/requirements.txt
 	@touch $@
 
@@ -105,7 +107,7 @@ $(OPENHANDS)/.installed: pyproject.toml
 		"$$python" -c 'import ssl, sys; sys.exit(sys.version_info < (3, 12))' 2> /dev/null || continue; \
 		echo "installing OpenHands into $(OPENHANDS)"; \
 		"$$python" -m venv $(OPENHANDS) && \
-		"$$python" -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["openhands"]))' > $(OPENHANDS)/requirements.txt && \
+		"$$python" $(call requirements_of,openhands) > $(OPENHANDS)/requirements.txt && \
 		$(OPENHANDS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(OPENHANDS)/requirements.txt && \
 		touch $@ && exit 0; \
 		rm -rf $(OPENHANDS); exit 1; \
@@ -117,7 +119,7 @@ openhands-if-possible:
 
 # The report's page is tested in a browser: Chromium from the system, its driver from the extra.
 $(VENV)/.browser: $(VENV)/.dependencies
-	@$(BIN)/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["browser"]))' > $(VENV)/browser.txt
+	@$(BIN)/python $(call requirements_of,browser) > $(VENV)/browser.txt
 	@$(PIP) install -r $(VENV)/browser.txt
 	@touch $@
 

@@ -118,7 +118,8 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
         before = _counted(server, system)
         done: list[_Done] = []
         seconds = cpu_seconds = 0.0
-        for number, units in enumerate(cell.turns):
+        turns = cell.turns
+        for number, units in enumerate(turns, 1):
             began = server.cpu_seconds()
             some = asyncio.run(_ask(server, units, cell.concurrency, asking))
             cpu_seconds += server.cpu_seconds() - began
@@ -126,7 +127,7 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
             took = max(reply.ended for reply in answers) - min(reply.began for reply in answers)
             done, seconds = done + some, seconds + took
             result = None
-            if number == len(cell.turns) - 1:
+            if number == len(turns):
                 _check(server, system, [reply for one in done for reply in one.replies], asking)
                 after = _counted(server, system)
                 counts = Counts(**{name: after[name] - before[name] for name in after})

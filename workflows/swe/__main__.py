@@ -17,7 +17,7 @@ from agentspec.workflows.swe.agent_process import agent_python
 from agentspec.workflows.swe.endpoint import Endpoint
 from agentspec.workflows.swe.reference_solver import NAME
 from agentspec.workflows.swe.results import OUTCOMES
-from agentspec.workflows.swe.run import RUN_AGENTS, TENANTS_BY, RunConfig, print_progress, run_tasks
+from agentspec.workflows.swe.run import TENANTS_BY, RunConfig, print_progress, run_tasks
 from agentspec.workflows.swe.solver_server import SolverServer
 from agentspec.workflows.swe.tasks import SPLITS, draw_tasks, read_tasks, write_tasks
 from agentspec.workflows.swe.unit_tests import check_task
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="let an agent work on tasks; their tests decide")
     run.add_argument("--tasks", type=Path, required=True, metavar="FOLDER", help="what `tasks` wrote")
     run.add_argument("--split", default="all", help=f"all, or one of {', '.join(SPLITS)} (%(default)s)")
-    run.add_argument("--agent", default=RUN_AGENTS[0], help=f"one of {', '.join(RUN_AGENTS)} (%(default)s)")
+    run.add_argument("--agent", default=AGENTS[0], help=f"one of {', '.join(AGENTS)} (%(default)s)")
     run.add_argument("--reference-solver", action="store_true", help="answer by the reference solver, without a server")
     _add_endpoint(run, required=False)
     run.add_argument("--tenants-by", default="none", help=f"one of {', '.join(TENANTS_BY)} (%(default)s)")

@@ -29,22 +29,21 @@ class _Installation:
     """Where an agent is found, and how it gets there."""
 
     module: str
-    environment: str
-    """The folder that `make` makes."""
-    how: str
+    extra: str
+    target: str
+    """Of make, which puts it into the folder .venv-TARGET."""
+    needs: str = ""
+
+    def told(self) -> str:
+        return (
+            f"{self.needs}`pip install 'agentspec[{self.extra}]'` in an environment of its own and name its interpreter "
+            f"with --agent-python or {ENVIRONMENT_VARIABLE}, or run `make {self.target}` in the sources"
+        )
 
 
 _INSTALLATIONS = {
-    "mini-swe-agent": _Installation(
-        "minisweagent",
-        ".venv-agents",
-        "`pip install 'agentspec[swe]'` in an environment of its own and name its interpreter with --agent-python or {variable}, or run `make agents` in the sources",
-    ),
-    "openhands": _Installation(
-        "openhands.tools",
-        ".venv-openhands",
-        "it needs Python 3.12 or newer: `pip install 'agentspec[openhands]'` in an environment of its own and name its interpreter with --agent-python or {variable}, or run `make openhands` in the sources",
-    ),
+    "mini-swe-agent": _Installation("minisweagent", "swe", "agents"),
+    "openhands": _Installation("openhands.tools", "openhands", "openhands", "it needs Python 3.12 or newer: "),
 }
 
 
@@ -66,10 +65,10 @@ def agent_python(agent: str, given: str = "") -> str:
     if _is_here(installation.module):
         return sys.executable
     for root in (Path.cwd(), _HERE.parents[1]):
-        python = root / installation.environment / "bin" / "python"
+        python = root / f".venv-{installation.target}" / "bin" / "python"
         if python.exists():
             return str(python)
-    raise ConfigError(f"{agent} is not installed here: {installation.how.format(variable=ENVIRONMENT_VARIABLE)}")
+    raise ConfigError(f"{agent} is not installed here: {installation.told()}")
 
 
 def _is_here(module: str) -> bool:

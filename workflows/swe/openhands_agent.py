@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -47,7 +48,9 @@ def _work(job: dict[str, Any], task: dict[str, Any], notes: Any) -> None:
 
     trajectory = Path(task["trajectory"])
     log = trajectory.parent / "calls"
-    log.mkdir(parents=True, exist_ok=True)
+    # Of an earlier attempt that failed.
+    shutil.rmtree(log, ignore_errors=True)
+    log.mkdir(parents=True)
     config = {**job["config"], "log_completions": True, "log_completions_folder": str(log)}
     if task["extra_body"]:
         config["litellm_extra_body"] = task["extra_body"]

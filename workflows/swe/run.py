@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError, ServerError
-from agentspec.workflows.swe.agent_config import mini_swe_agent, openhands
+from agentspec.workflows.swe.agent_config import AGENTS, mini_swe_agent, openhands
 from agentspec.workflows.swe.agent_process import AgentProcess
 from agentspec.workflows.swe.endpoint import Endpoint
 from agentspec.workflows.swe.results import RunFolder, TaskResult, summary
@@ -20,7 +20,6 @@ from agentspec.workflows.swe.tasks import Task
 from agentspec.workflows.swe.unit_tests import judge
 from agentspec.workflows.swe.workspace import Workspace, command_environment
 
-RUN_AGENTS = ("mini-swe-agent", "openhands")
 TENANTS_BY = ("none", "repository", "task")
 
 
@@ -29,7 +28,7 @@ class RunConfig:
     """How tasks are worked on.
 
     Attributes:
-        agent: One of RUN_AGENTS.
+        agent: One of AGENTS.
         concurrency: Tasks at a time.
         step_limit: Calls of the model a task, at most.
         time_limit_s: Seconds a task, looked at between steps.
@@ -38,7 +37,7 @@ class RunConfig:
         tenants_by: Whose text a request is: the endpoint's tenant for all, or one for each repository or task.
     """
 
-    agent: str = RUN_AGENTS[0]
+    agent: str = AGENTS[0]
     concurrency: int = 1
     step_limit: int = 40
     time_limit_s: int = 1800
@@ -47,8 +46,8 @@ class RunConfig:
     tenants_by: str = "none"
 
     def __post_init__(self) -> None:
-        if self.agent not in RUN_AGENTS:
-            raise ConfigError(f"the agent must be one of {', '.join(RUN_AGENTS)}, got {self.agent!r}")
+        if self.agent not in AGENTS:
+            raise ConfigError(f"the agent must be one of {', '.join(AGENTS)}, got {self.agent!r}")
         if self.tenants_by not in TENANTS_BY:
             raise ConfigError(f"tenants must be by one of {', '.join(TENANTS_BY)}, got {self.tenants_by!r}")
         numbers = (self.concurrency, self.step_limit, self.time_limit_s, self.command_timeout_s, self.test_timeout_s)
