@@ -7,25 +7,32 @@ import socket
 
 from agentspec.errors import ServerError
 
-# Below what the system gives to outgoing connections: a server binds its port many seconds after it was found free. The
-# second port of a member of a Redis cluster, 10,000 above, is one of those.
-_PORTS = range(20000, 32768)
+# Below what the system gives to outgoing connections: a server binds its port many seconds after it was found free.
+_PORTS = range(12000, 32768)
 _TRIES = 100
 
 
-def free_port() -> int:
+def free_port(*above: int) -> int:
     """A port of 127.0.0.1 that nobody listens on now.
+
+    Args:
+        above: How far above it other ports lie that the server binds as well.
 
     Raises:
         ServerError: None was found.
     """
-    for port in random.SystemRandom().sample(_PORTS, _TRIES):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+    for port in random.SystemRandom().sample(_PORTS[: len(_PORTS) - max(above, default=0)], _TRIES):
+        if all(_is_free(port + distance) for distance in (0, *above)):
             return port
     raise ServerError(
         f"a free TCP port from {_PORTS.start} on is needed, and of {_TRIES} tried there is none; stop servers"
     )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

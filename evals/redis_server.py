@@ -18,6 +18,8 @@ from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.ports import free_port
 
 START_SECONDS = 20.0
+# Where a member of a cluster listens to the others.
+_BUS_ABOVE = 10_000
 
 
 def executable() -> str | None:
@@ -54,7 +56,7 @@ class RedisServer:
     """
 
     def __init__(self, folder: Path, *arguments: str, password: str | None = None, sentinel: str | None = None) -> None:
-        self.port = free_port()
+        self.port = free_port(_BUS_ABOVE)
         self.password = password
         self.folder = folder
         self._arguments = arguments
