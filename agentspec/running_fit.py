@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from operator import mul
 from statistics import median
 
 import numpy as np
@@ -36,6 +37,9 @@ class RunningFit:
 
     A Kalman filter whose coefficients are random walks. Where sizes do not tell two of them apart both stay, as far
     as their sum allows.
+
+    It is asked in every step, some times over, and has two or three coefficients: plain numbers take a quarter of the
+    time that arrays of them would.
     """
 
     def __init__(self, shares: Sequence[float], start: Sequence[float] | None = None) -> None:
@@ -44,20 +48,20 @@ class RunningFit:
             shares: Of a first observation's seconds, how much each size's term makes; the constant makes the rest.
             start: Coefficients known already, the constant last; None: they are learnt from the first observations.
         """
-        self._shares = np.array([*shares, 1.0 - sum(shares)])
-        self.coefficients: NDArray[np.float64] = np.zeros(len(self._shares))
+        self._shares = [*shares, 1.0 - sum(shares)]
+        self.coefficients = [0.0] * len(self._shares)
         self.num_observed = 0
         self.num_surprises = 0
         """How often the coefficients turned out to be wrong."""
-        self._covariance = np.zeros((len(self._shares),) * 2)
-        self._first: list[tuple[NDArray[np.float64], float]] = []
+        self._covariance = _diagonal(self.coefficients)
+        self._first: list[tuple[list[float], float]] = []
         self._relative_errors: deque[float] = deque(maxlen=31)
         self._outliers = 0
         self._fits_anew = start is None
         if start is not None:
-            self.coefficients = np.array(start, np.float64)
+            self.coefficients = [float(coefficient) for coefficient in start]
             # Terms that are 0 get their doubt with the first observation.
-            self._covariance = np.diag((_DOUBT / 2 * self.coefficients) ** 2)
+            self._covariance = _diagonal([(_DOUBT / 2 * coefficient) ** 2 for coefficient in self.coefficients])
 
     @property
     def is_known(self) -> bool:
@@ -66,7 +70,7 @@ class RunningFit:
 
     def at(self, *sizes: float) -> float:
         """Predicted seconds."""
-        return float(self.coefficients @ np.array([*sizes, 1.0]))
+        return _dot(self.coefficients, (*sizes, 1.0))
 
     def observe(self, sizes: Sequence[float], seconds: float) -> None:
         """Takes in a measured time. Sizes and seconds that are not positive and finite are faults of a clock and are
@@ -74,11 +78,11 @@ class RunningFit:
         if not all(0 < value < math.inf for value in (*sizes, seconds)):
             return
         self.num_observed += 1
-        terms = np.array([*sizes, 1.0])
+        terms = [*map(float, sizes), 1.0]
         if not self._fits_anew or self.num_observed > _WARM_UP:
-            self._update(terms, seconds)
+            self._update(terms, float(seconds))
             return
-        self._first.append((terms, seconds))
+        self._first.append((terms, float(seconds)))
         self._begin(np.array([one for one, _ in self._first]), np.array([one for _, one in self._first]))
 
     def _begin(self, terms: NDArray[np.float64], seconds: NDArray[np.float64]) -> None:
@@ -87,26 +91,30 @@ class RunningFit:
         middle = (len(seconds) - 1) // 2
         unit = np.sort(seconds)[middle] / np.sort(terms, axis=0)[middle]
         design = np.vstack([terms / seconds[:, None], np.diag(_FAITH / unit)])
-        target = np.concatenate([np.ones(len(seconds)), _FAITH * self._shares])
+        target = np.concatenate([np.ones(len(seconds)), np.multiply(_FAITH, self._shares)])
         roots = np.ones(len(target))
         for _ in range(_ROUNDS):
             found = np.linalg.lstsq(design * roots[:, None], target * roots, rcond=None)[0]
             errors = np.abs(target - design @ found)[: len(seconds)]
             roots[: len(seconds)] = 1.0 / np.sqrt(np.maximum(errors, _LEAST_NOISE))
-        self.coefficients = np.maximum(found, 0.0)
-        self._covariance = np.diag(unit**2)
+        self.coefficients = np.maximum(found, 0.0).tolist()
+        self._covariance = _diagonal((unit**2).tolist())
         self._relative_errors.clear()
         self._outliers = 0
         for i in np.flatnonzero(errors <= max(_NEAR * float(np.median(errors)), _FIRST_NOISE)):
-            self._update(terms[i], float(seconds[i]))
+            self._update(terms[i].tolist(), float(seconds[i]))
 
-    def _update(self, terms: NDArray[np.float64], seconds: float) -> None:
+    def _update(self, terms: list[float], seconds: float) -> None:
         # Step 1: the coefficients have wandered, but not beyond any doubt.
-        coefficients, covariance = self.coefficients, self._covariance
-        predicted = max(float(coefficients @ terms), 1e-12)
-        doubt = np.maximum(_DOUBT * coefficients, _LEAST_TERM * predicted / terms)
-        diagonal = covariance.diagonal()
-        covariance += np.diag(np.clip(doubt**2 - diagonal, 0.0, (_DRIFT * doubt) ** 2))
+        coefficients = self.coefficients
+        predicted = max(_dot(coefficients, terms), 1e-12)
+        doubts = [
+            max(_DOUBT * coefficient, _LEAST_TERM * predicted / term)
+            for coefficient, term in zip(coefficients, terms, strict=True)
+        ]
+        for i, doubt in enumerate(doubts):
+            row = self._covariance[i]
+            row[i] += min(max(doubt * doubt - row[i], 0.0), (_DRIFT * doubt) ** 2)
         # Step 2: an observation far from what was predicted hardly counts, unless many are.
         noise = _FIRST_NOISE
         if self._relative_errors:
@@ -121,7 +129,7 @@ class RunningFit:
             # It is the coefficients that are wrong: nothing makes a single step much faster than it can be.
             self.num_surprises += 1
             self._outliers = 0
-            self._covariance = covariance = np.diag((2 * doubt) ** 2)
+            self._covariance = _diagonal([(2 * doubt) ** 2 for doubt in doubts])
             gain, variance = self._gain(terms, noise * predicted)
             limit = _OUTLIER * math.sqrt(variance)
             is_outlier = False
@@ -130,20 +138,34 @@ class RunningFit:
             # The farther the less it counts: a step that waited for something else says nothing.
             error = limit * (limit / error)
         # Step 3: the filter's update. What hardly counts does not make the coefficients more certain.
-        coefficients += gain * (error / variance)
+        _add_scaled(coefficients, gain, error / variance)
         if not is_outlier:
-            covariance -= gain[:, None] * (gain / variance)
+            for row, share in zip(self._covariance, gain, strict=True):
+                _add_scaled(row, gain, -share / variance)
         # Step 4: a negative coefficient becomes 0, and the others what they then most likely are.
-        for _ in range(len(coefficients)):
-            worst = int(coefficients.argmin())
+        for _ in coefficients:
+            worst = min(range(len(coefficients)), key=coefficients.__getitem__)
             if coefficients[worst] >= 0:
-                break
-            if covariance[worst, worst] > 0:
-                coefficients -= covariance[worst] * (coefficients[worst] / covariance[worst, worst])
+                return
+            row = self._covariance[worst]
+            if row[worst] > 0:
+                _add_scaled(coefficients, row, -coefficients[worst] / row[worst])
             coefficients[worst] = 0.0
-        else:
-            np.maximum(coefficients, 0.0, out=coefficients)
+        coefficients[:] = [max(coefficient, 0.0) for coefficient in coefficients]
 
-    def _gain(self, terms: NDArray[np.float64], noise: float) -> tuple[NDArray[np.float64], float]:
-        gain: NDArray[np.float64] = self._covariance @ terms
-        return gain, float(terms @ gain) + noise * noise
+    def _gain(self, terms: list[float], noise: float) -> tuple[list[float], float]:
+        gain = [_dot(row, terms) for row in self._covariance]
+        return gain, _dot(terms, gain) + noise * noise
+
+
+def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(map(mul, one, other))
+
+
+def _add_scaled(target: list[float], other: list[float], factor: float) -> None:
+    for i, value in enumerate(other):
+        target[i] += factor * value
+
+
+def _diagonal(values: Sequence[float]) -> list[list[float]]:
+    return [[value if i == j else 0.0 for j in range(len(values))] for i, value in enumerate(values)]

@@ -29,7 +29,7 @@ class OnlineCosts:
     def cost(self) -> StepCost:
         """The coefficients at present."""
         if self._cost is None:
-            self._cost = StepCost(*self._fit.coefficients.tolist()) if self.known else StepCost(0.0, 0.0, _UNKNOWN)
+            self._cost = StepCost(*self._fit.coefficients) if self.known else StepCost(0.0, 0.0, _UNKNOWN)
         return self._cost
 
     @property

@@ -82,14 +82,14 @@ class StepCosts:
         """Seconds of a draft of as many passes as of late, and of each of its rows besides."""
         if not self._draft.is_known:
             return self._DRAFT_SHARE * self._typical, 0.0
-        per_pass, per_row, fixed = self._draft.coefficients.tolist()
+        per_pass, per_row, fixed = self._draft.coefficients
         return fixed + per_pass * self._passes, per_row * self._passes
 
     def draft_pass(self, rows: int) -> float:
         """Seconds of one more pass of a draft for `rows` rows."""
         if not self._draft.is_known:
             return self._DRAFT_SHARE * self._typical / self._FIRST_PASSES
-        per_pass, per_row, _ = self._draft.coefficients.tolist()
+        per_pass, per_row, _ = self._draft.coefficients
         return float(per_pass + per_row * rows)
 
     @property
@@ -97,5 +97,5 @@ class StepCosts:
         """Seconds of catching up, and of each token besides."""
         if not self._catch_up.num_observed:
             return self._CATCH_UP_SHARE * self._typical, 0.0
-        per_token, fixed = self._catch_up.coefficients.tolist()
+        per_token, fixed = self._catch_up.coefficients
         return fixed, per_token
