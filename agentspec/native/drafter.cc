@@ -55,7 +55,8 @@ struct DraftedLater {
 
 Drafter::Drafter(const DraftLimits& limits) : limits_(limits), children_(kMaxChildren) {}
 
-void Drafter::start(const DraftSources& sources) {
+// Chooses the root's contexts.
+Drafter::Place Drafter::start(const DraftSources& sources) {
   estimator_ = sources.estimator;
   parts_.clear();
   cursors_.clear();
@@ -73,6 +74,9 @@ void Drafter::start(const DraftSources& sources) {
   add_contexts(sources.global, 1, kGlobalSlot, kCorpusSlot);
   add_contexts(sources.corpora, first_corpus, kCorpusSlot, kNumSlots);
   for (const Cursor& cursor : cursors_) match_length_ = std::max(match_length_, cursor.length);
+  Place root{0, static_cast<std::uint32_t>(cursors_.size()), own.state};
+  to_points(root, 0);
+  return root;
 }
 
 // Chooses the contexts of one source at the root.
@@ -308,8 +312,12 @@ Source Drafter::main_source(const Child& child) const {
 
 // The contexts of a node made longer by one token, for its child at `depth`. What was looked up of them when
 // the node's children were read stands in intervals_ from `first_interval` on.
-Drafter::Place Drafter::descend(Place parent, std::int32_t depth, Token token, std::uint32_t first_interval) {
-  Place place{static_cast<std::uint32_t>(cursors_.size()), 0};
+Drafter::Place Drafter::descend(const Place& parent, std::int32_t depth, Token token,
+                                std::uint32_t first_interval) {
+  const SuffixAutomaton& request = *parts_[0].automaton;
+  Place place{static_cast<std::uint32_t>(cursors_.size()), 0, parent.request};
+  place.request.advance(request, token);
+  bool has_request = false;
   for (std::uint32_t i = 0; i < parent.num_cursors; ++i) {
     Cursor cursor = cursors_[parent.first_cursor + i];
     const IndexPart& part = parts_[cursor.part];
@@ -333,7 +341,12 @@ Drafter::Place Drafter::descend(Place parent, std::int32_t depth, Token token, s
       cursor.first = static_cast<std::int32_t>(longer.begin);
       cursor.count = longer.size();
     }
+    has_request |= cursor.part == 0;
     cursors_.push_back(cursor);
+  }
+  const StateMatch& match = place.request;
+  if (!has_request && match.length > 0 && request.continuations(match.state) > 0) {
+    cursors_.push_back({Cursor::Kind::kState, kRequestSlot, 0, match.length - depth, match.state, 0});
   }
   place.num_cursors = static_cast<std::uint32_t>(cursors_.size()) - place.first_cursor;
   to_points(place, depth);
@@ -394,12 +407,9 @@ const Draft& Drafter::draft(const DraftSources& sources, std::int32_t max_nodes)
   draft_.score = 0.0;
   heap_.clear();
   places_.clear();
-  start(sources);
-  draft_.has_match = !cursors_.empty();
-  Place root{0, static_cast<std::uint32_t>(cursors_.size())};
-  to_points(root, 0);
-  places_.push_back(root);
-  expand(root, 0, 1, 1.0F);
+  places_.push_back(start(sources));
+  draft_.has_match = match_length_ > 0;
+  expand(places_.front(), 0, 1, 1.0F);
   while (!heap_.empty() && static_cast<std::int32_t>(draft_.nodes.size()) < max_nodes) {
     std::pop_heap(heap_.begin(), heap_.end(), DraftedLater{});
     const Candidate added = heap_.back();
@@ -419,9 +429,7 @@ const Draft& Drafter::draft(const DraftSources& sources, std::int32_t max_nodes)
 }
 
 void Drafter::trials(const DraftSources& sources, std::span<const Token> truth, std::vector<Trial>& rows) {
-  start(sources);
-  Place place{0, static_cast<std::uint32_t>(cursors_.size())};
-  to_points(place, 0);
+  Place place = start(sources);
   float estimate = 1.0F;
   for (std::size_t i = 0; i < truth.size(); ++i) {
     const auto depth = static_cast<std::int32_t>(i) + 1;

@@ -55,7 +55,9 @@ struct DraftSources {
 //   2. Expand the root: unite what follows in all contexts, and estimate each continuation from what every
 //      context says about it.
 //   3. Take the continuation with the largest product of estimates from the root on, expand it with the
-//      contexts made longer by its token, and go on until the tree is full or nothing likely is left.
+//      contexts made longer by its token, and go on until the tree is full or nothing likely is left. Where
+//      none of the request's own text is left among them, as behind a template of other outputs that goes on
+//      with a quotation, the longest end of the path that occurs there is one.
 //
 // It holds scratch memory only, so each call stands for itself; one thread at a time.
 class Drafter {
@@ -89,6 +91,7 @@ class Drafter {
   struct Place {
     std::uint32_t first_cursor = 0;
     std::uint32_t num_cursors = 0;
+    StateMatch request;  // the longest end of text and path that occurs in the request's own text
   };
   // A continuation while the contexts of its parent are read.
   struct Child {
@@ -103,7 +106,7 @@ class Drafter {
     Features features;
   };
 
-  void start(const DraftSources& sources);
+  Place start(const DraftSources& sources);
   void add_contexts(std::span<const PartMatch> matches, std::uint16_t first_part, int first_slot, int end_slot);
   void read_children(Place place, std::int32_t depth, double path);
   Child* child(Token token);
@@ -111,7 +114,7 @@ class Drafter {
   void meet(std::size_t slot, Token token, std::int32_t occurrences);
   void keep_likely_children(float needed);
   void count(std::size_t slot, Token token, std::int32_t occurrences, std::int32_t age);
-  Place descend(Place parent, std::int32_t depth, Token token, std::uint32_t first_interval);
+  Place descend(const Place& parent, std::int32_t depth, Token token, std::uint32_t first_interval);
   void to_points(Place& place, std::int32_t depth);
   void expand(Place place, std::int32_t node, std::int32_t depth, float estimate);
   [[nodiscard]] Source main_source(const Child& child) const;

@@ -101,7 +101,7 @@ struct Cursor {
   Kind kind;
   std::uint8_t slot;
   std::uint16_t part;
-  std::int32_t length;  // of the context at the root
+  std::int32_t length;  // of the context at the root; less than 1 if it begins on the way from there
   std::int32_t first;
   std::uint32_t count;
 

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from engine_texts import as_bytes, drafted, ids, keep, random_output
+from plain_estimates import by_counts
 
 import agentspec
 from agentspec import (
@@ -63,6 +64,19 @@ def test_a_draft_is_not_cut_by_the_pattern_length(rule: Rule) -> None:
     keep(engine, np.arange(100, dtype=np.int32))
     engine.open("a", ids(500, 10, 11, 12, 13))
     assert engine.draft(["a"]).tokens.tolist() == list(range(13, 74))
+
+
+def test_a_template_of_other_outputs_goes_on_with_what_the_prompt_says() -> None:
+    engine = Engine(EngineConfig(estimates=by_counts()))
+    keep(engine, ids(6, 7, 8, 20, 21))
+    engine.open("a", ids(20, 30, 31, 32, 5, 6))
+    row = engine.draft(["a"]).row(0)
+    drafted_from = dict(zip(row.tokens[1:].tolist(), row.sources[1:].tolist(), strict=True))
+    assert drafted_from.items() >= dict.fromkeys((7, 8, 20, 21), Source.GLOBAL).items()
+    assert drafted_from.items() >= dict.fromkeys((30, 31, 32), Source.REQUEST).items()
+    # Both go on from 20.
+    after = row.tokens[row.parents[np.isin(row.tokens, (21, 30))]]
+    assert after.tolist() == [20, 20]
 
 
 def test_an_output_is_cut_before_it_is_kept() -> None:

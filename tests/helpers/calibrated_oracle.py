@@ -101,12 +101,14 @@ class Namespace:
 
 @dataclass(frozen=True)
 class Context:
-    """The last tokens of the request's text, where they occur in one part."""
+    """The last tokens of the request's text, where they occur in one part; less than 1 if it begins so far behind it."""
 
     slot: int
     length: int
     part: Part
-    path: tuple[int, ...] = ()
+
+    def string(self, text: Sequence[int], path: Sequence[int]) -> list[int]:
+        return [*text, *path][len(text) - self.length :]
 
 
 @dataclass
@@ -148,6 +150,18 @@ def choose_contexts(text: Sequence[int], parts: Sequence[Part], source: Source, 
     return contexts
 
 
+def go_on(contexts: Sequence[Context], text: Sequence[int], path: Sequence[int], own: Part) -> list[Context]:
+    """The contexts behind a path: where none goes on in the request's own text, the longest end that occurs there is one."""
+    if any(context.part is own and own.continuations(context.string(text, path)) for context in contexts):
+        return [*contexts]
+    joined = [*text, *path]
+    length = 0
+    while length < len(joined) and own.ends(joined[len(joined) - length - 1 :]):
+        length += 1
+    found = Context(SLOTS[Source.REQUEST][0], length - len(path), own)
+    return [*contexts, found] if length and own.continuations(found.string(text, path)) else [*contexts]
+
+
 def read_children(
     text: Sequence[int], contexts: Sequence[Context], path: Sequence[int], estimate: float, config: EngineConfig
 ) -> tuple[dict[int, Child], list[int], list[int]]:
@@ -160,8 +174,7 @@ def read_children(
     intervals = []
     for context in contexts:
         part, slot = context.part, context.slot
-        string = [*text[len(text) - context.length :], *path]
-        ends = part.continuations(string)
+        ends = part.continuations(context.string(text, path))
         if not ends:
             continue
         totals[slot] += len(ends)
@@ -281,11 +294,13 @@ def check_draft(
     own = Part(text, False, 0, len(text))
     contexts = choose_contexts(text, [own], Source.REQUEST, config.max_pattern)
     contexts += choose_contexts(text, parts, Source.GLOBAL, config.max_pattern)
+    # Of the root and each node.
     paths: list[tuple[int, ...]] = [()]
+    places = [contexts]
     candidates: dict[tuple[int, int], Candidate] = {}
 
     def expand(node: int, estimate: float) -> None:
-        children, totals, lengths = read_children(text, contexts, paths[node], estimate, config)
+        children, totals, lengths = read_children(text, places[node], paths[node], estimate, config)
         estimate_children(children, totals, lengths, len(paths[node]) + 1, estimate, weights)
         best = max((child.probability for child in children.values()), default=0.0)
         for token, child in children.items():
@@ -311,6 +326,7 @@ def check_draft(
         if config.mode == "chain":
             candidates = {place: other for place, other in candidates.items() if place[0] != key[0]}
         paths.append((*paths[key[0]], key[1]))
+        places.append(go_on(places[key[0]], text, paths[-1], own))
         if number < cap and row.estimates[number] * np.float32(SUREST) >= np.float32(config.min_token_prob):
             # The engine's own estimate, so that differences do not grow from node to node.
             expand(number, float(row.estimates[number]))

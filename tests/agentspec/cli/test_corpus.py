@@ -42,7 +42,7 @@ def test_what_is_built_is_drafted_from(texts: Path, tmp_path: Path, capsys: pyte
     tokenizer = fingerprint(tmp_path / "bytes.tiktoken")
     engine = Engine(EngineConfig(tokenizer=tokenizer, estimates=by_counts(), max_draft_tokens=4))
     engine.attach_corpus(out)
-    engine.open("a", ids(*b"name f"))
+    engine.open("a", ids(*b"a f"))
     assert bytes(engine.draft(["a"]).tokens.tolist()) == b"from "
 
     assert main(["corpus", "info", str(out), "--json"]) == 0
