@@ -159,7 +159,7 @@ class RunningFit:
 
 
 def _dot(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(map(mul, one, other))
+    return float(sum(map(mul, one, other)))
 
 
 def _add_scaled(target: list[float], other: list[float], factor: float) -> None:

@@ -11,6 +11,7 @@ candidates       k          k²             k²               numbered in this o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -90,11 +91,11 @@ class PlainDrafting:
             wide = hidden.new_zeros((rows * longest, hidden.shape[-1]))
             wide[there] = hidden
         places, length = _padded(slots)
-        seen = torch.arange(length) <= positions[:, :, None]
+        mask = self._per_head(_added(torch.arange(length) <= positions[:, :, None], self._keys[0].dtype))
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self._keys[layer][missing], self._values[layer][missing] = k[there], v[there]
-            return self._attention(q.reshape(rows, longest, *q.shape[1:]), *self._cached(layer, places), seen)
+            return self._attention(q.reshape(rows, longest, *q.shape[1:]), *self._cached(layer, places), mask)
 
         normed, state = self._model.forward(flat, positions.flatten(), wide, attend)
         ends = torch.arange(1, rows + 1) * longest - 1
@@ -159,16 +160,24 @@ class PlainDrafting:
 
     def _cached(self, layer: int, places: Tensor) -> tuple[Tensor, Tensor]:
         """[rows, length, kv_heads, d] each."""
-        return self._keys[layer][places], self._values[layer][places]
+        keys, values = (
+            cache.index_select(0, places.flatten()).view(*places.shape, *cache.shape[1:])
+            for cache in (self._keys[layer], self._values[layer])
+        )
+        return keys, values
 
-    def _attention(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-        """[rows * n, heads * d], of queries [rows, n, heads, d], keys and values [rows, length, kv_heads, d] and
-        seen, bool[rows, n, length]."""
+    def _per_head(self, mask: Tensor) -> Tensor:
+        """[rows, 1, heads a key-value head * n, length], as attention takes it, of a mask [rows, n, length]."""
+        shared = self._model.heads // self._model.kv_heads
+        return mask[:, None, None].expand(-1, 1, shared, -1, -1).flatten(2, 3)
+
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """[rows * n, heads * d], of queries [rows, n, heads, d], keys and values [rows, length, kv_heads, d] and what
+        `_per_head` makes of a mask."""
         rows, n, heads, size = q.shape
         kv_heads = k.shape[2]
         # Heads that share keys are further queries.
         q = q.reshape(rows, n, kv_heads, -1, size).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, size)
-        mask = seen[:, None, None].expand(-1, 1, heads // kv_heads, -1, -1).flatten(2, 3)
         out = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
         return out.view(rows, kv_heads, -1, n, size).permute(0, 3, 1, 2, 4).reshape(rows * n, heads * size)
 
@@ -183,10 +192,12 @@ class _Branches:
         room = k * max(steps - 1, 0)
         self._caches = []
         for layer in range(drafting._model.num_layers):
-            cached = drafting._cached(layer, places)
-            self._caches.append(tuple(F.pad(part, (0, 0, 0, 0, 0, room)) for part in cached))
-        self._seen = torch.zeros((self._rows, k, self._length + room), dtype=torch.bool)
-        self._seen[:, :, : self._length] = (torch.arange(self._length) < self._lens[:, None])[:, None]
+            keys, values = drafting._cached(layer, places)
+            self._caches.append((_with_room(keys, room), _with_room(values, room)))
+        # Added to the scores of [rows, k] queries.
+        self._mask = drafting._keys[0].new_full((self._rows, k, self._length + room), -math.inf)
+        self._mask[:, :, : self._length].masked_fill_((torch.arange(self._length) < self._lens[:, None])[:, None], 0.0)
+        self._itself = _added(torch.eye(k, dtype=torch.bool), self._mask.dtype)
 
     def positions(self, step: int) -> Tensor:
         """int64[rows * k], of the tokens read in a step."""
@@ -196,18 +207,31 @@ class _Branches:
         """Attention of the tokens of a step; `parents`, int64[rows, k], the branches of the last one that they go on."""
         k, begin = self._k, self._length + self._k * step
         if parents is not None:
-            self._seen = self._seen.gather(1, parents[:, :, None].expand(-1, -1, self._seen.shape[-1]))
-        self._seen[:, :, begin : begin + k] = torch.eye(k, dtype=torch.bool)
-        seen = self._seen[:, :, : begin + k]
+            self._mask = self._mask.gather(1, parents[:, :, None].expand(-1, -1, self._mask.shape[-1]))
+        self._mask[:, :, begin : begin + k] = self._itself
+        mask = self._drafting._per_head(self._mask[:, :, : begin + k])
 
         def attend(layer: int, q: Tensor, new_k: Tensor, new_v: Tensor) -> Tensor:
             keys, values = self._caches[layer]
             shape = (self._rows, k, *new_k.shape[1:])
             keys[:, begin : begin + k], values[:, begin : begin + k] = new_k.reshape(shape), new_v.reshape(shape)
             wide = q.reshape(self._rows, k, *q.shape[1:])
-            return self._drafting._attention(wide, keys[:, : begin + k], values[:, : begin + k], seen)
+            return self._drafting._attention(wide, keys[:, : begin + k], values[:, : begin + k], mask)
 
         return attend
+
+
+def _with_room(cached: Tensor, room: int) -> Tensor:
+    """A copy of [rows, length, ...] with places behind, to be written before they are read."""
+    rows, length, *rest = cached.shape
+    grown = cached.new_empty((rows, length + room, *rest))
+    grown[:, :length] = cached
+    return grown
+
+
+def _added(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores, of what queries see."""
+    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -math.inf)
 
 
 def _padded(slots: Sequence[Tensor]) -> tuple[Tensor, int]:

@@ -7,6 +7,7 @@ none. What is computed is the same, but for the order of sums.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +20,18 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, queries [n, heads, d], keys and values [n, kv_heads, d]) -> [n, heads * d]."""
 
 
-@dataclass(frozen=True, slots=True)
 class _Norm:
-    weight: Tensor
-    eps: float
+    """x / sqrt(mean(x^2) + eps) * weight, in half the operations of torch's own on a CPU, each of which costs more to
+    call than to compute."""
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        size = weight.shape[-1]
+        self._weight = weight * math.sqrt(size)
+        self._least = torch.tensor(math.sqrt(size * eps))
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        length = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32), self._least)
+        return (x * self._weight / length).to(x.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +94,9 @@ class PlainLlama:
             qkv = F.linear(entry, layer.qkv).view(len(tokens), -1, self.head_dim)
             turned = _rotated(qkv[:, : -self.kv_heads], cos, sin)
             q, k, v = turned[:, : self.heads], turned[:, self.heads :], qkv[:, -self.kv_heads :]
-            residual = residual + F.linear(attend(number, q, k, v), layer.out)
+            residual = torch.addmm(residual, attend(number, q, k, v), layer.out.t())
             gate, up = F.linear(layer.after(residual), layer.gate_up).chunk(2, dim=-1)
-            x = residual + F.linear(F.silu(gate) * up, layer.down)
+            x = torch.addmm(residual, F.silu(gate) * up, layer.down.t())
         normed = self._norm(x)
         # A head hands out what it has before the last norm.
         return normed, normed if self._fc is None else x
@@ -161,4 +167,6 @@ def _norm(norm: Any) -> _Norm:
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    return torch.cat(
+        [torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)], dim=-1
+    )
