@@ -91,15 +91,18 @@ class PlainDrafting:
             wide = hidden.new_zeros((rows * longest, hidden.shape[-1]))
             wide[there] = hidden
         places, length = _padded(slots)
-        mask = self._per_head(_added(torch.arange(length) <= positions[:, :, None], self._keys[0].dtype))
+        last = self._model.num_layers - 1
+        mask_of_ends = self._mask(positions[:, -1:], length)
+        mask = self._mask(positions, length) if last else mask_of_ends
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self._keys[layer][missing], self._values[layer][missing] = k[there], v[there]
-            return self._attention(q.reshape(rows, longest, *q.shape[1:]), *self._cached(layer, places), mask)
+            wide = q.view(rows, -1, *q.shape[1:])
+            return self._attention(wide, *self._cached(layer, places), mask_of_ends if layer == last else mask)
 
-        normed, state = self._model.forward(flat, positions.flatten(), wide, attend)
         ends = torch.arange(1, rows + 1) * longest - 1
-        return self._model.logits(normed[ends]), state[ends]
+        normed, state = self._model.forward(flat, positions.flatten(), wide, attend, ends)
+        return self._model.logits(normed), state
 
     @torch.inference_mode()
     def draft(
@@ -165,6 +168,10 @@ class PlainDrafting:
             for cache in (self._keys[layer], self._values[layer])
         )
         return keys, values
+
+    def _mask(self, positions: Tensor, length: int) -> Tensor:
+        """For queries at positions, int64[rows, n], over texts of so many places."""
+        return self._per_head(_added(torch.arange(length) <= positions[:, :, None], self._keys[0].dtype))
 
     def _per_head(self, mask: Tensor) -> Tensor:
         """[rows, 1, heads a key-value head * n, length], as attention takes it, of a mask [rows, n, length]."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, queries [n, heads, d], keys and values [n, kv_heads, d]) -> [n, heads * d]."""
+"""(layer, queries [m, heads, d], keys and values [n, kv_heads, d]) -> [m, heads * d]."""
 
 
 class _Norm:
@@ -68,7 +68,7 @@ class PlainLlama:
         return len(self._layers)
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, hidden: Tensor | None, attend: Attend
+        self, tokens: Tensor, positions: Tensor, hidden: Tensor | None, attend: Attend, ends: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Reads tokens.
 
@@ -76,10 +76,12 @@ class PlainLlama:
             tokens: int64[n].
             positions: int64[n].
             hidden: For a head, [n, 3 H] of the target or [n, H] of its own.
+            attend: Is given keys and values of all tokens. In the last layer the queries are those of `ends`.
+            ends: int64[m], the tokens whose results are wanted; None: all.
 
         Returns:
-            normed: [n, H], of which `logits` makes logits.
-            state: [n, H], what a head reads next, and what SGLang hands out as the drafter's hidden state.
+            normed: [m, H], of which `logits` makes logits.
+            state: [m, H], what a head reads next, and what SGLang hands out as the drafter's hidden state.
         """
         x = F.embedding(tokens, self._embed)
         cos, sin = self._rotary[positions].to(x.dtype)[:, None].chunk(2, dim=-1)
@@ -91,15 +93,32 @@ class PlainLlama:
             else:
                 assert hidden is not None
                 entry, residual = torch.cat([layer.entry(x), layer.hidden(hidden)], dim=-1), hidden
-            qkv = F.linear(entry, layer.qkv).view(len(tokens), -1, self.head_dim)
-            turned = _rotated(qkv[:, : -self.kv_heads], cos, sin)
-            q, k, v = turned[:, : self.heads], turned[:, self.heads :], qkv[:, -self.kv_heads :]
+            if ends is not None and number + 1 == self.num_layers:
+                q, k, v = self._projected_to(ends, layer, entry, cos, sin)
+                residual = residual[ends]
+            else:
+                q, k, v = self._projected(layer, entry, cos, sin)
             residual = torch.addmm(residual, attend(number, q, k, v), layer.out.t())
             gate, up = F.linear(layer.after(residual), layer.gate_up).chunk(2, dim=-1)
             x = torch.addmm(residual, F.silu(gate) * up, layer.down.t())
         normed = self._norm(x)
         # A head hands out what it has before the last norm.
         return normed, normed if self._fc is None else x
+
+    def _projected(self, layer: _Layer, entry: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values."""
+        qkv = F.linear(entry, layer.qkv).view(len(entry), -1, self.head_dim)
+        turned = _rotated(qkv[:, : -self.kv_heads], cos, sin)
+        return turned[:, : self.heads], turned[:, self.heads :], qkv[:, -self.kv_heads :]
+
+    def _projected_to(
+        self, ends: Tensor, layer: _Layer, entry: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of some tokens, keys and values of all."""
+        width = self.heads * self.head_dim
+        q = F.linear(entry[ends], layer.qkv[:width]).view(len(ends), -1, self.head_dim)
+        k, v = F.linear(entry, layer.qkv[width:]).view(len(entry), 2, -1, self.head_dim).unbind(1)
+        return _rotated(q, cos[ends], sin[ends]), _rotated(k, cos, sin), v
 
     def logits(self, normed: Tensor) -> Tensor:
         """[n, vocabulary of the drafter]."""
