@@ -78,7 +78,7 @@ class EngineConfig:
     tokenizer: str = ""
     """Whatever names the tokenizer, best a hash of it: segments of other tokenizers are refused."""
 
-    learning_rate: float = 0.06
+    learning_rate: float = 0.03
     """How fast estimates follow what verification accepts, in [0, 1]; 0: not at all."""
 
     estimates: Estimates | None = None

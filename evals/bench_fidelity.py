@@ -175,7 +175,7 @@ def _measured(args: argparse.Namespace, profile: Profile, file: Path, folder: Pa
         for server in servers:
             # A flush waits for nothing that still runs.
             time.sleep(0.5)
-            server.server.post("/flush_cache")
+            server.server.flush()
             server.take(calls[:_WARM_CALLS], send_closed(server.server, calls[:_WARM_CALLS], server.limit))
         loaded = [server for server in servers if server.system in args.systems]
         for number, (_, share) in enumerate(itertools.product(range(num_runs), args.rates)):

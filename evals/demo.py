@@ -140,7 +140,7 @@ def run_system(
         _say(f"{SYSTEMS[name].label}: ready after {server.start_seconds:.0f} s")
         # The first decode steps pay for lazy set-up in every system; what they taught is dropped.
         ask(server, works["cold"][:1], databases, args.concurrency)
-        server.post("/flush_cache")
+        server.flush()
         for pass_name, questions in works.items():
             started = time.perf_counter()
             answers = ask(server, questions, databases, args.concurrency)

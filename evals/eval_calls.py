@@ -109,7 +109,7 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
     # The first steps pay for lazy set-up in every system; what they taught is dropped by the flush that follows.
     asyncio.run(_ask(server, warm_up, 4, asking))
     for cell in cells:
-        server.post("/flush_cache")
+        server.flush()
         if cell.learnt:
             taught = asyncio.run(_ask(server, cell.learnt, _LEARNING_CLIENTS, asking))
             failed = [reply.error for one in taught for reply in one.replies if reply.error]

@@ -78,10 +78,10 @@ def run_phases(
     widest = sorted((stream for phase in phases for stream in phase.streams), key=lambda stream: stream.concurrency)
     by_kind = {s.kind: Stream(s.concurrency, s.questions[:2], s.prompts[: s.concurrency]) for s in widest}
     asyncio.run(_ask(server, system, tuple(by_kind.values()), paths))
-    server.post("/flush_cache")
+    server.flush()
     for number, phase in enumerate(phases):
         if phase.flush:
-            server.post("/flush_cache")
+            server.flush()
         for streams in phase.slices(slice_requests):
             before, began = _counted(server, system), server.cpu_seconds()
             calls, outputs = asyncio.run(_ask(server, system, streams, paths))

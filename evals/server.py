@@ -18,6 +18,8 @@ from agentspec.errors import ServerError
 from agentspec.evals.ports import free_port
 from agentspec.integrations.sglang.serve import launch_command
 
+_IDLE_SECONDS = 30
+
 
 class RunningServer:
     """A server that answers at `url`."""
@@ -37,6 +39,11 @@ class RunningServer:
         """
         data = json.dumps({} if body is None else body).encode()
         return _read(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}), timeout)
+
+    def flush(self) -> None:
+        """Drops what was cached and learnt, once the last request is over: it still is running for a moment when its
+        answer is there. Raises urllib.error.HTTPError where others go on."""
+        self.post(f"/flush_cache?timeout={_IDLE_SECONDS}")
 
     def stream(self, path: str, body: Any, timeout: float = 300.0) -> Iterator[Any]:
         """POST `body` as JSON to `path`, and each event of the answer as it comes, parsed."""

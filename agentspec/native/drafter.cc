@@ -346,7 +346,8 @@ Drafter::Place Drafter::descend(const Place& parent, std::int32_t depth, Token t
   }
   const StateMatch& match = place.request;
   if (!has_request && match.length > 0 && request.continuations(match.state) > 0) {
-    cursors_.push_back({Cursor::Kind::kState, kRequestSlot, 0, match.length - depth, match.state, 0});
+    // It counts as the shortest of the request's contexts does, which says least.
+    cursors_.push_back({Cursor::Kind::kState, kGlobalSlot - 1, 0, match.length - depth, match.state, 0});
   }
   place.num_cursors = static_cast<std::uint32_t>(cursors_.size()) - place.first_cursor;
   to_points(place, depth);

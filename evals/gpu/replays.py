@@ -94,7 +94,7 @@ def _run(
 
     for system, server in list(alive.items()):
         try:
-            server.post("/flush_cache")
+            server.flush()
             ask(server, work.warm, most)
         except OSError as error:
             on_record({**_facts(trip, size, backend, system), "trace": work.trace, "error": str(error)[:600]})

@@ -19,13 +19,17 @@ pytest.importorskip("scipy", reason="`make setup` installs scipy")
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Eight sessions of much the same."""
+    return write_trace(tmp_path, 8)
+
+
+def write_trace(folder: Path, num_sessions: int) -> Path:
+    """Sessions of much the same."""
     lines = []
-    for session in range(8):
+    for session in range(num_sessions):
         text = f"one two three {'four' if session % 3 else 'five'} one two three four " * 2
         messages = [{"role": "user", "content": "count"}, {"role": "assistant", "content": text}]
         lines.append(json.dumps({"session": session, "messages": messages}) + "\n")
-    path = tmp_path / "count.jsonl"
+    path = folder / "count.jsonl"
     path.write_text("".join(lines))
     return path
 
@@ -73,8 +77,9 @@ def test_the_estimates_to_begin_with_may_be_chosen(trace: Path, tmp_path: Path) 
 
 
 def test_a_payoff_predictor_is_written_and_measured_beside_the_score(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    trace = write_trace(tmp_path, 40)
     out, report = tmp_path / "payoff.json", tmp_path / "report.json"
     assert tune(trace, "--payoff", str(out), "--json", str(report), "--max-draft-tokens", "4") == 0
     assert PayoffPredictor.load(out).note == "fitted on count, every 4th session kept out"

@@ -158,7 +158,7 @@ def go_on(contexts: Sequence[Context], text: Sequence[int], path: Sequence[int],
     length = 0
     while length < len(joined) and own.ends(joined[len(joined) - length - 1 :]):
         length += 1
-    found = Context(SLOTS[Source.REQUEST][0], length - len(path), own)
+    found = Context(SLOTS[Source.REQUEST][1] - 1, length - len(path), own)
     return [*contexts, found] if length and own.continuations(found.string(text, path)) else [*contexts]
 
 

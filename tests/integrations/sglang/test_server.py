@@ -254,14 +254,14 @@ def test_flush_forgets_finished_outputs(plain: Server, agentspec: Server) -> Non
     request = body(chat_prompts(1, seed=150)[0])
     expected = tokens_of(generate(plain, [request], 1))
     assert_same(tokens_of(generate(agentspec, [request], 1)), expected)
-    agentspec.post("/flush_cache")
+    agentspec.flush()
     state = agentspec.agentspec_state()
     assert state is not None and state["engine"]["outputs"] == 0
     assert_same(tokens_of(generate(agentspec, [request], 1)), expected)
 
 
 def test_a_corpus_is_drafted_from_before_anything_was_said(plain: Server, agentspec: Server) -> None:
-    agentspec.post("/flush_cache")
+    agentspec.flush()
 
     def from_corpus() -> int:
         state = agentspec.agentspec_state()

@@ -49,8 +49,8 @@ def test_a_corpus_is_drafted_from_by_those_it_was_given_to_until_it_is_removed(t
     assert managed.client.delete("/agentspec/corpora/of-a").status_code == 200
     assert managed.drafts("abc", A) == "" and managed.drafts("345", A) == " 67890 1"
     assert managed.client.delete("/agentspec/corpora/of-a").status_code == 404
-    assert managed.add("of-a", ["abcabd"], tenants=["bolt"])["state"] == "done"
-    assert managed.drafts("abc", A) == "" and managed.drafts("abc", B) == "abd"
+    assert managed.add("of-a", ["abcxyz"], tenants=["bolt"])["state"] == "done"
+    assert managed.drafts("abc", A) == "" and managed.drafts("abc", B) == "xyz"
 
 
 def test_once_a_corpus_is_removed_no_thread_drafts_from_it(tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ def test_what_is_forgotten_is_gone_and_the_rest_stays(tmp_path: Path) -> None:
     job = managed.ended(managed.post("/namespaces/forget", {"tenant": "acme"}))
     assert job["state"] == "done" and job["subject"] == A and "acme" not in str(job)
     assert job["result"] == {"namespace": A, "outputs": 1, "tokens": 23, "store": None}
-    assert len(managed.engine.draft(["open"]).tokens) == 1 and managed.drafts("select n", A) == ""
-    assert managed.drafts("select n", B) == "ame from"
+    assert len(managed.engine.draft(["open"]).tokens) == 1 and managed.drafts("na", A) == ""
+    assert managed.drafts("na", B) == "me from "
     assert managed.ended(managed.client.delete(f"/agentspec/namespaces/{B}"))["state"] == "done"
     assert managed.drafts("select n", B) == ""
 
