@@ -38,8 +38,8 @@ class RunningFit:
     A Kalman filter whose coefficients are random walks. Where sizes do not tell two of them apart both stay, as far
     as their sum allows.
 
-    It is asked in every step, some times over, and has two or three coefficients: plain numbers take a quarter of the
-    time that arrays of them would.
+    It is asked in every step, some times over, and has two or three coefficients: plain numbers take half the time that
+    arrays of them would.
     """
 
     def __init__(self, shares: Sequence[float], start: Sequence[float] | None = None) -> None:

@@ -16,7 +16,6 @@ import itertools
 import json
 import random
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -173,8 +172,6 @@ def _measured(args: argparse.Namespace, profile: Profile, file: Path, folder: Pa
         # Outputs are the same on all servers: what this one answers tells what drafts would bring.
         answers = send_closed(servers[0].server, calls, max(args.limits))
         for server in servers:
-            # A flush waits for nothing that still runs.
-            time.sleep(0.5)
             server.server.flush()
             server.take(calls[:_WARM_CALLS], send_closed(server.server, calls[:_WARM_CALLS], server.limit))
         loaded = [server for server in servers if server.system in args.systems]

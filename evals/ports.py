@@ -12,17 +12,17 @@ _PORTS = range(12000, 32768)
 _TRIES = 100
 
 
-def free_port(*above: int) -> int:
+def free_port(above: int = 0) -> int:
     """A port of 127.0.0.1 that nobody listens on now.
 
     Args:
-        above: How far above it other ports lie that the server binds as well.
+        above: How far above it a port lies that the server binds as well; 0: none.
 
     Raises:
         ServerError: None was found.
     """
-    for port in random.SystemRandom().sample(_PORTS[: len(_PORTS) - max(above, default=0)], _TRIES):
-        if all(_is_free(port + distance) for distance in (0, *above)):
+    for port in random.SystemRandom().sample(_PORTS[: len(_PORTS) - above], _TRIES):
+        if all(_is_free(bound) for bound in {port, port + above}):
             return port
     raise ServerError(
         f"a free TCP port from {_PORTS.start} on is needed, and of {_TRIES} tried there is none; stop servers"

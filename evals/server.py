@@ -19,6 +19,7 @@ from agentspec.evals.ports import free_port
 from agentspec.integrations.sglang.serve import launch_command
 
 _IDLE_SECONDS = 30
+"""For requests that end."""
 
 
 class RunningServer:
