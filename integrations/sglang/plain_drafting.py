@@ -11,15 +11,14 @@ candidates       k          k²             k²               numbered in this o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from agentspec.integrations.sglang_cpu import attention
 from agentspec.integrations.sglang_cpu.plain_llama import PlainLlama, is_plain
 
 # Tokens in one catching up, padding included. Above, SGLang's ragged forward does less work.
@@ -33,6 +32,7 @@ class PlainDrafting:
         """`worker`: SGLang's draft worker with `TreeDrafting`, its memory allocated."""
         self._worker = worker
         self._model = PlainLlama(worker.draft_runner.model)
+        self._scale = self._model.head_dim**-0.5
         pool = worker.draft_runner.token_to_kv_pool
         first = pool.start_layer
         layers = range(first, first + self._model.num_layers)
@@ -92,13 +92,13 @@ class PlainDrafting:
             wide[there] = hidden
         places, length = _padded(slots)
         last = self._model.num_layers - 1
-        mask_of_ends = self._mask(positions[:, -1:], length)
-        mask = self._mask(positions, length) if last else mask_of_ends
+        seen = torch.arange(length) <= positions[:, :, None]
+        mask_of_ends = self._mask(attention.added(seen[:, -1:]))
+        mask = self._mask(attention.added(seen)) if last else mask_of_ends
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self._keys[layer][missing], self._values[layer][missing] = k[there], v[there]
-            wide = q.view(rows, -1, *q.shape[1:])
-            return self._attention(wide, *self._cached(layer, places), mask_of_ends if layer == last else mask)
+            return self._attention(q, *self._cached(layer, places), mask_of_ends if layer == last else mask)
 
         ends = torch.arange(1, rows + 1) * longest - 1
         normed, state = self._model.forward(flat, positions.flatten(), wide, attend, ends)
@@ -163,30 +163,16 @@ class PlainDrafting:
 
     def _cached(self, layer: int, places: Tensor) -> tuple[Tensor, Tensor]:
         """[rows, length, kv_heads, d] each."""
-        keys, values = (
-            cache.index_select(0, places.flatten()).view(*places.shape, *cache.shape[1:])
-            for cache in (self._keys[layer], self._values[layer])
-        )
-        return keys, values
+        return attention.gather(self._keys[layer], places), attention.gather(self._values[layer], places)
 
-    def _mask(self, positions: Tensor, length: int) -> Tensor:
-        """For queries at positions, int64[rows, n], over texts of so many places."""
-        return self._per_head(_added(torch.arange(length) <= positions[:, :, None], self._keys[0].dtype))
-
-    def _per_head(self, mask: Tensor) -> Tensor:
-        """[rows, 1, heads a key-value head * n, length], as attention takes it, of a mask [rows, n, length]."""
-        shared = self._model.heads // self._model.kv_heads
-        return mask[:, None, None].expand(-1, 1, shared, -1, -1).flatten(2, 3)
+    def _mask(self, scores: Tensor) -> Tensor:
+        """What `_attention` adds, of what is added to the scores of each query, [rows, n, length]."""
+        return attention.per_head(scores, self._model.heads // self._model.kv_heads)
 
     def _attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """[rows * n, heads * d], of queries [rows, n, heads, d], keys and values [rows, length, kv_heads, d] and what
-        `_per_head` makes of a mask."""
-        rows, n, heads, size = q.shape
-        kv_heads = k.shape[2]
-        # Heads that share keys are further queries.
-        q = q.reshape(rows, n, kv_heads, -1, size).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, size)
-        out = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
-        return out.view(rows, kv_heads, -1, n, size).permute(0, 3, 1, 2, 4).reshape(rows * n, heads * size)
+        """[rows * n, heads * d], of queries [rows * n, heads, d], keys and values [rows, length, kv_heads, d]."""
+        wide = q.reshape(len(k), -1, *q.shape[1:])
+        return attention.attend(wide, k, v, mask, self._scale).reshape(len(q), -1).to(q.dtype)
 
 
 class _Branches:
@@ -202,9 +188,10 @@ class _Branches:
             keys, values = drafting._cached(layer, places)
             self._caches.append((_with_room(keys, room), _with_room(values, room)))
         # Added to the scores of [rows, k] queries.
-        self._mask = drafting._keys[0].new_full((self._rows, k, self._length + room), -math.inf)
-        self._mask[:, :, : self._length].masked_fill_((torch.arange(self._length) < self._lens[:, None])[:, None], 0.0)
-        self._itself = _added(torch.eye(k, dtype=torch.bool), self._mask.dtype)
+        self._added = attention.added(
+            (torch.arange(self._length + room) < self._lens[:, None])[:, None].expand(-1, k, -1)
+        )
+        self._itself = attention.added(torch.eye(k, dtype=torch.bool))
 
     def positions(self, step: int) -> Tensor:
         """int64[rows * k], of the tokens read in a step."""
@@ -214,16 +201,15 @@ class _Branches:
         """Attention of the tokens of a step; `parents`, int64[rows, k], the branches of the last one that they go on."""
         k, begin = self._k, self._length + self._k * step
         if parents is not None:
-            self._mask = self._mask.gather(1, parents[:, :, None].expand(-1, -1, self._mask.shape[-1]))
-        self._mask[:, :, begin : begin + k] = self._itself
-        mask = self._drafting._per_head(self._mask[:, :, : begin + k])
+            self._added = self._added.gather(1, parents[:, :, None].expand(-1, -1, self._added.shape[-1]))
+        self._added[:, :, begin : begin + k] = self._itself
+        mask = self._drafting._mask(self._added[:, :, : begin + k])
 
         def attend(layer: int, q: Tensor, new_k: Tensor, new_v: Tensor) -> Tensor:
             keys, values = self._caches[layer]
             shape = (self._rows, k, *new_k.shape[1:])
             keys[:, begin : begin + k], values[:, begin : begin + k] = new_k.reshape(shape), new_v.reshape(shape)
-            wide = q.reshape(self._rows, k, *q.shape[1:])
-            return self._drafting._attention(wide, keys[:, : begin + k], values[:, : begin + k], mask)
+            return self._drafting._attention(q, keys[:, : begin + k], values[:, : begin + k], mask)
 
         return attend
 
@@ -234,11 +220,6 @@ def _with_room(cached: Tensor, room: int) -> Tensor:
     grown = cached.new_empty((rows, length + room, *rest))
     grown[:, :length] = cached
     return grown
-
-
-def _added(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores, of what queries see."""
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -math.inf)
 
 
 def _padded(slots: Sequence[Tensor]) -> tuple[Tensor, int]:

@@ -171,7 +171,7 @@ def _attend_uniform(
         slots = req_to_token[req_pool_indices[:, None], torch.minimum(torch.arange(width), (seq_lens - 1)[:, None])]
     mask = _kept.mask(seq_lens, n, tree_mask, query.shape[1] // k_cache.shape[1])
     keys, values = _kept.gathered("keys", k_cache, slots), _kept.gathered("values", v_cache, slots)
-    output.copy_(_attend(query.view(batch, n, *query.shape[1:]), keys, values, mask, scale).reshape(output.shape))
+    output.copy_(attend(query.view(batch, n, *query.shape[1:]), keys, values, mask, scale).reshape(output.shape))
 
 
 class _Kept(threading.local):
@@ -183,9 +183,9 @@ class _Kept(threading.local):
         self._mask_of: tuple[Tensor, int, Tensor | None, int] | None = None
 
     def gathered(self, name: str, cache: Tensor, slots: Tensor) -> Tensor:
-        """As `_gather`, in memory that the next call with this name overwrites."""
+        """As `gather`, in memory that the next call with this name overwrites."""
         if cache.dtype != torch.float32:
-            return _gather(cache, slots)
+            return gather(cache, slots)
         count = slots.numel() * cache[0].numel()
         memory = self._memory.get(name)
         if memory is None or memory.numel() < count:
@@ -218,7 +218,7 @@ class _Kept(threading.local):
         # Copies: what was given may be written to before the next call.
         self._mask_of = seq_lens.clone(), n, None if tree_mask is None else tree_mask.clone(), shared
         seen = _seen(seq_lens, n, torch.arange(int(seq_lens.max())), tree_mask)
-        self._mask = _added(seen, shared)
+        self._mask = per_head(added(seen), shared)
         return self._mask
 
 
@@ -236,10 +236,14 @@ def _seen(seq_lens: Tensor, n: int, columns: Tensor, tree_mask: Tensor | None) -
     return mask.scatter_(2, block, tree_mask.view(batch, n, n).to(torch.bool))
 
 
-def _added(seen: Tensor, shared: int) -> Tensor:
-    """Of what each query sees, bool [B, n, width], what is added to the scores of `shared` heads side by side."""
-    scores = torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
-    return scores[:, :, None].expand(-1, -1, shared, -1).reshape(seen.shape[0], 1, -1, seen.shape[-1])
+def added(seen: Tensor) -> Tensor:
+    """Of what each query sees, bool [B, n, width], what is added to its scores: float32 of that shape."""
+    return torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
+
+
+def per_head(scores: Tensor, shared: int) -> Tensor:
+    """The same [B, n, width] for each of `shared` heads side by side, as attend() takes a mask: [B, 1, n * shared, width]."""
+    return scores[:, :, None].expand(-1, -1, shared, -1).reshape(scores.shape[0], 1, -1, scores.shape[-1])
 
 
 def _attend_prompt(
@@ -255,19 +259,20 @@ def _attend_prompt(
     n, total = query.shape[0], slots.shape[0]
     mask = None
     if is_causal:
-        mask = _added(torch.ones(n, total, dtype=torch.bool).tril_(total - n)[None], query.shape[1] // k_cache.shape[1])
-    keys = _gather(k_cache, slots[None])
-    values = _gather(v_cache, slots[None])
-    output.copy_(_attend(query[None], keys, values, mask, scale)[0])
+        seen = torch.ones(n, total, dtype=torch.bool).tril_(total - n)[None]
+        mask = per_head(added(seen), query.shape[1] // k_cache.shape[1])
+    keys = gather(k_cache, slots[None])
+    values = gather(v_cache, slots[None])
+    output.copy_(attend(query[None], keys, values, mask, scale)[0])
 
 
-def _gather(cache: Tensor, slots: Tensor) -> Tensor:
+def gather(cache: Tensor, slots: Tensor) -> Tensor:
     """Rows of a cache [S, G, X] at slots [B, width]: [B, width, G, X], in float32."""
     rows = cache.flatten(1).index_select(0, slots.flatten())
     return rows.view(*slots.shape, *cache.shape[1:]).float()
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     """Softmax attention.
 
     The query heads that share a key-value head are laid beside each other as more queries of that head, which spares
