@@ -19,7 +19,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -378,8 +377,10 @@ class Sharing:
                 self._keeper.run()
             except Exception as error:  # noqa: BLE001 - the thread must go on; _failed() logs it
                 self._failed("keeping the store", error)
-        with suppress(StoreError):
+        try:
             self._keeper.give_up()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the lease ends by itself; _failed() logs it
+            self._failed("giving up the lease", error)
 
     # Any thread.
 
