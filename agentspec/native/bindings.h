@@ -49,5 +49,7 @@ Array1<T> array1(std::vector<T>& values, const nb::capsule& owner) {
 
 // Deletion, files, snapshots: what engine_store.cc does.
 void bind_store(nb::module_& m, nb::class_<Engine>& engine);
+// Model drafters on a CPU: what llama.cc does.
+void bind_llama(nb::module_& m);
 
 }  // namespace agentspec::bindings

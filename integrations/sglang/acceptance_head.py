@@ -100,6 +100,13 @@ class AcceptanceHead(nn.Module):
         logits = self.logits(hidden).clamp(-FARTHEST_LOGIT, FARTHEST_LOGIT)
         return torch.sigmoid(self.config.scale * logits + self.config.shift)
 
+    def accepted(self, hidden: Tensor, topk_p: Tensor) -> Tensor:
+        """[n, topk], what is expected to be accepted of candidates that the drafter gives the probabilities topk_p, the
+        likeliest first, from its state, [n, hidden_size]: the estimate is the likeliest token's; the others keep their
+        ratio to it."""
+        estimates = self.calibrated(hidden).to(topk_p.dtype)[:, None]
+        return estimates * topk_p / topk_p[:, :1].clamp_min(1e-9)
+
     @classmethod
     def load(cls, folder: str | Path, hidden_size: int) -> AcceptanceHead:
         """The head that `save` wrote into a drafter's folder, in float32, to be used and not trained.

@@ -110,12 +110,8 @@ class TreeDrafting:
         return parents, chosen, torch.cat(by_token, dim=1).gather(1, chosen), all_scores.gather(1, chosen)
 
     def accepted(self, hidden: torch.Tensor | None, topk_p: torch.Tensor) -> torch.Tensor:
-        """[n, topk], what is expected to be accepted of candidates that the drafter gives the probabilities topk_p, from
-        its state, [n, H]: the head's estimate for the likeliest token; the others keep their ratio to it."""
-        if hidden is None or self.acceptance is None:
-            return topk_p
-        estimates = self.acceptance.calibrated(hidden).to(topk_p.dtype)[:, None]
-        return estimates * topk_p / topk_p[:, :1].clamp_min(1e-9)
+        """As `AcceptanceHead.accepted`, where there is one and it has states to judge by; else topk_p."""
+        return topk_p if hidden is None or self.acceptance is None else self.acceptance.accepted(hidden, topk_p)
 
 
 class EagleTreeDrafting(TreeDrafting, eagle_worker_v2.EagleDraftWorker):  # type: ignore[misc]

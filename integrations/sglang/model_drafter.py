@@ -31,6 +31,7 @@ from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.draft_forward import TreeDrafting, topology_only
 from agentspec.integrations.sglang.drafter_states import DrafterStates
 from agentspec.integrations.sglang.model_trees import model_drafts
+from agentspec.integrations.sglang.native_drafting import drafting_of
 from agentspec.integrations.sglang.plain_drafting import PlainDrafting
 from agentspec.integrations.sglang.read_slots import ReadSlots
 
@@ -182,7 +183,7 @@ class ModelDrafter:
 
     def _forwards(self) -> PlainDrafting | None:
         if not self._is_probed:
-            self._plain, self._is_probed = PlainDrafting.of(self._worker), True
+            self._plain, self._is_probed = drafting_of(self._worker), True
         return self._plain
 
     def _text_slots(self, batch: Any, rows: Sequence[int], seq_lens: NDArray[np.int64]) -> list[torch.Tensor]:

@@ -37,8 +37,8 @@ class PlainDrafting:
         first = pool.start_layer
         layers = range(first, first + self._model.num_layers)
         # [slots, kv_heads, d] each.
-        self._keys = [pool.get_key_buffer(layer) for layer in layers]
-        self._values = [pool.get_value_buffer(layer) for layer in layers]
+        self.keys = [pool.get_key_buffer(layer) for layer in layers]
+        self.values = [pool.get_value_buffer(layer) for layer in layers]
 
     @staticmethod
     def of(worker: Any) -> PlainDrafting | None:
@@ -97,7 +97,7 @@ class PlainDrafting:
         mask = self._mask(attention.added(seen)) if last else mask_of_ends
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self._keys[layer][missing], self._values[layer][missing] = k[there], v[there]
+            self.keys[layer][missing], self.values[layer][missing] = k[there], v[there]
             return self._attention(q, *self._cached(layer, places), mask_of_ends if layer == last else mask)
 
         ends = torch.arange(1, rows + 1) * longest - 1
@@ -163,7 +163,7 @@ class PlainDrafting:
 
     def _cached(self, layer: int, places: Tensor) -> tuple[Tensor, Tensor]:
         """[rows, length, kv_heads, d] each."""
-        return attention.gather(self._keys[layer], places), attention.gather(self._values[layer], places)
+        return attention.gather(self.keys[layer], places), attention.gather(self.values[layer], places)
 
     def _mask(self, scores: Tensor) -> Tensor:
         """What `_attention` adds, of what is added to the scores of each query, [rows, n, length]."""

@@ -67,6 +67,11 @@ class PlainLlama:
     def num_layers(self) -> int:
         return len(self._layers)
 
+    @property
+    def is_head(self) -> bool:
+        """Whether its input has hidden states."""
+        return self._fc is not None
+
     def forward(
         self, tokens: Tensor, positions: Tensor, hidden: Tensor | None, attend: Attend, ends: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -103,7 +108,7 @@ class PlainLlama:
             x = torch.addmm(residual, F.silu(gate) * up, layer.down.t())
         normed = self._norm(x)
         # A head hands out what it has before the last norm.
-        return normed, normed if self._fc is None else x
+        return normed, x if self.is_head else normed
 
     def _projected(self, layer: _Layer, entry: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values."""

@@ -1,4 +1,4 @@
-"""Drafters in plain torch against SGLang's own forwards of them, inside a server, step by step."""
+"""Drafters in native code and in plain torch against SGLang's own forwards of them, inside a server, step by step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the drafters need torch; `make setup` installs it")
 
+from drawn_llamas import drawn_llama
 from server_requests import ARGUMENTS, MODEL, chat_prompts, generate
 
 from agentspec.evals.server import Server
@@ -21,8 +22,8 @@ from agentspec.integrations.sglang_cpu.plain_llama import PlainLlama, is_plain
 pytestmark = pytest.mark.sglang
 
 
-def comparer(site: Path, file: Path) -> Path:
-    """A plugin that lets each forward of the drafter run both ways and writes down how far they lie apart."""
+def comparer(site: Path, file: Path, way: str) -> Path:
+    """A plugin that lets each forward of the drafter run `way` and SGLang's, and writes down how far they lie apart."""
     info = site / "comparer-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: comparer\nVersion: 1.0\n")
@@ -37,9 +38,14 @@ def comparer(site: Path, file: Path) -> Path:
                 import torch
                 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
                 from agentspec.integrations.sglang.model_drafter import ModelDrafter
+                from agentspec.integrations.sglang import native_drafting
                 from agentspec.integrations.sglang.plain_drafting import PlainDrafting
 
-                plain_read, read, draft = PlainDrafting.read, ModelDrafter._read, ModelDrafter.draft
+                drafting = native_drafting.NativeDrafting
+                if {way!r} == "torch":
+                    native_drafting.native_llama = lambda *model: None
+                    drafting = PlainDrafting
+                plain_read, read, draft = drafting.read, ModelDrafter._read, ModelDrafter.draft
                 found = []
 
                 def note(kind, *values):
@@ -60,6 +66,7 @@ def comparer(site: Path, file: Path) -> Path:
 
                 def both(self, *args):
                     ours, plain = draft(self, *args), self._plain
+                    assert type(plain) is drafting
                     self._plain = None
                     theirs = draft(self, *args)
                     self._plain = plain
@@ -77,7 +84,7 @@ def comparer(site: Path, file: Path) -> Path:
                         note("prompts", (likeliest - theirs.topk_p).abs().max(), away)
                     return theirs
 
-                PlainDrafting.read, ModelDrafter._read, ModelDrafter.draft = kept, compared, both
+                drafting.read, ModelDrafter._read, ModelDrafter.draft = kept, compared, both
                 prompts_read = EagleDraftWorker._draft_extend_for_prefill
                 EagleDraftWorker._draft_extend_for_prefill = prompts
             """
@@ -86,9 +93,11 @@ def comparer(site: Path, file: Path) -> Path:
     return site
 
 
+@pytest.mark.parametrize("way", ["native", "torch"])
 @pytest.mark.parametrize("folder", [EAGLE3_FOLDER, STANDALONE_FOLDER], ids=["eagle3", "standalone"])
-def test_both_ways_compute_the_same(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site, file = comparer(tmp_path / "site", tmp_path / "found.jsonl"), tmp_path / "found.jsonl"
+def test_it_computes_what_sglang_does(folder: Path, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "found.jsonl"
+    site = comparer(tmp_path / "site", file, way)
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     monkeypatch.setenv("PYTHONPATH", path)
     # SGLang lets branches of a tree see tokens that are not their ancestors: of chains both must say the same.
@@ -126,7 +135,7 @@ def test_what_is_computed_otherwise_is_left_to_sglang() -> None:
 def test_a_head_reads_the_target_s_states_and_its_own() -> None:
     """The two inputs of a head differ in width: three layers of the target go through `fc`, its own state does not."""
     torch.manual_seed(1)
-    model = _drawn_head(hidden=8, mlp=12, vocabulary=11)
+    model = drawn_llama(hidden=8, mlp=12, vocabulary=20, outputs=11, is_head=True)
     plain = PlainLlama(model)
 
     def attend(layer: int, q: Any, k: Any, v: Any) -> Any:
@@ -142,34 +151,3 @@ def test_a_head_reads_the_target_s_states_and_its_own() -> None:
     normed, state = plain.forward(tokens, positions, wide, attend)
     torch.testing.assert_close(normed, torch.nn.functional.rms_norm(state, (8,), model.model.norm.weight, 1e-5))
     assert plain.logits(normed).shape == (2, 11)
-
-
-def _drawn_head(*, hidden: int, mlp: int, vocabulary: int) -> Any:
-    """What PlainLlama reads of SGLang's LlamaForCausalLMEagle3, with two heads on one key head."""
-
-    class Bag:
-        def __init__(self, **values: Any) -> None:
-            self.__dict__.update(values)
-
-    def weight(*shape: int) -> Any:
-        return Bag(weight=torch.randn(shape), bias=None)
-
-    def norm(size: int) -> Any:
-        return Bag(weight=torch.rand(size), variance_epsilon=1e-5)
-
-    head_dim = hidden // 2
-    angles = torch.randn(16, head_dim // 2)
-    attention = Bag(
-        num_heads=2, num_kv_heads=1, head_dim=head_dim, qkv_proj=weight(4 * head_dim, 2 * hidden),
-        o_proj=weight(hidden, hidden), rotary_emb=Bag(cos_sin_cache=torch.cat([angles.cos(), angles.sin()], -1)),
-    )  # fmt: skip
-    layer = Bag(
-        self_attn=attention, input_layernorm=norm(hidden), hidden_norm=norm(hidden),
-        post_attention_layernorm=norm(hidden), mlp=Bag(gate_up_proj=weight(2 * mlp, hidden), down_proj=weight(hidden, mlp)),
-    )  # fmt: skip
-    core = Bag(
-        layers=[layer], embed_tokens=weight(20, hidden), norm=norm(hidden),
-        fc=Bag(weight=torch.randn(hidden, 3 * hidden), bias=None),
-    )  # fmt: skip
-    # Padded to more rows than the vocabulary has.
-    return Bag(model=core, lm_head=weight(16, hidden), logits_processor=Bag(vocab_size=vocabulary))

@@ -1,0 +1,222 @@
+#include "llama_trees.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "errors.h"
+#include "float_kernels.h"
+
+namespace agentspec {
+namespace {
+
+// A path that is gone on with: its last token has been drafted, not read.
+struct Branch {
+  std::int64_t token;
+  float score;
+  std::vector<std::uint32_t> grown;  // what was read of it
+  std::span<const float> state;      // the drafter's behind what was read
+};
+
+// The indices of the `count` largest, the largest first; of equals the first.
+void largest(std::span<const float> values, std::size_t count, std::vector<std::size_t>& found) {
+  found.resize(values.size());
+  std::iota(found.begin(), found.end(), std::size_t{0});
+  const auto is_before = [values](std::size_t a, std::size_t b) {
+    return values[a] != values[b] ? values[a] > values[b] : a < b;
+  };
+  count = std::min(count, found.size());
+  std::ranges::partial_sort(found, found.begin() + static_cast<std::ptrdiff_t>(count), is_before);
+  found.resize(count);
+}
+
+class Drafting {
+ public:
+  Drafting(Llama& model, std::span<const LayerCache> caches, const TreeRoots& roots,
+           AcceptanceHead* acceptance, std::span<const std::int64_t> token_of, const TreeRules& rules)
+      : model_(model),
+        caches_(caches),
+        roots_(roots),
+        acceptance_(acceptance),
+        token_of_(token_of),
+        rules_(rules) {
+    const std::size_t rows = roots.texts.size();
+    const bool reads_states = model.is_head() || acceptance != nullptr;
+    if (rows == 0 || rules.topk == 0 || rules.num_steps == 0 || rules.topk > model.shape().outputs ||
+        roots.topk_p.size() != rows * rules.topk || roots.topk_index.size() != rows * rules.topk ||
+        roots.hidden.size() != (reads_states ? rows * model.shape().hidden : 0) ||
+        (!token_of.empty() && token_of.size() != model.shape().outputs)) {
+      throw ConfigError("trees need rows, topk tokens of each, the states that are read, and the target's tokens");
+    }
+    scores_.resize(rows);
+    tokens_.resize(rows);
+    groups_.resize(rows);
+    branches_.resize(rows);
+  }
+
+  DraftedTrees run() {
+    begin();
+    for (std::size_t step = 0; step + 1 < rules_.num_steps && !is_over(step + 1); ++step) {
+      pass(step);
+      if (step + 2 == rules_.num_steps) break;
+      go_on(step);
+    }
+    return trees();
+  }
+
+ private:
+  // The candidates behind the root, each of which is a branch.
+  void begin() {
+    model_.clear_grown();
+    const std::size_t h = model_.shape().hidden;
+    std::vector<float> topk_p(roots_.topk_p.begin(), roots_.topk_p.end());
+    to_acceptance(topk_p, roots_.hidden);
+    for (std::size_t row = 0; row < branches_.size(); ++row) {
+      groups_[row].push_back(-1);
+      for (std::size_t i = 0; i < rules_.topk; ++i) {
+        const std::int64_t token = target_token(roots_.topk_index[row * rules_.topk + i]);
+        const float score = topk_p[row * rules_.topk + i];
+        scores_[row].push_back(score);
+        tokens_[row].push_back(token);
+        groups_[row].push_back(static_cast<std::int64_t>(i));
+        branches_[row].push_back(
+            {token, score, {}, roots_.hidden.empty() ? roots_.hidden : roots_.hidden.subspan(row * h, h)});
+      }
+    }
+    num_passes_ = 1;
+  }
+
+  [[nodiscard]] bool is_over(std::size_t num_tokens) const {
+    double promised = 0.0;
+    bool all_end = true;
+    for (const std::vector<Branch>& branches : branches_) {
+      double best = 0.0;
+      for (const Branch& branch : branches) best = std::max(best, static_cast<double>(branch.score));
+      best = std::min(best, 1.0);
+      promised += std::pow(best, 1.0 + 1.0 / static_cast<double>(num_tokens));
+      all_end = all_end && 1.0 - best > rules_.stop_threshold;
+    }
+    return promised < rules_.least_gain || (rules_.stop_threshold < 1.0 && all_end);
+  }
+
+  // Reads the branches' last tokens; topk candidates behind each.
+  void pass(std::size_t step) {
+    const std::size_t h = model_.shape().hidden;
+    const std::size_t k = rules_.topk;
+    read_.clear();
+    hidden_.clear();
+    std::uint32_t number = static_cast<std::uint32_t>(step * k * branches_.size());
+    for (std::size_t row = 0; row < branches_.size(); ++row) {
+      const std::span<const std::int32_t> text = roots_.texts[row];
+      for (Branch& branch : branches_[row]) {
+        branch.grown.push_back(number++);
+        read_.push_back({branch.token, static_cast<std::int64_t>(text.size() + step), text, branch.grown, -1});
+        if (model_.is_head()) hidden_.insert(hidden_.end(), branch.state.begin(), branch.state.end());
+      }
+    }
+    all_.resize(read_.size());
+    std::iota(all_.begin(), all_.end(), std::size_t{0});
+    model_.read(read_, hidden_, caches_, all_, normed_, state_);
+    model_.logits(normed_, read_.size(), logits_);
+    const std::size_t outputs = model_.shape().outputs;
+    topk_p_.clear();
+    topk_index_.clear();
+    for (std::size_t i = 0; i < read_.size(); ++i) {
+      const std::span<float> p = std::span(logits_).subspan(i * outputs, outputs);
+      float_kernels().softmax(p.data(), outputs);
+      largest(p, k, best_);
+      for (const std::size_t index : best_) {
+        topk_p_.push_back(p[index]);
+        topk_index_.push_back(static_cast<std::int64_t>(index));
+      }
+    }
+    to_acceptance(topk_p_, state_);
+    for (std::size_t i = 0; i < read_.size(); ++i) {
+      const std::size_t row = i / k;
+      Branch& branch = branches_[row][i % k];
+      for (std::size_t j = i * k; j < (i + 1) * k; ++j) {
+        scores_[row].push_back(branch.score * topk_p_[j]);
+        tokens_[row].push_back(target_token(topk_index_[j]));
+      }
+      if (model_.is_head()) branch.state = std::span<const float>(state_).subspan(i * h, h);
+    }
+    ++num_passes_;
+  }
+
+  // The drafter's probabilities become those of being accepted. [n, topk], the likeliest first, of [n, hidden].
+  void to_acceptance(std::vector<float>& topk_p, std::span<const float> states) {
+    if (acceptance_ == nullptr) return;
+    const std::size_t k = rules_.topk;
+    const std::span<const float> estimates = acceptance_->estimate(states, topk_p.size() / k);
+    for (std::size_t i = 0; i < estimates.size(); ++i) {
+      const std::span<float> p = std::span(topk_p).subspan(i * k, k);
+      const float factor = estimates[i] / std::max(p[0], 1e-9F);
+      for (float& value : p) value *= factor;
+    }
+  }
+
+  // The best candidates of the last pass are the next branches.
+  void go_on(std::size_t step) {
+    const std::size_t k = rules_.topk;
+    const std::size_t first = k + k * k * step;
+    for (std::size_t row = 0; row < branches_.size(); ++row) {
+      largest(std::span<const float>(scores_[row]).subspan(first, k * k), k, best_);
+      std::vector<Branch> next;
+      for (const std::size_t i : best_) {
+        const Branch& parent = branches_[row][i / k];
+        next.push_back({tokens_[row][first + i], scores_[row][first + i], parent.grown, parent.state});
+        groups_[row].push_back(static_cast<std::int64_t>(first + i));
+      }
+      branches_[row] = std::move(next);
+    }
+  }
+
+  DraftedTrees trees() {
+    DraftedTrees drafted;
+    drafted.num_rows = branches_.size();
+    drafted.num_passes = num_passes_;
+    for (std::size_t row = 0; row < branches_.size(); ++row) {
+      if (num_passes_ > 1) drafted.parents.insert(drafted.parents.end(), groups_[row].begin(), groups_[row].end());
+      largest(scores_[row], rules_.max_nodes, best_);
+      std::ranges::sort(best_);
+      for (const std::size_t i : best_) {
+        drafted.chosen.push_back(static_cast<std::int64_t>(i));
+        drafted.tokens.push_back(tokens_[row][i]);
+        drafted.estimates.push_back(scores_[row][i]);
+      }
+    }
+    return drafted;
+  }
+
+  [[nodiscard]] std::int64_t target_token(std::int64_t index) const {
+    if (index < 0 || static_cast<std::size_t>(index) >= model_.shape().outputs) {
+      throw ConfigError("tokens behind a root must be of the drafter's vocabulary");
+    }
+    return token_of_.empty() ? index : token_of_[static_cast<std::size_t>(index)];
+  }
+
+  Llama& model_;
+  std::span<const LayerCache> caches_;
+  const TreeRoots& roots_;
+  AcceptanceHead* acceptance_;
+  std::span<const std::int64_t> token_of_;
+  const TreeRules& rules_;
+  std::size_t num_passes_ = 0;
+  // Of each row.
+  std::vector<std::vector<float>> scores_;
+  std::vector<std::vector<std::int64_t>> tokens_, groups_;
+  std::vector<std::vector<Branch>> branches_;
+  std::vector<ReadToken> read_;
+  std::vector<float> hidden_, normed_, state_, logits_, topk_p_;
+  std::vector<std::int64_t> topk_index_;
+  std::vector<std::size_t> all_, best_;
+};
+
+}  // namespace
+
+DraftedTrees draft_trees(Llama& model, std::span<const LayerCache> caches, const TreeRoots& roots,
+                         AcceptanceHead* acceptance, std::span<const std::int64_t> token_of, const TreeRules& rules) {
+  return Drafting(model, caches, roots, acceptance, token_of, rules).run();
+}
+
+}  // namespace agentspec

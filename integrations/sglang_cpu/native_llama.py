@@ -1,0 +1,88 @@
+"""Small Llamas and EAGLE-3 heads in native code, from the weights that SGLang loaded.
+
+Torch's calls cost a drafter of a layer or two several times what it computes; native code makes all passes of a draft
+in one call. What it leaves to torch: other types than float32, and models so large that threads and torch's products
+do more for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from agentspec import _core
+from agentspec.errors import ConfigError
+
+# Weights that a pass reads. Beyond, a pass takes milliseconds and is worth several threads.
+_MOST_WEIGHTS = 8 << 20
+
+
+def native_llama(model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -> _core.Llama | None:
+    """SGLang's model, one that `plain_llama.is_plain` accepts, in native code; None where torch is to compute it.
+
+    Args:
+        keys, values: Of each layer [slots, kv_heads, d], the cache that it reads and writes.
+    """
+    core = model.model
+    # The rows behind the vocabulary are padding.
+    head = model.lm_head.weight[: model.logits_processor.vocab_size]
+    fc = core.fc if hasattr(core, "fc") else None
+    layers = [_arrays_of(layer) for layer in core.layers]
+    norms = [core.norm, *(norm for layer in core.layers for norm in _norms_of(layer))]
+    attention = core.layers[0].self_attn
+    weights = [head, *(tensor for layer in layers for tensor in layer), *([fc.weight] if fc is not None else [])]
+    cached = [*weights, core.embed_tokens.weight, attention.rotary_emb.cos_sin_cache, *keys, *values]
+    if any(tensor.dtype != cached[0].dtype or tensor.element_size() != 4 for tensor in cached):
+        return None
+    if sum(tensor.numel() for tensor in weights) > _MOST_WEIGHTS or len({n.variance_epsilon for n in norms}) != 1:
+        return None
+    try:
+        return _core.Llama(
+            embed=_flat(core.embed_tokens.weight),
+            rotary=_flat(attention.rotary_emb.cos_sin_cache),
+            fc=None if fc is None else _flat(fc.weight),
+            fc_bias=None if fc is None or fc.bias is None else _flat(fc.bias),
+            layers=[[_flat(tensor) for tensor in layer] for layer in layers],
+            norm=_flat(core.norm.weight),
+            head=_flat(head),
+            keys=[_flat(cache) for cache in keys],
+            values=[_flat(cache) for cache in values],
+            hidden=core.norm.weight.shape[0],
+            heads=attention.num_heads,
+            kv_heads=attention.num_kv_heads,
+            head_dim=attention.head_dim,
+            mlp=layers[0][-1].shape[1],
+            eps=core.norm.variance_epsilon,
+        )
+    except ConfigError:
+        # Of sizes that its kernels are not made for.
+        return None
+
+
+def _norms_of(layer: Any) -> list[Any]:
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    return [*norms, layer.hidden_norm] if hasattr(layer, "hidden_norm") else norms
+
+
+def _arrays_of(layer: Any) -> list[Tensor]:
+    """In the order of the native module."""
+    attention, mlp, entry = layer.self_attn, layer.mlp, layer.input_layernorm.weight
+    return [
+        entry,
+        layer.hidden_norm.weight if hasattr(layer, "hidden_norm") else entry[:0],
+        attention.qkv_proj.weight,
+        attention.o_proj.weight,
+        layer.post_attention_layernorm.weight,
+        mlp.gate_up_proj.weight,
+        mlp.down_proj.weight,
+    ]
+
+
+def _flat(tensor: Tensor) -> NDArray[np.float32]:
+    """A view of a contiguous tensor, so that what is written to it is written to the tensor."""
+    array: NDArray[np.float32] = tensor.detach().view(-1).numpy()
+    return array
