@@ -91,29 +91,26 @@ AGENTSPEC_INLINE void multiply_rows(const float* x, std::size_t inputs, const fl
   }
 }
 
-// Few rows wait for the matrix to come from memory; many take it panel by panel, each while it is near.
+// A row or two wait for the matrix to come from memory; more take it panel by panel, each while it is near. Four rows
+// of a panel are what registers hold.
 AGENTSPEC_INLINE void multiply(const float* x, std::size_t n, std::size_t inputs, const float* panels,
                                std::size_t outputs, float* out, bool add) {
-  constexpr std::size_t kRows = 6;
+  constexpr std::size_t kRows = 4;
   if (n == 1) return multiply_rows<1, 2>(x, inputs, panels, outputs, out, add);
   if (n == 2) return multiply_rows<2, 2>(x, inputs, panels, outputs, out, add);
-  if (n == 3) return multiply_rows<3, 1>(x, inputs, panels, outputs, out, add);
+  const std::size_t whole = n - n % kRows;
   for (std::size_t begin = 0; begin < outputs; begin += kPanelWidth) {
     const std::size_t width = std::min(outputs - begin, kPanelWidth);
     const float* const panel = panels + begin * inputs;
-    std::size_t row = 0;
-    for (; row + kRows <= n; row += kRows) {
-      multiply_block<kRows, 1>(x + row * inputs, inputs, panel, outputs, width, out + row * outputs + begin, add);
+    float* const first = out + begin;
+    for (std::size_t row = 0; row < whole; row += kRows) {
+      multiply_block<kRows, 1>(x + row * inputs, inputs, panel, outputs, width, first + row * outputs, add);
     }
-    for (; row + 4 <= n; row += 4) {
-      multiply_block<4, 1>(x + row * inputs, inputs, panel, outputs, width, out + row * outputs + begin, add);
-    }
-    for (; row + 2 <= n; row += 2) {
-      multiply_block<2, 1>(x + row * inputs, inputs, panel, outputs, width, out + row * outputs + begin, add);
-    }
-    for (; row < n; ++row) {
-      multiply_block<1, 1>(x + row * inputs, inputs, panel, outputs, width, out + row * outputs + begin, add);
-    }
+    const float* const rest = x + whole * inputs;
+    float* const to = first + whole * outputs;
+    if (n - whole == 3) multiply_block<3, 1>(rest, inputs, panel, outputs, width, to, add);
+    if (n - whole == 2) multiply_block<2, 1>(rest, inputs, panel, outputs, width, to, add);
+    if (n - whole == 1) multiply_block<1, 1>(rest, inputs, panel, outputs, width, to, add);
   }
 }
 
