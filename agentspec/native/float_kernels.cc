@@ -24,6 +24,22 @@ AGENTSPEC_INLINE float sum_of(const Lanes& x) {
   return ((x[0] + x[4]) + (x[1] + x[5])) + ((x[2] + x[6]) + (x[3] + x[7]));
 }
 
+// sums[i] = the sum of parts[i]'s lanes.
+AGENTSPEC_INLINE void sums_of(const Lanes (&parts)[kLanes], Lanes& sums) {
+  Lanes pairs[kLanes / 2];
+  for (std::size_t i = 0; i < kLanes / 2; ++i) {
+    pairs[i] = __builtin_shufflevector(parts[2 * i], parts[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
+               __builtin_shufflevector(parts[2 * i], parts[2 * i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+  }
+  Lanes fours[2];
+  for (std::size_t i = 0; i < 2; ++i) {
+    fours[i] = __builtin_shufflevector(pairs[2 * i], pairs[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+               __builtin_shufflevector(pairs[2 * i], pairs[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+  sums = __builtin_shufflevector(fours[0], fours[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+         __builtin_shufflevector(fours[0], fours[1], 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
 // x = e^x, to 2e-7 of it; what is below the smallest normal number is near that.
 AGENTSPEC_INLINE void exp_of(Lanes& x) {
   constexpr float kLog2E = 1.44269504F;
@@ -153,9 +169,12 @@ AGENTSPEC_INLINE void rotate(float* x, std::size_t heads, std::size_t size, cons
 }
 
 AGENTSPEC_INLINE void softmax(float* x, std::size_t size) {
-  float largest = x[0];
-  for (std::size_t i = 1; i < size; ++i) largest = std::max(largest, x[i]);
   const std::size_t whole = size - size % kLanes;
+  Lanes largest_of = Lanes{} + x[0];
+  for (std::size_t i = 0; i < whole; i += kLanes) largest_of = at(x + i) > largest_of ? at(x + i) : largest_of;
+  float largest = x[0];
+  for (std::size_t i = 0; i < kLanes; ++i) largest = std::max(largest, largest_of[i]);
+  for (std::size_t i = whole; i < size; ++i) largest = std::max(largest, x[i]);
   Lanes sums{};
   for (std::size_t i = 0; i < whole; i += kLanes) {
     Lanes e = at(x + i) - largest;
@@ -170,6 +189,18 @@ AGENTSPEC_INLINE void softmax(float* x, std::size_t size) {
   }
   const float factor = 1.0F / total;
   for (std::size_t i = 0; i < size; ++i) x[i] *= factor;
+}
+
+// The products of a query with a key, lane by lane.
+AGENTSPEC_INLINE void multiply_key(const float* query, const float* key, std::size_t size, Lanes& products) {
+  Lanes even{};
+  Lanes odd{};
+  // The size is a multiple of two vectors, as rotate() needs it to be.
+  for (std::size_t i = 0; i < size; i += 2 * kLanes) {
+    even += at(query + i) * at(key + i);
+    odd += at(query + i + kLanes) * at(key + i + kLanes);
+  }
+  products = even + odd;
 }
 
 // The weighted sum of kVectors lanes of the values.
@@ -189,17 +220,18 @@ AGENTSPEC_INLINE void attend(const float* q, std::size_t heads, std::size_t kv_h
   for (std::size_t head = 0; head < heads; ++head) {
     const std::size_t offset = head / (heads / kv_heads) * size;
     const float* const query = q + head * size;
-    for (std::size_t t = 0; t < rows.keys.size(); ++t) {
-      const float* const key = rows.keys[t] + offset;
-      Lanes even{};
-      Lanes odd{};
-      // The size is a multiple of two vectors, as rotate() needs it to be.
-      for (std::size_t i = 0; i < size; i += 2 * kLanes) {
-        even += at(query + i) * at(key + i);
-        odd += at(query + i + kLanes) * at(key + i + kLanes);
-      }
-      even += odd;
-      scores[t] = sum_of(even) * scale;
+    const std::size_t whole = rows.keys.size() - rows.keys.size() % kLanes;
+    for (std::size_t t = 0; t < whole; t += kLanes) {
+      Lanes products[kLanes];
+      for (std::size_t i = 0; i < kLanes; ++i) multiply_key(query, rows.keys[t + i] + offset, size, products[i]);
+      Lanes sums;
+      sums_of(products, sums);
+      at(scores + t) = sums * scale;
+    }
+    for (std::size_t t = whole; t < rows.keys.size(); ++t) {
+      Lanes products;
+      multiply_key(query, rows.keys[t] + offset, size, products);
+      scores[t] = sum_of(products) * scale;
     }
     softmax(scores, rows.keys.size());
     float* const result = out + head * size;

@@ -20,14 +20,13 @@ struct Branch {
 
 // The indices of the `count` largest, the largest first; of equals the first.
 void largest(std::span<const float> values, std::size_t count, std::vector<std::size_t>& found) {
-  found.resize(values.size());
-  std::iota(found.begin(), found.end(), std::size_t{0});
-  const auto is_before = [values](std::size_t a, std::size_t b) {
-    return values[a] != values[b] ? values[a] > values[b] : a < b;
-  };
-  count = std::min(count, found.size());
-  std::ranges::partial_sort(found, found.begin() + static_cast<std::ptrdiff_t>(count), is_before);
-  found.resize(count);
+  found.clear();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (found.size() == count && (count == 0 || values[i] <= values[found.back()])) continue;
+    if (found.size() == count) found.pop_back();
+    const auto place = std::ranges::find_if(found, [&](std::size_t other) { return values[other] < values[i]; });
+    found.insert(place, i);
+  }
 }
 
 class Drafting {
