@@ -20,7 +20,7 @@ from typing import Any
 from agentspec.errors import ServerError
 from agentspec.evals.bench_store_replica import empty_store
 from agentspec.evals.bench_store_rows import Row
-from agentspec.evals.demo import ask, check_active, draw_passes, measure, output_of
+from agentspec.evals.demo_passes import ask, check_active, draw_passes, measure, output_of
 from agentspec.evals.server import Server
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.progress import Progress

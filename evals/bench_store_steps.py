@@ -35,7 +35,7 @@ from agentspec.errors import ServerError
 from agentspec.evals.bench_store_publish import DELAY_SECONDS, STATES
 from agentspec.evals.bench_store_rows import Row
 from agentspec.evals.delaying_proxy import DelayingProxy
-from agentspec.evals.demo import check_active
+from agentspec.evals.demo_passes import check_active
 from agentspec.evals.redis_server import RedisServer
 from agentspec.evals.server import Server
 from agentspec.evals.text_to_sql import MODEL_FOLDER

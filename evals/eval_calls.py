@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.demo import check_active
+from agentspec.evals.demo_passes import check_active
 from agentspec.evals.eval_cells import Cell
 from agentspec.evals.eval_client import ChainModel, Reply, Sender, StreamingSender
 from agentspec.evals.server import Server

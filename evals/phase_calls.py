@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ServerError
-from agentspec.evals.demo import check_active, output_of, verify_steps
+from agentspec.evals.demo_passes import check_active, output_of, verify_steps
 from agentspec.evals.phases import Kind, Phase, Stream
 from agentspec.evals.server import Server
 from agentspec.evals.systems import System

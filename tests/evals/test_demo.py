@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from agentspec.cli import main
 from agentspec.errors import ServerError
-from agentspec.evals.demo import check_active, draw_passes, measure, table, verify_steps
+from agentspec.evals.demo import table
+from agentspec.evals.demo_passes import check_active, draw_passes, measure, verify_steps
 from agentspec.workflows.text_to_sql import DATABASES, Answer, Call, Completion, create_all
 
 
@@ -77,6 +79,26 @@ def test_the_table_tells_ratios_and_differences(works: dict[str, Any]) -> None:
     text = table([("cold", plain), ("cold", ours)], identical=False)
     assert "2.00x" in text
     assert "identical outputs: NO" in text
+
+
+@pytest.mark.sglang
+def test_servers_are_asked_in_turns_and_outputs_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("agentspec.evals.demo._QUESTIONS_OF_TURN", 1)
+    file = tmp_path / "demo.json"
+    assert main(["demo", "--questions", "3", "--system", "hybrid", "--json", str(file)]) == 0
+    told = capsys.readouterr()
+    assert "identical outputs: yes" in told.out
+    # Three questions are a turn of two and one of one, in each pass.
+    assert [line.split(":")[0] for line in told.err.splitlines() if "tokens/s none" in line] == ["cold"] * 2 + [
+        "warm"
+    ] * 2
+    figures = {(each["name"], each["pass"]): each for each in json.loads(file.read_text())["systems"]}
+    for name in ("cold", "warm"):
+        plain, ours = figures["none", name], figures["hybrid", name]
+        assert plain["tokens"] == ours["tokens"] > 0 and plain["requests"] == ours["requests"]
+        assert ours["verify_steps"] < plain["verify_steps"] and ours["accept_length"] > 1.0
 
 
 @pytest.mark.parametrize(
