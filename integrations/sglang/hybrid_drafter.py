@@ -137,6 +137,10 @@ class HybridDrafter:
     def has_acceptance_head(self) -> bool:
         return self._draft_worker.acceptance is not None
 
+    def weights_changed(self) -> None:
+        """The drafter's weights have been replaced, or may have been."""
+        self._model.forwards.weights_changed()
+
     def forget(self, rid: str) -> None:
         """The request finished."""
         self._model.states.forget(rid)

@@ -117,8 +117,14 @@ class _Hybrid:
             control.widths = self._tiers.capture(control.widths, may_fail=compat.tensor_parallel_group() is None)
 
     def clear_cache_pool(self) -> None:
-        """`/flush_cache` forgets finished outputs. What is in the store stays there."""
+        """`/flush_cache` forgets finished outputs. What is in the store stays there. It follows new weights, too."""
         self.suffix.clear()
+        self.drafter.weights_changed()
+
+    def weight_update_runners(self) -> Any:
+        """SGLang asks before it replaces weights, and does it before the next step."""
+        self.drafter.weights_changed()
+        return super().weight_update_runners()  # type: ignore[misc]
 
     def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
         del natural_stop

@@ -31,8 +31,7 @@ from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.draft_forward import TreeDrafting, topology_only
 from agentspec.integrations.sglang.drafter_states import DrafterStates
 from agentspec.integrations.sglang.model_trees import model_drafts
-from agentspec.integrations.sglang.native_drafting import drafting_of
-from agentspec.integrations.sglang.plain_drafting import PlainDrafting
+from agentspec.integrations.sglang.native_drafting import DraftForwards
 from agentspec.integrations.sglang.read_slots import ReadSlots
 
 
@@ -50,9 +49,7 @@ class ModelDrafter:
         self._reads_hidden = reads_hidden
         self.states = DrafterStates(reads_hidden=reads_hidden)
         self._slots = ReadSlots()
-        # The forwards on a CPU, where they are worth it; found at the first use, when memory is allocated.
-        self._plain: PlainDrafting | None = None
-        self._is_probed = False
+        self.forwards = DraftForwards(worker)
 
     def prompts_read(self, batch: Any, ends: Sequence[int], draft_input: Any, *, read: bool) -> None:
         """The target read the prompts of a batch, or the next chunk of them.
@@ -84,7 +81,7 @@ class ModelDrafter:
             hidden: [n, H'], the target's hidden states, row after row; None for a small model.
             following: int[b], the tokens that the target wrote behind the prompts.
         """
-        plain = self._forwards()
+        plain = self.forwards()
         if plain is None or not batch.reqs:
             return None
         starts, sizes = list(batch.prefix_lens), list(batch.extend_lens)
@@ -124,7 +121,7 @@ class ModelDrafter:
             torch.stack([getattr(state, name) for state in states]) for name in ("topk_p", "topk_index")
         )
         hidden = _stacked([state.state for state in states])
-        plain = self._forwards()
+        plain = self.forwards()
         if plain is not None:
             slots = self._text_slots(batch, rows, seq_lens)
             return model_drafts(
@@ -171,7 +168,7 @@ class ModelDrafter:
         )
         slots = self._text_slots(batch, lacking.rows, seq_lens)
         missing = torch.cat([row[start:] for row, start in zip(slots, lacking.starts, strict=True)]).to(torch.int64)
-        plain = self._forwards()
+        plain = self.forwards()
         found = plain and plain.read(slots, missing, lacking.starts, lacking.tokens, lacking.hidden)
         logits, hidden = found or self._read(batch, lacking, seq_lens, missing)
         topk_p, topk_index = torch.softmax(logits, dim=-1).topk(self._worker.topk, dim=-1)
@@ -180,11 +177,6 @@ class ModelDrafter:
             state.length, state.hidden, state.num_hidden = lacking.ends[place], [], 0
             state.topk_p, state.topk_index = topk_p[place], topk_index[place]
             state.state = None if hidden is None else hidden[place]
-
-    def _forwards(self) -> PlainDrafting | None:
-        if not self._is_probed:
-            self._plain, self._is_probed = drafting_of(self._worker), True
-        return self._plain
 
     def _text_slots(self, batch: Any, rows: Sequence[int], seq_lens: NDArray[np.int64]) -> list[torch.Tensor]:
         """Of each of `rows` int[length], where its text is in the KV cache."""

@@ -13,11 +13,8 @@ from torch import Tensor
 
 from agentspec import _core
 from agentspec.integrations.sglang.acceptance_head import FARTHEST_LOGIT, AcceptanceHead
-from agentspec.integrations.sglang.plain_drafting import PlainDrafting
+from agentspec.integrations.sglang.plain_drafting import MAX_READ, PlainDrafting
 from agentspec.integrations.sglang_cpu.native_llama import native_llama
-
-# Tokens in one catching up. Torch's products of more of them are faster.
-_MAX_TOKENS = 256
 
 
 class NativeDrafting(PlainDrafting):
@@ -40,8 +37,8 @@ class NativeDrafting(PlainDrafting):
         hidden: Tensor | None,
     ) -> tuple[Tensor, Tensor] | None:
         """As of PlainDrafting."""
-        if sum(map(len, tokens)) > _MAX_TOKENS:
-            return super().read(slots, missing, starts, tokens, hidden)
+        if sum(map(len, tokens)) > MAX_READ:
+            return None
         logits, state = self._native.read(
             _arrays_of(slots),
             [np.array(row, np.int64) for row in tokens],
@@ -89,8 +86,26 @@ def _native_head(head: AcceptanceHead) -> _core.AcceptanceHead:
     )
 
 
-def drafting_of(worker: Any) -> PlainDrafting | None:
-    """The quickest way to compute a draft worker's drafter; None where it has to run as SGLang runs it."""
+class DraftForwards:
+    """The quickest way to compute a draft worker's drafter: found at the first use, when memory is allocated."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self._found: PlainDrafting | None = None
+        self._is_probed = False
+
+    def __call__(self) -> PlainDrafting | None:
+        """None where the drafter has to run as SGLang runs it."""
+        if not self._is_probed:
+            self._found, self._is_probed = _drafting_of(self._worker), True
+        return self._found
+
+    def weights_changed(self) -> None:
+        """What copies were made of is, or may be, no longer there."""
+        self._found, self._is_probed = None, False
+
+
+def _drafting_of(worker: Any) -> PlainDrafting | None:
     plain = PlainDrafting.of(worker)
     if plain is None:
         return None

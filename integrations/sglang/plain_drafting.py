@@ -22,7 +22,7 @@ from agentspec.integrations.sglang_cpu import attention
 from agentspec.integrations.sglang_cpu.plain_llama import PlainLlama, is_plain
 
 # Tokens in one catching up, padding included. Above, SGLang's ragged forward does less work.
-_MAX_PADDED = 1024
+MAX_READ = 1024
 
 
 class PlainDrafting:
@@ -60,7 +60,7 @@ class PlainDrafting:
         tokens: Sequence[Sequence[int]],
         hidden: Tensor | None,
     ) -> tuple[Tensor, Tensor] | None:
-        """Reads what rows lack; None where that is too much for padded rows.
+        """Reads what rows lack; None where that is too much.
 
         Args:
             slots: Of each row int[end], those of its text in the cache.
@@ -75,7 +75,7 @@ class PlainDrafting:
         """
         rows, sizes = len(slots), [len(row) for row in tokens]
         longest = max(sizes)
-        if rows * longest > _MAX_PADDED:
+        if rows * longest > MAX_READ:
             return None
         # Rows are padded at their beginning, so that all end in the last column.
         column = torch.arange(longest)

@@ -16,7 +16,7 @@ from drawn_llamas import drawn_llama
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.acceptance_head import AcceptanceConfig, AcceptanceHead
 from agentspec.integrations.sglang.draft_stop import DraftStop
-from agentspec.integrations.sglang.native_drafting import NativeDrafting, drafting_of
+from agentspec.integrations.sglang.native_drafting import DraftForwards, NativeDrafting
 from agentspec.integrations.sglang.plain_drafting import PlainDrafting
 from agentspec.integrations.sglang_cpu.native_llama import native_llama
 
@@ -112,13 +112,38 @@ def test_what_native_code_is_not_made_for_is_left_to_torch(monkeypatch: pytest.M
     draw = random.Random(0)
     worker = drawn_worker(draw, is_head=True, layers=1)
     monkeypatch.setattr(PlainDrafting, "of", lambda worker: PlainDrafting(worker))
-    assert type(drafting_of(worker)) is NativeDrafting
+    assert type(DraftForwards(worker)()) is NativeDrafting
     worker.draft_runner.model.lm_head.weight = worker.draft_runner.model.lm_head.weight.bfloat16()
-    assert type(drafting_of(worker)) is PlainDrafting
+    assert type(DraftForwards(worker)()) is PlainDrafting
     # Heads of 4, less than a vector.
-    assert type(drafting_of(drawn_worker(draw, hidden=8, is_head=True, layers=1))) is PlainDrafting
+    assert type(DraftForwards(drawn_worker(draw, hidden=8, is_head=True, layers=1))()) is PlainDrafting
     monkeypatch.setattr("agentspec.integrations.sglang_cpu.native_llama._MOST_WEIGHTS", 1000)
-    assert type(drafting_of(drawn_worker(draw, is_head=True, layers=1))) is PlainDrafting
+    assert type(DraftForwards(drawn_worker(draw, is_head=True, layers=1))()) is PlainDrafting
+
+
+def test_weights_that_were_replaced_in_place_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = drawn_worker(random.Random(5), is_head=False, layers=1, outputs=None)
+    monkeypatch.setattr(PlainDrafting, "of", lambda worker: PlainDrafting(worker))
+    forwards = DraftForwards(worker)
+    one = forwards()
+    assert one is not None and forwards() is one
+    slots = [torch.arange(3, dtype=torch.int32)]
+
+    def read(way: PlainDrafting) -> Any:
+        found = way.read(slots, torch.arange(3), [0], [[7, 8, 9]], None)
+        assert found is not None
+        return found[0]
+
+    before = read(one)
+    core = worker.draft_runner.model.model
+    for tensor in (core.layers[0].mlp.down_proj.weight, core.norm.weight):
+        tensor.copy_(torch.rand(tensor.shape))
+    forwards.weights_changed()
+    other = forwards()
+    assert other is not None
+    after = read(other)
+    assert (after - before).abs().max() > 0.1
+    torch.testing.assert_close(after, read(PlainDrafting(worker)), rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_out_of_range_is_refused_before_memory_is_touched() -> None:

@@ -65,11 +65,11 @@ def comparer(site: Path, file: Path, way: str) -> Path:
                     return logits, hidden
 
                 def both(self, *args):
-                    ours, plain = draft(self, *args), self._plain
-                    assert type(plain) is drafting
-                    self._plain = None
+                    ours, forwards = draft(self, *args), self.forwards
+                    assert type(forwards()) is drafting
+                    self.forwards = lambda: None
                     theirs = draft(self, *args)
-                    self._plain = plain
+                    self.forwards = forwards
                     same = np.array_equal(ours.tokens, theirs.tokens) and np.array_equal(ours.parents, theirs.parents)
                     away = np.abs(ours.estimates - theirs.estimates).max() if same else 1.0
                     note("draft", same, away)
