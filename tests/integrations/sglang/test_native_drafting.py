@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the drafters need torch; `make setup` installs it")
 
-from drawn_llamas import drawn_llama
 
 from agentspec.errors import ConfigError
+from agentspec.evals.drawn_llama import drawn_llama
 from agentspec.integrations.sglang.acceptance_head import AcceptanceConfig, AcceptanceHead
 from agentspec.integrations.sglang.draft_stop import DraftStop
 from agentspec.integrations.sglang.native_drafting import DraftForwards, NativeDrafting

@@ -12,9 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the drafters need torch; `make setup` installs it")
 
-from drawn_llamas import drawn_llama
+
 from server_requests import ARGUMENTS, MODEL, chat_prompts, generate
 
+from agentspec.evals.drawn_llama import drawn_llama
 from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
 from agentspec.integrations.sglang_cpu.plain_llama import PlainLlama, is_plain
