@@ -61,7 +61,7 @@ EAGLE3_CHAIN = System(
     ),
 )  # fmt: skip
 
-# Of this head's drafts its own probabilities say as much as an acceptance head, which takes a third of drafting's time.
+# Of this head's drafts its own probabilities say as much as its acceptance head's.
 _OWN_ESTIMATES = (*_EAGLE3, "--agentspec-acceptance-head", "none")
 
 # Suffix drafts and a model drafter's in one batch, by the rule that chooses between them.
