@@ -32,7 +32,8 @@ AcceptanceHead::AcceptanceHead(const AcceptanceWeights& weights)
 
 std::span<const float> AcceptanceHead::estimate(std::span<const float> states, std::size_t n) {
   const std::size_t size = mean_.size();
-  if (states.size() != n * size) throw ConfigError("an acceptance head needs a state of its size of each token");
+  if (states.size() != n * size)
+    throw ConfigError("an acceptance head needs a state of its size of each token");
   x_.resize(n * size);
   for (std::size_t i = 0; i < n * size; ++i) x_[i] = (states[i] - mean_[i % size]) / spread_[i % size];
   inner_.resize(n * size);

@@ -26,8 +26,8 @@ struct AcceptanceWeights {
   float farthest;
 };
 
-// The acceptance-prediction head of SpecDec++ (sections 3.2 and 4.1): from a drafter's states to what is expected to be
-// accepted of the tokens drafted there. Holds memory that calls share: one thread at a time.
+// The acceptance-prediction head of SpecDec++ (sections 3.2 and 4.1): from a drafter's states to what is
+// expected to be accepted of the tokens drafted there. Holds memory that calls share: one thread at a time.
 class AcceptanceHead {
  public:
   // Throws ConfigError where the weights do not fit each other.

@@ -60,17 +60,18 @@ class BoundLlama {
     {
       const nb::gil_scoped_release release;
       std::vector<TextEnd> ends;
-      for (std::size_t i = 0; i < texts.size(); ++i) ends.push_back({bindings::view(texts[i]), view(tokens[i])});
+      for (std::size_t i = 0; i < texts.size(); ++i)
+        ends.push_back({bindings::view(texts[i]), view(tokens[i])});
       read_texts(model_, caches_, ends, view(hidden), result.logits, result.state);
     }
     const auto [r, owner] = hand_over(std::move(result));
     return nb::make_tuple(rows(r->logits, texts.size(), owner), rows(r->state, texts.size(), owner));
   }
 
-  nb::tuple draft(const std::vector<Int32Array>& texts, const FloatArray& topk_p, const Int64Array& topk_index,
-                  const std::optional<FloatArray>& hidden, AcceptanceHead* acceptance,
-                  const std::optional<Int64Array>& token_of, std::size_t topk, std::size_t num_steps, std::size_t max_nodes, double stop_threshold,
-                  double least_gain) {
+  nb::tuple draft(const std::vector<Int32Array>& texts, const FloatArray& topk_p,
+                  const Int64Array& topk_index, const std::optional<FloatArray>& hidden,
+                  AcceptanceHead* acceptance, const std::optional<Int64Array>& token_of, std::size_t topk,
+                  std::size_t num_steps, std::size_t max_nodes, double stop_threshold, double least_gain) {
     DraftedTrees trees;
     {
       const nb::gil_scoped_release release;
@@ -111,8 +112,9 @@ class BoundLlama {
 };
 
 // `layers`: weight and bias of each.
-AcceptanceHead acceptance_head(const FloatArray& mean, const FloatArray& spread, const std::vector<Arrays>& layers,
-                               const FloatArray& out, float out_bias, float scale, float shift, float farthest) {
+AcceptanceHead acceptance_head(const FloatArray& mean, const FloatArray& spread,
+                               const std::vector<Arrays>& layers, const FloatArray& out, float out_bias,
+                               float scale, float shift, float farthest) {
   AcceptanceWeights weights{view(mean), view(spread), {}, view(out), out_bias, scale, shift, farthest};
   for (const Arrays& layer : layers) {
     if (layer.size() != 2) throw ConfigError("a layer of an acceptance head has a weight and a bias");
@@ -128,13 +130,13 @@ void bind_llama(nb::module_& m) {
       .def(
           "__init__",
           [](AcceptanceHead* self, const FloatArray& mean, const FloatArray& spread,
-             const std::vector<Arrays>& layers, const FloatArray& out, float out_bias, float scale, float shift,
-             float farthest) {
+             const std::vector<Arrays>& layers, const FloatArray& out, float out_bias, float scale,
+             float shift, float farthest) {
             new (self)
                 AcceptanceHead(acceptance_head(mean, spread, layers, out, out_bias, scale, shift, farthest));
           },
-          nb::kw_only(), "mean"_a.noconvert(), "spread"_a.noconvert(), "layers"_a, "out"_a.noconvert(), "out_bias"_a,
-          "scale"_a, "shift"_a, "farthest"_a);
+          nb::kw_only(), "mean"_a.noconvert(), "spread"_a.noconvert(), "layers"_a.noconvert(),
+          "out"_a.noconvert(), "out_bias"_a, "scale"_a, "shift"_a, "farthest"_a);
   nb::class_<BoundLlama>(m, "Llama")
       .def(
           "__init__",
@@ -152,17 +154,20 @@ void bind_llama(nb::module_& m) {
                                    head.size() / hidden,
                                    rotary.size() / head_dim,
                                    eps};
-            new (self) BoundLlama(shape, std::move(embed), std::move(rotary), std::move(fc), std::move(fc_bias),
-                                  std::move(layers), std::move(norm), std::move(head), std::move(keys),
-                                  std::move(values));
+            new (self) BoundLlama(shape, std::move(embed), std::move(rotary), std::move(fc),
+                                  std::move(fc_bias), std::move(layers), std::move(norm), std::move(head),
+                                  std::move(keys), std::move(values));
           },
           nb::kw_only(), "embed"_a.noconvert(), "rotary"_a.noconvert(), "fc"_a.noconvert().none(),
-          "fc_bias"_a.noconvert().none(), "layers"_a, "norm"_a.noconvert(), "head"_a.noconvert(), "keys"_a,
-          "values"_a, "hidden"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "mlp"_a, "eps"_a)
-      .def("read", &BoundLlama::read, "texts"_a, "tokens"_a, "hidden"_a.noconvert().none())
-      .def("draft", &BoundLlama::draft, "texts"_a, "topk_p"_a.noconvert(), "topk_index"_a.noconvert(),
-           "hidden"_a.noconvert().none(), "acceptance"_a.none(), "token_of"_a.noconvert().none(), nb::kw_only(), "topk"_a, "num_steps"_a,
-           "max_nodes"_a, "stop_threshold"_a, "least_gain"_a);
+          "fc_bias"_a.noconvert().none(), "layers"_a.noconvert(), "norm"_a.noconvert(), "head"_a.noconvert(),
+          "keys"_a.noconvert(), "values"_a.noconvert(), "hidden"_a, "heads"_a, "kv_heads"_a, "head_dim"_a,
+          "mlp"_a, "eps"_a)
+      .def("read", &BoundLlama::read, "texts"_a.noconvert(), "tokens"_a.noconvert(),
+           "hidden"_a.noconvert().none())
+      .def("draft", &BoundLlama::draft, "texts"_a.noconvert(), "topk_p"_a.noconvert(),
+           "topk_index"_a.noconvert(), "hidden"_a.noconvert().none(), "acceptance"_a.none(),
+           "token_of"_a.noconvert().none(), nb::kw_only(), "topk"_a, "num_steps"_a, "max_nodes"_a,
+           "stop_threshold"_a, "least_gain"_a);
 }
 
 }  // namespace agentspec::bindings

@@ -5,16 +5,17 @@
 #include <cstdint>
 #include <cstring>
 
-// Each kernel is written once, as an inline function on vectors that the compiler maps to the instructions of the
-// function it is inlined into: once with AVX2 and FMA, once without. Vectors are never passed by value, since how
-// that is done differs between the two.
+// Each kernel is written once, as an inline function on vectors that the compiler maps to the instructions of
+// the function it is inlined into: once with AVX2 and FMA, once without. Vectors are never passed by value,
+// since how that is done differs between the two.
 
 #define AGENTSPEC_INLINE [[gnu::always_inline]] inline
 
 namespace agentspec {
 namespace {
 
-using Lanes [[gnu::vector_size(kLanes * sizeof(float)), gnu::aligned(alignof(float)), gnu::may_alias]] = float;
+using Lanes [[gnu::vector_size(kLanes * sizeof(float)), gnu::aligned(alignof(float)), gnu::may_alias]] =
+    float;
 using IntLanes [[gnu::vector_size(kLanes * sizeof(float))]] = std::int32_t;
 
 AGENTSPEC_INLINE const Lanes& at(const float* p) { return *reinterpret_cast<const Lanes*>(p); }
@@ -72,8 +73,8 @@ AGENTSPEC_INLINE void exp_of(Lanes& x) {
 
 // Rows x panels of a product. `width`: how many of the outputs there are, the rest being padding.
 template <std::size_t kRows, std::size_t kPanels>
-AGENTSPEC_INLINE void multiply_block(const float* x, std::size_t inputs, const float* panels, std::size_t outputs,
-                                     std::size_t width, float* out, bool add) {
+AGENTSPEC_INLINE void multiply_block(const float* x, std::size_t inputs, const float* panels,
+                                     std::size_t outputs, std::size_t width, float* out, bool add) {
   constexpr std::size_t kVectors = kPanels * kPanelWidth / kLanes;
   constexpr std::size_t kOfPanel = kPanelWidth / kLanes;
   Lanes sums[kRows][kVectors] = {};
@@ -91,14 +92,15 @@ AGENTSPEC_INLINE void multiply_block(const float* x, std::size_t inputs, const f
         at(row + v * kLanes) = sums[r][v];
       }
     } else {
-      for (std::size_t i = 0; i < width; ++i) row[i] = sums[r][i / kLanes][i % kLanes] + (add ? row[i] : 0.0F);
+      for (std::size_t i = 0; i < width; ++i)
+        row[i] = sums[r][i / kLanes][i % kLanes] + (add ? row[i] : 0.0F);
     }
   }
 }
 
 template <std::size_t kRows, std::size_t kPanels>
-AGENTSPEC_INLINE void multiply_rows(const float* x, std::size_t inputs, const float* panels, std::size_t outputs,
-                                    float* out, bool add) {
+AGENTSPEC_INLINE void multiply_rows(const float* x, std::size_t inputs, const float* panels,
+                                    std::size_t outputs, float* out, bool add) {
   for (std::size_t begin = 0; begin < outputs; begin += kPanels * kPanelWidth) {
     const std::size_t width = std::min(outputs - begin, kPanels * kPanelWidth);
     const float* const first = panels + begin * inputs;
@@ -111,8 +113,8 @@ AGENTSPEC_INLINE void multiply_rows(const float* x, std::size_t inputs, const fl
   }
 }
 
-// A row or two wait for the matrix to come from memory; more take it panel by panel, each while it is near. Four rows
-// of a panel are what registers hold.
+// A row or two wait for the matrix to come from memory; more take it panel by panel, each while it is near.
+// Four rows of a panel are what registers hold.
 AGENTSPEC_INLINE void multiply(const float* x, std::size_t n, std::size_t inputs, const float* panels,
                                std::size_t outputs, float* out, bool add) {
   constexpr std::size_t kRows = 4;
@@ -134,7 +136,8 @@ AGENTSPEC_INLINE void multiply(const float* x, std::size_t n, std::size_t inputs
   }
 }
 
-AGENTSPEC_INLINE void normalise(const float* x, const float* weight, std::size_t size, float eps, float* out) {
+AGENTSPEC_INLINE void normalise(const float* x, const float* weight, std::size_t size, float eps,
+                                float* out) {
   Lanes squares{};
   for (std::size_t i = 0; i < size; i += kLanes) squares += at(x + i) * at(x + i);
   const float factor = 1.0F / std::sqrt(sum_of(squares) / static_cast<float>(size) + eps);
@@ -175,7 +178,8 @@ AGENTSPEC_INLINE void rotate(float* x, std::size_t heads, std::size_t size, cons
 AGENTSPEC_INLINE void softmax(float* x, std::size_t size) {
   const std::size_t whole = size - size % kLanes;
   Lanes largest_of = Lanes{} + x[0];
-  for (std::size_t i = 0; i < whole; i += kLanes) largest_of = at(x + i) > largest_of ? at(x + i) : largest_of;
+  for (std::size_t i = 0; i < whole; i += kLanes)
+    largest_of = at(x + i) > largest_of ? at(x + i) : largest_of;
   float largest = x[0];
   for (std::size_t i = 0; i < kLanes; ++i) largest = std::max(largest, largest_of[i]);
   for (std::size_t i = whole; i < size; ++i) largest = std::max(largest, x[i]);
@@ -227,7 +231,8 @@ AGENTSPEC_INLINE void attend(const float* q, std::size_t heads, std::size_t kv_h
     const std::size_t whole = rows.keys.size() - rows.keys.size() % kLanes;
     for (std::size_t t = 0; t < whole; t += kLanes) {
       Lanes products[kLanes];
-      for (std::size_t i = 0; i < kLanes; ++i) multiply_key(query, rows.keys[t + i] + offset, size, products[i]);
+      for (std::size_t i = 0; i < kLanes; ++i)
+        multiply_key(query, rows.keys[t + i] + offset, size, products[i]);
       Lanes sums;
       sums_of(products, sums);
       at(scores + t) = sums * scale;
@@ -248,28 +253,29 @@ AGENTSPEC_INLINE void attend(const float* q, std::size_t heads, std::size_t kv_h
 }
 
 // The same once more for each set of instructions.
-#define AGENTSPEC_KERNELS(NAME, TARGET)                                                                              \
-  struct NAME {                                                                                                      \
-    TARGET static void multiply(const float* x, std::size_t n, std::size_t inputs, const float* panels,              \
-                                std::size_t outputs, float* out, bool add) {                                         \
-      agentspec::multiply(x, n, inputs, panels, outputs, out, add);                                                  \
-    }                                                                                                                \
-    TARGET static void normalise(const float* x, const float* weight, std::size_t size, float eps, float* out) {     \
-      agentspec::normalise(x, weight, size, eps, out);                                                               \
-    }                                                                                                                \
-    TARGET static void gate(const float* x, std::size_t size, float* out) { agentspec::gate(x, size, out); }         \
-    TARGET static void add_silu(const float* x, std::size_t size, float* out) {                                      \
-      agentspec::add_silu(x, size, out);                                                                             \
-    }                                                                                                                \
-    TARGET static void rotate(float* x, std::size_t heads, std::size_t size, const float* cos_sin) {                 \
-      agentspec::rotate(x, heads, size, cos_sin);                                                                    \
-    }                                                                                                                \
-    TARGET static void attend(const float* q, std::size_t heads, std::size_t kv_heads, std::size_t size,             \
-                              const AttentionRows& rows, float scale, float* scores, float* out) {                   \
-      agentspec::attend(q, heads, kv_heads, size, rows, scale, scores, out);                                         \
-    }                                                                                                                \
-    TARGET static void softmax(float* x, std::size_t size) { agentspec::softmax(x, size); }                          \
-    static constexpr FloatKernels kAll{multiply, normalise, gate, add_silu, rotate, attend, softmax};                \
+#define AGENTSPEC_KERNELS(NAME, TARGET)                                                                      \
+  struct NAME {                                                                                              \
+    TARGET static void multiply(const float* x, std::size_t n, std::size_t inputs, const float* panels,      \
+                                std::size_t outputs, float* out, bool add) {                                 \
+      agentspec::multiply(x, n, inputs, panels, outputs, out, add);                                          \
+    }                                                                                                        \
+    TARGET static void normalise(const float* x, const float* weight, std::size_t size, float eps,           \
+                                 float* out) {                                                               \
+      agentspec::normalise(x, weight, size, eps, out);                                                       \
+    }                                                                                                        \
+    TARGET static void gate(const float* x, std::size_t size, float* out) { agentspec::gate(x, size, out); } \
+    TARGET static void add_silu(const float* x, std::size_t size, float* out) {                              \
+      agentspec::add_silu(x, size, out);                                                                     \
+    }                                                                                                        \
+    TARGET static void rotate(float* x, std::size_t heads, std::size_t size, const float* cos_sin) {         \
+      agentspec::rotate(x, heads, size, cos_sin);                                                            \
+    }                                                                                                        \
+    TARGET static void attend(const float* q, std::size_t heads, std::size_t kv_heads, std::size_t size,     \
+                              const AttentionRows& rows, float scale, float* scores, float* out) {           \
+      agentspec::attend(q, heads, kv_heads, size, rows, scale, scores, out);                                 \
+    }                                                                                                        \
+    TARGET static void softmax(float* x, std::size_t size) { agentspec::softmax(x, size); }                  \
+    static constexpr FloatKernels kAll{multiply, normalise, gate, add_silu, rotate, attend, softmax};        \
   };
 
 AGENTSPEC_KERNELS(Portable, )

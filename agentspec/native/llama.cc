@@ -23,12 +23,18 @@ std::span<T> row_of(std::span<T> values, std::size_t row, std::size_t width) {
 }  // namespace
 
 Llama::Llama(const LlamaShape& shape, const LlamaWeights& weights)
-    : shape_(shape), embed_(weights.embed), rotary_(weights.rotary), norm_(weights.norm), fc_bias_(weights.fc_bias) {
+    : shape_(shape),
+      embed_(weights.embed),
+      rotary_(weights.rotary),
+      norm_(weights.norm),
+      fc_bias_(weights.fc_bias) {
   const std::size_t h = shape.hidden;
   const std::size_t wide = shape.heads * shape.head_dim;
-  expect(h > 0 && h % kLanes == 0 && shape.mlp > 0 && shape.mlp % kLanes == 0, "sizes that are multiples of 8");
+  expect(h > 0 && h % kLanes == 0 && shape.mlp > 0 && shape.mlp % kLanes == 0,
+         "sizes that are multiples of 8");
   expect(shape.head_dim > 0 && shape.head_dim % (2 * kLanes) == 0, "heads whose size is a multiple of 16");
-  expect(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "heads that are a multiple of the kv heads");
+  expect(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
+         "heads that are a multiple of the kv heads");
   expect(!weights.layers.empty() && shape.vocabulary > 0 && shape.outputs > 0, "layers and a vocabulary");
   expect(embed_.size() == shape.vocabulary * h, "embeddings [vocabulary, hidden]");
   expect(rotary_.size() == shape.positions * shape.head_dim, "angles [positions, head_dim]");
@@ -38,7 +44,8 @@ Llama::Llama(const LlamaShape& shape, const LlamaWeights& weights)
   for (const LlamaLayerWeights& layer : weights.layers) {
     const bool reads_hidden = !layer.hidden_norm.empty();
     expect(layer.entry_norm.size() == h && layer.after_norm.size() == h, "norms [hidden]");
-    expect(!reads_hidden || (layer.hidden_norm.size() == h && weights.layers.size() == 1), "a head of one layer");
+    expect(!reads_hidden || (layer.hidden_norm.size() == h && weights.layers.size() == 1),
+           "a head of one layer");
     expect(reads_hidden == is_head(), "fc and a norm of hidden states together");
     const std::size_t inputs = reads_hidden ? 2 * h : h;
     expect(layer.qkv.size() == (wide + 2 * kv_width()) * inputs, "qkv [heads + 2 kv heads, inputs]");
@@ -62,8 +69,9 @@ void Llama::clear_grown() {
   num_grown_ = 0;
 }
 
-void Llama::read(std::span<const ReadToken> tokens, std::span<const float> hidden, std::span<const LayerCache> caches,
-                 std::span<const std::size_t> ends, std::vector<float>& normed, std::vector<float>& state) {
+void Llama::read(std::span<const ReadToken> tokens, std::span<const float> hidden,
+                 std::span<const LayerCache> caches, std::span<const std::size_t> ends,
+                 std::vector<float>& normed, std::vector<float>& state) {
   check(tokens, hidden, caches, ends);
   const std::size_t n = tokens.size();
   const std::size_t h = shape_.hidden;
@@ -113,12 +121,13 @@ void Llama::logits(std::span<const float> normed, std::size_t n, std::vector<flo
   head_.multiply(normed, n, out);
 }
 
-void Llama::check(std::span<const ReadToken> tokens, std::span<const float> hidden, std::span<const LayerCache> caches,
-                  std::span<const std::size_t> ends) const {
+void Llama::check(std::span<const ReadToken> tokens, std::span<const float> hidden,
+                  std::span<const LayerCache> caches, std::span<const std::size_t> ends) const {
   expect(!tokens.empty() && !ends.empty() && ends.back() < tokens.size() && std::ranges::is_sorted(ends),
          "tokens, and ends among them");
   const std::size_t width = hidden.size() / tokens.size();
-  expect(hidden.size() % tokens.size() == 0 && (is_head() ? width == shape_.hidden || width == fc_.inputs() : width == 0),
+  expect(hidden.size() % tokens.size() == 0 &&
+             (is_head() ? width == shape_.hidden || width == fc_.inputs() : width == 0),
          "hidden states for a head, of its own or of the target, and none for another model");
   expect(caches.size() == layers_.size(), "a cache for each layer");
   const std::size_t num_slots = caches.front().keys.size() / kv_width();
@@ -126,10 +135,13 @@ void Llama::check(std::span<const ReadToken> tokens, std::span<const float> hidd
     expect(cache.keys.size() == num_slots * kv_width() && cache.values.size() == cache.keys.size(),
            "caches [slots, kv heads * head_dim]");
   }
-  const auto is_slot = [num_slots](std::int64_t slot) { return slot >= 0 && static_cast<std::size_t>(slot) < num_slots; };
+  const auto is_slot = [num_slots](std::int64_t slot) {
+    return slot >= 0 && static_cast<std::size_t>(slot) < num_slots;
+  };
   std::size_t growing = num_grown_;
   for (const ReadToken& token : tokens) {
-    expect(token.token >= 0 && static_cast<std::size_t>(token.token) < shape_.vocabulary, "tokens of its vocabulary");
+    expect(token.token >= 0 && static_cast<std::size_t>(token.token) < shape_.vocabulary,
+           "tokens of its vocabulary");
     expect(token.position >= 0 && static_cast<std::size_t>(token.position) < shape_.positions,
            "positions that it knows");
     expect(token.slot == -1 || is_slot(token.slot), "slots of its cache");
@@ -149,7 +161,8 @@ void Llama::enter(std::span<const ReadToken> tokens, std::span<const float> hidd
   const std::size_t h = shape_.hidden;
   x_.resize(n * h);
   for (std::size_t i = 0; i < n; ++i) {
-    std::ranges::copy(row_of(embed_, static_cast<std::size_t>(tokens[i].token), h), row_of(std::span(x_), i, h).begin());
+    std::ranges::copy(row_of(embed_, static_cast<std::size_t>(tokens[i].token), h),
+                      row_of(std::span(x_), i, h).begin());
   }
   if (!is_head()) return;
   if (hidden.size() == n * h) {

@@ -24,7 +24,8 @@ struct LlamaShape {
 // [outputs, inputs] each, or [hidden].
 struct LlamaLayerWeights {
   std::span<const float> entry_norm;
-  std::span<const float> hidden_norm;  // of an EAGLE-3 head, whose input is a token and a hidden state; else empty
+  std::span<const float>
+      hidden_norm;  // of an EAGLE-3 head, whose input is a token and a hidden state; else empty
   std::span<const float> qkv;
   std::span<const float> out;
   std::span<const float> after_norm;
@@ -57,10 +58,10 @@ struct ReadToken {
   std::int64_t slot;                      // where its keys and values go; -1: it grows, as the next number
 };
 
-// A small Llama or an EAGLE-3 head in float32, for drafting on a CPU: what a framework's forward computes, without
-// the calls that take longer than the arithmetic where a model has a layer or two. It refers to the caller's
-// embeddings, norms, angles and cache, holds packed copies of its matrices, and memory that passes share: one thread
-// at a time.
+// A small Llama or an EAGLE-3 head in float32, for drafting on a CPU: what a framework's forward computes,
+// without the calls that take longer than the arithmetic where a model has a layer or two. It refers to the
+// caller's embeddings, norms, angles and cache, holds packed copies of its matrices, and memory that passes
+// share: one thread at a time.
 class Llama {
  public:
   // Throws ConfigError where the weights do not fit the shape, or the shape the kernels.
@@ -80,8 +81,9 @@ class Llama {
   //   normed  [ends, hidden], of which logits() makes logits
   //   state   [ends, hidden], what a head reads next; of another model the same as `normed`
   // Throws ConfigError where a token, a position, a slot or a size is out of range.
-  void read(std::span<const ReadToken> tokens, std::span<const float> hidden, std::span<const LayerCache> caches,
-            std::span<const std::size_t> ends, std::vector<float>& normed, std::vector<float>& state);
+  void read(std::span<const ReadToken> tokens, std::span<const float> hidden,
+            std::span<const LayerCache> caches, std::span<const std::size_t> ends, std::vector<float>& normed,
+            std::vector<float>& state);
 
   // [n, outputs] of [n, hidden].
   void logits(std::span<const float> normed, std::size_t n, std::vector<float>& out) const;
@@ -103,14 +105,15 @@ class Llama {
     std::vector<float> values;
   };
 
-  void check(std::span<const ReadToken> tokens, std::span<const float> hidden, std::span<const LayerCache> caches,
-             std::span<const std::size_t> ends) const;
+  void check(std::span<const ReadToken> tokens, std::span<const float> hidden,
+             std::span<const LayerCache> caches, std::span<const std::size_t> ends) const;
   void enter(std::span<const ReadToken> tokens, std::span<const float> hidden);
   void enter_layer(const Layer& layer, std::size_t n);
   void store(std::span<const ReadToken> tokens, std::size_t number, const LayerCache& cache);
   void attend(std::span<const ReadToken> tokens, std::span<const std::size_t> ends, std::size_t number,
               const LayerCache& cache);
-  void normalise(std::span<const float> x, std::span<const float> weight, std::size_t n, std::span<float> out) const;
+  void normalise(std::span<const float> x, std::span<const float> weight, std::size_t n,
+                 std::span<float> out) const;
   [[nodiscard]] std::size_t kv_width() const { return shape_.kv_heads * shape_.head_dim; }
 
   LlamaShape shape_;

@@ -15,7 +15,10 @@ void read_texts(Llama& model, std::span<const LayerCache> caches, std::span<cons
     const std::size_t start = end.text.size() - end.tokens.size();
     for (std::size_t i = 0; i < end.tokens.size(); ++i) {
       const std::size_t position = start + i;
-      tokens.push_back({end.tokens[i], static_cast<std::int64_t>(position), end.text.first(position + 1), {},
+      tokens.push_back({end.tokens[i],
+                        static_cast<std::int64_t>(position),
+                        end.text.first(position + 1),
+                        {},
                         end.text[position]});
     }
     last.push_back(tokens.size() - 1);

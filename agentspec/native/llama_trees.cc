@@ -24,7 +24,8 @@ void largest(std::span<const float> values, std::size_t count, std::vector<std::
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (found.size() == count && (count == 0 || values[i] <= values[found.back()])) continue;
     if (found.size() == count) found.pop_back();
-    const auto place = std::ranges::find_if(found, [&](std::size_t other) { return values[other] < values[i]; });
+    const auto place =
+        std::ranges::find_if(found, [&](std::size_t other) { return values[other] < values[i]; });
     found.insert(place, i);
   }
 }
@@ -45,7 +46,8 @@ class Drafting {
         roots.topk_p.size() != rows * rules.topk || roots.topk_index.size() != rows * rules.topk ||
         roots.hidden.size() != (reads_states ? rows * model.shape().hidden : 0) ||
         (!token_of.empty() && token_of.size() != model.shape().outputs)) {
-      throw ConfigError("trees need rows, topk tokens of each, the states that are read, and the target's tokens");
+      throw ConfigError(
+          "trees need rows, topk tokens of each, the states that are read, and the target's tokens");
     }
     scores_.resize(rows);
     tokens_.resize(rows);
@@ -109,7 +111,8 @@ class Drafting {
       const std::span<const std::int32_t> text = roots_.texts[row];
       for (Branch& branch : branches_[row]) {
         branch.grown.push_back(number++);
-        read_.push_back({branch.token, static_cast<std::int64_t>(text.size() + step), text, branch.grown, -1});
+        read_.push_back(
+            {branch.token, static_cast<std::int64_t>(text.size() + step), text, branch.grown, -1});
         if (model_.is_head()) hidden_.insert(hidden_.end(), branch.state.begin(), branch.state.end());
       }
     }
@@ -142,7 +145,8 @@ class Drafting {
     ++num_passes_;
   }
 
-  // The drafter's probabilities become those of being accepted. [n, topk], the likeliest first, of [n, hidden].
+  // The drafter's probabilities become those of being accepted. [n, topk], the likeliest first, of [n,
+  // hidden].
   void to_acceptance(std::vector<float>& topk_p, std::span<const float> states) {
     if (acceptance_ == nullptr) return;
     const std::size_t k = rules_.topk;
@@ -175,7 +179,8 @@ class Drafting {
     drafted.num_rows = branches_.size();
     drafted.num_passes = num_passes_;
     for (std::size_t row = 0; row < branches_.size(); ++row) {
-      if (num_passes_ > 1) drafted.parents.insert(drafted.parents.end(), groups_[row].begin(), groups_[row].end());
+      if (num_passes_ > 1)
+        drafted.parents.insert(drafted.parents.end(), groups_[row].begin(), groups_[row].end());
       largest(scores_[row], rules_.max_nodes, best_);
       std::ranges::sort(best_);
       for (const std::size_t i : best_) {
@@ -214,7 +219,8 @@ class Drafting {
 }  // namespace
 
 DraftedTrees draft_trees(Llama& model, std::span<const LayerCache> caches, const TreeRoots& roots,
-                         AcceptanceHead* acceptance, std::span<const std::int64_t> token_of, const TreeRules& rules) {
+                         AcceptanceHead* acceptance, std::span<const std::int64_t> token_of,
+                         const TreeRules& rules) {
   return Drafting(model, caches, roots, acceptance, token_of, rules).run();
 }
 

@@ -27,7 +27,8 @@ void PackedMatrix::multiply_add(std::span<const float> x, std::size_t n, std::sp
 }
 
 void PackedMatrix::run(std::span<const float> x, std::size_t n, std::span<float> out, bool add) const {
-  if (x.size() < n * inputs_ || out.size() < n * outputs_) throw IntegrityError("a product needs room for its rows");
+  if (x.size() < n * inputs_ || out.size() < n * outputs_)
+    throw IntegrityError("a product needs room for its rows");
   float_kernels().multiply(x.data(), n, inputs_, panels_.data(), outputs_, out.data(), add);
 }
 

@@ -6,8 +6,8 @@
 
 namespace agentspec {
 
-// A copy of a linear layer's weights as multiplications read them: panels of kPanelWidth outputs side by side, the
-// last one padded with zeros.
+// A copy of a linear layer's weights as multiplications read them: panels of kPanelWidth outputs side by
+// side, the last one padded with zeros.
 class PackedMatrix {
  public:
   PackedMatrix() = default;

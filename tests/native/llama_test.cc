@@ -1,5 +1,6 @@
-// Drafters on a CPU: kernels against sums in double precision, with and without the machine's own instructions, and
-// passes against each other. What a pass computes is held against torch by the Python tests.
+// Drafters on a CPU: kernels against sums in double precision, with and without the machine's own
+// instructions, and passes against each other. What a pass computes is held against torch by the Python
+// tests.
 
 #include "llama.h"
 
@@ -137,7 +138,8 @@ struct Drawn {
         down(drawn(random, 32 * 24, 0.2F)),
         lm_head(drawn(random, 40 * 32, 0.3F)),
         cached(num_layers * 2, std::vector<float>(kSlots * 16)) {
-    for (std::size_t layer = 0; layer < num_layers; ++layer) caches.push_back({cached[2 * layer], cached[2 * layer + 1]});
+    for (std::size_t layer = 0; layer < num_layers; ++layer)
+      caches.push_back({cached[2 * layer], cached[2 * layer + 1]});
   }
 
   [[nodiscard]] Llama model() const {
@@ -208,12 +210,14 @@ void trees_have_the_likeliest_nodes(Random& random) {
     const std::int64_t parent = tree.parents[static_cast<std::size_t>(tree.chosen[i]) / 2];
     const auto found = std::ranges::find(tree.chosen, parent);
     // What a node hangs on is as likely or likelier, hence in the tree.
-    CHECK(parent == -1 || (found != tree.chosen.end() &&
-                           tree.estimates[static_cast<std::size_t>(found - tree.chosen.begin())] >= tree.estimates[i]));
+    CHECK(parent == -1 ||
+          (found != tree.chosen.end() &&
+           tree.estimates[static_cast<std::size_t>(found - tree.chosen.begin())] >= tree.estimates[i]));
   }
   CHECK(draft_trees(model, all.caches, roots, nullptr, {}, {2, 5, 9, 1.0, 3.0}).num_passes == 1);
   CHECK(draft_trees(model, all.caches, roots, nullptr, {}, {2, 5, 9, 0.3, 0.0}).num_passes == 1);
-  CHECK_THROWS(draft_trees(model, all.caches, {texts, p, index, {}}, nullptr, {}, {2, 5, 9, 1.0, 0.0}), ConfigError);
+  CHECK_THROWS(draft_trees(model, all.caches, {texts, p, index, {}}, nullptr, {}, {2, 5, 9, 1.0, 0.0}),
+               ConfigError);
 }
 
 }  // namespace

@@ -121,6 +121,20 @@ def test_what_native_code_is_not_made_for_is_left_to_torch(monkeypatch: pytest.M
     assert type(DraftForwards(drawn_worker(draw, is_head=True, layers=1))()) is PlainDrafting
 
 
+def test_nothing_is_converted_on_the_way_to_native_code() -> None:
+    """What is written to a copy of the cache would be lost."""
+    model = both_of(drawn_worker(random.Random(3), is_head=False, layers=1, outputs=None))[1]._native
+    text, token = np.array([3, 4], np.int32), np.array([7], np.int64)
+    every_second = np.arange(4, dtype=np.int32)[::2]
+    for texts, tokens in (
+        ([text.astype(np.int64)], [token]),
+        ([text], [token.astype(np.int32)]),
+        ([every_second], [token]),
+    ):
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            model.read(texts, tokens, None)  # type: ignore[arg-type]
+
+
 def test_weights_that_were_replaced_in_place_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = drawn_worker(random.Random(5), is_head=False, layers=1, outputs=None)
     monkeypatch.setattr(PlainDrafting, "of", lambda worker: PlainDrafting(worker))
