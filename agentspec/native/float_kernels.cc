@@ -27,7 +27,6 @@ AGENTSPEC_INLINE float sum_of(const Lanes& x) {
 
 // sums[i] = the sum of parts[i]'s lanes.
 AGENTSPEC_INLINE void sums_of(const Lanes (&parts)[kLanes], Lanes& sums) {
-#if __has_builtin(__builtin_shufflevector)
   Lanes pairs[kLanes / 2];
   for (std::size_t i = 0; i < kLanes / 2; ++i) {
     pairs[i] = __builtin_shufflevector(parts[2 * i], parts[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
@@ -40,9 +39,6 @@ AGENTSPEC_INLINE void sums_of(const Lanes (&parts)[kLanes], Lanes& sums) {
   }
   sums = __builtin_shufflevector(fours[0], fours[1], 0, 1, 2, 3, 8, 9, 10, 11) +
          __builtin_shufflevector(fours[0], fours[1], 4, 5, 6, 7, 12, 13, 14, 15);
-#else
-  for (std::size_t i = 0; i < kLanes; ++i) sums[i] = sum_of(parts[i]);
-#endif
 }
 
 // x = e^x, to 2e-7 of it; what is below the smallest normal number is near that.
