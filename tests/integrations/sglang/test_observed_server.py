@@ -195,7 +195,12 @@ def test_a_running_server_is_managed(observed: Server, capsys: pytest.CaptureFix
     assert main(["corpus", "add", "answers", str(documents), "--tenant", "acme", *options]) == 0
     assert json.loads(capsys.readouterr().out)["result"]["documents"] == len(answers)
     assert ask_as("bolt") == answers and drafted_from_corpora(observed) == 0
-    assert ask_as("acme") == answers and drafted_from_corpora(observed) > 0
+    # The controller decides whether to verify what is drafted: where times of steps are odd, not at once.
+    for _ in range(10):
+        assert ask_as("acme") == answers
+        if drafted_from_corpora(observed) > 0:
+            break
+    assert drafted_from_corpora(observed) > 0
 
     assert main(["corpus", "ls", *options]) == 0
     (listed,) = json.loads(capsys.readouterr().out)["corpora"]
