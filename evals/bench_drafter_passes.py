@@ -86,20 +86,20 @@ def _works(shape: dict[str, Any], rows: int) -> dict[str, list[Callable[[], Any]
     plain = PlainDrafting(worker)
     model = native_llama(worker.draft_runner.model, plain.keys, plain.values)
     assert model is not None
-    ways = [plain, NativeDrafting(worker, model)]
+    ways: list[PlainDrafting | NativeDrafting] = [plain, NativeDrafting(worker, model)]
     slots = torch.randperm(_SLOTS, dtype=torch.int32)[: rows * _TEXT].view(rows, _TEXT).unbind()
     missing = torch.cat([row[-_READ:] for row in slots]).long()
     tokens = torch.randint(0, _VOCABULARY, (rows, _READ)).tolist()
     states = torch.randn(rows * _READ, 3 * shape["hidden"]) if shape["is_head"] else None
 
-    def read(way: PlainDrafting) -> Any:
+    def read(way: PlainDrafting | NativeDrafting) -> Any:
         return way.read(slots, missing, [_TEXT - _READ] * rows, tokens, states)
 
     logits, hidden = read(ways[0])
     _same("reading", [logits], [read(ways[1])[0]])
     likeliest = torch.softmax(logits, -1).topk(_TOPK, dim=-1)
 
-    def draft(way: PlainDrafting) -> Any:
+    def draft(way: PlainDrafting | NativeDrafting) -> Any:
         return way.draft(slots, likeliest.values, likeliest.indices, hidden if shape["is_head"] else None)
 
     drafts = [draft(way) for way in ways]

@@ -15,15 +15,17 @@ from agentspec import _core
 from agentspec.integrations.sglang.acceptance_head import FARTHEST_LOGIT, AcceptanceHead
 from agentspec.integrations.sglang.plain_drafting import MAX_READ, PlainDrafting
 from agentspec.integrations.sglang_cpu.native_llama import native_llama
+from agentspec.integrations.sglang_cpu.plain_llama import is_head
 
 
-class NativeDrafting(PlainDrafting):
-    """The forwards of one drafter, as of PlainDrafting."""
+class NativeDrafting:
+    """The forwards of one drafter, with the methods of PlainDrafting."""
 
     def __init__(self, worker: Any, model: _core.Llama) -> None:
         """`model`: The worker's drafter."""
-        super().__init__(worker)
+        self._worker = worker
         self._native = model
+        self._is_head = is_head(worker.draft_runner.model)
         hot = worker.hot_token_id
         self._token_of = None if hot is None else hot.to(torch.int64).contiguous().numpy()
         self._acceptance = None if worker.acceptance is None else _native_head(worker.acceptance)
@@ -42,7 +44,7 @@ class NativeDrafting(PlainDrafting):
         logits, state = self._native.read(
             _arrays_of(slots),
             [np.array(row, np.int64) for row in tokens],
-            _flat(hidden) if hidden is not None and self._model.is_head else None,
+            _flat(hidden) if hidden is not None and self._is_head else None,
         )
         return torch.from_numpy(logits), torch.from_numpy(state)
 
@@ -50,7 +52,7 @@ class NativeDrafting(PlainDrafting):
         self, slots: Sequence[Tensor], topk_p: Tensor, topk_index: Tensor, hidden: Tensor | None
     ) -> SimpleNamespace:
         """As of PlainDrafting."""
-        worker: Any = self._worker
+        worker = self._worker
         parents, chosen, tokens, estimates, worker.num_passes = self._native.draft(
             _arrays_of(slots),
             _flat(topk_p),
@@ -68,7 +70,7 @@ class NativeDrafting(PlainDrafting):
 
     def _states(self, hidden: Tensor | None) -> NDArray[np.float32] | None:
         """What the drafter's head or its acceptance head reads."""
-        return _flat(hidden) if hidden is not None and (self._model.is_head or self._acceptance is not None) else None
+        return _flat(hidden) if hidden is not None and (self._is_head or self._acceptance is not None) else None
 
 
 def _native_head(head: AcceptanceHead) -> _core.AcceptanceHead:
@@ -91,10 +93,10 @@ class DraftForwards:
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
-        self._found: PlainDrafting | None = None
+        self._found: PlainDrafting | NativeDrafting | None = None
         self._is_probed = False
 
-    def __call__(self) -> PlainDrafting | None:
+    def __call__(self) -> PlainDrafting | NativeDrafting | None:
         """None where the drafter has to run as SGLang runs it."""
         if not self._is_probed:
             self._found, self._is_probed = _drafting_of(self._worker), True
@@ -105,7 +107,7 @@ class DraftForwards:
         self._found, self._is_probed = None, False
 
 
-def _drafting_of(worker: Any) -> PlainDrafting | None:
+def _drafting_of(worker: Any) -> PlainDrafting | NativeDrafting | None:
     plain = PlainDrafting.of(worker)
     if plain is None:
         return None

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from agentspec import _core
 from agentspec.errors import ConfigError
+from agentspec.integrations.sglang_cpu.plain_llama import is_head
 
 # Weights that a pass reads. Beyond, a pass takes milliseconds and is worth several threads.
 _MOST_WEIGHTS = 8 << 20
@@ -30,7 +31,7 @@ def native_llama(model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -
     core = model.model
     # The rows behind the vocabulary are padding.
     head = model.lm_head.weight[: model.logits_processor.vocab_size]
-    fc = core.fc if hasattr(core, "fc") else None
+    fc = core.fc if is_head(model) else None
     layers = [_arrays_of(layer) for layer in core.layers]
     norms = [core.norm, *(norm for layer in core.layers for norm in _norms_of(layer))]
     attention = core.layers[0].self_attn

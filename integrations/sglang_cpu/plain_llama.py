@@ -55,8 +55,8 @@ class PlainLlama:
         attention = core.layers[0].self_attn
         self.heads, self.kv_heads, self.head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
         self._embed = core.embed_tokens.weight
-        self._fc = core.fc.weight if hasattr(core, "fc") else None
-        self._fc_bias = core.fc.bias if hasattr(core, "fc") else None
+        self._fc = core.fc.weight if is_head(model) else None
+        self._fc_bias = core.fc.bias if is_head(model) else None
         self._layers = [_layer(layer) for layer in core.layers]
         self._norm = _norm(core.norm)
         # The rows behind the vocabulary are padding.
@@ -66,11 +66,6 @@ class PlainLlama:
     @property
     def num_layers(self) -> int:
         return len(self._layers)
-
-    @property
-    def is_head(self) -> bool:
-        """Whether its input has hidden states."""
-        return self._fc is not None
 
     def forward(
         self, tokens: Tensor, positions: Tensor, hidden: Tensor | None, attend: Attend, ends: Tensor | None = None
@@ -108,7 +103,7 @@ class PlainLlama:
             x = torch.addmm(residual, F.silu(gate) * up, layer.down.t())
         normed = self._norm(x)
         # A head hands out what it has before the last norm.
-        return normed, x if self.is_head else normed
+        return normed, normed if self._fc is None else x
 
     def _projected(self, layer: _Layer, entry: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values."""
@@ -130,6 +125,11 @@ class PlainLlama:
         return F.linear(normed, self._head)
 
 
+def is_head(model: Any) -> bool:
+    """Whether the input of SGLang's drafter has hidden states."""
+    return hasattr(model.model, "fc")
+
+
 def is_plain(model: Any) -> bool:
     """Whether SGLang's drafter is a Llama or an EAGLE-3 head of one layer that PlainLlama computes alike: unquantised,
     unpacked, on a CPU, alone, without any of the options that models of these classes may have. A model that lacks what
@@ -145,8 +145,9 @@ def _is_plain_model(model: Any) -> bool:
     layers = list(core.layers)
     if kind not in ("LlamaForCausalLM", "LlamaForCausalLMEagle3") or model.lm_head.weight.device.type != "cpu":
         return False
-    is_head = kind == "LlamaForCausalLMEagle3"
-    if is_head and (len(layers) != 1 or core.input_norm is not None or core.fc_norm is not None or core.norm_output):
+    if kind == "LlamaForCausalLMEagle3" and (
+        len(layers) != 1 or core.input_norm is not None or core.fc_norm is not None or core.norm_output
+    ):
         return False
     logits = model.logits_processor
     if logits.logit_scale is not None or logits.final_logit_softcapping is not None or logits.use_fp32_lm_head:

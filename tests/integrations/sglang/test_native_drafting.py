@@ -19,6 +19,7 @@ from agentspec.integrations.sglang.draft_stop import DraftStop
 from agentspec.integrations.sglang.native_drafting import DraftForwards, NativeDrafting
 from agentspec.integrations.sglang.plain_drafting import PlainDrafting
 from agentspec.integrations.sglang_cpu.native_llama import native_llama
+from agentspec.integrations.sglang_cpu.plain_llama import is_head as is_head_of
 
 _SLOTS = 90
 
@@ -62,15 +63,13 @@ def drawn_acceptance_head(hidden: int) -> AcceptanceHead:
     return head
 
 
-def both_of(worker: Any) -> tuple[PlainDrafting, NativeDrafting]:
-    """With a cache each, that hold the same."""
+def both_of(worker: Any) -> tuple[PlainDrafting, NativeDrafting, list[Any]]:
+    """With a cache each, that hold the same, and the native one's keys and values."""
     plain = PlainDrafting(worker)
     own = [[cache.clone() for cache in caches] for caches in (plain.keys, plain.values)]
     model = native_llama(worker.draft_runner.model, *own)
     assert model is not None
-    native = NativeDrafting(worker, model)
-    native.keys, native.values = own
-    return plain, native
+    return plain, NativeDrafting(worker, model), own[0] + own[1]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -78,8 +77,8 @@ def test_texts_are_read_and_trees_drafted_alike(seed: int) -> None:
     draw = random.Random(seed)
     torch.manual_seed(seed)
     worker = drawn_worker(draw)
-    plain, native = both_of(worker)
-    is_head, hidden = plain._model.is_head, worker.draft_runner.model.model.norm.weight.shape[0]
+    plain, native, cached = both_of(worker)
+    is_head, hidden = is_head_of(worker.draft_runner.model), worker.draft_runner.model.model.norm.weight.shape[0]
     for _ in range(4):
         rows, topk = draw.randint(1, 5), draw.randint(1, 3)
         order = torch.randperm(_SLOTS, dtype=torch.int32)
@@ -92,7 +91,7 @@ def test_texts_are_read_and_trees_drafted_alike(seed: int) -> None:
         read = [way.read(slots, missing, starts, tokens, states if is_head else None) for way in (plain, native)]
         for one, other in zip(*read, strict=True):  # type: ignore[arg-type]
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-        for mine, theirs in zip(plain.keys + plain.values, native.keys + native.values, strict=True):
+        for mine, theirs in zip(plain.keys + plain.values, cached, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
         likeliest = torch.softmax(read[0][0], -1).topk(topk, dim=-1)
@@ -143,7 +142,7 @@ def test_weights_that_were_replaced_in_place_are_read_anew(monkeypatch: pytest.M
     assert one is not None and forwards() is one
     slots = [torch.arange(3, dtype=torch.int32)]
 
-    def read(way: PlainDrafting) -> Any:
+    def read(way: PlainDrafting | NativeDrafting) -> Any:
         found = way.read(slots, torch.arange(3), [0], [[7, 8, 9]], None)
         assert found is not None
         return found[0]
