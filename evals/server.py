@@ -116,8 +116,8 @@ class Server(RunningServer):
         rest = ["--host", "127.0.0.1", "--port", str(self.port), *arguments]
         self.command, variables = launch_command(str(model), algorithm, rest)
         # Nothing may be looked up or fetched from outside, and no server may know what an earlier one has learned
-        # unless it is told so. The small models of the evals run fastest on one thread.
-        defaults = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "AGENTSPEC_STORE": "memory://"}
+        # unless it is told so.
+        defaults = {"HF_HUB_OFFLINE": "1", "AGENTSPEC_STORE": "memory://"}
         self._environment = {**defaults, **os.environ, **variables, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 

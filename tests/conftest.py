@@ -16,7 +16,9 @@ FORKING = Path(__file__).parent / "helpers" / "forking"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Servers fork; see the folder. It is inherited by every process that tests start, also by way of commands."""
+    """Servers fork; see the folder. It is inherited by every process that tests start, also by way of commands. They run
+    on one thread each, as others run beside them."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(FORKING), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
 
 

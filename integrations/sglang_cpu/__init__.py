@@ -34,8 +34,9 @@ _DEFAULTS = {
     # machine, for nothing that a CPU would notice.
     "TORCH_COMPILE_DISABLE": "1",
     # OpenMP threads that spin while they wait make a step ten times as long where anything else wants the cores, and a
-    # small model makes them wait often. (One thread is fastest for models of a few million parameters: OMP_NUM_THREADS.)
+    # small model makes them wait often. To wake them takes longer than the few microseconds that they spin here.
     "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "5000",
 }
 
 
@@ -75,14 +76,15 @@ def environment() -> dict[str, str]:
 
 
 def patch_sglang() -> None:
-    """Give SGLang's fall-back attention backend the token trees and its verification the temperature.
+    """Give SGLang's fall-back attention backend the token trees, its verification the temperature, and forwards threads.
 
-    See `backend` and `verification`. Importing SGLang after `activate()` does this by itself; a call is harmless.
+    See `backend`, `verification` and `threads`. Importing SGLang after `activate()` does this by itself; a call is harmless.
     """
-    from agentspec.integrations.sglang_cpu import backend, verification
+    from agentspec.integrations.sglang_cpu import backend, threads, verification
 
     backend.patch_sglang()
     verification.patch_verification()
+    threads.patch_threads()
 
 
 def _is_needed() -> bool:

@@ -2,7 +2,7 @@
 
     sgl_kernel                        found in the folder `sgl_kernel/` beside this file
     torchvision                       gets the schemas of the ops its Python code expects, where its binary does not load
-    three modules of SGLang           patched as soon as they are imported (see `backend` and `verification`)
+    four modules of SGLang            patched as soon as they are imported (see `backend`, `threads`, `verification`)
 
 Standard library only: `site/sitecustomize.py` loads this file at the start of every child process, by path, before
 anything else is known to be importable.
@@ -38,7 +38,7 @@ def is_installed() -> bool:
 
 
 class ReferenceFinder(MetaPathFinder):
-    """Finds the reference `sgl_kernel` and adds a step before or after the import of four other modules."""
+    """Finds the reference `sgl_kernel` and adds a step before or after the import of five other modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -118,9 +118,14 @@ def _patch_verification(spec: ModuleSpec) -> None:
     importlib.import_module(f"{_PACKAGE}.verification").patch_verification()
 
 
+def _patch_threads(spec: ModuleSpec) -> None:
+    importlib.import_module(f"{_PACKAGE}.threads").patch_threads()
+
+
 _STEPS: dict[str, tuple[Step | None, Step | None]] = {
     "torchvision": (_define_torchvision_ops, None),
     "sglang.srt.layers.attention.attention_registry": (None, _patch_attention_registry),
+    "sglang.srt.model_executor.model_runner": (None, _patch_threads),
     "sglang.srt.speculative.draft_utils": (None, _patch_draft_backends),
     "sglang.srt.speculative.eagle_utils": (None, _patch_verification),
 }

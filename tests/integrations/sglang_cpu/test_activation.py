@@ -172,6 +172,11 @@ def test_modules_of_sglang_are_patched_on_import(tmp_path, no_gpu):
         "class DraftBackendFactory:\n    def _create_backend(self, name, choices, error): return sorted(choices.items())\n"
     )
     (tmp_path / "sglang/srt/speculative/eagle_utils.py").write_text("")
+    (tmp_path / "sglang/srt/model_executor").mkdir()
+    (tmp_path / "sglang/srt/model_executor/__init__.py").write_text("")
+    (tmp_path / "sglang/srt/model_executor/model_runner.py").write_text(
+        "class ModelRunner:\n    def forward(self, batch): return 'its own'\n"
+    )
     code = f"""
 {ACTIVATE}
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
@@ -179,8 +184,10 @@ from sglang.srt.speculative.draft_utils import DraftBackendFactory
 sglang_cpu.patch_sglang()
 print(ATTENTION_BACKENDS["torch_native"])
 print(DraftBackendFactory()._create_backend("decode", {{"intel_amx": 1}}, ""))
+from sglang.srt.model_executor.model_runner import ModelRunner
+print(ModelRunner.forward._agentspec_cpu)
 """
-    assert python(code, tmp_path, no_gpu) == ["True", "tree", "[('intel_amx', 1), ('torch_native', 1)]"]
+    assert python(code, tmp_path, no_gpu) == ["True", "tree", "[('intel_amx', 1), ('torch_native', 1)]", "True"]
 
 
 def sglang_with(tmp_path, verification):

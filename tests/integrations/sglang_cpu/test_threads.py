@@ -1,0 +1,69 @@
+"""Threads by the work of a forward."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from agentspec.integrations.sglang_cpu import threads
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_weights", "most", "wanted"),
+    [
+        (1, 5_000_000, 2, 1),
+        (8, 5_000_000, 2, 2),
+        (8, 5_000_000, 64, 2),
+        (96, 5_000_000, 64, 28),
+        (1, 8_000_000_000, 64, 64),
+        (0, 5_000_000, 2, 1),
+        (200, 8_000_000_000, 1, 1),
+    ],
+)
+def test_threads_follow_the_work(num_tokens, num_weights, most, wanted):
+    assert threads.num_threads(num_tokens, num_weights, most) == wanted
+
+
+def test_forwards_run_on_them_and_leave_the_number_as_it_was(monkeypatch):
+    used = []
+
+    class ModelRunner:
+        model = torch.nn.Linear(1 << 11, 1 << 11, bias=False)
+
+        def forward(self, forward_batch):
+            used.append(torch.get_num_threads())
+            if forward_batch.fails:
+                raise RuntimeError("this forward fails")
+
+    monkeypatch.setitem(sys.modules, "sglang.srt.model_executor.model_runner", SimpleNamespace(ModelRunner=ModelRunner))
+    threads.patch_threads()
+    threads.patch_threads()
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for tokens in (torch.zeros(4), torch.zeros(8), torch.zeros(800), None):
+            ModelRunner().forward(SimpleNamespace(input_ids=tokens, fails=False))
+        with pytest.raises(RuntimeError, match="fails"):
+            ModelRunner().forward(SimpleNamespace(input_ids=torch.zeros(4), fails=True))
+        assert used == [1, 2, 3, 3, 1]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.sglang
+@pytest.mark.skipif(find_spec("sglang") is None, reason="pip install 'agentspec[cpu]'; see `make setup`")
+def test_sglangs_own_runner_has_them():
+    code = """
+from agentspec.integrations import sglang_cpu
+sglang_cpu.activate()
+from sglang.srt.model_executor.model_runner import ModelRunner
+print(ModelRunner.forward._agentspec_cpu)
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.split()[-1:] == ["True"], done.stderr[-2000:]
