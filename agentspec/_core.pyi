@@ -51,7 +51,7 @@ class AcceptanceHead:
 
 class Llama:
     """A small Llama or an EAGLE-3 head: weights flat, of each layer entry norm, norm of hidden states or nothing, qkv,
-    out, norm behind attention, gate and up, down."""
+    out, norm behind attention, gate and up, down. Rows of a batch are shared out over so many threads."""
 
     def __init__(
         self,
@@ -71,6 +71,7 @@ class Llama:
         head_dim: int,
         mlp: int,
         eps: float,
+        num_threads: int,
     ) -> None: ...
     def read(
         self,

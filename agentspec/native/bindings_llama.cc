@@ -15,6 +15,7 @@
 #include "bindings.h"
 #include "errors.h"
 #include "llama.h"
+#include "llama_parts.h"
 #include "llama_texts.h"
 #include "llama_trees.h"
 
@@ -37,14 +38,14 @@ class BoundLlama {
  public:
   BoundLlama(const LlamaShape& shape, FloatArray embed, FloatArray rotary, std::optional<FloatArray> fc,
              std::optional<FloatArray> fc_bias, std::vector<Arrays> layers, FloatArray norm, FloatArray head,
-             std::vector<Buffer<float>> keys, std::vector<Buffer<float>> values)
+             std::vector<Buffer<float>> keys, std::vector<Buffer<float>> values, std::size_t num_threads)
       : held_(std::move(layers)),
         caches_held_{std::move(keys), std::move(values)},
         embed_(std::move(embed)),
         rotary_(std::move(rotary)),
         norm_(std::move(norm)),
         fc_bias_(std::move(fc_bias)),
-        model_(shape, weights(fc, head)) {
+        models_(Llama(shape, weights(fc, head)), num_threads) {
     if (caches_held_[0].size() != caches_held_[1].size()) throw ConfigError("keys and values of each layer");
     for (std::size_t i = 0; i < caches_held_[0].size(); ++i) {
       caches_.push_back({bindings::view(caches_held_[0][i]), bindings::view(caches_held_[1][i])});
@@ -62,7 +63,7 @@ class BoundLlama {
       std::vector<TextEnd> ends;
       for (std::size_t i = 0; i < texts.size(); ++i)
         ends.push_back({bindings::view(texts[i]), view(tokens[i])});
-      read_texts(model_, caches_, ends, view(hidden), result.logits, result.state);
+      read_texts(models_, caches_, ends, view(hidden), result.logits, result.state);
     }
     const auto [r, owner] = hand_over(std::move(result));
     return nb::make_tuple(rows(r->logits, texts.size(), owner), rows(r->state, texts.size(), owner));
@@ -70,14 +71,15 @@ class BoundLlama {
 
   nb::tuple draft(const std::vector<Int32Array>& texts, const FloatArray& topk_p,
                   const Int64Array& topk_index, const std::optional<FloatArray>& hidden,
-                  AcceptanceHead* acceptance, const std::optional<Int64Array>& token_of, std::size_t topk,
-                  std::size_t num_steps, std::size_t max_nodes, double stop_threshold, double least_gain) {
+                  const AcceptanceHead* acceptance, const std::optional<Int64Array>& token_of,
+                  std::size_t topk, std::size_t num_steps, std::size_t max_nodes, double stop_threshold,
+                  double least_gain) {
     DraftedTrees trees;
     {
       const nb::gil_scoped_release release;
       std::vector<std::span<const std::int32_t>> slots;
       for (const Int32Array& text : texts) slots.push_back(bindings::view(text));
-      trees = draft_trees(model_, caches_, {slots, view(topk_p), view(topk_index), view(hidden)}, acceptance,
+      trees = draft_trees(models_, caches_, {slots, view(topk_p), view(topk_index), view(hidden)}, acceptance,
                           token_of ? view(*token_of) : std::span<const std::int64_t>{},
                           {topk, num_steps, max_nodes, stop_threshold, least_gain});
     }
@@ -108,7 +110,7 @@ class BoundLlama {
   FloatArray embed_, rotary_, norm_;
   std::optional<FloatArray> fc_bias_;
   std::vector<LayerCache> caches_;
-  Llama model_;
+  LlamaParts models_;
 };
 
 // `layers`: weight and bias of each.
@@ -143,7 +145,8 @@ void bind_llama(nb::module_& m) {
           [](BoundLlama* self, FloatArray embed, FloatArray rotary, std::optional<FloatArray> fc,
              std::optional<FloatArray> fc_bias, std::vector<Arrays> layers, FloatArray norm, FloatArray head,
              std::vector<Buffer<float>> keys, std::vector<Buffer<float>> values, std::size_t hidden,
-             std::size_t heads, std::size_t kv_heads, std::size_t head_dim, std::size_t mlp, float eps) {
+             std::size_t heads, std::size_t kv_heads, std::size_t head_dim, std::size_t mlp, float eps,
+             std::size_t num_threads) {
             if (hidden == 0 || head_dim == 0) throw ConfigError("sizes must be positive");
             const LlamaShape shape{hidden,
                                    heads,
@@ -156,12 +159,12 @@ void bind_llama(nb::module_& m) {
                                    eps};
             new (self) BoundLlama(shape, std::move(embed), std::move(rotary), std::move(fc),
                                   std::move(fc_bias), std::move(layers), std::move(norm), std::move(head),
-                                  std::move(keys), std::move(values));
+                                  std::move(keys), std::move(values), num_threads);
           },
           nb::kw_only(), "embed"_a.noconvert(), "rotary"_a.noconvert(), "fc"_a.noconvert().none(),
           "fc_bias"_a.noconvert().none(), "layers"_a.noconvert(), "norm"_a.noconvert(), "head"_a.noconvert(),
           "keys"_a.noconvert(), "values"_a.noconvert(), "hidden"_a, "heads"_a, "kv_heads"_a, "head_dim"_a,
-          "mlp"_a, "eps"_a)
+          "mlp"_a, "eps"_a, "num_threads"_a)
       .def("read", &BoundLlama::read, "texts"_a.noconvert(), "tokens"_a.noconvert(),
            "hidden"_a.noconvert().none())
       .def("draft", &BoundLlama::draft, "texts"_a.noconvert(), "topk_p"_a.noconvert(),

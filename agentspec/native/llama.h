@@ -61,14 +61,13 @@ struct ReadToken {
 // A small Llama or an EAGLE-3 head in float32, for drafting on a CPU: what a framework's forward computes,
 // without the calls that take longer than the arithmetic where a model has a layer or two. It refers to the
 // caller's embeddings, norms, angles and cache, holds packed copies of its matrices, and memory that passes
-// share: one thread at a time.
+// share: one thread at a time. Copies share the matrices alone.
 class Llama {
  public:
   // Throws ConfigError where the weights do not fit the shape, or the shape the kernels.
   Llama(const LlamaShape& shape, const LlamaWeights& weights);
 
   [[nodiscard]] const LlamaShape& shape() const { return shape_; }
-  [[nodiscard]] std::size_t num_layers() const { return layers_.size(); }
   [[nodiscard]] bool is_head() const { return fc_.outputs() != 0; }
 
   // Forgets grown tokens.

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "llama.h"
+#include "llama_parts.h"
 
 namespace agentspec {
 
@@ -20,7 +20,7 @@ struct TextEnd {
 //   logits  [rows, outputs], at the texts' ends
 //   state   [rows, hidden], likewise
 // Throws ConfigError.
-void read_texts(Llama& model, std::span<const LayerCache> caches, std::span<const TextEnd> ends,
+void read_texts(LlamaParts& models, std::span<const LayerCache> caches, std::span<const TextEnd> ends,
                 std::span<const float> hidden, std::vector<float>& logits, std::vector<float>& state);
 
 }  // namespace agentspec

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "errors.h"
 #include "float_kernels.h"
@@ -30,22 +31,29 @@ void largest(std::span<const float> values, std::size_t count, std::vector<std::
   }
 }
 
+// Of a part of the rows: what its passes read and find. Its thread alone has it while a pass runs.
+struct Part {
+  std::size_t first;
+  std::size_t end;
+  std::optional<AcceptanceHead> acceptance;
+  std::vector<ReadToken> read;
+  std::vector<float> hidden, normed, state, logits, topk_p;
+  std::vector<std::int64_t> topk_index;
+  std::vector<std::size_t> all, best;
+};
+
 class Drafting {
  public:
-  Drafting(Llama& model, std::span<const LayerCache> caches, const TreeRoots& roots,
-           AcceptanceHead* acceptance, std::span<const std::int64_t> token_of, const TreeRules& rules)
-      : model_(model),
-        caches_(caches),
-        roots_(roots),
-        acceptance_(acceptance),
-        token_of_(token_of),
-        rules_(rules) {
+  Drafting(LlamaParts& models, std::span<const LayerCache> caches, const TreeRoots& roots,
+           const AcceptanceHead* acceptance, std::span<const std::int64_t> token_of, const TreeRules& rules)
+      : models_(models), caches_(caches), roots_(roots), token_of_(token_of), rules_(rules) {
     const std::size_t rows = roots.texts.size();
-    const bool reads_states = model.is_head() || acceptance != nullptr;
-    if (rows == 0 || rules.topk == 0 || rules.num_steps == 0 || rules.topk > model.shape().outputs ||
+    const bool reads_states = models.is_head() || acceptance != nullptr;
+    const LlamaShape& shape = models.shape();
+    if (rows == 0 || rules.topk == 0 || rules.num_steps == 0 || rules.topk > shape.outputs ||
         roots.topk_p.size() != rows * rules.topk || roots.topk_index.size() != rows * rules.topk ||
-        roots.hidden.size() != (reads_states ? rows * model.shape().hidden : 0) ||
-        (!token_of.empty() && token_of.size() != model.shape().outputs)) {
+        roots.hidden.size() != (reads_states ? rows * shape.hidden : 0) ||
+        (!token_of.empty() && token_of.size() != shape.outputs)) {
       throw ConfigError(
           "trees need rows, topk tokens of each, the states that are read, and the target's tokens");
     }
@@ -53,12 +61,20 @@ class Drafting {
     tokens_.resize(rows);
     groups_.resize(rows);
     branches_.resize(rows);
+    const std::vector<std::size_t> starts = models.split(rows);
+    parts_.resize(starts.size() - 1);
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      parts_[i].first = starts[i];
+      parts_[i].end = starts[i + 1];
+      if (acceptance != nullptr) parts_[i].acceptance = *acceptance;
+    }
   }
 
   DraftedTrees run() {
     begin();
     for (std::size_t step = 0; step + 1 < rules_.num_steps && !is_over(step + 1); ++step) {
-      pass(step);
+      models_.run(parts_.size(), [&](Llama& model, std::size_t part) { pass(model, parts_[part], step); });
+      ++num_passes_;
       if (step + 2 == rules_.num_steps) break;
       go_on(step);
     }
@@ -68,10 +84,9 @@ class Drafting {
  private:
   // The candidates behind the root, each of which is a branch.
   void begin() {
-    model_.clear_grown();
-    const std::size_t h = model_.shape().hidden;
+    const std::size_t h = models_.shape().hidden;
     std::vector<float> topk_p(roots_.topk_p.begin(), roots_.topk_p.end());
-    to_acceptance(topk_p, roots_.hidden);
+    to_acceptance(parts_.front(), topk_p, roots_.hidden);
     for (std::size_t row = 0; row < branches_.size(); ++row) {
       groups_[row].push_back(-1);
       for (std::size_t i = 0; i < rules_.topk; ++i) {
@@ -100,57 +115,58 @@ class Drafting {
     return promised < rules_.least_gain || (rules_.stop_threshold < 1.0 && all_end);
   }
 
-  // Reads the branches' last tokens; topk candidates behind each.
-  void pass(std::size_t step) {
-    const std::size_t h = model_.shape().hidden;
+  // Reads the last tokens of a part's branches; topk candidates behind each.
+  void pass(Llama& model, Part& part, std::size_t step) {
+    if (step == 0) model.clear_grown();
+    const std::size_t h = model.shape().hidden;
     const std::size_t k = rules_.topk;
-    read_.clear();
-    hidden_.clear();
-    std::uint32_t number = static_cast<std::uint32_t>(step * k * branches_.size());
-    for (std::size_t row = 0; row < branches_.size(); ++row) {
+    part.read.clear();
+    part.hidden.clear();
+    std::uint32_t number = static_cast<std::uint32_t>(step * k * (part.end - part.first));
+    for (std::size_t row = part.first; row < part.end; ++row) {
       const std::span<const std::int32_t> text = roots_.texts[row];
       for (Branch& branch : branches_[row]) {
         branch.grown.push_back(number++);
-        read_.push_back(
+        part.read.push_back(
             {branch.token, static_cast<std::int64_t>(text.size() + step), text, branch.grown, -1});
-        if (model_.is_head()) hidden_.insert(hidden_.end(), branch.state.begin(), branch.state.end());
+        if (model.is_head()) part.hidden.insert(part.hidden.end(), branch.state.begin(), branch.state.end());
       }
     }
-    all_.resize(read_.size());
-    std::iota(all_.begin(), all_.end(), std::size_t{0});
-    model_.read(read_, hidden_, caches_, all_, normed_, state_);
-    model_.logits(normed_, read_.size(), logits_);
-    const std::size_t outputs = model_.shape().outputs;
-    topk_p_.clear();
-    topk_index_.clear();
-    for (std::size_t i = 0; i < read_.size(); ++i) {
-      const std::span<float> p = std::span(logits_).subspan(i * outputs, outputs);
+    const std::size_t n = part.read.size();
+    part.all.resize(n);
+    std::iota(part.all.begin(), part.all.end(), std::size_t{0});
+    model.read(part.read, part.hidden, caches_, part.all, part.normed, part.state);
+    model.logits(part.normed, n, part.logits);
+    const std::size_t outputs = model.shape().outputs;
+    part.topk_p.clear();
+    part.topk_index.clear();
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::span<float> p = std::span(part.logits).subspan(i * outputs, outputs);
       float_kernels().softmax(p.data(), outputs);
-      largest(p, k, best_);
-      for (const std::size_t index : best_) {
-        topk_p_.push_back(p[index]);
-        topk_index_.push_back(static_cast<std::int64_t>(index));
+      largest(p, k, part.best);
+      for (const std::size_t index : part.best) {
+        part.topk_p.push_back(p[index]);
+        part.topk_index.push_back(static_cast<std::int64_t>(index));
       }
     }
-    to_acceptance(topk_p_, state_);
-    for (std::size_t i = 0; i < read_.size(); ++i) {
-      const std::size_t row = i / k;
+    to_acceptance(part, part.topk_p, part.state);
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::size_t row = part.first + i / k;
       Branch& branch = branches_[row][i % k];
       for (std::size_t j = i * k; j < (i + 1) * k; ++j) {
-        scores_[row].push_back(branch.score * topk_p_[j]);
-        tokens_[row].push_back(target_token(topk_index_[j]));
+        scores_[row].push_back(branch.score * part.topk_p[j]);
+        tokens_[row].push_back(target_token(part.topk_index[j]));
       }
-      if (model_.is_head()) branch.state = std::span<const float>(state_).subspan(i * h, h);
+      if (model.is_head()) branch.state = std::span<const float>(part.state).subspan(i * h, h);
     }
-    ++num_passes_;
   }
 
   // The drafter's probabilities become those of being accepted. [n, topk], the likeliest first, of [n,
   // hidden].
-  void to_acceptance(std::vector<float>& topk_p, std::span<const float> states) {
-    if (acceptance_ == nullptr) return;
+  void to_acceptance(Part& part, std::vector<float>& topk_p, std::span<const float> states) const {
+    if (!part.acceptance) return;
     const std::size_t k = rules_.topk;
-    const std::span<const float> estimates = acceptance_->estimate(states, topk_p.size() / k);
+    const std::span<const float> estimates = part.acceptance->estimate(states, topk_p.size() / k);
     for (std::size_t i = 0; i < estimates.size(); ++i) {
       const std::span<float> p = std::span(topk_p).subspan(i * k, k);
       const float factor = estimates[i] / std::max(p[0], 1e-9F);
@@ -193,35 +209,32 @@ class Drafting {
   }
 
   [[nodiscard]] std::int64_t target_token(std::int64_t index) const {
-    if (index < 0 || static_cast<std::size_t>(index) >= model_.shape().outputs) {
+    if (index < 0 || static_cast<std::size_t>(index) >= models_.shape().outputs) {
       throw ConfigError("tokens behind a root must be of the drafter's vocabulary");
     }
     return token_of_.empty() ? index : token_of_[static_cast<std::size_t>(index)];
   }
 
-  Llama& model_;
+  LlamaParts& models_;
   std::span<const LayerCache> caches_;
   const TreeRoots& roots_;
-  AcceptanceHead* acceptance_;
   std::span<const std::int64_t> token_of_;
   const TreeRules& rules_;
   std::size_t num_passes_ = 0;
+  std::vector<Part> parts_;
   // Of each row.
   std::vector<std::vector<float>> scores_;
   std::vector<std::vector<std::int64_t>> tokens_, groups_;
   std::vector<std::vector<Branch>> branches_;
-  std::vector<ReadToken> read_;
-  std::vector<float> hidden_, normed_, state_, logits_, topk_p_;
-  std::vector<std::int64_t> topk_index_;
-  std::vector<std::size_t> all_, best_;
+  std::vector<std::size_t> best_;
 };
 
 }  // namespace
 
-DraftedTrees draft_trees(Llama& model, std::span<const LayerCache> caches, const TreeRoots& roots,
-                         AcceptanceHead* acceptance, std::span<const std::int64_t> token_of,
+DraftedTrees draft_trees(LlamaParts& models, std::span<const LayerCache> caches, const TreeRoots& roots,
+                         const AcceptanceHead* acceptance, std::span<const std::int64_t> token_of,
                          const TreeRules& rules) {
-  return Drafting(model, caches, roots, acceptance, token_of, rules).run();
+  return Drafting(models, caches, roots, acceptance, token_of, rules).run();
 }
 
 }  // namespace agentspec

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "acceptance_head.h"
-#include "llama.h"
+#include "llama_parts.h"
 
 namespace agentspec {
 
@@ -46,8 +46,8 @@ struct DraftedTrees {
 //               null: the drafter's probabilities are the estimates
 //   token_of    for each token of the drafter's vocabulary the target's; empty where they are the same
 // Throws ConfigError.
-DraftedTrees draft_trees(Llama& model, std::span<const LayerCache> caches, const TreeRoots& roots,
-                         AcceptanceHead* acceptance, std::span<const std::int64_t> token_of,
+DraftedTrees draft_trees(LlamaParts& models, std::span<const LayerCache> caches, const TreeRoots& roots,
+                         const AcceptanceHead* acceptance, std::span<const std::int64_t> token_of,
                          const TreeRules& rules);
 
 }  // namespace agentspec

@@ -1,13 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
 namespace agentspec {
 
 // A copy of a linear layer's weights as multiplications read them: panels of kPanelWidth outputs side by
-// side, the last one padded with zeros.
+// side, the last one padded with zeros. Copies of it share them.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
@@ -27,7 +28,7 @@ class PackedMatrix {
 
   std::size_t inputs_ = 0;
   std::size_t outputs_ = 0;
-  std::vector<float> panels_;
+  std::shared_ptr<const std::vector<float>> panels_;
 };
 
 }  // namespace agentspec

@@ -76,9 +76,9 @@ RowPool::~RowPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void RowPool::for_rows(std::size_t num_rows, const std::function<void(std::size_t, std::size_t)>& work) {
-  // Waking a thread costs more than a row or two.
-  if (threads_.empty() || num_rows < 4) {
+void RowPool::for_rows(std::size_t num_rows, const std::function<void(std::size_t, std::size_t)>& work,
+                       std::size_t rows_at_once) {
+  if (threads_.empty() || num_rows < 2 * rows_at_once) {
     for (std::size_t row = 0; row < num_rows; ++row) work(0, row);
     return;
   }
@@ -86,6 +86,7 @@ void RowPool::for_rows(std::size_t num_rows, const std::function<void(std::size_
     const std::lock_guard lock(mutex_);
     work_ = &work;
     num_rows_ = num_rows;
+    rows_at_once_ = rows_at_once;
     next_row_ = 0;
     num_active_ = threads_.size();
     ++round_;
@@ -117,14 +118,13 @@ void RowPool::run(std::size_t thread) {
 }
 
 void RowPool::take_rows(std::size_t thread) {
-  constexpr std::size_t kRowsAtOnce = 2;
   for (;;) {
     std::size_t first;
     std::size_t end;
     {
       const std::lock_guard lock(mutex_);
       first = next_row_;
-      end = std::min(num_rows_, first + kRowsAtOnce);
+      end = std::min(num_rows_, first + rows_at_once_);
       next_row_ = end;
     }
     if (first == end) return;

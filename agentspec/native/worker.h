@@ -50,10 +50,14 @@ class RowPool {
 
   [[nodiscard]] std::size_t num_threads() const { return threads_.size() + 1; }
   // Calls work(thread, row) once for each row in [0, num_rows), `thread` in [0, num_threads()). It must not
-  // throw.
-  void for_rows(std::size_t num_rows, const std::function<void(std::size_t, std::size_t)>& work);
+  // throw. A thread takes `rows_at_once`, and none but the caller's does where there are not twice as many.
+  void for_rows(std::size_t num_rows, const std::function<void(std::size_t, std::size_t)>& work,
+                std::size_t rows_at_once = kRowsAtOnce);
 
  private:
+  // Where rows take microseconds each: to wake a thread costs more than a row or two.
+  static constexpr std::size_t kRowsAtOnce = 2;
+
   void run(std::size_t thread);
   void take_rows(std::size_t thread);
 
@@ -61,7 +65,8 @@ class RowPool {
   std::condition_variable changed_;
   const std::function<void(std::size_t, std::size_t)>* work_ = nullptr;
   std::size_t num_rows_ = 0;
-  std::size_t next_row_ = 0;  // guarded by mutex_: rows take microseconds each, and are taken a few at a time
+  std::size_t rows_at_once_ = kRowsAtOnce;
+  std::size_t next_row_ = 0;  // guarded by mutex_
   std::size_t num_active_ = 0;
   std::size_t round_ = 0;
   bool stops_ = false;

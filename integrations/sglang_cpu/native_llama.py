@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -58,6 +59,7 @@ def native_llama(model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -
             head_dim=attention.head_dim,
             mlp=layers[0][-1].shape[1],
             eps=core.norm.variance_epsilon,
+            num_threads=torch.get_num_threads(),
         )
     except ConfigError:
         # Of sizes that its kernels are not made for.

@@ -8,11 +8,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "check.h"
 #include "errors.h"
 #include "float_kernels.h"
+#include "llama_parts.h"
 #include "llama_texts.h"
 #include "llama_trees.h"
 #include "packed_matrix.h"
@@ -165,16 +167,17 @@ bool are_near(const std::vector<float>& a, const std::vector<float>& b) {
 void texts_may_be_read_in_parts(Random& random, std::size_t num_layers) {
   Drawn all(random, false, num_layers);
   Llama model = all.model();
+  LlamaParts models(model, 1);
   std::vector<std::int32_t> slots;
   for (std::int32_t i = 0; i < 12; ++i) slots.push_back((i * 7 + 3) % 30);
   std::vector<std::int64_t> tokens;
   for (std::size_t i = 0; i < slots.size(); ++i) tokens.push_back(static_cast<std::int64_t>(random() % 40));
   std::vector<float> whole, state, part, normed;
   const TextEnd text{slots, tokens};
-  read_texts(model, all.caches, {&text, 1}, {}, whole, state);
+  read_texts(models, all.caches, {&text, 1}, {}, whole, state);
   for (std::size_t end = 1; end <= slots.size(); ++end) {
     const TextEnd one{std::span(slots).first(end), std::span(tokens).subspan(end - 1, 1)};
-    read_texts(model, all.caches, {&one, 1}, {}, part, state);
+    read_texts(models, all.caches, {&one, 1}, {}, part, state);
   }
   CHECK(are_near(whole, part));
   model.clear_grown();
@@ -191,18 +194,18 @@ void texts_may_be_read_in_parts(Random& random, std::size_t num_layers) {
 
 void trees_have_the_likeliest_nodes(Random& random) {
   Drawn all(random, true, 1);
-  Llama model = all.model();
+  LlamaParts models(all.model(), 1);
   const std::vector<std::int32_t> slots{4, 9, 2};
   const std::vector<std::int64_t> tokens{1, 2, 3};
   const std::vector<float> hidden = drawn(random, 3 * 96);
   std::vector<float> logits, state;
   const TextEnd text{slots, tokens};
-  read_texts(model, all.caches, {&text, 1}, hidden, logits, state);
+  read_texts(models, all.caches, {&text, 1}, hidden, logits, state);
   const std::vector<std::span<const std::int32_t>> texts{slots};
   const std::vector<float> p{0.6F, 0.3F};
   const std::vector<std::int64_t> index{5, 7};
   const TreeRoots roots{texts, p, index, state};
-  const DraftedTrees tree = draft_trees(model, all.caches, roots, nullptr, {}, {2, 5, 9, 1.0, 0.0});
+  const DraftedTrees tree = draft_trees(models, all.caches, roots, nullptr, {}, {2, 5, 9, 1.0, 0.0});
   CHECK(tree.num_passes == 5 && tree.chosen.size() == 9 && tree.parents.size() == 1 + 2 + 2 * 3);
   CHECK(tree.tokens[0] == 5 && tree.estimates[0] == 0.6F);
   CHECK(std::ranges::is_sorted(tree.chosen));
@@ -214,10 +217,57 @@ void trees_have_the_likeliest_nodes(Random& random) {
           (found != tree.chosen.end() &&
            tree.estimates[static_cast<std::size_t>(found - tree.chosen.begin())] >= tree.estimates[i]));
   }
-  CHECK(draft_trees(model, all.caches, roots, nullptr, {}, {2, 5, 9, 1.0, 3.0}).num_passes == 1);
-  CHECK(draft_trees(model, all.caches, roots, nullptr, {}, {2, 5, 9, 0.3, 0.0}).num_passes == 1);
-  CHECK_THROWS(draft_trees(model, all.caches, {texts, p, index, {}}, nullptr, {}, {2, 5, 9, 1.0, 0.0}),
+  CHECK(draft_trees(models, all.caches, roots, nullptr, {}, {2, 5, 9, 1.0, 3.0}).num_passes == 1);
+  CHECK(draft_trees(models, all.caches, roots, nullptr, {}, {2, 5, 9, 0.3, 0.0}).num_passes == 1);
+  CHECK_THROWS(draft_trees(models, all.caches, {texts, p, index, {}}, nullptr, {}, {2, 5, 9, 1.0, 0.0}),
                ConfigError);
+}
+
+// Rows shared out over threads: the same trees as on one, and the failure of a part is thrown.
+void rows_may_be_shared_out(Random& random, bool head) {
+  constexpr std::size_t kRows = 5;
+  Drawn all(random, head, head ? 1 : 2);
+  std::vector<std::vector<std::int32_t>> slots(kRows);
+  std::vector<std::vector<std::int64_t>> tokens(kRows);
+  std::vector<TextEnd> ends;
+  std::size_t num_tokens = 0;
+  for (std::size_t row = 0; row < kRows; ++row) {
+    const std::size_t length = 2 + random() % 4;
+    for (std::size_t i = 0; i < length; ++i) slots[row].push_back(static_cast<std::int32_t>(row * 6 + i));
+    for (std::size_t i = 0; i < length; ++i) tokens[row].push_back(static_cast<std::int64_t>(random() % 40));
+    ends.push_back({slots[row], tokens[row]});
+    num_tokens += length;
+  }
+  const std::vector<float> hidden = drawn(random, head ? num_tokens * 96 : 0);
+  const std::vector<std::span<const std::int32_t>> texts(slots.begin(), slots.end());
+  std::vector<float> likeliest;
+  std::vector<std::int64_t> index;
+  for (std::size_t row = 0; row < kRows; ++row) {
+    likeliest.insert(likeliest.end(), {0.6F, 0.3F});
+    index.insert(index.end(), {static_cast<std::int64_t>(row), static_cast<std::int64_t>(row + 9)});
+  }
+  std::vector<float> logits, state, wanted_logits, wanted_state;
+  DraftedTrees wanted;
+  for (const std::size_t num_threads : {1U, 2U, 3U, 8U}) {
+    LlamaParts models(all.model(), num_threads);
+    CHECK(models.split(kRows).size() - 1 == std::min<std::size_t>(num_threads, kRows));
+    read_texts(models, all.caches, ends, hidden, logits, state);
+    const std::span<const float> states = head ? std::span<const float>(state) : std::span<const float>();
+    const DraftedTrees trees =
+        draft_trees(models, all.caches, {texts, likeliest, index, states}, nullptr, {}, {2, 4, 7, 1.0, 0.0});
+    if (num_threads == 1) {
+      wanted_logits = logits;
+      wanted_state = state;
+      wanted = trees;
+      continue;
+    }
+    CHECK(are_near(logits, wanted_logits) && are_near(state, wanted_state));
+    CHECK(trees.num_passes == 4 && trees.tokens == wanted.tokens && trees.parents == wanted.parents &&
+          trees.chosen == wanted.chosen && are_near(trees.estimates, wanted.estimates));
+    const std::int64_t token = std::exchange(tokens.back().back(), 40);
+    CHECK_THROWS(read_texts(models, all.caches, ends, hidden, logits, state), ConfigError);
+    tokens.back().back() = token;
+  }
 }
 
 }  // namespace
@@ -234,5 +284,8 @@ int main() {
               [&] {
                 for (const std::size_t num_layers : {1U, 3U}) texts_may_be_read_in_parts(random, num_layers);
               },
-              [&] { trees_have_the_likeliest_nodes(random); }});
+              [&] { trees_have_the_likeliest_nodes(random); },
+              [&] {
+                for (const bool head : {false, true}) rows_may_be_shared_out(random, head);
+              }});
 }
