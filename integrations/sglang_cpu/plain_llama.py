@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from agentspec.integrations.sglang_cpu.threads import threads_for
+
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, queries [m, heads, d], keys and values [n, kv_heads, d]) -> [m, heads * d]."""
 
@@ -62,6 +64,8 @@ class PlainLlama:
         # The rows behind the vocabulary are padding.
         self._head = model.lm_head.weight[: model.logits_processor.vocab_size]
         self._rotary = attention.rotary_emb.cos_sin_cache
+        weights = [w for layer in self._layers for w in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+        self._num_weights = sum(weight.numel() for weight in weights)
 
     @property
     def num_layers(self) -> int:
@@ -83,6 +87,12 @@ class PlainLlama:
             normed: [m, H], of which `logits` makes logits.
             state: [m, H], what a head reads next, and what SGLang hands out as the drafter's hidden state.
         """
+        with threads_for(len(tokens), self._num_weights):
+            return self._forward(tokens, positions, hidden, attend, ends)
+
+    def _forward(
+        self, tokens: Tensor, positions: Tensor, hidden: Tensor | None, attend: Attend, ends: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         x = F.embedding(tokens, self._embed)
         cos, sin = self._rotary[positions].to(x.dtype)[:, None].chunk(2, dim=-1)
         if hidden is not None and self._fc is not None and hidden.shape[-1] != x.shape[-1]:
@@ -122,7 +132,8 @@ class PlainLlama:
 
     def logits(self, normed: Tensor) -> Tensor:
         """[n, vocabulary of the drafter]."""
-        return F.linear(normed, self._head)
+        with threads_for(len(normed), self._head.numel()):
+            return F.linear(normed, self._head)
 
 
 def is_head(model: Any) -> bool:

@@ -37,7 +37,8 @@ def package(folder: Path, name: str, code: str = "") -> Path:
 @pytest.fixture
 def no_gpu(tmp_path: Path) -> Path:
     """A torch without a GPU, quick to import."""
-    return package(tmp_path / "no_gpu", "torch", "class cuda:\n    is_available = staticmethod(lambda: False)")
+    code = "class cuda:\n    is_available = staticmethod(lambda: False)\ndef get_num_threads(): return 1"
+    return package(tmp_path / "no_gpu", "torch", code)
 
 
 def test_a_cpu_build_is_left_alone(tmp_path, no_gpu):

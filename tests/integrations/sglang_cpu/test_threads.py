@@ -29,7 +29,16 @@ def test_threads_follow_the_work(num_tokens, num_weights, most, wanted):
     assert threads.num_threads(num_tokens, num_weights, most) == wanted
 
 
-def test_forwards_run_on_them_and_leave_the_number_as_it_was(monkeypatch):
+@pytest.fixture
+def three_threads(monkeypatch):
+    monkeypatch.setattr(threads, "MOST_THREADS", 3)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_sglangs_forwards_run_on_them_and_what_is_between_on_one(monkeypatch, three_threads):
     used = []
 
     class ModelRunner:
@@ -43,17 +52,20 @@ def test_forwards_run_on_them_and_leave_the_number_as_it_was(monkeypatch):
     monkeypatch.setitem(sys.modules, "sglang.srt.model_executor.model_runner", SimpleNamespace(ModelRunner=ModelRunner))
     threads.patch_threads()
     threads.patch_threads()
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        for tokens in (torch.zeros(4), torch.zeros(8), torch.zeros(800), None):
-            ModelRunner().forward(SimpleNamespace(input_ids=tokens, fails=False))
-        with pytest.raises(RuntimeError, match="fails"):
-            ModelRunner().forward(SimpleNamespace(input_ids=torch.zeros(4), fails=True))
-        assert used == [1, 2, 3, 3, 1]
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+    for tokens in (torch.zeros(4), torch.zeros(8), torch.zeros(800), None):
+        ModelRunner().forward(SimpleNamespace(input_ids=tokens, fails=False))
+        assert torch.get_num_threads() == 1
+    with pytest.raises(RuntimeError, match="fails"):
+        ModelRunner().forward(SimpleNamespace(input_ids=torch.zeros(8), fails=True))
+    assert used == [1, 2, 3, 3, 2]
+    assert torch.get_num_threads() == 1
+
+
+def test_other_forwards_leave_the_number_as_it_was(three_threads):
+    with pytest.raises(RuntimeError, match="fails"), threads.threads_for(8, 1 << 22):
+        assert torch.get_num_threads() == 2
+        raise RuntimeError("this forward fails")
+    assert torch.get_num_threads() == 3
 
 
 @pytest.mark.sglang
