@@ -1,8 +1,8 @@
 """`agentspec bench drafter-passes`: what a model drafter's draft takes on a CPU, in native code beside plain torch.
 
 Dataset: weights drawn at random, of the shapes of the shipped drafters; texts of 220 tokens in a cache.
-Metric: CPU microseconds of one thread for a draft (trees of up to 15 nodes, two branches, 8 tokens deep) and for reading
-the last 6 tokens of each text, what a drafter does behind a step.
+Metric: microseconds for a draft (trees of up to 15 nodes, two branches, 8 tokens deep) and for reading the last 6 tokens
+of each text, what a drafter does behind a step, on one thread and on several.
 Pattern: both ways in turns, medians; what they compute is compared before it is timed.
 """
 
@@ -29,13 +29,23 @@ _CALLS = 5
 """Timed together."""
 
 
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows",
-        type=lambda text: [int(word) for word in text.split(",")],
+        type=_numbers,
         default=[1, 2, 4, 8],
         metavar="LIST",
         help="texts drafted for at once (default 1,2,4,8)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=_numbers,
+        metavar="LIST",
+        help="threads that either way may use (default: 1, and as many as torch uses here)",
     )
     parser.add_argument("--repeats", type=int, default=25, help="times that each is measured (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and texts (default %(default)s)")
@@ -55,23 +65,41 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         raise ConfigError(
             f"--repeats must be at least 1 and --rows from 1 to {_SLOTS // _TEXT}, got {args.repeats} and {args.rows}"
         )
+    if args.threads is not None and (not args.threads or min(args.threads) < 1):
+        raise ConfigError(f"--threads must be at least 1, got {args.threads}")
     import torch
 
-    torch.set_num_threads(1)
+    from agentspec.integrations.sglang_cpu.threads import limit_threads, most_threads
+
     torch.manual_seed(args.seed)
+    most = most_threads()
     found = []
-    for drafter, shape in _SHAPES.items():
-        for rows in args.rows:
-            for work, ways in _works(shape, rows).items():
-                plain, native = _timed(ways, args.repeats)
-                found.append({"drafter": drafter, "rows": rows, "work": work, "torch_us": plain, "native_us": native})
-                print(
-                    f"{drafter}, {rows} rows, {work}: torch {plain:.0f} us, native {native:.0f} us, {plain / native:.1f}x"
-                )
+    try:
+        for threads in args.threads or sorted({1, most}):
+            limit_threads(threads)
+            found += _rows(args.rows, threads, args.repeats)
+    finally:
+        limit_threads(most)
     if args.json:
         context = {**describe(("agentspec", "torch")), "repeats": args.repeats, "seed": args.seed}
         args.json.write_text(json.dumps({"rows": found, **context}, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def _rows(numbers: Sequence[int], threads: int, repeats: int) -> list[dict[str, Any]]:
+    """Figures of both drafters, each printed as it is found."""
+    found = []
+    for drafter, shape in _SHAPES.items():
+        for rows in numbers:
+            for work, ways in _works(shape, rows).items():
+                plain, native = _timed(ways, repeats)
+                what = {"drafter": drafter, "rows": rows, "work": work, "threads": threads}
+                found.append({**what, "torch_us": plain, "native_us": native})
+                print(
+                    f"{drafter}, {rows} rows, {threads} threads, {work}: torch {plain:.0f} us, native {native:.0f} us, "
+                    f"{plain / native:.1f}x"
+                )
+    return found
 
 
 def _works(shape: dict[str, Any], rows: int) -> dict[str, list[Callable[[], Any]]]:
@@ -145,12 +173,12 @@ def _same(what: str, one: Sequence[Any], other: Sequence[Any]) -> None:
 
 
 def _timed(ways: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """CPU microseconds of a call of each."""
+    """Microseconds of a call of each."""
     seconds: list[list[float]] = [[] for _ in ways]
     for _ in range(repeats):
         for way, taken in zip(ways, seconds, strict=True):
-            started = time.thread_time()
+            started = time.perf_counter()
             for _ in range(_CALLS):
                 way()
-            taken.append((time.thread_time() - started) / _CALLS)
+            taken.append((time.perf_counter() - started) / _CALLS)
     return [median(taken) * 1e6 for taken in seconds]

@@ -197,7 +197,7 @@ def _drafter_state(files: Files) -> list[Row]:
 def _drafter_passes(files: Files) -> list[Row]:
     return [
         Row(
-            f"{row['drafter']}, {row['work']}, {row['rows']} rows: CPU us",
+            f"{row['drafter']}, {row['work']}, {row['rows']} rows, {row['threads']} threads: us",
             f"{row['native_us']:.0f}",
             f"torch {row['torch_us']:.0f}",
             name,

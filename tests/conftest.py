@@ -1,4 +1,4 @@
-"""What all tests share: how the servers that they start start, how workers share them, and what was compared."""
+"""What all tests share: how the servers that they start start, how workers share them, what was compared, databases."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker tells what it compared."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["compared"] = compared
+
+
+@pytest.fixture(scope="session")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Path]:
+    """The path of each database of text-to-SQL. Only read."""
+    from agentspec.workflows.text_to_sql import DATABASES, create_all
+
+    paths = create_all(DATABASES, tmp_path_factory.mktemp("databases"))
+    return {database: paths[database.name] for database in DATABASES}
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from agentspec import _core
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang_cpu.plain_llama import is_head
-from agentspec.integrations.sglang_cpu.threads import MOST_THREADS
+from agentspec.integrations.sglang_cpu.threads import most_threads
 
 # Weights that a pass reads. Beyond, a pass takes milliseconds and is worth several threads.
 _MOST_WEIGHTS = 8 << 20
@@ -59,7 +59,7 @@ def native_llama(model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -
             head_dim=attention.head_dim,
             mlp=layers[0][-1].shape[1],
             eps=core.norm.variance_epsilon,
-            num_threads=MOST_THREADS,
+            num_threads=most_threads(),
         )
     except ConfigError:
         # Of sizes that its kernels are not made for.

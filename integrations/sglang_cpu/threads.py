@@ -14,12 +14,23 @@ from typing import Any
 
 import torch
 
-MOST_THREADS = torch.get_num_threads()
-"""What this process may use."""
-
 # Multiply-adds that each thread should have: a third of a millisecond. A model of 5M weights took 0.97 to 1.02 times as
 # long on one of two threads as on both with 1 token, 0.95 to 1.07 with 4, 1.15 to 1.24 with 8, and 1.46 with 96.
 _LEAST_WORK = 1 << 24
+
+_most = torch.get_num_threads()
+
+
+def most_threads() -> int:
+    """What this process may use: at first as many as torch had when this module was imported."""
+    return _most
+
+
+def limit_threads(most: int) -> None:
+    """From now on so many at most. What was made for more, such as a native model, keeps them."""
+    global _most
+    _most = most
+    torch.set_num_threads(most)
 
 
 def num_threads(num_tokens: int, num_weights: int, most: int) -> int:
@@ -31,7 +42,7 @@ def num_threads(num_tokens: int, num_weights: int, most: int) -> int:
 def threads_for(num_tokens: int, num_weights: int) -> Iterator[None]:
     """Torch's threads are as many as the forward of this work is worth; afterwards as many as before."""
     before = torch.get_num_threads()
-    torch.set_num_threads(num_threads(num_tokens, num_weights, MOST_THREADS))
+    torch.set_num_threads(num_threads(num_tokens, num_weights, _most))
     try:
         yield
     finally:

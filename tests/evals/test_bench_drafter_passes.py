@@ -17,11 +17,12 @@ from agentspec.evals import bench_drafter_passes
 
 def test_each_kind_of_work_is_timed_both_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "passes.json"
-    assert main(["bench", "drafter-passes", "--rows", "1,3", "--repeats", "1", "--json", str(file)]) == 0
+    arguments = ["--rows", "1,3", "--threads", "1,2", "--repeats", "1", "--json", str(file)]
+    assert main(["bench", "drafter-passes", *arguments]) == 0
     rows = json.loads(file.read_text())["rows"]
-    assert len({(row["drafter"], row["rows"], row["work"]) for row in rows}) == len(rows) == 8
+    assert len({(row["drafter"], row["rows"], row["work"], row["threads"]) for row in rows}) == len(rows) == 16
     assert all(row["torch_us"] > 0 and row["native_us"] > 0 for row in rows)
-    assert len(capsys.readouterr().out.splitlines()) == 8
+    assert len(capsys.readouterr().out.splitlines()) == 16
 
 
 def test_ways_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +40,9 @@ def test_ways_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None
         bench_drafter_passes._works(bench_drafter_passes._SHAPES["standalone"], 1)
 
 
-@pytest.mark.parametrize("arguments", [["--repeats", "0"], ["--rows", "0"], ["--rows", "99"], ["--nonsense"]])
+@pytest.mark.parametrize(
+    "arguments", [["--repeats", "0"], ["--rows", "0"], ["--rows", "99"], ["--threads", "0"], ["--nonsense"]]
+)
 def test_bad_arguments_end_with_one_clear_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "drafter-passes", *arguments]) == 2
     assert arguments[0] in capsys.readouterr().err

@@ -36,7 +36,6 @@ from agentspec.evals.hybrid_table import markdown
 from agentspec.evals.hybrid_work import ROWS, WORKLOADS, plan_phases
 from agentspec.evals.phase_calls import SliceResult, TimedCall
 from agentspec.evals.phases import Kind
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 MIXED = (
     TimedCall("agents", 0.0, 2.0, 9, 2),
@@ -70,12 +69,6 @@ def run(tokens_per_second: float, **changes: Any) -> Figures:
 
 def row(workload: str, system: str, speed: float, **more: Any) -> dict[str, Any]:
     return {**merge_runs(workload, system, [run(speed)], identical=True), **more}
-
-
-@pytest.fixture(scope="module")
-def databases(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    paths = create_all(DATABASES, tmp_path_factory.mktemp("databases"))
-    return {database: paths[database.name] for database in DATABASES}
 
 
 def test_no_question_or_prompt_is_asked_twice(databases: Any) -> None:

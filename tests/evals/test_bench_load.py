@@ -14,7 +14,6 @@ from agentspec.evals.bench_load import rows_of
 from agentspec.evals.load_rows import best_fixed, find, goals, load_row, markdown, plot, ratio
 from agentspec.evals.load_work import DEFAULT_SYSTEMS, plan_load
 from agentspec.evals.phase_calls import SliceResult, TimedCall
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 
 def turn(
@@ -27,12 +26,6 @@ def turn(
 
 def row(workload: str, system: str, *seconds: float, concurrency: int = 2) -> dict[str, Any]:
     return load_row(workload, system, concurrency, [turn(s) for s in seconds], identical=True)
-
-
-@pytest.fixture(scope="module")
-def databases(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    paths = create_all(DATABASES, tmp_path_factory.mktemp("databases"))
-    return {database: paths[database.name] for database in DATABASES}
 
 
 def test_every_client_has_work_in_every_turn_and_nothing_twice(databases: Any) -> None:

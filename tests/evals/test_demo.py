@@ -12,7 +12,7 @@ from agentspec.cli import main
 from agentspec.errors import ServerError
 from agentspec.evals.demo import table
 from agentspec.evals.demo_passes import check_active, draw_passes, measure, verify_steps
-from agentspec.workflows.text_to_sql import DATABASES, Answer, Call, Completion, create_all
+from agentspec.workflows.text_to_sql import Answer, Call, Completion
 
 
 def answer(question: Any, *completions: Completion) -> Answer:
@@ -25,9 +25,8 @@ def completion(tokens: int, steps: int | None = None, error: str = "") -> Comple
 
 
 @pytest.fixture(scope="module")
-def works(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    paths = create_all(DATABASES, tmp_path_factory.mktemp("databases"))
-    return draw_passes({database: paths[database.name] for database in DATABASES}, 10, seed=3)
+def works(databases: dict[Any, Path]) -> dict[str, Any]:
+    return draw_passes(databases, 10, seed=3)
 
 
 def test_the_passes_share_no_question(works: dict[str, Any]) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,11 @@ from agentspec.evals.tiny_sql.model import LlamaShape, TinyLlama, rounded, save_
 from agentspec.evals.tiny_sql.tokenizer import PAD, render, save_tokenizer, special_id, train_tokenizer
 from agentspec.evals.tiny_sql.train import TrainConfig, batches, encode, to_batch, train
 from agentspec.integrations.sglang_cpu.imports import install
-from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
+from agentspec.workflows.text_to_sql import Database
 from agentspec.workflows.text_to_sql.domains import SHOP
 from agentspec.workflows.text_to_sql.questions import split_of
 
 TINY = LlamaShape(vocab_size=512, hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, mlp=64, max_positions=512)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    # Models this small gain nothing from threads, and threads that wait for each other are slow on a busy machine.
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[Database, Path]:
-    paths = create_all(DATABASES, tmp_path_factory.mktemp("databases"))
-    return {database: paths[database.name] for database in DATABASES}
 
 
 @pytest.fixture(scope="module")

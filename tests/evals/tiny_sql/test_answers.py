@@ -15,19 +15,14 @@ from agentspec.evals.tiny_sql.open_chat import open_requests
 
 
 def test_answers_are_what_greedy_decoding_gives() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        target = load_model(MODEL_FOLDER)
-        tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
-        answers = greedy_answers(target, tokenizer, open_requests(3, seed=2), max_tokens=24)
-        assert len(answers) == 3
-        for answer in answers:
-            text = torch.tensor([answer.prompt + answer.answer])
-            with torch.no_grad():
-                said = target.logits(text)[0, len(answer.prompt) - 1 : -1].argmax(-1)
-            assert tuple(said.tolist()) == answer.answer
-            # It ends with its end token, or where there is no room for more.
-            assert len(answer.answer) == 24 or answer.answer[-1] == 2
-    finally:
-        torch.set_num_threads(before)
+    target = load_model(MODEL_FOLDER)
+    tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
+    answers = greedy_answers(target, tokenizer, open_requests(3, seed=2), max_tokens=24)
+    assert len(answers) == 3
+    for answer in answers:
+        text = torch.tensor([answer.prompt + answer.answer])
+        with torch.no_grad():
+            said = target.logits(text)[0, len(answer.prompt) - 1 : -1].argmax(-1)
+        assert tuple(said.tolist()) == answer.answer
+        # It ends with its end token, or where there is no room for more.
+        assert len(answer.answer) == 24 or answer.answer[-1] == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -18,25 +17,11 @@ from agentspec.evals.tiny_sql.learner import Learner
 from agentspec.evals.tiny_sql.model import LlamaShape, TinyLlama, load_model, save_model
 from agentspec.evals.tiny_sql.tokenizer import render, train_tokenizer
 from agentspec.evals.tiny_sql.train import Encoded, TrainConfig, encode, to_batch
-from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
+from agentspec.workflows.text_to_sql import Database
 
 TARGET = LlamaShape(vocab_size=512, hidden=32, layers=5, heads=4, kv_heads=2, head_dim=8, mlp=64, max_positions=512)
 DRAFTER = LlamaShape(vocab_size=512, hidden=16, layers=1, heads=2, kv_heads=1, head_dim=8, mlp=32, max_positions=512)
 HEAD = HeadShape(TARGET, capture=(0, 1, 3), draft_vocab=256, mlp=32)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[Database, Path]:
-    paths = create_all(DATABASES, tmp_path_factory.mktemp("databases"))
-    return {database: paths[database.name] for database in DATABASES}
 
 
 @pytest.fixture(scope="module")

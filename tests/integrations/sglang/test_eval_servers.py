@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from agentspec.evals.eval_calls import LOAD_GENERATORS, Asking, ask_cells
@@ -13,15 +16,12 @@ from agentspec.evals.tasks import TASKS
 from agentspec.evals.tasks.prompts import chat_encoder
 from agentspec.evals.tasks.task import TaskInputs
 from agentspec.evals.text_to_sql import MODEL_FOLDER
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 pytestmark = pytest.mark.sglang
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> TaskInputs:
-    paths = create_all(DATABASES, tmp_path_factory.mktemp("databases"))
-    databases = {database: paths[database.name] for database in DATABASES}
+def inputs(databases: dict[Any, Path]) -> TaskInputs:
     return TaskInputs(model=MODEL_FOLDER, databases=databases, learnt_calls=2, seed=5)
 
 

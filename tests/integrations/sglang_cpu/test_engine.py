@@ -34,8 +34,6 @@ def test_greedy_speculative_decoding_equals_plain_decoding(tmp_path):
     engines[-1] = {**engines[-1], "speculative_draft_model_path": str(tmp_path / "draft")}
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     env.pop("SGLANG_USE_CPU_ENGINE", None)
-    # The model is too small to share between threads.
-    env.setdefault("OMP_NUM_THREADS", "1")
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("generate.py")), str(tmp_path), json.dumps(engines)],
         env=env,
