@@ -21,6 +21,8 @@ from agentspec.integrations.sglang_cpu.threads import most_threads
 
 # Weights that a pass reads. Beyond, a pass takes milliseconds and is worth several threads.
 _MOST_WEIGHTS = 8 << 20
+# That share out the rows of a batch: each pass wakes all of them.
+_MOST_THREADS = 8
 
 
 def native_llama(model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -> _core.Llama | None:
@@ -59,7 +61,7 @@ def native_llama(model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -
             head_dim=attention.head_dim,
             mlp=layers[0][-1].shape[1],
             eps=core.norm.variance_epsilon,
-            num_threads=most_threads(),
+            num_threads=min(most_threads(), _MOST_THREADS),
         )
     except ConfigError:
         # Of sizes that its kernels are not made for.
