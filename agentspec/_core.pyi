@@ -51,7 +51,7 @@ class AcceptanceHead:
 
 class Llama:
     """A small Llama or an EAGLE-3 head: weights flat, of each layer entry norm, norm of hidden states or nothing, qkv,
-    out, norm behind attention, gate and up, down. Rows of a batch are shared out over so many threads."""
+    out, norm behind attention, gate and up, down. Rows of drafts are shared out over so many threads."""
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class BoundLlama {
       std::vector<TextEnd> ends;
       for (std::size_t i = 0; i < texts.size(); ++i)
         ends.push_back({bindings::view(texts[i]), view(tokens[i])});
-      read_texts(models_, caches_, ends, view(hidden), result.logits, result.state);
+      read_texts(models_.first(), caches_, ends, view(hidden), result.logits, result.state);
     }
     const auto [r, owner] = hand_over(std::move(result));
     return nb::make_tuple(rows(r->logits, texts.size(), owner), rows(r->state, texts.size(), owner));

@@ -18,6 +18,8 @@ class LlamaParts {
   LlamaParts(Llama model, std::size_t num_threads);
 
   [[nodiscard]] const LlamaShape& shape() const { return models_.front().shape(); }
+  // The caller's, for what is not shared out.
+  [[nodiscard]] Llama& first() { return models_.front(); }
   [[nodiscard]] bool is_head() const { return models_.front().is_head(); }
 
   // Where the parts of so many rows begin, and where the last one ends. Each has a row at least.

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "llama_parts.h"
+#include "llama.h"
 
 namespace agentspec {
 
@@ -15,12 +15,13 @@ struct TextEnd {
   std::span<const std::int64_t> tokens;  // what is read at the last positions, one each
 };
 
-// Reads the ends of texts; their keys and values go to the cache.
+// Reads the ends of texts; their keys and values go to the cache. On one thread: texts that begin alike share
+// slots, which more than one of them may write to.
 //   hidden  of a head: the target's states, [n, 3 hidden], row after row; else empty
 //   logits  [rows, outputs], at the texts' ends
 //   state   [rows, hidden], likewise
 // Throws ConfigError.
-void read_texts(LlamaParts& models, std::span<const LayerCache> caches, std::span<const TextEnd> ends,
+void read_texts(Llama& model, std::span<const LayerCache> caches, std::span<const TextEnd> ends,
                 std::span<const float> hidden, std::vector<float>& logits, std::vector<float>& state);
 
 }  // namespace agentspec

@@ -75,7 +75,8 @@ def agentspec(
     corpus = _corpus_of_answers(folder, plain)
     arguments = ("--enable-metrics", "--agentspec-corpora", str(corpus), *VERIFY_ALL, *DRAFTERS[request.param])
     path = _python_path(fork=request.param != "suffix")
-    with _server(folder, "AGENTSPEC", *arguments, PYTHONPATH=path) as server:
+    # Forwards that plain decoding computes on one thread are shared out.
+    with _server(folder, "AGENTSPEC", *arguments, PYTHONPATH=path, OMP_NUM_THREADS="2") as server:
         yield server
 
 

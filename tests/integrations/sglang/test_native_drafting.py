@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from agentspec.integrations.sglang.acceptance_head import AcceptanceConfig, Acce
 from agentspec.integrations.sglang.draft_stop import DraftStop
 from agentspec.integrations.sglang.native_drafting import DraftForwards, NativeDrafting
 from agentspec.integrations.sglang.plain_drafting import PlainDrafting
+from agentspec.integrations.sglang_cpu import threads
 from agentspec.integrations.sglang_cpu.native_llama import native_llama
 from agentspec.integrations.sglang_cpu.plain_llama import is_head as is_head_of
 
@@ -72,9 +74,19 @@ def both_of(worker: Any) -> tuple[PlainDrafting, NativeDrafting, list[Any]]:
     return plain, NativeDrafting(worker, model), own[0] + own[1]
 
 
+@pytest.fixture
+def most_threads() -> Iterator[None]:
+    """May be changed."""
+    most = threads.most_threads()
+    yield
+    threads.limit_threads(most)
+
+
+@pytest.mark.usefixtures("most_threads")
 @pytest.mark.parametrize("seed", range(40))
 def test_texts_are_read_and_trees_drafted_alike(seed: int) -> None:
     draw = random.Random(seed)
+    threads.limit_threads(draw.randint(1, 3))
     torch.manual_seed(seed)
     worker = drawn_worker(draw)
     plain, native, cached = both_of(worker)
