@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.environment import describe
+from agentspec.integrations.sglang_cpu import environment
 
 _SHAPES: dict[str, dict[str, Any]] = {
     "eagle3": {"hidden": 256, "mlp": 512, "heads": 4, "kv_heads": 2, "outputs": 640, "is_head": True},
@@ -67,6 +69,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         )
     if args.threads is not None and (not args.threads or min(args.threads) < 1):
         raise ConfigError(f"--threads must be at least 1, got {args.threads}")
+    # Read when torch is imported: its threads are not to wait as they do by default, which takes the others' time.
+    os.environ.update({name: value for name, value in environment().items() if "OMP_" in name})
     import torch
 
     from agentspec.integrations.sglang_cpu.threads import limit_threads, most_threads
