@@ -45,18 +45,20 @@ def _eval(files: Files) -> list[Row]:
             some = [row for row in found if (row.task, row.pass_name) == (task, pass_name)]
             clients = sorted({row.concurrency for row in some})
             head = f"{task}, {pass_name}, {'/'.join(map(str, clients))} at a time"
+            has_plain = any(row.system == "none" for row in some)
             for system in [row.system for row in some if row.system in ("suffix", "hybrid")][:2]:
                 ours = _at(some, system, clients)
                 if not any(row and row.records for row in ours):
                     continue
-                rows.append(
-                    Row(
+                speed = Row(f"{head}: {system}, tokens/s of NGRAM", _line(ours, "speedup_over_ngram"), "", name)
+                if has_plain:
+                    speed = Row(
                         f"{head}: {system}, tokens/s of plain",
                         _line(ours, "speedup_over_none"),
                         f"NGRAM {_line(_at(some, 'ngram', clients), 'speedup_over_none')}",
                         name,
                     )
-                )
+                rows.append(speed)
                 rows.append(
                     Row(
                         f"{head}: {system}, accept length",
