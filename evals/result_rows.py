@@ -50,15 +50,19 @@ def _eval(files: Files) -> list[Row]:
                 ours = _at(some, system, clients)
                 if not any(row and row.records for row in ours):
                     continue
-                speed = Row(f"{head}: {system}, tokens/s of NGRAM", _line(ours, "speedup_over_ngram"), "", name)
                 if has_plain:
-                    speed = Row(
-                        f"{head}: {system}, tokens/s of plain",
-                        _line(ours, "speedup_over_none"),
-                        f"NGRAM {_line(_at(some, 'ngram', clients), 'speedup_over_none')}",
-                        name,
+                    rows.append(
+                        Row(
+                            f"{head}: {system}, tokens/s of plain",
+                            _line(ours, "speedup_over_none"),
+                            f"NGRAM {_line(_at(some, 'ngram', clients), 'speedup_over_none')}",
+                            name,
+                        )
                     )
-                rows.append(speed)
+                else:
+                    rows.append(
+                        Row(f"{head}: {system}, tokens/s of NGRAM", _line(ours, "speedup_over_ngram"), "", name)
+                    )
                 rows.append(
                     Row(
                         f"{head}: {system}, accept length",
