@@ -251,6 +251,7 @@ def _simulated(profile: Profile, server: LoadedServer, requests: Requests) -> Ru
         plain=server.is_plain,
         # SGLang runs on the reference kernels where these servers do.
         pads_context=True,
+        ragged=not server.is_plain,
     )
     control = ControlConfig(controller="fixed", length=0) if server.is_plain else ControlConfig()
     return simulate(requests, profile, config, make_controller(control, profile))

@@ -91,10 +91,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-running", type=int, default=256, metavar="N", help="requests decoded together (default %(default)s)")
     add("--kv-tokens", type=int, default=1 << 20, metavar="N", help="room of the KV cache (default %(default)s)")
     add("--prefill-tokens", type=int, default=8192, metavar="N", help="computed in a step (default %(default)s)")
-    add("--widths", default="profile", metavar="LIST", help="1,2,4,..., any, or the profile's (default)")
+    add(
+        "--widths",
+        default="profile",
+        metavar="LIST",
+        help="1,2,4,..., any, or the profile's (default; with --ragged any)",
+    )
     add("--draft-us", type=float, default=0.0, metavar="US", help="microseconds of drafting a row (default 0)")
     add("--whole-batches", action="store_true", help="decode batches to their ends before others begin")
     add("--pad-context", action="store_true", help="rows read as much as the longest one, as on the reference kernels")
+    add("--ragged", action="store_true", help="rows are verified without padding, as on the reference kernels")
     add("--no-prefix-cache", action="store_true", help="compute all of every prompt")
     add("--extrapolate", action="store_true", help="allow steps outside of what the profile measured")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
@@ -130,9 +136,10 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         kv_tokens=args.kv_tokens,
         prefill_tokens=args.prefill_tokens,
         max_width=min(args.max_draft_tokens + 1, acceptance.max_width),
-        widths=_widths(args.widths, profile),
+        widths=() if args.ragged and args.widths == "profile" else _widths(args.widths, profile),
         draft_seconds=args.draft_us * 1e-6,
         pads_context=args.pad_context,
+        ragged=args.ragged,
         whole_batches=args.whole_batches,
         costs=profile.speculative,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +40,13 @@ class _LengthController:
         length = max(min(self._length(rows), state.max_width - 1), 0) if rows else 0
         width = width_of(length, candidate_widths(state.widths, state.max_width))
         num_nodes = np.minimum(num_drafted(state.drafts), np.int32(min(length, width - 1)))
+        num_tokens = state.num_tokens(num_nodes, width)
         return StepPlan(
             width=width,
             num_nodes=num_nodes,
+            num_tokens=num_tokens,
             expected_tokens=rows + self._accepted_a_node * float(num_nodes.sum()),
-            seconds=self.costs.seconds(state.context, rows * width),
+            seconds=self.costs.seconds(state.context, num_tokens),
             reason=self.reason,
             extrapolated=not self.costs.covers(rows, width, state.context),
         )
@@ -52,7 +55,7 @@ class _LengthController:
         return self._length(num_rows) > 0
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
-        self.costs.observe(context, len(num_accepted) * plan.width, seconds)
+        self.costs.observe(context, plan.num_tokens, seconds)
         drafted = int(plan.num_nodes.sum())
         if drafted:
             share = int(num_accepted.sum()) / drafted
@@ -108,7 +111,7 @@ class SweepController(_LengthController):
         widths = candidate_widths(state.widths or _powers_of_two(state.max_width), state.max_width)
         width = int(widths[self._turn % len(widths)])
         self._turn += 1
-        return super().plan(StepState(state.drafts, state.context, (width,), width, state.rest))
+        return super().plan(replace(state, widths=(width,), max_width=width))
 
     def _length(self, rows: int) -> int:
         return _ALL
@@ -131,7 +134,7 @@ class RooflineController(_LengthController):
         widths = candidate_widths(state.widths, state.max_width)
         within = widths[widths * len(state.drafts) <= self.budget]
         greatest = int(within[-1]) if len(within) else 1
-        return super().plan(StepState(state.drafts, state.context, state.widths, greatest, state.rest))
+        return super().plan(replace(state, max_width=greatest))
 
     def _length(self, rows: int) -> int:
         return math.floor(min(self.budget / max(rows, 1), _ALL)) - 1

@@ -8,7 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.control.bias import EstimateBias
-from agentspec.control.columns import candidate_widths, column_sizes, column_sums, cut_first, num_drafted
+from agentspec.control.columns import (
+    candidate_widths,
+    column_sizes,
+    column_sums,
+    cut_first,
+    num_drafted,
+    ranked_columns,
+    ranked_first,
+    ranked_sizes,
+)
 from agentspec.control.config import ControlConfig
 from agentspec.control.drafting import DraftPauses
 from agentspec.control.look_ahead import LookAhead
@@ -31,9 +40,10 @@ class GoodputController:
 
     1. The estimates are corrected by what became of earlier ones.
     2. A step of b rows and width w takes T(N_context, b * w), padding included, and what every step takes besides. What
-       fits in costs nothing more, so
-       that of every row as many nodes are kept as the width has room for, and a width promises b and the sum of the
-       first w - 1 columns of estimates: the batch's nodes, column after column, as long as they are worth their cost.
+       fits in costs nothing more, so that of every row as many nodes are kept as the width has room for, and a width
+       promises b and the sum of the first w - 1 columns of estimates: the batch's nodes, column after column, as long
+       as they are worth their cost. Where rows need not be padded, columns are ranked: a row that repeats gets the nodes
+       that others have no use for.
     3. Of the widths at hand, 1 among them, the one is taken that promises the most tokens beyond what its seconds are
        worth: what they bring in the run so far, or, by the objective "step", what they bring at best in this step,
        which then has the most tokens a second. The most tokens over the run come of the former: a step with good
@@ -64,8 +74,10 @@ class GoodputController:
         widths = candidate_widths(state.widths, state.max_width)
         counts = num_drafted(drafts)
         most = int(widths[-1]) - 1
-        estimates = column_sums(drafts, most, drafts.estimates)
-        gains = self.bias.corrected(estimates, column_sizes(counts, most))
+        columns = ranked_columns(drafts) if state.ragged else None
+        sizes = column_sizes(counts, most) if columns is None else ranked_sizes(int(counts.sum()), rows, most)
+        estimates = column_sums(drafts, most, drafts.estimates, columns)
+        gains = self.bias.corrected(estimates, sizes)
         promising = bool(gains.any())
         expected = rows + _up_to(gains, widths)
         cost = self.costs.cost
@@ -73,7 +85,7 @@ class GoodputController:
         taken = seconds + self._pass_seconds(state.context, rows) * (widths - 1) + state.rest
         worth, later = self._token_rate(expected, taken), np.zeros(len(widths))
         if self.config.objective == "ahead" and promising:
-            cut = cut_first(drafts, gains / np.maximum(estimates, _LEAST_ESTIMATE), gains)
+            cut = cut_first(drafts, gains / np.maximum(estimates, _LEAST_ESTIMATE), gains, columns)
             later, constant = self._look_ahead.later_tokens(gains, cut, rows, widths, taken)
             worth = min(worth, constant) if self._speedup.known else constant
         values = expected + later - worth * taken
@@ -91,13 +103,16 @@ class GoodputController:
         self._probes.next_step(plain=choice == 0)
         self._speedup.observe(float(expected[choice]), rows * float(taken[choice] / taken[0]))
         width = int(widths[choice])
+        num_nodes = np.minimum(counts, np.int32(width - 1)) if columns is None else ranked_first(drafts, columns, width)
         return StepPlan(
             width=width,
-            num_nodes=np.minimum(counts, np.int32(width - 1)),
+            num_nodes=num_nodes,
+            num_tokens=state.num_tokens(num_nodes, width),
             expected_tokens=float(expected[choice]),
             seconds=float(seconds[choice]),
             reason=reason,
             estimated=estimates[: width - 1],
+            sizes=sizes[: width - 1],
             extrapolated=not self.costs.covers(rows, width, state.context),
         )
 
@@ -106,13 +121,12 @@ class GoodputController:
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
         surprises = self.costs.num_surprises
-        self.costs.observe(context, len(num_accepted) * plan.width, seconds)
+        self.costs.observe(context, plan.num_tokens, seconds)
         if self.costs.num_surprises > surprises:
             self._probes.renew()
         if plan.num_nodes.any():
-            sizes = column_sizes(plan.num_nodes, len(plan.estimated))
             accepted = float(num_accepted.sum())
-            self.bias.observe(plan.estimated, sizes, accepted)
+            self.bias.observe(plan.estimated, plan.sizes, accepted)
             if plan.reason == "probe" and _exceeds(accepted, plan):
                 self._probes.succeeded()
                 self._pauses.resume()

@@ -22,6 +22,10 @@ def _nothing() -> NDArray[np.float64]:
     return np.zeros(0)
 
 
+def _no_nodes() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepState:
     """What a controller may look at in one decode step of b rows."""
@@ -35,6 +39,13 @@ class StepState:
     max_width: int
     rest: float = 0.0
     """Seconds that every step takes besides its verification and a model drafter."""
+    ragged: bool = False
+    """Whether each row is verified with its own nodes alone, at any width; else all are padded to the step's."""
+
+    def num_tokens(self, num_nodes: NDArray[np.int32], width: int) -> int:
+        """Tokens of a verification that keeps so many drafted nodes in each row, [b]."""
+        rows = len(num_nodes)
+        return rows + int(num_nodes.sum()) if self.ragged else rows * width
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,17 +53,21 @@ class StepPlan:
     """What is to be verified."""
 
     width: int
-    """Tokens verified a row, its root and padding included; 1 is plain decoding."""
+    """Tokens verified a row, its root and padding included; 1 is plain decoding. Where rows differ, the mean, rounded up."""
     num_nodes: NDArray[np.int32]
     """[b], drafted nodes kept in each row, a prefix of its best-first order, its root not counted."""
+    num_tokens: int
+    """Verified over the batch, padding included."""
     expected_tokens: float
     """Accepted and bonus tokens over the batch."""
     seconds: float
     """Predicted for the verification; drafting is not counted."""
     reason: Reason
     estimated: NDArray[np.float64] = field(default_factory=_nothing)
-    """[width - 1], sums of the estimates of the nodes kept, as the drafts state them: of the rows' first nodes, of their
-    second, and so on. Empty where the controller does not go by estimates."""
+    """[width - 1], sums of the estimates of the nodes kept, as the drafts state them, by columns. Empty where the
+    controller does not go by estimates."""
+    sizes: NDArray[np.int64] = field(default_factory=_no_nodes)
+    """[width - 1], nodes of these columns."""
     extrapolated: bool = False
     """The step lies outside what the profile was measured on."""
 

@@ -92,11 +92,13 @@ class SmartSpecController:
             branches = self._trees.branches[choice, :_DEPTHS]
             self._branches[: len(branches)] += _RENEWAL * (branches - self._branches[: len(branches)])
         num_nodes = np.minimum(counts, np.int32(width - 1))
+        num_tokens = state.num_tokens(num_nodes, width)
         return StepPlan(
             width=width,
             num_nodes=num_nodes,
+            num_tokens=num_tokens,
             expected_tokens=float(expected[choice]),
-            seconds=self.costs.seconds(state.context, rows * width),
+            seconds=self.costs.seconds(state.context, num_tokens),
             reason="best",
             extrapolated=not self.costs.covers(rows, width, state.context),
         )
@@ -111,7 +113,7 @@ class SmartSpecController:
         return int(self._goodput(generated, num_rows, context, self._widths).argmax()) > 0
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
-        self.costs.observe(context, len(num_accepted) * plan.width, seconds)
+        self.costs.observe(context, plan.num_tokens, seconds)
         drafted = plan.num_nodes > 0
         if not drafted.any():
             return

@@ -27,8 +27,8 @@ class StepTimes:
         # Nothing is known of a cell without points.
         self._left = [[float(np.mean(left.get((rows, width), 0.0))) for width in self._widths] for rows in self._rows]
 
-    def seconds(self, rows: int, width: int, context: float) -> float:
-        """Of a step of `rows` rows of `width` tokens that reads `context` tokens of the KV cache in all."""
+    def seconds(self, rows: int, width: float, context: float) -> float:
+        """Of a step of `rows` rows of `width` tokens, the mean where they differ, that reads `context` tokens of the KV cache in all."""
         seconds = self._cost.seconds(context, rows * width)
         if self._rows:
             of_rows = [np.interp(width, self._widths, left) for left in self._left]

@@ -1,6 +1,6 @@
 """How long the parts of a step take: lines through observed seconds, kept true while the server runs.
 
-    verify    a + c * tokens, of rows * width tokens      SmartSpec, eq. 7, of one length of context
+    verify    a + c * tokens, of all rows                 SmartSpec, eq. 7, of one length of context
     draft     d0 + passes * (d1 + d2 * rows)
     catch up  e0 + e1 * tokens
     read      f0 + f1 * tokens, of whole prompts
@@ -40,10 +40,10 @@ class StepCosts:
         self.rest = 0.0
         """Seconds that every step takes besides, whatever is drafted."""
 
-    def observe_verify(self, rows: int, width: int, seconds: float) -> None:
-        """A verification of `rows` rows of `width` tokens each, their roots included."""
-        self._verify.observe([rows * width], seconds)
-        self._typical = self._verify.at(rows * width) or self._UNIT
+    def observe_verify(self, num_tokens: int, seconds: float) -> None:
+        """A verification of so many tokens over all rows, roots and padding included."""
+        self._verify.observe([num_tokens], seconds)
+        self._typical = self._verify.at(num_tokens) or self._UNIT
 
     def observe_draft(self, rows: int, passes: int, seconds: float) -> None:
         """A draft of the model drafter for `rows` rows, in so many passes, each a token deep; the first of them only

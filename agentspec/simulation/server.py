@@ -139,13 +139,14 @@ class _Run:
             widths=tuple(width for width in config.widths if width <= max_width),
             max_width=max_width,
             rest=config.costs.step_seconds(b, read, b) if config.costs and not config.plain else 0.0,
+            ragged=config.ragged,
         )
         plan = self.controller.plan(state)
         num_accepted = acceptance.accepted[places, plan.num_nodes].astype(np.int32)
-        verification = self.step_times.seconds(b, plan.width, read)
+        verification = self.step_times.seconds(b, plan.num_tokens / b, read)
         seconds = 0.0 if config.plain else verification
         if config.costs:
-            seconds += config.costs.step_seconds(b, read, b * plan.width)
+            seconds += config.costs.step_seconds(b, read, plan.num_tokens)
         if wanted:
             seconds += config.draft_seconds * b
         if self.profile.drafter is not None:
@@ -155,7 +156,7 @@ class _Run:
         if not self.profile.covers(b, plan.width, context):
             log.uncovered_steps += 1
         self.controller.observe(plan, num_accepted, verification, context=context)
-        log.peak_kv_tokens = max(log.peak_kv_tokens, self.kv_used + b * plan.width)
+        log.peak_kv_tokens = max(log.peak_kv_tokens, self.kv_used + plan.num_tokens)
         self._use_kv(int(num_accepted.sum()) + b)
         self._finish_step(
             rows,

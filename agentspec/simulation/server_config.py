@@ -29,6 +29,8 @@ class ServerConfig:
     """Tokens verified a row at most, its root included."""
     widths: tuple[int, ...] = ()
     """What a row may be padded to, ascending from 1; (): any width."""
+    ragged: bool = False
+    """Whether rows are verified without padding, each with its own nodes, as the reference kernels for CPUs do."""
     draft_seconds: float = 0.0
     """Of drafting on the CPU for one row."""
     costs: ServingCosts | None = None
@@ -51,5 +53,7 @@ class ServerConfig:
             raise ConfigError(f"draft_seconds must be >= 0 and finite, got {self.draft_seconds}")
         if self.plain and self.costs is None:
             raise ConfigError("a server that does not verify needs costs of its steps, got none; pass a profile's")
+        if self.ragged and self.widths:
+            raise ConfigError(f"rows that are not padded can have any width, got widths {self.widths}; leave them out")
         if self.widths and (self.widths[0] != 1 or list(self.widths) != sorted(set(self.widths))):
             raise ConfigError(f"widths must ascend from 1, got {self.widths}; for example 1,2,4,8")

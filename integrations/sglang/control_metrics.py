@@ -7,7 +7,7 @@ from typing import get_args
 from agentspec.control import Reason, StepPlan
 
 _GAUGES = {
-    "step_width": "Tokens verified a row in the last step, padding included; 1 is plain decoding",
+    "step_width": "Tokens verified a row in the last step, padding included, the mean where rows differ; 1 is plain decoding",
     "step_budget": "Drafted tokens verified in the last step, over all rows",
     "step_predicted_seconds": "Predicted for the last step's verification",
     "step_observed_seconds": "Measured of the last step's verification; 0 where it was not",

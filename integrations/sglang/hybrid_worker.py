@@ -36,6 +36,7 @@ from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
 from agentspec.integrations.sglang.verify_input import VerifyStaging
 from agentspec.integrations.sglang.width_control import PlannedStep
 from agentspec.integrations.sglang.width_tiers import WidthTiers
+from agentspec.integrations.sglang_cpu.ragged import num_skipped, set_num_nodes, skips_padding
 from agentspec.policy import HybridBatch
 
 logger = logging.getLogger("agentspec")
@@ -60,7 +61,13 @@ class _Hybrid:
             super().__init__(server_args, *args, **kwargs)  # type: ignore[call-arg]
         config = self.target_worker.model_runner.model_config
         self._captures = compat.captures_graphs(server_args, self.device)
-        self.suffix = SuffixDrafter(server_args, config, drafts_here=compat.tp_rank(self) == 0, captures=self._captures)
+        self.suffix = SuffixDrafter(
+            server_args,
+            config,
+            drafts_here=compat.tp_rank(self) == 0,
+            captures=self._captures,
+            ragged=skips_padding(self.target_worker.model_runner),
+        )
         self._tiers = WidthTiers(self.target_worker.model_runner)
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters
@@ -100,6 +107,7 @@ class _Hybrid:
             "settings": {**self.settings.shown(), "mode": self.suffix.config.mode},
             "num_draft_tokens": self.max_width,
             "width": "fixed" if self.suffix.control.is_fixed else "varying",
+            "padding_skipped": num_skipped(self.target_worker.model_runner),
             "drafter": {
                 "base": self.speculative_algorithm.name,
                 "steps": self.speculative_num_steps,
@@ -175,9 +183,9 @@ class _Hybrid:
         width = planned.width
         step = DraftedStep.of(drafts)
         step.count_drafted(self.counters)
-        self.counters.add("verified_tokens", len(drafts) * width)
+        self.counters.add("verified_tokens", planned.num_tokens)
         staging = self._staging or self._make_staging()
-        staging.build(drafts, width)
+        arrays = staging.build(drafts, width)
         tensors = staging.tensors(seq_lens)
         self.counters.add("drafting_seconds", time.perf_counter() - started)
         rids = [request.rid for request in batch.reqs]
@@ -200,6 +208,8 @@ class _Hybrid:
             seq_lens_sum=None,
             seq_lens_cpu=None,
         )
+        if self.suffix.control.ragged:
+            set_num_nodes(batch.spec_info, torch.from_numpy(arrays.num_nodes))
         with self._clock.timed(partial(self._verify_took, planned)):
             result = self._verify(batch, width, grammar_barrier)
         self.drafter.verified(batch, rids, result, width)
@@ -217,7 +227,7 @@ class _Hybrid:
 
     def _verify_took(self: Any, planned: PlannedStep, seconds: float) -> None:
         planned.took(seconds)
-        self.drafter.policy.costs.observe_verify(planned.rows, planned.width, seconds)
+        self.drafter.policy.costs.observe_verify(planned.num_tokens, seconds)
 
     def _make_staging(self: Any) -> VerifyStaging:
         backend = self.target_worker.model_runner.attn_backend

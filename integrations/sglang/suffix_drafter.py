@@ -50,7 +50,7 @@ class SuffixDrafter:
     Ranks must verify the same trees: the first one drafts for all, and it alone uses the store.
     """
 
-    def __init__(self, server_args: Any, model_config: Any, *, drafts_here: bool, captures: bool) -> None:
+    def __init__(self, server_args: Any, model_config: Any, *, drafts_here: bool, captures: bool, ragged: bool) -> None:
         """Opens the engine, its corpora and the store, by the settings that the launcher resolved.
 
         Args:
@@ -58,6 +58,7 @@ class SuffixDrafter:
             model_config: SGLang's, of the target.
             drafts_here: Whether this process drafts; else every row is its root alone.
             captures: Whether steps run in captured graphs, so that only some widths are possible.
+            ragged: Whether rows are verified without padding.
 
         Raises:
             ConfigError: A file or the store cannot be used.
@@ -120,6 +121,7 @@ class SuffixDrafter:
             counters=counters,
             max_failures=settings.breaker_failures,
             profiling=settings.profiling,
+            ragged=ragged,
         )
         """What of the drafts is verified."""
         self.state_metrics: StateMetrics | None = None

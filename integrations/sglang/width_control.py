@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from agentspec.control import ControlConfig, Controller, Profile, ProfileKey, StepPlan, StepState, make_controller
+from agentspec.control.columns import num_drafted
 from agentspec.draft_tree import DraftBatch
 from agentspec.hardware import processor
 from agentspec.integrations.sglang import compat
@@ -40,7 +41,9 @@ class PlannedStep:
     """None where the controller failed, or has nothing to decide."""
     rows: int
     width: int
-    """Tokens verified a row."""
+    """Tokens of the widest row, and of all where they are padded."""
+    num_tokens: int
+    """Verified over the batch, padding included."""
     context: int
     """Tokens in the KV cache over all rows."""
     seconds: float = 0.0
@@ -70,6 +73,7 @@ class WidthControl:
         counters: Counters,
         max_failures: int,
         profiling: bool = False,
+        ragged: bool = False,
     ) -> None:
         """Raises ConfigError if the profile is of something else than `key`, or lacks what the controller needs.
 
@@ -78,6 +82,8 @@ class WidthControl:
             widths: That steps are padded to, ascending to `max_width`, as graphs were captured for them; (): any will do.
                 Where `max_width` is the only one, cutting drafts would save nothing, and nothing is cut.
             profiling: Steps are padded to the controller's width, and the latest are told.
+            ragged: Whether the device verifies each row with its own nodes alone. Where `widths` are given, or steps are
+                profiled, they are padded all the same.
         """
         self.controller: Controller = make_controller(config, profile, key)
         self._max_width = max_width
@@ -91,6 +97,7 @@ class WidthControl:
         self._rest = StepRest()
         self._key = key
         self._profiling = profiling
+        self._ragged = ragged and not profiling
         self._num_steps = 0
         self._steps: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
         self._num_drafts = 0
@@ -104,7 +111,7 @@ class WidthControl:
         """The block `control` of `/server_info`: what it goes by, and the last step's plan."""
         last = self._last
         shown = {} if last is None or last.plan is None else {
-            "width": last.width,
+            "width": last.plan.width,
             "budget": int(last.plan.num_nodes.sum()),
             "reason": last.plan.reason,
             "predicted_ms": last.plan.seconds * 1e3,
@@ -134,6 +141,11 @@ class WidthControl:
     def is_fixed(self) -> bool:
         """Whether every step is as wide as possible."""
         return self.widths == (self._max_width,)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether rows of a step differ in width."""
+        return self._ragged and not self.widths
 
     @property
     def rest(self) -> float:
@@ -166,11 +178,12 @@ class WidthControl:
             seq_lens: int64[b], tokens in the KV cache.
         """
         rows, context = len(drafts), int(seq_lens.sum())
+        state = StepState(drafts, context, self.widths, self._max_width, self.rest, self.ragged)
         widest = int(np.diff(drafts.offsets).max())
         plan = None
         if not self.is_fixed and self._breaker.allow():
             try:
-                plan = self.controller.plan(StepState(drafts, context, self.widths, self._max_width, self.rest))
+                plan = self.controller.plan(state)
                 drafts = drafts.first(plan.num_nodes)
                 widest = int(plan.num_nodes.max()) + 1
                 self._breaker.succeeded()
@@ -180,10 +193,12 @@ class WidthControl:
         if self._profiling and plan is not None:
             widest = plan.width
         width = padded_width(widest, self.widths)
+        num_tokens = state.num_tokens(num_drafted(drafts), width)
         if plan is not None:
             # A step is hardly wider than its widest row, whatever was planned.
-            plan = replace(plan, width=width)
-        planned = PlannedStep(plan, rows, width, context)
+            planned_width = -(-num_tokens // rows) if self.ragged else width
+            plan = replace(plan, width=planned_width, num_tokens=num_tokens)
+        planned = PlannedStep(plan, rows, width, num_tokens, context)
         self._rest.planned(planned)
         return drafts, planned
 

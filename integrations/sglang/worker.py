@@ -34,6 +34,7 @@ from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
 from agentspec.integrations.sglang.verify_input import VerifyStaging, grammar_mask
 from agentspec.integrations.sglang.width_control import PlannedStep
 from agentspec.integrations.sglang.width_tiers import WidthTiers
+from agentspec.integrations.sglang_cpu.ragged import num_skipped, set_num_nodes, skips_padding
 
 logger = logging.getLogger("agentspec")
 
@@ -46,7 +47,13 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             super().__init__(server_args, *args, **kwargs)
         config = self.model_runner.model_config
         self._captures = compat.captures_graphs(server_args, self.device)
-        self.suffix = SuffixDrafter(server_args, config, drafts_here=compat.tp_rank(self) == 0, captures=self._captures)
+        self.suffix = SuffixDrafter(
+            server_args,
+            config,
+            drafts_here=compat.tp_rank(self) == 0,
+            captures=self._captures,
+            ragged=skips_padding(self.model_runner),
+        )
         self._tiers = WidthTiers(self.model_runner)
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters
@@ -77,6 +84,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             "settings": {**self.settings.shown(), "mode": self.suffix.config.mode},
             "num_draft_tokens": self.max_width,
             "width": "fixed" if self.suffix.control.is_fixed else "varying",
+            "padding_skipped": num_skipped(self.model_runner),
             **self.suffix.describe(),
         }
 
@@ -158,6 +166,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             retrieve_next_sibling=tensors.next_sibling,
             draft_token_num=self.draft_token_num,
         )
+        if self.suffix.control.ragged:
+            set_num_nodes(batch.spec_info, torch.from_numpy(arrays.num_nodes))
 
     def _update_ngram_corpus(self, batch: Any) -> None:
         """The base class would feed its trie here; the engine grows at the next draft instead."""
@@ -179,7 +189,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             drafts, planned = self._tp_group.broadcast_object((drafts, planned), src=0)
         step = DraftedStep.of(drafts)
         step.count_drafted(self.counters)
-        self.counters.add("verified_tokens", len(drafts) * planned.width)
+        self.counters.add("verified_tokens", planned.num_tokens)
         arrays = self._staging.build(drafts, planned.width)
         self.counters.add("drafting_seconds", time.perf_counter() - started)
         return arrays, step, planned

@@ -76,15 +76,18 @@ def environment() -> dict[str, str]:
 
 
 def patch_sglang() -> None:
-    """Give SGLang's fall-back attention backend the token trees, its verification the temperature, and forwards threads.
+    """Give SGLang's fall-back attention backend the token trees, its verification the temperature and rows of their own
+    widths, and forwards threads.
 
-    See `backend`, `verification` and `threads`. Importing SGLang after `activate()` does this by itself; a call is harmless.
+    See `backend`, `verification`, `ragged` and `threads`. Importing SGLang after `activate()` does this by itself; a call
+    is harmless.
     """
-    from agentspec.integrations.sglang_cpu import backend, threads, verification
+    from agentspec.integrations.sglang_cpu import backend, ragged, threads, verification
 
     backend.patch_sglang()
     verification.patch_verification()
     threads.patch_threads()
+    ragged.patch_ragged()
 
 
 def _is_needed() -> bool:

@@ -1,8 +1,9 @@
 """Attention over SGLang's paged key-value cache: the two ops that its CPU attention backend calls.
 
 Decoding (one query a request) and verification of a token tree (D queries a request) run through the same padded,
-batched computation, so that their results agree to the last bits: greedy speculative decoding can only be identical to
-plain decoding if they do. Prompts, whose lengths differ, are computed one request at a time.
+batched computation, so that their results agree but for the last bits, in which sums round by how a batch is padded:
+greedy speculative decoding can only be identical to plain decoding if they do. Prompts, whose lengths differ, are
+computed one request at a time.
 
 A model's layers ask one after the other with the same mask, which is made once, and for as many keys, which are gathered
 into the same memory: fresh memory of that size would be mapped and cleared by the system for each of them.
@@ -14,6 +15,7 @@ slots, B requests. Arithmetic is in float32 where the inputs are narrower.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -106,13 +108,13 @@ def extend_attention_cpu(
         req_pool_indices: int64 [B], the row of each request in `req_to_token`.
         seq_lens: int64 [B], lengths including the extension.
         extend_seq_lens, extend_start_loc: integer [B], number of queries and index of the first.
-        tree_mask: bool, B blocks of D x D flattened, where every request extends by D: row i marks the extension
-            tokens that token i attends to, beside the whole prefix. None means causal order.
+        tree_mask: bool, for each request that extends by D a block of D x D, flattened, one after the other: row i
+            marks the extension tokens that token i attends to, beside the whole prefix. None means causal order.
         is_causal: whether a token attends to its own sequence up to itself only; ignored under a `tree_mask`.
 
     Raises:
         UnsupportedError: an option of the optimized kernel is asked for that this one lacks.
-        ValueError: `tree_mask` has another size, or masks requests of different extension.
+        ValueError: `tree_mask` has another size.
     """
     _refuse_unsupported(k_cache, k_scale, v_scale, logit_cap, is_cross_attn, sliding_window_size, encoder_lens, sinks)
     lens: list[int] = extend_seq_lens.tolist()
@@ -120,14 +122,19 @@ def extend_attention_cpu(
         return
     uniform = min(lens) == max(lens) and lens[0] * len(lens) == query.shape[0]
     if tree_mask is not None:
-        wanted = lens[0] ** 2 * len(lens)
-        if not uniform or tree_mask.numel() != wanted:
+        wanted = sum(n * n for n in lens)
+        if tree_mask.numel() != wanted:
             raise ValueError(
-                f"tree_mask has to hold one D x D block for each of {len(lens)} requests that all extend by D tokens "
+                f"tree_mask has to hold one D x D block for each of {len(lens)} requests that extend by D tokens "
                 f"({wanted} cells); got {tree_mask.numel()} cells and extensions {lens}."
             )
-    if tree_mask is not None or (uniform and is_causal and lens[0] <= _MAX_PADDED_QUERIES):
+    if uniform and (tree_mask is not None or (is_causal and lens[0] <= _MAX_PADDED_QUERIES)):
         _attend_uniform(query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, sm_scale, tree_mask)
+        return
+    if tree_mask is not None:
+        _attend_trees(
+            query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, lens, sm_scale, tree_mask
+        )
         return
     starts: list[int] = extend_start_loc.tolist()
     totals: list[int] = seq_lens.tolist()
@@ -158,8 +165,12 @@ def _attend_uniform(
     seq_lens: Tensor,
     scale: float,
     tree_mask: Tensor | None,
+    owned: Tensor | None = None,
 ) -> None:
-    """One computation for requests that all extend by the same number of tokens, padded to the longest sequence."""
+    """One computation for requests that all extend by the same number of tokens, padded to the longest sequence.
+
+    `owned`: int64 [B], how many tokens of each sequence are there, where that is not all of them.
+    """
     batch = seq_lens.shape[0]
     n = query.shape[0] // batch
     width = int(seq_lens.max())
@@ -168,16 +179,63 @@ def _attend_uniform(
     else:
         # Padding repeats the last token of the row: a slot of another request could hold anything, and an infinity
         # there would survive the mask.
-        slots = req_to_token[req_pool_indices[:, None], torch.minimum(torch.arange(width), (seq_lens - 1)[:, None])]
+        last = seq_lens if owned is None else owned
+        slots = req_to_token[req_pool_indices[:, None], torch.minimum(torch.arange(width), (last - 1)[:, None])]
     mask = _kept.mask(seq_lens, n, tree_mask, query.shape[1] // k_cache.shape[1])
     keys, values = _kept.gathered("keys", k_cache, slots), _kept.gathered("values", v_cache, slots)
     output.copy_(attend(query.view(batch, n, *query.shape[1:]), keys, values, mask, scale).reshape(output.shape))
+
+
+def _attend_trees(
+    query: Tensor,
+    output: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    req_to_token: Tensor,
+    req_pool_indices: Tensor,
+    seq_lens: Tensor,
+    lens: list[int],
+    scale: float,
+    tree_mask: Tensor,
+) -> None:
+    """The same for trees of differing sizes, padded to the largest. Padding sees the prefix, and nothing sees padding."""
+    padded = _kept.padded(lens, tree_mask)
+    every = query.new_zeros((len(lens) * padded.width, *query.shape[1:])).index_copy_(0, padded.places, query)
+    result = output.new_empty((len(every), *output.shape[1:]))
+    whole = seq_lens + padded.missing
+    _attend_uniform(
+        every, result, k_cache, v_cache, req_to_token, req_pool_indices, whole, scale, padded.mask, owned=seq_lens
+    )
+    output.copy_(result[padded.places])
+
+
+@dataclass(frozen=True, slots=True)
+class _PaddedTrees:
+    """Trees of differing sizes, T tokens in all, laid out as B of one width."""
+
+    width: int
+    places: Tensor
+    """int64 [T], of the trees' tokens among B * width."""
+    missing: Tensor
+    """int64 [B], tokens that each lacks."""
+    mask: Tensor
+    """bool, B blocks of width x width, flattened."""
+
+    @staticmethod
+    def of(lens: list[int], tree_mask: Tensor) -> _PaddedTrees:
+        sizes, width = torch.tensor(lens), max(lens)
+        inside = torch.arange(width) < sizes[:, None]
+        mask = torch.zeros(len(lens), width, width, dtype=torch.bool)
+        mask[inside[:, :, None] & inside[:, None]] = tree_mask.to(torch.bool)
+        return _PaddedTrees(width, inside.flatten().nonzero().flatten(), width - sizes, mask.flatten())
 
 
 class _Kept(threading.local):
     """What the next layer can use again."""
 
     def __init__(self) -> None:
+        self._padded: _PaddedTrees | None = None
+        self._padded_of: tuple[list[int], Tensor] | None = None
         self._memory: dict[str, Tensor] = {}
         self._mask: Tensor | None = None
         self._mask_of: tuple[Tensor, int, Tensor | None, int] | None = None
@@ -220,6 +278,14 @@ class _Kept(threading.local):
         seen = _seen(seq_lens, n, torch.arange(int(seq_lens.max())), tree_mask)
         self._mask = per_head(added(seen), shared)
         return self._mask
+
+    def padded(self, lens: list[int], tree_mask: Tensor) -> _PaddedTrees:
+        known = self._padded_of
+        if self._padded is None or known is None or known[0] != lens or not torch.equal(known[1], tree_mask):
+            # A copy, as above.
+            self._padded_of = lens, tree_mask.clone()
+            self._padded = _PaddedTrees.of(lens, tree_mask)
+        return self._padded
 
 
 _kept = _Kept()

@@ -2,7 +2,7 @@
 
     sgl_kernel                        found in the folder `sgl_kernel/` beside this file
     torchvision                       gets the schemas of the ops its Python code expects, where its binary does not load
-    four modules of SGLang            patched as soon as they are imported (see `backend`, `threads`, `verification`)
+    four modules of SGLang            patched as soon as they are imported (see `backend`, `ragged`, `threads`, `verification`)
 
 Standard library only: `site/sitecustomize.py` loads this file at the start of every child process, by path, before
 anything else is known to be importable.
@@ -118,14 +118,16 @@ def _patch_verification(spec: ModuleSpec) -> None:
     importlib.import_module(f"{_PACKAGE}.verification").patch_verification()
 
 
-def _patch_threads(spec: ModuleSpec) -> None:
+def _patch_forwards(spec: ModuleSpec) -> None:
     importlib.import_module(f"{_PACKAGE}.threads").patch_threads()
+    # Around the other, which is to see how many tokens are left.
+    importlib.import_module(f"{_PACKAGE}.ragged").patch_ragged()
 
 
 _STEPS: dict[str, tuple[Step | None, Step | None]] = {
     "torchvision": (_define_torchvision_ops, None),
     "sglang.srt.layers.attention.attention_registry": (None, _patch_attention_registry),
-    "sglang.srt.model_executor.model_runner": (None, _patch_threads),
+    "sglang.srt.model_executor.model_runner": (None, _patch_forwards),
     "sglang.srt.speculative.draft_utils": (None, _patch_draft_backends),
     "sglang.srt.speculative.eagle_utils": (None, _patch_verification),
 }

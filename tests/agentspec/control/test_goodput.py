@@ -45,10 +45,39 @@ def test_no_other_tier_and_prefixes_promise_more(seed: int, widths: tuple[int, .
         assert plan.num_nodes.dtype == np.int32 and plan.num_nodes.max() < plan.width <= max(max_width, 1)
 
 
+@pytest.mark.parametrize("seed", range(15))
+def test_no_other_prefixes_promise_more_where_rows_are_not_padded(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cost = StepCost(*(rng.random(3) * [1e-6, 5e-3, 0.02]).tolist())
+    controller = exact(cost)
+    for _ in range(5):
+        rows = drawn_rows(rng, int(rng.integers(1, 5)), 5)
+        context = int(rng.integers(1, 5000))
+        best = 0.0
+        for kept in itertools.product(*(range(len(row) + 1) for row in rows)):
+            # As many at a time as there are rows.
+            width = 1 - (-sum(kept) // len(rows))
+            expected = len(rows) + sum(sum(row[:n]) for row, n in zip(rows, kept, strict=True))
+            best = max(best, expected / cost.seconds(context, len(rows) * width))
+        plan = controller.plan(state(rows, context=context, widths=(), ragged=True))
+        assert plan.expected_tokens / plan.seconds == pytest.approx(best, rel=1e-5)
+        kept_sum = sum(sum(row[:n]) for row, n in zip(rows, plan.num_nodes.tolist(), strict=True))
+        assert plan.expected_tokens == pytest.approx(len(rows) + kept_sum, rel=1e-5)
+        assert plan.estimated.sum() == pytest.approx(kept_sum, rel=1e-5)
+        assert plan.num_tokens - len(rows) == plan.num_nodes.sum() == plan.sizes.sum()
+
+
+def test_a_row_that_repeats_gets_what_others_have_no_use_for() -> None:
+    plan = exact(StepCost(0.0, 0.001, 0.010)).plan(state([[0.9] * 6, [0.1] * 6, [0.2] * 6, []], widths=(), ragged=True))
+    assert plan.num_nodes.tolist() == [6, 0, 2, 0]
+    assert (plan.width, plan.num_tokens) == (3, 12)
+
+
 def test_a_batch_of_nothing_and_drafts_of_nothing_are_plain() -> None:
     for rows in ([], [[], []], [[0.0, 0.0]]):
         plan = exact().plan(state(rows))
         assert (plan.width, plan.reason, plan.expected_tokens) == (1, "nothing-drafted", len(rows))
+        assert exact().plan(state(rows, widths=(), ragged=True)).width == 1
 
 
 def test_a_step_beyond_the_measured_range_says_so() -> None:

@@ -16,7 +16,7 @@ from agentspec.policy import StepCosts
 def test_before_any_observation_a_draft_costs_a_quarter_of_a_verification() -> None:
     costs = StepCosts()
     assert costs.draft(1) == costs.draft(8) == 0.25 * costs.verify(1, 16)
-    costs.observe_verify(4, 16, 0.5)
+    costs.observe_verify(64, 0.5)
     assert costs.verify(4, 16) == pytest.approx(0.5)
     assert costs.draft(3) == pytest.approx(0.125)
     assert 0 < costs.catch_up(10) < costs.draft(1)
@@ -55,7 +55,7 @@ def test_lines_are_found_among_outliers() -> None:
         # A step in ten waits for something else, and the first ones compile.
         slow = 1000.0 if step < 2 else (30.0 if step % 10 == 0 else 1.0)
         noise = slow * (1 + 0.05 * rng.standard_normal())
-        costs.observe_verify(rows, width, (0.010 + 0.0002 * rows * width) * noise)
+        costs.observe_verify(rows * width, (0.010 + 0.0002 * rows * width) * noise)
         passes = int(rng.integers(1, 9))
         costs.observe_draft(rows, passes, (0.002 + passes * (0.0005 + 0.0001 * rows)) * noise)
         costs.observe_catch_up(width, (0.001 + 0.0001 * width) * noise)
@@ -73,7 +73,7 @@ def test_a_lasting_change_is_followed() -> None:
     costs = StepCosts()
     for seconds, steps in ((0.01, 100), (0.05, 150)):
         for _ in range(steps):
-            costs.observe_verify(4, 8, seconds)
+            costs.observe_verify(32, seconds)
     assert costs.verify(4, 8) == pytest.approx(0.05, rel=0.15)
 
 
@@ -99,9 +99,9 @@ def test_a_slope_that_sizes_no_longer_show_stays() -> None:
 def test_times_that_no_clock_can_have_are_left_out() -> None:
     costs = StepCosts()
     for seconds in (math.nan, math.inf, 0.0, -1.0):
-        costs.observe_verify(1, 8, seconds)
+        costs.observe_verify(8, seconds)
         costs.observe_draft(1, 4, seconds)
     costs.observe_draft(0, 4, 1.0)
     assert costs.draft(1) == StepCosts().draft(1)
-    costs.observe_verify(1, 8, 0.01)
+    costs.observe_verify(8, 0.01)
     assert costs.verify(1, 8) == pytest.approx(0.01)

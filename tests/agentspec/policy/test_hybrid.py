@@ -20,7 +20,7 @@ def costs(draft: float = 0.25) -> StepCosts:
     """A verification takes 1 second, whatever the width, a draft `draft`, catching up on a token 0.1."""
     known = StepCosts()
     for _ in range(3):
-        known.observe_verify(1, 16, 1.0)
+        known.observe_verify(16, 1.0)
         known.observe_draft(1, 4, draft)
         known.observe_catch_up(10, 1.0)
     return known
@@ -89,7 +89,7 @@ def least_gain(of: HybridPolicy, *promises: float, width: int | None = 16) -> fl
 def test_a_further_pass_must_bring_what_its_seconds_bring_elsewhere() -> None:
     known = StepCosts()
     for passes in (1, 2, 3, 4) * 4:
-        known.observe_verify(1, 16, 1.0)
+        known.observe_verify(16, 1.0)
         known.observe_draft(1, passes, 0.1 * passes)
         known.observe_catch_up(10, 0.1)
     of = HybridPolicy(HybridConfig(margin=0.0, tau=1.0), known)
@@ -104,7 +104,7 @@ def test_a_further_pass_must_bring_what_its_seconds_bring_elsewhere() -> None:
 def test_where_widths_vary_a_pass_pays_for_the_tokens_that_it_adds_to_a_step() -> None:
     known = StepCosts()
     for step in range(16):
-        known.observe_verify(1, 1 + step % 16, 1.0 + 0.1 * (step % 16))
+        known.observe_verify(1 + step % 16, 1.0 + 0.1 * (step % 16))
         known.observe_draft(1, 4, 0.4)
     of = HybridPolicy(HybridConfig(margin=0.0, tau=1.0), known)
     assert least_gain(of, 0.0, width=None) > 1.3 * least_gain(of, 0.0, width=8)
@@ -161,7 +161,7 @@ def test_the_rule_match_length_looks_at_the_match_alone() -> None:
 def test_the_width_that_the_model_needs_is_part_of_its_cost() -> None:
     wide = StepCosts()
     for width in [2, 16] * 20:
-        wide.observe_verify(1, width, 0.1 * width)
+        wide.observe_verify(width, 0.1 * width)
         wide.observe_draft(1, 4, 0.01)
     hybrid = HybridPolicy(HybridConfig(), wide)
     one = suffix_of(0.9)

@@ -47,7 +47,7 @@ class Server:
                 ran += 1
                 self.costs.observe_draft(int(wanted.sum()), 4, 0.25)
                 self.costs.observe_catch_up(5 * int(wanted.sum()), 0.05)
-            self.costs.observe_verify(ROWS, 16, 1.0)
+            self.costs.observe_verify(ROWS * 16, 1.0)
             texts = [self._truth(text, bool(has_suffix[i]), bool(wanted[i])) for i in range(ROWS)]
             counts = np.array([len(truth) - 1 for truth in texts], np.int32)
             self.policy.observe(ids, both, counts, accepted=texts)

@@ -220,6 +220,8 @@ def test_bad_limits_are_refused(field: str) -> None:
         ServerConfig(**{name: int(value)})
     with pytest.raises(ConfigError, match="ascend from 1"):
         ServerConfig(widths=(2, 4))
+    with pytest.raises(ConfigError, match="any width"):
+        ServerConfig(widths=(1, 2), ragged=True)
 
 
 def test_padded_context_is_as_long_for_every_row_as_the_longest() -> None:
@@ -229,3 +231,21 @@ def test_padded_context_is_as_long_for_every_row_as_the_longest() -> None:
     for padded, context in ((False, 10 + 40), (True, 2 * 40)):
         log = simulate(requests, profile_of(1.0, 0.0, 1.0), ServerConfig(pads_context=padded), FixedWidth(1))
         assert log.seconds[-2] == pytest.approx(1 + context)
+
+
+def test_rows_that_are_not_padded_take_what_their_nodes_do() -> None:
+    acceptance = acceptance_at_rate("0", 2, 10, 12, 8, 0)
+    # One place in two has no draft.
+    acceptance = replace(
+        acceptance, num_nodes=np.where(np.arange(len(acceptance.num_nodes)) % 2, 8, 1).astype(np.uint8)
+    )
+    requests = draw_requests(acceptance, Arrivals(clients=2), 2, 0)
+    logs = [
+        simulate(requests, profile_of(0.0, 1.0, 10.0), ServerConfig(max_width=8, ragged=ragged), FixedWidth(8))
+        for ragged in (False, True)
+    ]
+    for ragged, log in enumerate(logs):
+        for seconds, rows, drafted, width in zip(log.seconds, log.rows, log.drafted, log.width, strict=True):
+            if width:
+                assert seconds == pytest.approx(10 + (rows + drafted if ragged else rows * 8))
+    assert sum(logs[1].seconds) < sum(logs[0].seconds)

@@ -234,6 +234,14 @@ def test_server_info_and_metrics_tell_what_happens(agentspec: Server) -> None:
         assert f'source="{source}"' in metrics
 
 
+def test_the_model_is_spared_padding(agentspec: Server) -> None:
+    before = agentspec.agentspec_state()
+    generate(agentspec, [body(text) for text in chat_prompts(8, seed=142)], 4)
+    after = agentspec.agentspec_state()
+    assert before is not None and after is not None
+    assert after["padding_skipped"] > before["padding_skipped"]
+
+
 def test_drafters_draft_beside_suffixes(agentspec: Server) -> None:
     """Rows change between both kinds of drafts, and there are steps in which the drafter need not run."""
     generate(agentspec, [body(text) for text in chat_prompts(6, seed=145)], 3)

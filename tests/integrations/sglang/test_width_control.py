@@ -21,7 +21,14 @@ DRAFTS = batch([[0.9, 0.8, 0.7], [0.4], []])
 LENS = np.array([10, 20, 30], np.int64)
 
 
-def control(known: Profile | None = None, *, widths: tuple[int, ...] = (), **config: Any) -> WidthControl:
+def control(
+    known: Profile | None = None,
+    *,
+    widths: tuple[int, ...] = (),
+    ragged: bool = False,
+    profiling: bool = False,
+    **config: Any,
+) -> WidthControl:
     return WidthControl(
         ControlConfig(**config),
         known,
@@ -30,6 +37,8 @@ def control(known: Profile | None = None, *, widths: tuple[int, ...] = (), **con
         widths=widths,
         counters=Counters(),
         max_failures=2,
+        ragged=ragged,
+        profiling=profiling,
     )
 
 
@@ -44,6 +53,28 @@ def test_a_step_is_as_wide_as_its_widest_row() -> None:
     of.observe(planned, [1, 0])
     assert of.describe()["last_step"]["observed_ms"] == 250.0
     assert of.controller.costs.num_observed == 1
+
+
+def test_rows_that_are_not_padded_are_paid_for_by_their_nodes() -> None:
+    of = control(profile(), ragged=True, probe_share=0.0)
+    rows = batch([[0.9] * 7, [0.01], [0.01] * 3])
+    drafts, planned = of.plan(rows, LENS)
+    assert np.diff(drafts.offsets).tolist() == [8, 2, 2]
+    assert (planned.width, planned.num_tokens) == (8, 12)
+    assert planned.plan is not None and (planned.plan.width, planned.plan.num_tokens) == (4, 12)
+    assert of.describe()["last_step"] == {}
+    planned.took(0.5)
+    of.observe(planned, [3, 0, 0])
+    assert of.describe()["last_step"]["width"] == 4
+
+
+@pytest.mark.parametrize("padded", [{"widths": (1, 2, 4, 8)}, {"widths": (8,)}, {"profiling": True}], ids=str)
+def test_rows_are_padded_all_the_same_to_graphs_and_where_steps_are_measured(padded: dict[str, Any]) -> None:
+    of = control(ragged=True, controller="fixed", length=3, **padded)
+    drafts, planned = of.plan(DRAFTS, LENS)
+    assert not of.ragged
+    assert np.diff(drafts.offsets).tolist() == [4, 2, 1]
+    assert planned.num_tokens == 3 * planned.width
 
 
 def test_what_steps_take_besides_is_found_and_told() -> None:

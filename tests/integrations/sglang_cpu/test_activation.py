@@ -169,6 +169,9 @@ def test_modules_of_sglang_are_patched_on_import(tmp_path, no_gpu):
     (attention / "attention_registry.py").write_text(
         "ATTENTION_BACKENDS = {'intel_amx': 'tree', 'torch_native': 'causal'}"
     )
+    (attention / "intel_amx_backend.py").write_text(
+        "class IntelAMXAttnBackend:\n    def _build_extend_metadata(self, batch): return 'its own'\n"
+    )
     (tmp_path / "sglang/srt/speculative/draft_utils.py").write_text(
         "class DraftBackendFactory:\n    def _create_backend(self, name, choices, error): return sorted(choices.items())\n"
     )

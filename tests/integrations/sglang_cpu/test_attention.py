@@ -141,6 +141,22 @@ def test_a_tree_sees_its_prefix_and_its_marked_nodes(batch, nodes):
     torch.testing.assert_close(got, by_definition(query, sees, drawn, 0.3))
 
 
+@pytest.mark.parametrize("batch", BATCHES[2:])
+@pytest.mark.parametrize("seed", range(3))
+def test_trees_of_differing_sizes_see_their_prefix_and_their_marked_nodes(batch, seed):
+    drawn = batch.draw(seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    lens = [1, *(int(torch.randint(2, n, (), generator=generator)) for n in batch.lens[1:])]
+    masks = [(torch.rand(n, n, generator=generator) < 0.4) | torch.eye(n, dtype=torch.bool) for n in lens]
+    query = torch.randn(sum(lens), batch.heads, batch.key_dim, generator=generator)
+    sees = []
+    for request, (n, total, mask) in enumerate(zip(lens, batch.lens, masks, strict=True)):
+        for node in range(n):
+            sees.append((request, [*range(total - n), *(total - n + other for other in range(n) if mask[node, other])]))
+    got = extend(query, drawn, lens, mask=torch.cat([mask.flatten() for mask in masks]))
+    torch.testing.assert_close(got, by_definition(query, sees, drawn, 0.3))
+
+
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("uniform", [True, False], ids=["one extension", "drawn extensions"])
 @pytest.mark.parametrize("causal", [True, False])
@@ -172,21 +188,27 @@ def test_what_a_call_keeps_for_the_next_changes_no_result(monkeypatch):
     batch = BATCHES[2]
     drawn = batch.draw(seed=9)
     generator = torch.Generator().manual_seed(10)
-    lens, masks = drawn["seq_lens"], {n: torch.ones(4, n, n, dtype=torch.bool) for n in (1, 2, 3)}
+    lens = drawn["seq_lens"]
+    sizes = [[1] * 4, [2] * 4, [3] * 4, [3, 1, 2, 1], [2, 3, 1, 1]]
+    masks = [[torch.ones(n, n, dtype=torch.bool) for n in ns] for ns in sizes]
     kept = attention._kept
-    for _ in range(150):
-        n, change = (int(torch.randint(1, 4, (), generator=generator)) for _ in range(2))
+    for _ in range(250):
+        which, change = (int(torch.randint(0, most, (), generator=generator)) for most in (5, 3))
         if change == 1:
             lens -= torch.randint(0, 2, (4,), generator=generator) * (lens > 4)
         elif change == 2:
-            masks[n].copy_((torch.rand(4, n, n, generator=generator) < 0.5) | torch.eye(n, dtype=torch.bool))
-        query = torch.randn(4 * n, batch.heads, batch.key_dim, generator=generator)
+            for mask in masks[which]:
+                n = len(mask)
+                mask.copy_((torch.rand(n, n, generator=generator) < 0.5) | torch.eye(n, dtype=torch.bool))
+        ns = sizes[which]
+        query = torch.randn(sum(ns), batch.heads, batch.key_dim, generator=generator)
         causal = bool(torch.rand((), generator=generator) < 0.3)
+        mask = None if causal else torch.cat([mask.flatten() for mask in masks[which]])
         with torch.inference_mode(bool(torch.rand((), generator=generator) < 0.5)):
             results = []
             for memory in (kept, attention._Kept()):
                 monkeypatch.setattr(attention, "_kept", memory)
-                results.append(extend(query, drawn, [n] * 4, mask=None if causal else masks[n].flatten()))
+                results.append(extend(query, drawn, ns, mask=mask))
             assert torch.equal(*results)
 
 
@@ -213,7 +235,7 @@ def test_what_is_not_computed_is_refused(op, option, value):
         op(torch.randn(1, 4, 8), drawn, **{option: value})
 
 
-@pytest.mark.parametrize(("lens", "cells"), [([2, 2], 7), ([2, 3], 13)])
+@pytest.mark.parametrize(("lens", "cells"), [([2, 2], 7), ([2, 3], 12), ([2, 3], 18)])
 def test_a_mask_of_another_size_is_refused(lens, cells):
     drawn = BATCHES[3].draw(seed=9)
     with pytest.raises(ValueError, match="D x D"):
