@@ -2,9 +2,10 @@
 
 SGLang verifies all rows of a batch with as many tokens as the widest of them. On a GPU that is what captured graphs want,
 and padding hides in what a step takes anyway; on a CPU every token takes its time. Here the model sees each row's own
-tokens alone, and what it returns is laid out as SGLang expects it:
+tokens alone (attention, which computes a batch at once, pads them for itself), and what it returns is laid out as SGLang
+expects it:
 
-    [b * width] tokens ── kept ──> [n] ── model, attention row by row ──> [n, V] logits ── spread ──> [b * width, V]
+    [b * width] tokens ── kept ──> [n] ── model ──> [n, V] logits ── spread ──> [b * width, V]
 
 What padding is given instead, zeros, nobody reads: no link of a tree leads there.
 """
