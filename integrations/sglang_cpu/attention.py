@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agentspec.errors import UnsupportedError
+from agentspec.integrations.sglang_cpu.padding import own_places, spread
 
 
 def decode_attention_cpu(
@@ -66,9 +67,8 @@ def decode_attention_cpu(
         k_cache[loc] = key.reshape(-1, *k_cache.shape[1:]).to(k_cache.dtype)
         v_cache[loc] = value.reshape(-1, *v_cache.shape[1:]).to(v_cache.dtype)
     if query.shape[0]:
-        _attend_uniform(
-            query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, sm_scale, tree_mask=None
-        )
+        sequences = _Sequences(k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, sm_scale)
+        output.copy_(_attended(query, sequences, tree_mask=None).reshape(output.shape))
 
 
 def extend_attention_cpu(
@@ -108,8 +108,9 @@ def extend_attention_cpu(
         req_pool_indices: int64 [B], the row of each request in `req_to_token`.
         seq_lens: int64 [B], lengths including the extension.
         extend_seq_lens, extend_start_loc: integer [B], number of queries and index of the first.
-        tree_mask: bool, for each request that extends by D a block of D x D, flattened, one after the other: row i
-            marks the extension tokens that token i attends to, beside the whole prefix. None means causal order.
+        tree_mask: bool, for each request a block of D x D, flattened, one after the other, where D is the greatest
+            extension: line i marks the extension tokens that token i attends to, beside the whole prefix. Requests that
+            extend by less use the beginning of their block. None means causal order.
         is_causal: whether a token attends to its own sequence up to itself only; ignored under a `tree_mask`.
 
     Raises:
@@ -120,21 +121,24 @@ def extend_attention_cpu(
     lens: list[int] = extend_seq_lens.tolist()
     if not lens or not query.shape[0]:
         return
-    uniform = min(lens) == max(lens) and lens[0] * len(lens) == query.shape[0]
+    width = max(lens)
+    sequences = _Sequences(k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, sm_scale)
     if tree_mask is not None:
-        wanted = sum(n * n for n in lens)
+        wanted = len(lens) * width**2
         if tree_mask.numel() != wanted:
             raise ValueError(
-                f"tree_mask has to hold one D x D block for each of {len(lens)} requests that extend by D tokens "
+                f"tree_mask has to hold one D x D block for each of {len(lens)} requests, D the greatest extension "
                 f"({wanted} cells); got {tree_mask.numel()} cells and extensions {lens}."
             )
-    if uniform and (tree_mask is not None or (is_causal and lens[0] <= _MAX_PADDED_QUERIES)):
-        _attend_uniform(query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, sm_scale, tree_mask)
+    if len(lens) * width == query.shape[0] and (tree_mask is not None or (is_causal and width <= _MAX_PADDED_QUERIES)):
+        output.copy_(_attended(query, sequences, tree_mask).reshape(output.shape))
         return
     if tree_mask is not None:
-        _attend_trees(
-            query, output, k_cache, v_cache, req_to_token, req_pool_indices, seq_lens, lens, sm_scale, tree_mask
-        )
+        # Padded to the largest tree. Padding sees the prefix, and nothing sees padding.
+        places = _kept.places(lens)
+        every = spread(query, places, len(lens) * width)
+        result = _attended(every, sequences, tree_mask, missing=width - extend_seq_lens)
+        output.copy_(result.flatten(0, 1)[places].reshape(output.shape))
         return
     starts: list[int] = extend_start_loc.tolist()
     totals: list[int] = seq_lens.tolist()
@@ -155,87 +159,52 @@ def extend_attention_cpu(
 _MAX_PADDED_QUERIES = 64
 
 
-def _attend_uniform(
-    query: Tensor,
-    output: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    req_to_token: Tensor,
-    req_pool_indices: Tensor,
-    seq_lens: Tensor,
-    scale: float,
-    tree_mask: Tensor | None,
-    owned: Tensor | None = None,
-) -> None:
-    """One computation for requests that all extend by the same number of tokens, padded to the longest sequence.
+@dataclass(frozen=True, slots=True)
+class _Sequences:
+    """What the B requests of a batch attend to; shapes as of extend_attention_cpu."""
 
-    `owned`: int64 [B], how many tokens of each sequence are there, where that is not all of them.
+    k_cache: Tensor
+    v_cache: Tensor
+    req_to_token: Tensor
+    req_pool_indices: Tensor
+    seq_lens: Tensor
+    scale: float
+
+
+def _attended(query: Tensor, sequences: _Sequences, tree_mask: Tensor | None, missing: Tensor | None = None) -> Tensor:
+    """One computation for requests of as many queries each, padded to the longest sequence.
+
+    Args:
+        query: [B * n, H, K], the last n tokens of each request.
+        tree_mask: bool, B blocks of n x n, flattened; None means causal order.
+        missing: int64 [B], how many of the n are padding behind the request's sequence; None: none.
+
+    Returns:
+        [B, n, H, V], float32.
     """
-    batch = seq_lens.shape[0]
+    k_cache, v_cache, rows = sequences.k_cache, sequences.v_cache, sequences.req_pool_indices
+    batch = rows.shape[0]
     n = query.shape[0] // batch
-    width = int(seq_lens.max())
+    owned = sequences.seq_lens
+    padded = owned if missing is None else owned + missing
+    width = int(padded.max())
     if batch == 1:
-        slots = req_to_token[req_pool_indices, :width]
+        slots = sequences.req_to_token[rows, :width]
     else:
         # Padding repeats the last token of the row: a slot of another request could hold anything, and an infinity
         # there would survive the mask.
-        last = seq_lens if owned is None else owned
-        slots = req_to_token[req_pool_indices[:, None], torch.minimum(torch.arange(width), (last - 1)[:, None])]
-    mask = _kept.mask(seq_lens, n, tree_mask, query.shape[1] // k_cache.shape[1])
+        slots = sequences.req_to_token[rows[:, None], torch.minimum(torch.arange(width), (owned - 1)[:, None])]
+    mask = _kept.mask(padded, n, tree_mask, query.shape[1] // k_cache.shape[1])
     keys, values = _kept.gathered("keys", k_cache, slots), _kept.gathered("values", v_cache, slots)
-    output.copy_(attend(query.view(batch, n, *query.shape[1:]), keys, values, mask, scale).reshape(output.shape))
-
-
-def _attend_trees(
-    query: Tensor,
-    output: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    req_to_token: Tensor,
-    req_pool_indices: Tensor,
-    seq_lens: Tensor,
-    lens: list[int],
-    scale: float,
-    tree_mask: Tensor,
-) -> None:
-    """The same for trees of differing sizes, padded to the largest. Padding sees the prefix, and nothing sees padding."""
-    padded = _kept.padded(lens, tree_mask)
-    every = query.new_zeros((len(lens) * padded.width, *query.shape[1:])).index_copy_(0, padded.places, query)
-    result = output.new_empty((len(every), *output.shape[1:]))
-    whole = seq_lens + padded.missing
-    _attend_uniform(
-        every, result, k_cache, v_cache, req_to_token, req_pool_indices, whole, scale, padded.mask, owned=seq_lens
-    )
-    output.copy_(result[padded.places])
-
-
-@dataclass(frozen=True, slots=True)
-class _PaddedTrees:
-    """Trees of differing sizes, T tokens in all, laid out as B of one width."""
-
-    width: int
-    places: Tensor
-    """int64 [T], of the trees' tokens among B * width."""
-    missing: Tensor
-    """int64 [B], tokens that each lacks."""
-    mask: Tensor
-    """bool, B blocks of width x width, flattened."""
-
-    @staticmethod
-    def of(lens: list[int], tree_mask: Tensor) -> _PaddedTrees:
-        sizes, width = torch.tensor(lens), max(lens)
-        inside = torch.arange(width) < sizes[:, None]
-        mask = torch.zeros(len(lens), width, width, dtype=torch.bool)
-        mask[inside[:, :, None] & inside[:, None]] = tree_mask.to(torch.bool)
-        return _PaddedTrees(width, inside.flatten().nonzero().flatten(), width - sizes, mask.flatten())
+    return attend(query.view(batch, n, *query.shape[1:]), keys, values, mask, sequences.scale)
 
 
 class _Kept(threading.local):
     """What the next layer can use again."""
 
     def __init__(self) -> None:
-        self._padded: _PaddedTrees | None = None
-        self._padded_of: tuple[list[int], Tensor] | None = None
+        self._places: Tensor | None = None
+        self._places_of: list[int] = []
         self._memory: dict[str, Tensor] = {}
         self._mask: Tensor | None = None
         self._mask_of: tuple[Tensor, int, Tensor | None, int] | None = None
@@ -279,13 +248,11 @@ class _Kept(threading.local):
         self._mask = per_head(added(seen), shared)
         return self._mask
 
-    def padded(self, lens: list[int], tree_mask: Tensor) -> _PaddedTrees:
-        known = self._padded_of
-        if self._padded is None or known is None or known[0] != lens or not torch.equal(known[1], tree_mask):
-            # A copy, as above.
-            self._padded_of = lens, tree_mask.clone()
-            self._padded = _PaddedTrees.of(lens, tree_mask)
-        return self._padded
+    def places(self, lens: list[int]) -> Tensor:
+        """int64 [n], where tokens of rows of such lengths lie among rows of the greatest."""
+        if self._places is None or self._places_of != lens:
+            self._places, self._places_of = own_places(torch.tensor(lens), max(lens)), lens
+        return self._places
 
 
 _kept = _Kept()

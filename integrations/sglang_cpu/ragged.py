@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from agentspec.integrations.sglang_cpu.padding import own_places, spread
+
 _NUM_NODES, _NUM_SKIPPED = "agentspec_num_nodes", "agentspec_num_skipped"
 _PER_TOKEN = ("input_ids", "positions", "out_cache_loc")
 """What a model and its attention are given of each token."""
@@ -63,7 +65,7 @@ def patch_ragged() -> None:
         num_nodes = _num_nodes(forward_batch)
         if num_nodes is None:
             return forward(self, forward_batch, *args, **kwargs)
-        kept = _kept_tokens(num_nodes, forward_batch.spec_info.draft_token_num)
+        kept = own_places(num_nodes, forward_batch.spec_info.draft_token_num)
         whole = {name: getattr(forward_batch, name) for name in _PER_TOKEN}
         for name, values in whole.items():
             setattr(forward_batch, name, values[kept])
@@ -73,8 +75,9 @@ def patch_ragged() -> None:
             for name, values in whole.items():
                 setattr(forward_batch, name, values)
         output, total = result.logits_output, len(whole["input_ids"])
-        output.next_token_logits = _spread(output.next_token_logits, kept, total)
-        output.hidden_states = _spread(output.hidden_states, kept, total)
+        output.next_token_logits = spread(output.next_token_logits, kept, total)
+        if output.hidden_states is not None:
+            output.hidden_states = spread(output.hidden_states, kept, total)
         setattr(self, _NUM_SKIPPED, num_skipped(self) + total - len(kept))
         return result
 
@@ -87,9 +90,8 @@ def patch_ragged() -> None:
         tree_mask = metadata[3]
         starts = num_nodes.cumsum(0) - num_nodes
         if tree_mask is not None:
-            width = forward_batch.spec_info.draft_token_num
-            trees = tree_mask.view(-1, width, width)
-            tree_mask = torch.cat([tree[:n, :n].flatten() for tree, n in zip(trees, num_nodes.tolist(), strict=True)])
+            width, most = forward_batch.spec_info.draft_token_num, int(num_nodes.max())
+            tree_mask = tree_mask.view(-1, width, width)[:, :most, :most].flatten()
         return forward_batch.seq_lens + num_nodes, num_nodes, starts, tree_mask
 
     runner.forward, backend._build_extend_metadata = ragged_forward, ragged_metadata
@@ -104,15 +106,3 @@ def _num_nodes(forward_batch: Any) -> torch.Tensor | None:
     if num_nodes is None or int(num_nodes.min()) == forward_batch.spec_info.draft_token_num:
         return None
     return num_nodes
-
-
-def _kept_tokens(num_nodes: torch.Tensor, width: int) -> torch.Tensor:
-    """int64 [n], places of the rows' own tokens among [b * width]."""
-    return (torch.arange(width) < num_nodes[:, None]).flatten().nonzero().flatten()
-
-
-def _spread(values: torch.Tensor | None, kept: torch.Tensor, total: int) -> torch.Tensor | None:
-    """Rows [n, ...] at their places among `total`, zeros elsewhere."""
-    if values is None:
-        return None
-    return values.new_zeros((total, *values.shape[1:])).index_copy_(0, kept, values)

@@ -95,7 +95,13 @@ def test_attention_is_told_of_rows_of_their_own_lengths(runner, mask):
     if not mask:
         assert trees is None
     else:
-        assert len(trees) == 4 + 16 + 1 and trees.nonzero().flatten().tolist() == [2, 4 + 14]
+        assert len(trees) == 3 * WIDTH**2 and trees.nonzero().flatten().tolist() == [4, 16 + 14]
+
+
+def test_blocks_of_the_mask_are_as_wide_as_the_widest_row(runner):
+    runner.forward(forward_batch(num_nodes=torch.tensor([3, 2, 1])))
+    _, lens, _, trees = runner.metadata
+    assert lens.tolist() == [3, 2, 1] and len(trees) == 3 * 3**2 and trees.nonzero().flatten().tolist() == [3]
 
 
 @pytest.mark.parametrize(
