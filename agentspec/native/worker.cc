@@ -61,6 +61,27 @@ void Worker::run() {
   }
 }
 
+namespace {
+
+// To fall asleep and be woken takes tens of microseconds, as long as many a row: whoever waits looks for about
+// as long first.
+constexpr int kLooks = 2000;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+template <typename Condition>
+void look_for(Condition condition) {
+  for (int i = 0; i < kLooks && !condition(); ++i) pause();
+}
+
+}  // namespace
+
 RowPool::RowPool(std::size_t num_threads) {
   for (std::size_t thread = 1; thread < num_threads; ++thread) {
     threads_.emplace_back([this, thread] { run(thread); });
@@ -88,30 +109,37 @@ void RowPool::for_rows(std::size_t num_rows, const std::function<void(std::size_
     num_rows_ = num_rows;
     rows_at_once_ = rows_at_once;
     next_row_ = 0;
-    num_active_ = threads_.size();
     ++round_;
   }
   changed_.notify_all();
   take_rows(0);
+  {
+    // Every row is taken: a thread that wakes up from now on has come too late, and nobody waits for it.
+    const std::lock_guard lock(mutex_);
+    work_ = nullptr;
+  }
+  look_for([this] { return num_inside_ == 0; });
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return num_active_ == 0; });
-  work_ = nullptr;
+  changed_.wait(lock, [this] { return num_inside_ == 0; });
 }
 
 void RowPool::run(std::size_t thread) {
   std::size_t seen = 0;
   for (;;) {
+    look_for([&] { return stops_ || round_ != seen; });
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stops_ || round_ != seen; });
       if (stops_) return;
       seen = round_;
+      if (work_ == nullptr) continue;
+      ++num_inside_;
     }
     take_rows(thread);
     bool is_last;
     {
       const std::lock_guard lock(mutex_);
-      is_last = --num_active_ == 0;
+      is_last = --num_inside_ == 0;
     }
     if (is_last) changed_.notify_all();
   }
@@ -119,16 +147,18 @@ void RowPool::run(std::size_t thread) {
 
 void RowPool::take_rows(std::size_t thread) {
   for (;;) {
+    const std::function<void(std::size_t, std::size_t)>* work;
     std::size_t first;
     std::size_t end;
     {
       const std::lock_guard lock(mutex_);
+      work = work_;
       first = next_row_;
       end = std::min(num_rows_, first + rows_at_once_);
       next_row_ = end;
     }
     if (first == end) return;
-    for (std::size_t row = first; row < end; ++row) (*work_)(thread, row);
+    for (std::size_t row = first; row < end; ++row) (*work)(thread, row);
   }
 }
 

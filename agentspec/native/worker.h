@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +41,8 @@ class Worker {
 };
 
 // A few threads that share out the rows of a batch. The caller works too, so `num_threads` of 1 means no
-// thread at all.
+// thread at all, and it never waits for a thread that has not begun: where cores are busy the caller does the
+// rows itself.
 class RowPool {
  public:
   explicit RowPool(std::size_t num_threads);
@@ -61,15 +63,15 @@ class RowPool {
   void run(std::size_t thread);
   void take_rows(std::size_t thread);
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards what follows; the atomic ones may be looked at without it
   std::condition_variable changed_;
-  const std::function<void(std::size_t, std::size_t)>* work_ = nullptr;
+  const std::function<void(std::size_t, std::size_t)>* work_ = nullptr;  // null where all rows are taken
   std::size_t num_rows_ = 0;
   std::size_t rows_at_once_ = kRowsAtOnce;
-  std::size_t next_row_ = 0;  // guarded by mutex_
-  std::size_t num_active_ = 0;
-  std::size_t round_ = 0;
-  bool stops_ = false;
+  std::size_t next_row_ = 0;
+  std::atomic<std::size_t> num_inside_ = 0;  // threads that take rows, the caller not counted
+  std::atomic<std::size_t> round_ = 0;
+  std::atomic<bool> stops_ = false;
   std::vector<std::thread> threads_;
 };
 

@@ -109,10 +109,33 @@ void test_each_row_is_done_once() {
   }
 }
 
+// More threads than cores, with rounds one right after the other: most threads come late to most rounds.
+void test_no_round_is_mixed_up_with_the_next() {
+  RowPool pool(16);
+  std::size_t wanted = 0;
+  std::atomic<std::size_t> num_done = 0;
+  for (std::size_t round = 0; round < 3000; ++round) {
+    const std::size_t num_rows = 2 + round % 3;
+    // A row that is done late or for another round finds memory that is gone, or writes to the next one's.
+    std::vector<std::size_t> done(num_rows, 0);
+    pool.for_rows(
+        num_rows,
+        [&, round](std::size_t, std::size_t row) {
+          done[row] = round + 1;
+          ++num_done;
+        },
+        1);
+    wanted += num_rows;
+    CHECK(num_done == wanted);
+    for (const std::size_t row : done) CHECK(row == round + 1);
+  }
+}
+
 }  // namespace
 
 int main() {
   return run({test_jobs_keep_their_order, test_without_a_thread_a_job_is_done_at_once,
               test_waiting_ends_though_jobs_keep_coming, test_a_job_out_of_memory_stops_no_other,
-              test_jobs_that_wait_are_dropped_with_the_worker, test_each_row_is_done_once});
+              test_jobs_that_wait_are_dropped_with_the_worker, test_each_row_is_done_once,
+              test_no_round_is_mixed_up_with_the_next});
 }
