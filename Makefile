@@ -6,6 +6,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 SGLANG ?= sglang==0.5.23
 TORCHVISION ?= torchvision==0.28.0
+ARCTIC ?= arctic-inference==0.3.0
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +28,7 @@ OLD_SGLANG := 0.5.17
 # Processes that share the tests: most of their time they wait for a server that starts, on one core.
 TEST_WORKERS ?= 2
 
-.PHONY: demo test checks setup agents openhands openhands-if-possible links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
+.PHONY: demo test checks setup arctic agents openhands openhands-if-possible links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
 
 help:
 	@sed -n '1,3p' Makefile
@@ -41,7 +42,7 @@ test: setup
 	$(PY) -m pytest -m "not browser" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
 	$(PY) -m pytest -m browser tests/agentspec/report
 
-checks: native-test lint types $(AGENTS)/.installed openhands-if-possible chromium prometheus $(VENV)/.browser $(CACHE)/sglang-$(OLD_SGLANG)
+checks: native-test lint types $(VENV)/.arctic $(AGENTS)/.installed openhands-if-possible chromium prometheus $(VENV)/.browser $(CACHE)/sglang-$(OLD_SGLANG)
 
 setup: $(VENV)/.installed links
 
@@ -87,6 +88,16 @@ native-test: setup
 		$(BIN)/cmake --build build/native-$$sanitizer && \
 		$(BIN)/ctest --test-dir build/native-$$sanitizer --output-on-failure --timeout 300 || exit 1; \
 	done
+
+# The peer whose drafts evals put beside ours, built from its sources.
+arctic: $(VENV)/.arctic
+
+$(VENV)/.arctic: $(VENV)/.dependencies
+	@echo "building ArcticInference"
+	@$(BIN)/python $(call requirements_of,arctic) > $(VENV)/arctic.txt
+	@$(PIP) install -r $(VENV)/arctic.txt
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps $(ARCTIC)
+	@touch $@
 
 # Coding agents in an environment of their own; workflows/swe runs them from there. Byte code is made as it is needed,
 # which is less than half of it.

@@ -13,8 +13,8 @@ from agentspec.errors import ConfigError
 from agentspec.replay import Call, Draft
 
 INSTALL = (
-    "`pip install torch nanobind cmake ninja grpcio-tools protobuf setuptools wheel`, then, with the environment's "
-    "bin folder on PATH, `pip install --no-build-isolation --no-deps arctic-inference==0.3.0`"
+    "run `make arctic`, or `pip install torch nanobind cmake ninja grpcio-tools protobuf setuptools wheel`, then, with "
+    "the environment's bin folder on PATH, `pip install --no-build-isolation --no-deps arctic-inference==0.3.0`"
 )
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +15,6 @@ from agentspec.evals.bench_engine import measure, parse_sizes
 from agentspec.evals.bench_sides import Ours, engine
 from agentspec.evals.bench_texts import Texts, gather_texts
 from agentspec.evals.heap import heap_bytes
-from agentspec.evals.peers import arctic
 from agentspec.replay import Call
 
 
@@ -158,7 +156,7 @@ def test_records_say_how_much_better_we_are() -> None:
     }
 
 
-@pytest.mark.skipif(importlib.util.find_spec("arctic_inference") is None, reason=arctic.INSTALL)
+@pytest.mark.arctic
 def test_all_cases_beside_arctic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_cases, "_TOUCHED_BYTES", 1024)
     rows = list(measure(gather([], 4_000), {"4k": 4000}, ["arctic"], stall_seconds=0.05))
