@@ -77,17 +77,19 @@ def environment() -> dict[str, str]:
 
 def patch_sglang() -> None:
     """Give SGLang's fall-back attention backend the token trees, its verification the temperature and rows of their own
-    widths, and forwards threads.
+    widths, speculation the overlap schedule, and forwards threads.
 
-    See `backend`, `verification`, `ragged` and `threads`. Importing SGLang after `activate()` does this by itself; a call
-    is harmless.
+    See `backend`, `verification`, `ragged`, `overlap` and `threads`. Importing SGLang after `activate()` does this by
+    itself; a call is harmless.
     """
-    from agentspec.integrations.sglang_cpu import backend, ragged, threads, verification
+    from agentspec.integrations.sglang_cpu import backend, overlap, ragged, threads, verification
 
     backend.patch_sglang()
     verification.patch_verification()
     threads.patch_threads()
     ragged.patch_ragged()
+    overlap.patch_overlap_rule()
+    overlap.patch_relay()
 
 
 def _is_needed() -> bool:

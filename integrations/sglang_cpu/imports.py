@@ -2,7 +2,8 @@
 
     sgl_kernel                        found in the folder `sgl_kernel/` beside this file
     torchvision                       gets the schemas of the ops its Python code expects, where its binary does not load
-    four modules of SGLang            patched as soon as they are imported (see `backend`, `ragged`, `threads`, `verification`)
+    six modules of SGLang             patched as soon as they are imported (see `backend`, `overlap`, `ragged`, `threads`,
+                                      `verification`)
 
 Standard library only: `site/sitecustomize.py` loads this file at the start of every child process, by path, before
 anything else is known to be importable.
@@ -38,7 +39,7 @@ def is_installed() -> bool:
 
 
 class ReferenceFinder(MetaPathFinder):
-    """Finds the reference `sgl_kernel` and adds a step before or after the import of five other modules."""
+    """Finds the reference `sgl_kernel` and adds a step before or after the import of some other modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -124,9 +125,19 @@ def _patch_forwards(spec: ModuleSpec) -> None:
     importlib.import_module(f"{_PACKAGE}.ragged").patch_ragged()
 
 
+def _patch_overlap_rule(spec: ModuleSpec) -> None:
+    importlib.import_module(f"{_PACKAGE}.overlap").patch_overlap_rule()
+
+
+def _patch_relay(spec: ModuleSpec) -> None:
+    importlib.import_module(f"{_PACKAGE}.overlap").patch_relay()
+
+
 _STEPS: dict[str, tuple[Step | None, Step | None]] = {
     "torchvision": (_define_torchvision_ops, None),
+    "sglang.srt.arg_groups.speculative_hook": (None, _patch_overlap_rule),
     "sglang.srt.layers.attention.attention_registry": (None, _patch_attention_registry),
+    "sglang.srt.managers.overlap_utils": (None, _patch_relay),
     "sglang.srt.model_executor.model_runner": (None, _patch_forwards),
     "sglang.srt.speculative.draft_utils": (None, _patch_draft_backends),
     "sglang.srt.speculative.eagle_utils": (None, _patch_verification),
