@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import logging
 import os
 from typing import Any
 
@@ -24,6 +25,8 @@ from agentspec.integrations.sglang.drafter_checkpoint import AUTO, BASE_FLAG, DR
 from agentspec.integrations.sglang.refusals import refuse_unsupported
 from agentspec.integrations.sglang.request_checks import check_request
 from agentspec.integrations.sglang.store_setup import check_store, served_scope
+
+logger = logging.getLogger("agentspec")
 
 # Tokens verified in a row, root included.
 DEFAULT_WIDTH = 16
@@ -154,6 +157,12 @@ def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
         chosen.mode == "auto" and (paged_chain or backend in compat.CHAIN_ONLY_BACKENDS)
     )
     if base != compat.BASE_ALGORITHM:
+        if not getattr(args, "disable_overlap_schedule", False):
+            logger.warning(
+                "agentspec beside a draft model does not support the overlap schedule yet: it is switched off. "
+                "Without a draft model it stays on"
+            )
+            wanted["disable_overlap_schedule"] = True
         for name, value in (
             ("speculative_num_steps", MOST_DRAFT_STEPS if getattr(args, "device", None) == "cpu" else DRAFT_STEPS),
             ("speculative_eagle_topk", 1 if chains else DRAFT_TOPK),

@@ -26,6 +26,8 @@ DRAFTER_ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE")
 # Attribute of a ServerArgs record that carries the resolved settings to the scheduler processes. The underscore
 # matters: only such attributes may be set on the frozen record, and they survive pickling.
 SETTINGS_ATTRIBUTE = "_agentspec_settings"
+# Attention backends that verify trees whatever else is configured.
+TREE_BACKENDS = frozenset({"triton", "flashinfer", "intel_amx", "torch_native"})
 # Attention backends that verify a draft as a chain, whatever its mask says.
 CHAIN_ONLY_BACKENDS = frozenset({"trtllm_mha", "trtllm_mla", "flashmla", "cutlass_mla"})
 
@@ -99,9 +101,17 @@ def tensor_parallel_group() -> Any:
 
 
 def verifies_trees(server_args: Any) -> bool:
-    """Whether the attention backends in use honour a tree mask."""
+    """Whether the attention backends in use honour a tree mask.
+
+    Some always do and some never do. The rest, FlashAttention 3 among them, read the mask only where
+    `speculative_eagle_topk` exceeds 1: at 1 they verify a tree as a chain and return wrong tokens.
+    """
     names = ("attention_backend", "decode_attention_backend", "prefill_attention_backend")
-    return not any(server_args_setting(server_args, name) in CHAIN_ONLY_BACKENDS for name in names)
+    backends = {server_args_setting(server_args, name) for name in names} - {None}
+    if backends & CHAIN_ONLY_BACKENDS:
+        return False
+    topk = server_args_setting(server_args, "speculative_eagle_topk") or 1
+    return int(topk) > 1 or (bool(backends) and backends <= TREE_BACKENDS)
 
 
 def draft_model_path(server_args: Any) -> str:

@@ -43,6 +43,11 @@ def refuse_unsupported(server_args: Any) -> None:
     refused = dict(_REFUSED)
     if server_args_setting(server_args, "speculative_draft_model_path"):
         refused.update(_REFUSED_WITH_DRAFTER)
+    if server_args_setting(server_args, "speculative_algorithm") == "STANDALONE":
+        refused["tp_size"] = (
+            lambda v: (v or 1) > 1,
+            "a small draft model is not supported with several ranks yet; use an EAGLE-3 head, or --tp-size 1",
+        )
     for name, (is_refused, remedy) in refused.items():
         value = server_args_setting(server_args, name)
         if is_refused(value):

@@ -287,7 +287,12 @@ class Settings:
     ) -> EngineConfig:
         """The engine's configuration; `trees` says whether the attention backend can verify trees, `tokenizer` names
         the served model's."""
-        mode: Literal["tree", "chain"] = "tree" if self.mode == "tree" or (self.mode == "auto" and trees) else "chain"
+        if self.mode == "tree" and not trees:
+            raise ConfigError(
+                "mode tree needs an attention backend that verifies trees: triton or flashinfer, or fa3 with "
+                "--speculative-eagle-topk 2 or more; choose one of them, or set --agentspec-mode auto"
+            )
+        mode: Literal["tree", "chain"] = "tree" if self.mode != "chain" and trees else "chain"
         return EngineConfig(
             vocab_size=vocab_size,
             rule=self.rule,
