@@ -30,10 +30,6 @@ logger = logging.getLogger("agentspec")
 
 # Tokens verified in a row, root included.
 DEFAULT_WIDTH = 16
-# A draft model's steps, at most where a draft can stop by itself, and the tokens it goes on with in each.
-DRAFT_STEPS = 4
-MOST_DRAFT_STEPS = 8
-DRAFT_TOPK = 2
 
 
 def install() -> None:
@@ -164,8 +160,11 @@ def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
             )
             wanted["disable_overlap_schedule"] = True
         for name, value in (
-            ("speculative_num_steps", MOST_DRAFT_STEPS if getattr(args, "device", None) == "cpu" else DRAFT_STEPS),
-            ("speculative_eagle_topk", 1 if chains else DRAFT_TOPK),
+            (
+                "speculative_num_steps",
+                compat.MOST_DRAFT_STEPS if getattr(args, "device", None) == "cpu" else compat.DRAFT_STEPS,
+            ),
+            ("speculative_eagle_topk", 1 if chains else compat.DRAFT_TOPK),
         ):
             if getattr(args, name, None) is None:
                 wanted[name] = value

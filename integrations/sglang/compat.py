@@ -14,6 +14,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from agentspec.errors import UnsupportedError
@@ -26,6 +27,13 @@ DRAFTER_ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE")
 # Attribute of a ServerArgs record that carries the resolved settings to the scheduler processes. The underscore
 # matters: only such attributes may be set on the frozen record, and they survive pickling.
 SETTINGS_ATTRIBUTE = "_agentspec_settings"
+# And another one for what was asked of a draft model.
+SHAPE_ATTRIBUTE = "_agentspec_asked_shape"
+DRAFT_SHAPE_FIELDS = ("speculative_num_steps", "speculative_eagle_topk")
+# A draft model's steps, at most where a draft can stop by itself, and the tokens it goes on with in each.
+DRAFT_STEPS = 4
+MOST_DRAFT_STEPS = 8
+DRAFT_TOPK = 2
 # Attention backends that verify trees whatever else is configured.
 TREE_BACKENDS = frozenset({"triton", "flashinfer", "intel_amx", "torch_native"})
 # Attention backends that verify a draft as a chain, whatever its mask says.
@@ -51,6 +59,52 @@ def marked_settings(server_args: Any) -> dict[str, Any] | None:
     """The settings that `mark` noted, or None."""
     found = getattr(server_args, SETTINGS_ATTRIBUTE, None)
     return found if isinstance(found, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftShape:
+    """The tree that a draft model proposes in a step. It does not depend on the width that is verified."""
+
+    steps: int
+    """Passes of the draft model, >= 1; the first is the draft-extend."""
+    topk: int
+    """Tokens with which each pass goes on, >= 1; 1 makes chains."""
+
+
+def note_asked_shape(server_args: Any) -> None:
+    """Notes the `DRAFT_SHAPE_FIELDS` that the operator asked for, before they are replaced by what SGLang needs.
+
+    A release that keeps the raw input of its record needs no note, and there a stand-in of the record drops it.
+    """
+    if asked_shape(server_args) is None:
+        asked = {name: getattr(server_args, name, None) for name in DRAFT_SHAPE_FIELDS}
+        with contextlib.suppress(AttributeError):
+            setattr(server_args, SHAPE_ATTRIBUTE, asked)
+
+
+def asked_shape(server_args: Any) -> dict[str, int | None] | None:
+    """The `DRAFT_SHAPE_FIELDS` that the operator asked for, None for each left to agentspec; None if nobody noted."""
+    raw = getattr(server_args, "_raw_input", None)
+    if raw is not None:
+        return {name: raw.get(name) for name in DRAFT_SHAPE_FIELDS}
+    noted = getattr(server_args, SHAPE_ATTRIBUTE, None)
+    return noted if isinstance(noted, dict) else None
+
+
+def draft_shape(server_args: Any) -> DraftShape:
+    """The shape of a draft model's drafts, of a record with agentspec's arguments, in any process that holds it.
+
+    `--speculative-num-steps` and `--speculative-eagle-topk` ask for it. What SGLang itself gets under these names is
+    the shape of the verification, see `verify_shape`.
+    """
+    asked = asked_shape(server_args) or {}
+    is_cpu = server_args_setting(server_args, "device") == "cpu"
+    steps = asked.get("speculative_num_steps") or (MOST_DRAFT_STEPS if is_cpu else DRAFT_STEPS)
+    trees = int(server_args_setting(server_args, "speculative_eagle_topk") or 1) > 1
+    topk = (asked.get("speculative_eagle_topk") or DRAFT_TOPK) if trees else 1
+    # A draft that is longer than what is verified would be cut anyway.
+    longest = int(server_args_setting(server_args, "speculative_num_draft_tokens")) - 1
+    return DraftShape(min(int(steps), longest), int(topk))
 
 
 def wants_agentspec(server_args: Any) -> bool:
