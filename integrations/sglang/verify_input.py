@@ -27,7 +27,7 @@ class VerifyTensors:
 class VerifyStaging:
     """Memory that steps' trees are built in and copied to the device from, used again every other step.
 
-        build(drafts, width) ─> arrays in pinned memory ─ tensors(seq_lens) ─> copies on the device
+        build(drafts, width) ─> arrays in pinned memory ─ tensors(seq_lens, roots) ─> copies on the device
 
     Tensors are copies also where the device is the CPU, so a step may keep them. Copies to a GPU run beside the host:
     the step after the next one waits for them before it writes to the same memory. It grows with the largest batch.
@@ -66,34 +66,37 @@ class VerifyStaging:
         half.arrays = build_tree_arrays(drafts, width, half.buffers)
         return half.arrays
 
-    def tensors(self, seq_lens: NDArray[np.int64]) -> VerifyTensors:
-        """What was built last, on the device; `depths` of its arrays become positions.
+    def tensors(
+        self, seq_lens: torch.Tensor, roots: torch.Tensor | None = None, total: int | None = None
+    ) -> VerifyTensors:
+        """What was built last, on the device.
+
+        Where a row's tree begins is read on the device alone, so that no count of the host can misplace it.
 
         Args:
-            seq_lens: int64[b] on the host, tokens in the KV cache.
+            seq_lens: integer [b] on the device, tokens in the KV cache.
+            roots: integer [b] on the device, the last token of each row; None: those that were built.
+            total: At least the sum of `seq_lens`, for the size of a full mask; None: it is read from the device.
         """
         half = self._half
-        arrays = half.arrays
-        rows, width = arrays.tokens.shape
+        rows, width = half.arrays.tokens.shape
         n = rows * width
-        positions = arrays.depths
-        np.add(positions, seq_lens[:, None], out=positions)
-        np.minimum(positions, self._max_position, out=positions)
         integers = self._copied(half.integers[: 4 * n])
         cells = self._copied(half.cells[: n * width])
-        if self._full_mask:
-            line_starts(seq_lens, width, out=half.lines[:n].numpy().reshape(rows, width))
-            mask = _with_prefix(cells, self._copied(half.lines[:n]), width * (int(seq_lens.sum()) + n))
-        else:
-            mask = cells
         half.record()
-        tokens, positions_on_device, next_token, next_sibling = integers.view(4, n).unbind()
+        tokens, positions, next_token, next_sibling = integers.view(4, rows, width).unbind()
+        if roots is not None:
+            tokens[:, 0] = roots
+        positions.add_(seq_lens[:, None]).clamp_max_(self._max_position)
+        mask = cells
+        if self._full_mask:
+            mask = full_mask(cells.view(rows, width, width), seq_lens, int(seq_lens.sum()) if total is None else total)
         return VerifyTensors(
-            tokens=tokens,
-            positions=positions_on_device,
+            tokens=tokens.flatten(),
+            positions=positions.flatten(),
             retrieve_index=self._nodes[:n].view(rows, width),
-            next_token=next_token.view(rows, width),
-            next_sibling=next_sibling.view(rows, width),
+            next_token=next_token,
+            next_sibling=next_sibling,
             mask=mask,
         )
 
@@ -127,7 +130,6 @@ class _Half:
         self.buffers = TreeBuffers(max_rows, max_width, allocate)
         self.integers = torch.from_numpy(self.buffers.integers)
         self.cells = torch.from_numpy(self.buffers.mask)
-        self.lines = torch.from_numpy(allocate(max_rows * max_width, np.int64))
         self.arrays = self.buffers.arrays(1, 1)
         self._copies = None if on_host else torch.get_device_module(device).Event()
 
@@ -142,24 +144,24 @@ class _Half:
             self._copies.synchronize()
 
 
-def line_starts(seq_lens: NDArray[np.int64], width: int, out: NDArray[np.int64]) -> None:
-    """Writes where the tree's cells begin in each line of a full mask, int64[b, width].
+def full_mask(cells: torch.Tensor, seq_lens: torch.Tensor, total: int) -> torch.Tensor:
+    """A mask that covers the prefix too: row b has `width` lines of seq_lens[b] ones and then its tree's cells.
 
-    Row b of the flat mask holds width lines of seq_lens[b] + width cells and starts at
-    width * sum(seq_lens[:b]) + b * width * width.
+    Args:
+        cells: bool [b, width, width], the trees.
+        seq_lens: integer [b], on the same device.
+        total: At least the sum of `seq_lens`.
+
+    Returns:
+        bool, flat, width * (total + b * width); what lies behind the last line is not read.
     """
-    lengths = seq_lens + width
-    ends = np.cumsum(lengths)
-    first = (ends - lengths) * width + seq_lens
-    np.multiply(lengths[:, None], np.arange(width), out=out)
-    np.add(out, first[:, None], out=out)
-
-
-def _with_prefix(cells: torch.Tensor, first_cells: torch.Tensor, size: int) -> torch.Tensor:
-    """Puts lines of `width` cells at `first_cells` into a flat mask of `size` ones: one fill, one scatter."""
-    mask = torch.ones(size, dtype=torch.bool, device=cells.device)
-    columns = torch.arange(len(cells) // len(first_cells), device=cells.device)
-    mask[(first_cells[:, None] + columns).flatten()] = cells
+    rows, width, _ = cells.shape
+    lengths = seq_lens.long() + width
+    first = (lengths.cumsum(0) - lengths) * width + seq_lens
+    steps = torch.arange(width, device=cells.device)
+    places = first[:, None, None] + lengths[:, None, None] * steps[:, None] + steps
+    mask = torch.ones(width * (total + rows * width), dtype=torch.bool, device=cells.device)
+    mask[places.flatten()] = cells.flatten()
     return mask
 
 

@@ -143,7 +143,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._tiers.use(planned.width)
         self._started = self._clock.start()
 
-        tensors = self._staging.tensors(seq_lens)
+        tensors = self._staging.tensors(batch.seq_lens, total=int(seq_lens.sum()))
         self.grammar_tree_host = (grammar_mask(arrays), arrays.tokens.ravel()) if batch.has_grammar else None
         batch.forward_mode = ForwardMode.TARGET_VERIFY
         batch.input_ids = tensors.tokens

@@ -21,7 +21,7 @@ BATCH = DraftBatch(
     match_lens=np.array([3, 0], np.int32),
     scores=np.array([2.0, 0.0], np.float32),
 )
-SEQ_LENS = np.array([3, 1], np.int64)
+SEQ_LENS = torch.tensor([3, 1])
 
 
 def staging(max_position: int = 100, full_mask: bool = False) -> VerifyStaging:
@@ -42,6 +42,13 @@ def test_tokens_positions_and_links() -> None:
     assert tensors.next_sibling.tolist() == [[-1, 3, -1, -1], [-1] * 4]
 
 
+def test_roots_are_those_of_the_device_whatever_was_drafted() -> None:
+    memory = staging()
+    memory.build(BATCH, 4)
+    tensors = memory.tensors(SEQ_LENS, torch.tensor([70, 50], dtype=torch.int32))
+    assert tensors.tokens.tolist() == [70, 8, 9, 4, 50, 0, 0, 0]
+
+
 def test_no_position_lies_past_the_context() -> None:
     tensors = tensors_of(staging(max_position=3))
     assert int(tensors.positions.max()) == 3
@@ -55,6 +62,10 @@ def test_the_full_mask_puts_each_row_s_prefix_before_its_tree() -> None:
             expected += [True] * seq_len + arrays.mask[row, node].tolist()
     tensors = tensors_of(staging(full_mask=True))
     assert tensors.mask.tolist() == expected
+    memory = staging(full_mask=True)
+    memory.build(BATCH, 4)
+    roomier = memory.tensors(SEQ_LENS, total=100)
+    assert roomier.mask.tolist()[: len(expected)] == expected
 
 
 def test_the_short_mask_is_the_trees_alone() -> None:
@@ -78,7 +89,7 @@ def test_a_step_s_tensors_stay_while_later_steps_use_the_memory_again() -> None:
     )
     for _ in range(3):
         memory.build(larger, 8)
-        memory.tensors(np.array([9, 8, 7], np.int64))
+        memory.tensors(torch.tensor([9, 8, 7]))
     for name, value in kept.items():
         assert torch.equal(getattr(first, name), value), name
 
