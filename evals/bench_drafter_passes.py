@@ -112,7 +112,7 @@ def _works(shape: dict[str, Any], rows: int) -> dict[str, list[Callable[[], Any]
 
     from agentspec.integrations.sglang.native_drafting import NativeDrafting
     from agentspec.integrations.sglang.plain_drafting import PlainDrafting
-    from agentspec.integrations.sglang_cpu.native_llama import native_llama
+    from agentspec.integrations.sglang_cpu.drafter.model import native_llama
 
     worker = _worker(shape)
     plain = PlainDrafting(worker)

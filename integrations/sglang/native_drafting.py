@@ -11,17 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentspec import _core
 from agentspec.integrations.sglang.acceptance_head import FARTHEST_LOGIT, AcceptanceHead
 from agentspec.integrations.sglang.plain_drafting import MAX_READ, PlainDrafting
-from agentspec.integrations.sglang_cpu.native_llama import native_llama
-from agentspec.integrations.sglang_cpu.plain_llama import is_head
+from agentspec.integrations.sglang_cpu.drafter import _drafter
+from agentspec.integrations.sglang_cpu.drafter.eligibility import is_head
+from agentspec.integrations.sglang_cpu.drafter.model import native_llama
 
 
 class NativeDrafting:
     """The forwards of one drafter, with the methods of PlainDrafting."""
 
-    def __init__(self, worker: Any, model: _core.Llama) -> None:
+    def __init__(self, worker: Any, model: _drafter.Llama) -> None:
         """`model`: The worker's drafter."""
         self._worker = worker
         self._native = model
@@ -73,10 +73,10 @@ class NativeDrafting:
         return _flat(hidden) if hidden is not None and (self._is_head or self._acceptance is not None) else None
 
 
-def _native_head(head: AcceptanceHead) -> _core.AcceptanceHead:
+def _native_head(head: AcceptanceHead) -> _drafter.AcceptanceHead:
     linear = [layer for layer in head.layers if isinstance(layer, torch.nn.Linear)]
     assert isinstance(head.mean, Tensor) and isinstance(head.spread, Tensor)
-    return _core.AcceptanceHead(
+    return _drafter.AcceptanceHead(
         mean=_flat(head.mean),
         spread=_flat(head.spread),
         layers=[[_flat(layer.weight), _flat(layer.bias)] for layer in linear],

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from agentspec.integrations.sglang_cpu import attention
-from agentspec.integrations.sglang_cpu.plain_llama import PlainLlama, is_plain
+from agentspec.integrations.sglang_cpu.drafter.eligibility import is_plain_llama
+from agentspec.integrations.sglang_cpu.plain_llama import PlainLlama
 
 # Tokens in one catching up, padding included. Above, SGLang's ragged forward does less work.
 MAX_READ = 1024
@@ -44,7 +45,7 @@ class PlainDrafting:
     def of(worker: Any) -> PlainDrafting | None:
         """None where the drafter has to run as SGLang runs it."""
         runner = worker.draft_runner
-        if not is_plain(runner.model) or worker.draft_runner.server_args.tp_size != 1:
+        if not is_plain_llama(runner.model) or worker.draft_runner.server_args.tp_size != 1:
             return None
         pool = runner.token_to_kv_pool
         if type(pool).__name__ != "MHATokenToKVPool" or pool.dtype != runner.model.lm_head.weight.dtype:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from agentspec.integrations.sglang_cpu.drafter.eligibility import is_head
 from agentspec.integrations.sglang_cpu.threads import threads_for
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -52,7 +53,7 @@ class PlainLlama:
     """The forward of a drafter; attention over what is cached is the caller's."""
 
     def __init__(self, model: Any) -> None:
-        """`model`: SGLang's, one that `is_plain` accepts."""
+        """`model`: SGLang's, one that `is_plain_llama` accepts."""
         core = model.model
         attention = core.layers[0].self_attn
         self.heads, self.kv_heads, self.head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
@@ -134,54 +135,6 @@ class PlainLlama:
         """[n, vocabulary of the drafter]."""
         with threads_for(len(normed), self._head.numel()):
             return F.linear(normed, self._head)
-
-
-def is_head(model: Any) -> bool:
-    """Whether the input of SGLang's drafter has hidden states."""
-    return hasattr(model.model, "fc")
-
-
-def is_plain(model: Any) -> bool:
-    """Whether SGLang's drafter is a Llama or an EAGLE-3 head of one layer that PlainLlama computes alike: unquantised,
-    unpacked, on a CPU, alone, without any of the options that models of these classes may have. A model that lacks what
-    is asked about is of a release that is not known, and is not."""
-    try:
-        return _is_plain_model(model)
-    except AttributeError:
-        return False
-
-
-def _is_plain_model(model: Any) -> bool:
-    kind, core = type(model).__name__, model.model
-    layers = list(core.layers)
-    if kind not in ("LlamaForCausalLM", "LlamaForCausalLMEagle3") or model.lm_head.weight.device.type != "cpu":
-        return False
-    if kind == "LlamaForCausalLMEagle3" and (
-        len(layers) != 1 or core.input_norm is not None or core.fc_norm is not None or core.norm_output
-    ):
-        return False
-    logits = model.logits_processor
-    if logits.logit_scale is not None or logits.final_logit_softcapping is not None or logits.use_fp32_lm_head:
-        return False
-    return bool(layers) and all(_is_plain_layer(layer) for layer in layers)
-
-
-def _is_plain_layer(layer: Any) -> bool:
-    attention, mlp = layer.self_attn, layer.mlp
-    rotary, radix = attention.rotary_emb, attention.attn
-    linears = (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
-    return (
-        all(type(linear.quant_method).__name__ == "UnquantizedLinearMethod" for linear in linears)
-        and all(linear.bias is None and not getattr(linear, "use_intel_amx_backend", False) for linear in linears)
-        and attention.total_num_heads == attention.num_heads
-        and rotary.is_neox_style
-        and rotary.rotary_dim == attention.head_dim
-        and hasattr(rotary, "cos_sin_cache")
-        and type(mlp.act_fn).__name__ == "SiluAndMul"
-        # SGLang says -1 or None where attention sees everything.
-        and (radix.sliding_window_size is None or radix.sliding_window_size < 0)
-        and not radix.logit_cap
-    )
 
 
 def _layer(layer: Any) -> _Layer:

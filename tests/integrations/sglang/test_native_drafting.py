@@ -20,8 +20,8 @@ from agentspec.integrations.sglang.draft_stop import DraftStop
 from agentspec.integrations.sglang.native_drafting import DraftForwards, NativeDrafting
 from agentspec.integrations.sglang.plain_drafting import PlainDrafting
 from agentspec.integrations.sglang_cpu import threads
-from agentspec.integrations.sglang_cpu.native_llama import native_llama
-from agentspec.integrations.sglang_cpu.plain_llama import is_head as is_head_of
+from agentspec.integrations.sglang_cpu.drafter.model import native_llama
+from agentspec.integrations.sglang_cpu.drafter.eligibility import is_head as is_head_of
 
 _SLOTS = 90
 
@@ -128,7 +128,7 @@ def test_what_native_code_is_not_made_for_is_left_to_torch(monkeypatch: pytest.M
     assert type(DraftForwards(worker)()) is PlainDrafting
     # Heads of 4, less than a vector.
     assert type(DraftForwards(drawn_worker(draw, hidden=8, is_head=True, layers=1))()) is PlainDrafting
-    monkeypatch.setattr("agentspec.integrations.sglang_cpu.native_llama._MOST_WEIGHTS", 1000)
+    monkeypatch.setattr("agentspec.integrations.sglang_cpu.drafter.model._MOST_WEIGHTS", 1000)
     assert type(DraftForwards(drawn_worker(draw, is_head=True, layers=1))()) is PlainDrafting
 
 

@@ -18,7 +18,8 @@ from server_requests import ARGUMENTS, MODEL, chat_prompts, generate
 from agentspec.evals.drawn_llama import drawn_llama
 from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
-from agentspec.integrations.sglang_cpu.plain_llama import PlainLlama, is_plain
+from agentspec.integrations.sglang_cpu.drafter.eligibility import is_plain_llama as is_plain
+from agentspec.integrations.sglang_cpu.plain_llama import PlainLlama
 
 pytestmark = pytest.mark.sglang
 

@@ -6,13 +6,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "acceptance_head.h"
-#include "bindings.h"
+#include "arrays.h"
 #include "errors.h"
 #include "llama.h"
 #include "llama_parts.h"
@@ -125,9 +126,25 @@ AcceptanceHead acceptance_head(const FloatArray& mean, const FloatArray& spread,
   return AcceptanceHead(weights);
 }
 
-}  // namespace
+void translate(const std::exception_ptr& pointer, void*) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const ConfigError& error) {
+    PyErr_SetString(nb::module_::import_("agentspec.errors").attr("ConfigError").ptr(), error.what());
+  }
+}
 
-void bind_llama(nb::module_& m) {
+}  // namespace
+}  // namespace agentspec::bindings
+
+NB_MODULE(_drafter, m) {
+  using namespace agentspec;
+  using namespace agentspec::bindings;
+  // A server that is killed leaves its model behind; that is no leak worth a page of warnings.
+  nb::set_leak_warnings(false);
+  m.doc() = "Draft models in native code; use them through agentspec.integrations.sglang_cpu.drafter.";
+  nb::register_exception_translator(translate);
+
   nb::class_<AcceptanceHead>(m, "AcceptanceHead")
       .def(
           "__init__",
@@ -172,5 +189,3 @@ void bind_llama(nb::module_& m) {
            "token_of"_a.noconvert().none(), nb::kw_only(), "topk"_a, "num_steps"_a, "max_nodes"_a,
            "stop_threshold"_a, "least_gain"_a);
 }
-
-}  // namespace agentspec::bindings

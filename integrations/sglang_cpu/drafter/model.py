@@ -1,8 +1,8 @@
-"""Small Llamas and EAGLE-3 heads in native code, from the weights that SGLang loaded.
+"""SGLang's small Llamas and EAGLE-3 heads as native models, made from the weights and the cache that SGLang holds.
 
-Torch's calls cost a drafter of a layer or two several times what it computes; native code makes all passes of a draft
-in one call. What it leaves to torch: other types than float32, and models so large that threads and torch's products
-do more for them.
+A framework's calls cost a model of a layer or two several times what it computes; native code makes all passes of a
+draft in one call. Models of other types than float32, and models so large that torch's threads and products do more for
+them, stay with SGLang.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentspec import _core
 from agentspec.errors import ConfigError
-from agentspec.integrations.sglang_cpu.plain_llama import is_head
+from agentspec.integrations.sglang_cpu.drafter import _drafter
+from agentspec.integrations.sglang_cpu.drafter.eligibility import is_head
 from agentspec.integrations.sglang_cpu.threads import most_threads
 
 # Weights that a pass reads. Beyond, a pass takes milliseconds and is worth several threads.
@@ -25,10 +25,11 @@ _MOST_WEIGHTS = 8 << 20
 _MOST_THREADS = 8
 
 
-def native_llama(model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -> _core.Llama | None:
-    """SGLang's model, one that `plain_llama.is_plain` accepts, in native code; None where torch is to compute it.
+def native_llama(model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -> _drafter.Llama | None:
+    """SGLang's model in native code; None where torch is to compute it.
 
     Args:
+        model: One that `is_plain_llama` accepts. Its matrices are copied; weights that change later are not seen.
         keys, values: Of each layer [slots, kv_heads, d], the cache that it reads and writes.
     """
     core = model.model
@@ -45,7 +46,7 @@ def native_llama(model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -
     if sum(tensor.numel() for tensor in weights) > _MOST_WEIGHTS or len({n.variance_epsilon for n in norms}) != 1:
         return None
     try:
-        return _core.Llama(
+        return _drafter.Llama(
             embed=_flat(core.embed_tokens.weight),
             rotary=_flat(attention.rotary_emb.cos_sin_cache),
             fc=None if fc is None else _flat(fc.weight),
