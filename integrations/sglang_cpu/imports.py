@@ -2,8 +2,8 @@
 
     sgl_kernel                        found in the folder `sgl_kernel/` beside this file
     torchvision                       gets the schemas of the ops its Python code expects, where its binary does not load
-    six modules of SGLang             patched as soon as they are imported (see `backend`, `overlap`, `ragged`, `threads`,
-                                      `verification`)
+    some modules of SGLang            patched as soon as they are imported (see `backend`, `drafter`, `overlap`, `ragged`,
+                                      `threads`, `verification`)
 
 Standard library only: `site/sitecustomize.py` loads this file at the start of every child process, by path, before
 anything else is known to be importable.
@@ -115,6 +115,10 @@ def _patch_draft_backends(spec: ModuleSpec) -> None:
     importlib.import_module(f"{_PACKAGE}.backend").patch_draft_backends()
 
 
+def _patch_lengths(spec: ModuleSpec) -> None:
+    importlib.import_module(f"{_PACKAGE}.backend").patch_lengths()
+
+
 def _patch_verification(spec: ModuleSpec) -> None:
     importlib.import_module(f"{_PACKAGE}.verification").patch_verification()
 
@@ -123,6 +127,10 @@ def _patch_forwards(spec: ModuleSpec) -> None:
     importlib.import_module(f"{_PACKAGE}.threads").patch_threads()
     # Around the other, which is to see how many tokens are left.
     importlib.import_module(f"{_PACKAGE}.ragged").patch_ragged()
+
+
+def _patch_draft_workers(spec: ModuleSpec) -> None:
+    importlib.import_module(f"{_PACKAGE}.drafter.plug_in").patch_draft_workers()
 
 
 def _patch_overlap_rule(spec: ModuleSpec) -> None:
@@ -137,8 +145,10 @@ _STEPS: dict[str, tuple[Step | None, Step | None]] = {
     "torchvision": (_define_torchvision_ops, None),
     "sglang.srt.arg_groups.speculative_hook": (None, _patch_overlap_rule),
     "sglang.srt.layers.attention.attention_registry": (None, _patch_attention_registry),
+    "sglang.srt.layers.attention.intel_amx_backend": (None, _patch_lengths),
     "sglang.srt.managers.overlap_utils": (None, _patch_relay),
     "sglang.srt.model_executor.model_runner": (None, _patch_forwards),
     "sglang.srt.speculative.draft_utils": (None, _patch_draft_backends),
     "sglang.srt.speculative.eagle_utils": (None, _patch_verification),
+    "sglang.srt.speculative.eagle_worker_v2": (None, _patch_draft_workers),
 }
