@@ -13,6 +13,7 @@ from agentspec.evals import (
     bench_fidelity,
     bench_hybrid,
     bench_load,
+    bench_parity,
     bench_report,
     bench_specdec,
     bench_store,
@@ -29,6 +30,7 @@ SUITES = {
     "fidelity": (bench_fidelity, "how well simulated latencies under load are those of real servers"),
     "hybrid": (bench_hybrid, "suffix drafts and a model drafter in one batch, beside each of them alone"),
     "load": (bench_load, "servers with more and more clients, plain decoding and fixed lengths beside agentspec"),
+    "parity": (bench_parity, "whether servers answer as plain SGLang does, token by token"),
     "report": (bench_report, "whether the report's figures hold on recorded sets, and what it takes to make them"),
     "specdec": (bench_specdec, "drafts that stop where a head expects a rejection, beside drafts of a fixed length"),
     "store": (
