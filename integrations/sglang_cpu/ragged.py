@@ -7,7 +7,14 @@ expects it:
 
     [b * width] tokens ── kept ──> [n] ── model ──> [n, V] logits ── spread ──> [b * width, V]
 
-What padding is given instead, zeros, nobody reads: no link of a tree leads there.
+What padding is given instead, zeros, nobody reads: no link of a tree leads there. Which tokens are padding is read from
+the links as well, which SGLang's input of a verification carries: a row's nodes come first, and each but the root is some
+node's first child or next sibling.
+
+Whoever drafts can ask a `ModelRunner` for two attributes that SGLang's own does not have:
+
+    verifies_unpadded    whether its verifications leave padding out; False may be assigned, so that they do not
+    padding_skipped      how many tokens of padding its model was spared so far
 """
 
 from __future__ import annotations
@@ -20,30 +27,26 @@ import torch
 
 from agentspec.integrations.sglang_cpu.padding import own_places, spread
 
-_NUM_NODES, _NUM_SKIPPED = "agentspec_num_nodes", "agentspec_num_skipped"
 _PER_TOKEN = ("input_ids", "positions", "out_cache_loc")
 """What a model and its attention are given of each token."""
-
-_patched = False
-
-
-def skips_padding(runner: Any) -> bool:
-    """Whether verifications of SGLang's `ModelRunner` leave out what set_num_nodes() says is padding.
-
-    Not where something else than ids, positions and slots is kept token by token: of images, or of adapters.
-    """
-    return _patched and runner.device == "cpu" and not runner.is_multimodal and runner.lora_manager is None
+_NUM_NODES = "agentspec_num_nodes"
+"""Of a batch that is verified without its padding: int64 [b], nodes of each row."""
 
 
-def set_num_nodes(verify_input: Any, num_nodes: torch.Tensor) -> None:
-    """Says of SGLang's input of a verification how many nodes each row has, integer [b], its root counted: the first of
-    its width, parents before their children."""
-    setattr(verify_input, _NUM_NODES, num_nodes.long())
+class _VerifiesUnpadded:
+    """The attribute of this name of a `ModelRunner`; one that is assigned to an instance goes before it."""
 
-
-def num_skipped(runner: Any) -> int:
-    """Tokens of padding that the model of a `ModelRunner` was spared so far."""
-    return int(getattr(runner, _NUM_SKIPPED, 0))
+    def __get__(self, runner: Any, kind: type) -> bool:
+        """Not where something else than ids, positions and slots is kept token by token, of images or of adapters, nor
+        where graphs replay rows of a fixed width."""
+        return bool(
+            runner is not None
+            and runner.device == "cpu"
+            and not runner.is_multimodal
+            # SGLang 0.5.17 has no such attribute where there are no adapters.
+            and getattr(runner, "lora_manager", None) is None
+            and getattr(runner, "decode_cuda_graph_runner", None) is None
+        )
 
 
 def patch_ragged() -> None:
@@ -51,39 +54,39 @@ def patch_ragged() -> None:
 
     Does nothing where SGLang's backend does not say by that method what its attention is given.
     """
-    global _patched
-    if _patched:
-        return
     runner: Any = importlib.import_module("sglang.srt.model_executor.model_runner").ModelRunner
     backend: Any = importlib.import_module("sglang.srt.layers.attention.intel_amx_backend").IntelAMXAttnBackend
     forward, build_metadata = runner.forward, getattr(backend, "_build_extend_metadata", None)
-    if build_metadata is None:
+    if build_metadata is None or hasattr(runner, "verifies_unpadded"):
         return
 
     @functools.wraps(forward)
     def ragged_forward(self: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
-        num_nodes = _num_nodes(forward_batch)
-        if num_nodes is None:
+        num_nodes = _num_nodes(forward_batch) if self.verifies_unpadded else None
+        # Attention that was told of this batch before was told of its padding.
+        if num_nodes is None or forward_batch.forward_metadata_ready:
             return forward(self, forward_batch, *args, **kwargs)
         kept = own_places(num_nodes, forward_batch.spec_info.draft_token_num)
         whole = {name: getattr(forward_batch, name) for name in _PER_TOKEN}
         for name, values in whole.items():
             setattr(forward_batch, name, values[kept])
+        setattr(forward_batch, _NUM_NODES, num_nodes)
         try:
             result = forward(self, forward_batch, *args, **kwargs)
         finally:
             for name, values in whole.items():
                 setattr(forward_batch, name, values)
+            delattr(forward_batch, _NUM_NODES)
         output, total = result.logits_output, len(whole["input_ids"])
         output.next_token_logits = spread(output.next_token_logits, kept, total)
         if output.hidden_states is not None:
             output.hidden_states = spread(output.hidden_states, kept, total)
-        setattr(self, _NUM_SKIPPED, num_skipped(self) + total - len(kept))
+        self.padding_skipped += total - len(kept)
         return result
 
     @functools.wraps(build_metadata)
     def ragged_metadata(self: Any, forward_batch: Any) -> Any:
-        num_nodes = _num_nodes(forward_batch)
+        num_nodes = getattr(forward_batch, _NUM_NODES, None)
         metadata = build_metadata(self, forward_batch)
         if num_nodes is None:
             return metadata
@@ -95,14 +98,21 @@ def patch_ragged() -> None:
         return forward_batch.seq_lens + num_nodes, num_nodes, starts, tree_mask
 
     runner.forward, backend._build_extend_metadata = ragged_forward, ragged_metadata
-    _patched = True
+    runner.verifies_unpadded, runner.padding_skipped = _VerifiesUnpadded(), 0
 
 
 def _num_nodes(forward_batch: Any) -> torch.Tensor | None:
     """int64 [b], of a verification of rows that differ; None of anything else."""
     if not forward_batch.forward_mode.is_target_verify():
         return None
-    num_nodes: torch.Tensor | None = getattr(forward_batch.spec_info, _NUM_NODES, None)
-    if num_nodes is None or int(num_nodes.min()) == forward_batch.spec_info.draft_token_num:
+    links = [getattr(forward_batch.spec_info, name, None) for name in ("retrieve_next_token", "retrieve_next_sibling")]
+    if any(link is None for link in links):
         return None
-    return num_nodes
+    # [b, 2 * width]: -1, or a place in the row that no other link leads to.
+    linked = torch.cat(links, dim=1)
+    num_linked = (linked >= 0).sum(1)
+    if not torch.equal(linked.amax(1).clamp_min(0), num_linked):
+        # Nodes that do not come first: of trees that are made elsewhere.
+        return None
+    num_nodes = num_linked + 1
+    return None if int(num_nodes.min()) == forward_batch.spec_info.draft_token_num else num_nodes

@@ -11,12 +11,12 @@ import torch
 from agentspec.integrations.sglang_cpu import ragged
 
 WIDTH = 4
-NUM_NODES = torch.tensor([2, 4, 1], dtype=torch.int32)
+NUM_NODES = [2, 4, 1]
 KEPT = [0, 1, 4, 5, 6, 7, 8]
 
 
 class Runner:
-    device, is_multimodal, lora_manager = "cpu", False, None
+    device, is_multimodal = "cpu", False
 
     def forward(self, forward_batch):
         self.metadata = Backend()._build_extend_metadata(forward_batch)
@@ -40,7 +40,6 @@ class Backend:
 
 @pytest.fixture
 def runner(monkeypatch):
-    monkeypatch.setattr(ragged, "_patched", False)
     patched, backend = type("ModelRunner", (Runner,), {}), type("IntelAMXAttnBackend", (Backend,), {})
     patched.forward, backend._build_extend_metadata = Runner.forward, Backend._build_extend_metadata
     monkeypatch.setattr(sys.modules[__name__], "Backend", backend)
@@ -54,13 +53,24 @@ def runner(monkeypatch):
     return patched()
 
 
-def forward_batch(*, num_nodes=NUM_NODES, mask=True, verifies=True, reads_hidden=True, fails=False):
+def links_of(num_nodes):
+    """Rows whose second node is the root's first child, and each further one its next sibling."""
+    next_token, next_sibling = torch.full((2, len(num_nodes), WIDTH), -1)
+    for row, size in enumerate(num_nodes):
+        if size > 1:
+            next_token[row, 0] = 1
+        for node in range(1, size - 1):
+            next_sibling[row, node] = node + 1
+    return {"retrieve_next_token": next_token, "retrieve_next_sibling": next_sibling}
+
+
+def forward_batch(*, num_nodes=NUM_NODES, mask=True, verifies=True, reads_hidden=True, fails=False, ready=False):
     trees = torch.zeros(3, WIDTH, WIDTH, dtype=torch.bool)
     trees[1, 3, 2] = trees[0, 1, 0] = True
-    verify_input = SimpleNamespace(draft_token_num=WIDTH, custom_mask=trees.flatten() if mask else None)
-    if num_nodes is not None:
-        ragged.set_num_nodes(verify_input, num_nodes)
+    links = {} if num_nodes is None else links_of(num_nodes)
+    verify_input = SimpleNamespace(draft_token_num=WIDTH, custom_mask=trees.flatten() if mask else None, **links)
     return SimpleNamespace(
+        forward_metadata_ready=ready,
         forward_mode=SimpleNamespace(is_target_verify=lambda: verifies),
         spec_info=verify_input,
         input_ids=torch.arange(12) + 100,
@@ -84,7 +94,7 @@ def test_the_model_sees_the_rows_own_tokens_and_results_are_laid_out_as_for_all(
         assert got.sum() == wanted[KEPT].sum()
     assert reads_hidden or output.hidden_states is None
     assert batch.input_ids.tolist() == list(range(100, 112))
-    assert ragged.num_skipped(runner) == 12 - len(KEPT)
+    assert runner.padding_skipped == 12 - len(KEPT)
 
 
 @pytest.mark.parametrize("mask", [True, False])
@@ -99,20 +109,20 @@ def test_attention_is_told_of_rows_of_their_own_lengths(runner, mask):
 
 
 def test_blocks_of_the_mask_are_as_wide_as_the_widest_row(runner):
-    runner.forward(forward_batch(num_nodes=torch.tensor([3, 2, 1])))
+    runner.forward(forward_batch(num_nodes=[3, 2, 1]))
     _, lens, _, trees = runner.metadata
     assert lens.tolist() == [3, 2, 1] and len(trees) == 3 * 3**2 and trees.nonzero().flatten().tolist() == [3]
 
 
 @pytest.mark.parametrize(
-    "whole", [{"num_nodes": torch.full((3,), WIDTH)}, {"num_nodes": None}, {"verifies": False}], ids=str
+    "whole", [{"num_nodes": [WIDTH] * 3}, {"num_nodes": None}, {"verifies": False}, {"ready": True}], ids=str
 )
 def test_other_forwards_are_left_alone(runner, whole):
     batch = forward_batch(**whole)
     runner.forward(batch)
     assert [len(tokens) for tokens in runner.seen] == [12] * 3
     assert runner.metadata[0].tolist() == [14, 24, 34]
-    assert ragged.num_skipped(runner) == 0
+    assert runner.padding_skipped == 0
 
 
 def test_a_forward_that_fails_leaves_its_batch_as_it_was(runner):
@@ -122,23 +132,41 @@ def test_a_forward_that_fails_leaves_its_batch_as_it_was(runner):
     assert [len(batch.input_ids), len(batch.positions), len(batch.out_cache_loc)] == [12] * 3
 
 
-def test_a_backend_that_is_not_known_is_left_alone(runner, monkeypatch):
-    monkeypatch.setattr(ragged, "_patched", False)
-    monkeypatch.setitem(
-        sys.modules,
-        "sglang.srt.layers.attention.intel_amx_backend",
-        SimpleNamespace(IntelAMXAttnBackend=type("IntelAMXAttnBackend", (), {})),
-    )
-    before = type(runner).forward
+def test_nodes_that_do_not_come_first_are_not_taken_for_padding(runner):
+    batch = forward_batch()
+    # The row's second node is padding, and its third hangs on the root.
+    batch.spec_info.retrieve_next_token[0, 0] = 2
+    runner.forward(batch)
+    assert len(runner.seen[0]) == 12 and runner.padding_skipped == 0
+
+
+def test_who_drafts_can_ask_for_padding(runner):
+    assert runner.verifies_unpadded
+    runner.verifies_unpadded = False
+    runner.forward(forward_batch())
+    assert len(runner.seen[0]) == 12 and runner.metadata[0].tolist() == [14, 24, 34]
+    assert runner.padding_skipped == 0
+    assert type(runner)().verifies_unpadded
+
+
+def test_a_backend_that_is_not_known_is_left_alone(monkeypatch):
+    unknown = type("ModelRunner", (Runner,), {})
+    for module, name, kind in (
+        ("sglang.srt.model_executor.model_runner", "ModelRunner", unknown),
+        ("sglang.srt.layers.attention.intel_amx_backend", "IntelAMXAttnBackend", type("IntelAMXAttnBackend", (), {})),
+    ):
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{name: kind}))
     ragged.patch_ragged()
-    assert type(runner).forward is before and not ragged.skips_padding(runner)
+    assert unknown.forward is Runner.forward and not hasattr(unknown, "verifies_unpadded")
 
 
-def test_only_text_models_without_adapters_on_a_patched_cpu_skip_padding(runner, monkeypatch):
-    assert ragged.skips_padding(runner)
-    for name, value in (("device", "cuda"), ("is_multimodal", True), ("lora_manager", object())):
-        with monkeypatch.context() as patch:
-            patch.setattr(runner, name, value, raising=False)
-            assert not ragged.skips_padding(runner)
-    monkeypatch.setattr(ragged, "_patched", False)
-    assert not ragged.skips_padding(runner)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("device", "cuda"), ("is_multimodal", True), ("lora_manager", object()), ("decode_cuda_graph_runner", object())],
+)
+def test_where_more_is_kept_token_by_token_or_graphs_are_replayed_padding_is_computed(runner, name, value):
+    assert runner.verifies_unpadded
+    setattr(runner, name, value)
+    assert not runner.verifies_unpadded
+    runner.forward(forward_batch())
+    assert len(runner.seen[0]) == 12
