@@ -183,32 +183,128 @@ def served_model_name(server_args: Any) -> str:
     return str(server_args_setting(server_args, "served_model_name") or server_args_setting(server_args, "model_path"))
 
 
-def captures_graphs(server_args: Any, device: str) -> bool:
-    """Whether verify steps replay captured graphs, of which each has one width."""
-    return device != "cpu" and not server_args_setting(server_args, "disable_cuda_graph", False)
+def verify_graphs(model_runner: Any) -> Any:
+    """The runner of the graphs that SGLang captured for verify steps of a target, or None where it captured none."""
+    graphs = getattr(model_runner, "decode_cuda_graph_runner", None)
+    mode = getattr(graphs, "capture_forward_mode", None)
+    return graphs if mode is not None and mode.is_target_verify() else None
+
+
+def target_graphs(model_runner: Any) -> tuple[Any, Any]:
+    """The attention backend and the runner of captured graphs that a target's verify steps run with."""
+    return model_runner.attn_backend, verify_graphs(model_runner)
+
+
+def has_adapters(model_runner: Any) -> bool:
+    """Whether requests may ask for adapters (LoRA). The older release knows of none where they are not enabled."""
+    return getattr(model_runner, "lora_manager", None) is not None
+
+
+def free_memory(model_runner: Any) -> float:
+    """GB that are free on this rank's device; all ranks may ask at different times."""
+    utils: Any = importlib.import_module("sglang.srt.utils")
+    return float(utils.get_available_gpu_memory(model_runner.device, model_runner.gpu_id))
+
+
+def graph_memory(model_runner: Any, draft_worker: Any) -> float:
+    """GB that SGLang's own graphs of a verify step and, where there is a draft worker, of its draft-extend took."""
+    extend = getattr(draft_worker, "_specialized_graph_memory_usage", {})
+    return float(model_runner.graph_memory_usage.get("target_verify", 0.0) + extend.get("draft_extend", 0.0))
+
+
+@contextlib.contextmanager
+def configured(record: Any = None, **values: Any) -> Iterator[None]:
+    """While attention backends and graphs are made, SGLang's configuration of speculation has these values.
+
+    The older release reads some of them from `record`, the arguments that a model runner keeps.
+    """
+    context: Any = importlib.import_module("sglang.srt.runtime_context")
+    spec = context.get_spec()
+    kept = {name: getattr(spec, name) for name in values}
+    recorded = {name: getattr(record, name) for name in values if hasattr(record, name)}
+
+    def note(of: dict[str, Any]) -> None:
+        for name, value in of.items():
+            # The newer release keeps its record as it was, and reads none of it.
+            with contextlib.suppress(AttributeError):
+                setattr(record, name, value)
+
+    context.get_context().override("agentspec.capture", **values)
+    note({name: values[name] for name in recorded})
+    try:
+        yield
+    finally:
+        context.get_context().override("agentspec.captured", **kept)
+        note(recorded)
 
 
 def capture_verify_graphs(model_runner: Any, width: int) -> tuple[Any, Any]:
     """An attention backend and a graph runner for verify steps of `width` tokens a row, beside those that there are."""
-    context: Any = importlib.import_module("sglang.srt.runtime_context")
-    spec = context.get_spec()
-    names = ("speculative_num_draft_tokens", "speculative_num_steps")
-    kept = {name: getattr(spec, name) for name in names}
     new_workspace = model_runner.init_new_workspace
+    steps = max(width - 1, 1)
     # Backends size their buffers by the configuration that is published.
-    context.get_context().override("agentspec.capture", **dict(zip(names, (width, max(width - 1, 1)), strict=True)))
-    try:
-        backend = model_runner._get_attention_backend(init_new_workspace=True)
-        graphs = model_runner._decode_cuda_graph_runner_cls()(
-            model_runner,
-            attn_backend=backend,
-            speculative_num_steps=max(width - 1, 1),
-            speculative_num_draft_tokens=width,
-        )
-    finally:
-        model_runner.init_new_workspace = new_workspace
-        context.get_context().override("agentspec.captured", **kept)
+    with configured(speculative_num_draft_tokens=width, speculative_num_steps=steps):
+        try:
+            backend = model_runner._get_attention_backend(init_new_workspace=True)
+            graphs = type(verify_graphs(model_runner))(
+                model_runner,
+                attn_backend=backend,
+                speculative_num_steps=steps,
+                speculative_num_draft_tokens=width,
+            )
+        finally:
+            model_runner.init_new_workspace = new_workspace
     return backend, graphs
+
+
+# What making a draft worker's attention backends and graphs sets, on the worker and on its model runner.
+_MADE_BY_DRAFT_WORKER = (
+    "speculative_num_steps", "speculative_num_draft_tokens", "draft_attn_backend", "draft_extend_attn_backend",
+    "cuda_graph_runner", "cuda_graph_runner_for_draft_extend",
+)  # fmt: skip
+_MADE_FOR_DRAFT_RUNNER = ("attn_backend", "draft_attn_backend")
+
+
+def capture_draft_extend(draft_worker: Any, width: int) -> tuple[Any, Any]:
+    """An attention backend and a graph runner for draft-extends over rows of `width` tokens, beside those that there are.
+
+    The graphs of the draft model's passes do not depend on the width and are not captured again.
+    """
+    runner = draft_worker.draft_runner
+    kept = [(draft_worker, name, getattr(draft_worker, name)) for name in _MADE_BY_DRAFT_WORKER]
+    kept += [(runner, name, getattr(runner, name)) for name in _MADE_FOR_DRAFT_RUNNER]
+    shape = {"speculative_num_steps": draft_worker.speculative_num_steps, "speculative_eagle_topk": draft_worker.topk}
+    with (
+        configured(runner.server_args, speculative_num_draft_tokens=width, **shape),
+        draft_model_context(draft_worker),
+    ):
+        try:
+            draft_worker.speculative_num_draft_tokens = width
+            # A draft of one step has no passes, so that draft-extend alone is captured.
+            draft_worker.speculative_num_steps = 1
+            draft_worker.init_attention_backend()
+            draft_worker._capture_cuda_graphs()
+            return draft_worker.draft_extend_attn_backend, draft_worker.cuda_graph_runner_for_draft_extend
+        finally:
+            for owner, name, value in kept:
+                setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def draft_model_context(draft_worker: Any) -> Iterator[None]:
+    """What SGLang's workers enter around each forward of their draft model."""
+    module: Any = importlib.import_module("sglang.srt.speculative.eagle_worker_v2")
+    # The layout of the draft model's ranks, or, in the older release, their group.
+    layout = getattr(draft_worker, "parallel_layout", None)
+    with contextlib.ExitStack() as stack:
+        own = getattr(draft_worker, "draft_tp_context", None)
+        if layout is not None:
+            stack.enter_context(module.draft_tp_context(layout))
+        elif own is not None:
+            stack.enter_context(own(draft_worker.draft_runner.tp_group))
+        stack.enter_context(module.speculative_moe_backend_context())
+        stack.enter_context(module.speculative_moe_a2a_backend_context())
+        yield
 
 
 def metrics_enabled(server_args: Any) -> bool:
@@ -319,23 +415,6 @@ def draft_workers(eagle: type, standalone: type) -> Iterator[None]:
             setattr(module, name, original)
 
 
-@contextlib.contextmanager
-def drafter_context(draft_worker: Any) -> Iterator[None]:
-    """What SGLang's workers enter around each forward of their drafter."""
-    module: Any = importlib.import_module("sglang.srt.speculative.eagle_worker_v2")
-    # The layout of the drafter's ranks, or, in the older release, their group.
-    layout = getattr(draft_worker, "parallel_layout", None)
-    with contextlib.ExitStack() as stack:
-        own = getattr(draft_worker, "draft_tp_context", None)
-        if layout is not None:
-            stack.enter_context(module.draft_tp_context(layout))
-        elif own is not None:
-            stack.enter_context(own(draft_worker.draft_runner.tp_group))
-        stack.enter_context(module.speculative_moe_backend_context())
-        stack.enter_context(module.speculative_moe_a2a_backend_context())
-        yield
-
-
 def draft_step_context(backend: Any, forward_batch: Any) -> Any:
     """The context of one step of the drafting loop; the newer release wants to know the batch."""
     module: Any = importlib.import_module("sglang.srt.model_executor.forward_context")
@@ -418,3 +497,6 @@ class NoCorpus:
 
     def remove_external_corpus(self, corpus_id: str) -> None:
         raise KeyError(f"there is no corpus {corpus_id!r}")
+
+
+drafter_context = draft_model_context

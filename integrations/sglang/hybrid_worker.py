@@ -60,12 +60,10 @@ class _Hybrid:
         with compat.draft_workers(EagleTreeDrafting, StandaloneTreeDrafting):
             super().__init__(server_args, *args, **kwargs)  # type: ignore[call-arg]
         config = self.target_worker.model_runner.model_config
-        self._captures = compat.captures_graphs(server_args, self.device)
         self.suffix = SuffixDrafter(
             server_args,
             config,
             drafts_here=compat.tp_rank(self) == 0,
-            captures=self._captures,
             ragged=skips_padding(self.target_worker.model_runner),
         )
         self._tiers = WidthTiers(self.target_worker.model_runner)
@@ -120,9 +118,7 @@ class _Hybrid:
     def init_cuda_graphs(self: Any) -> None:
         """Called once, when SGLang has captured the target's graphs of the greatest width."""
         super().init_cuda_graphs()  # type: ignore[misc]
-        if self._captures:
-            control = self.suffix.control
-            control.widths = self._tiers.capture(control.widths, may_fail=compat.tensor_parallel_group() is None)
+        self.suffix.control.graphs_captured(self._tiers.capture(self.suffix.widths))
 
     def clear_cache_pool(self) -> None:
         """`/flush_cache` forgets finished outputs. What is in the store stays there. It follows new weights, too."""

@@ -50,14 +50,13 @@ class SuffixDrafter:
     Ranks must verify the same trees: the first one drafts for all, and it alone uses the store.
     """
 
-    def __init__(self, server_args: Any, model_config: Any, *, drafts_here: bool, captures: bool, ragged: bool) -> None:
+    def __init__(self, server_args: Any, model_config: Any, *, drafts_here: bool, ragged: bool) -> None:
         """Opens the engine, its corpora and the store, by the settings that the launcher resolved.
 
         Args:
             server_args: SGLang's.
             model_config: SGLang's, of the target.
             drafts_here: Whether this process drafts; else every row is its root alone.
-            captures: Whether steps run in captured graphs, so that only some widths are possible.
             ragged: Whether rows are verified without padding.
 
         Raises:
@@ -66,6 +65,8 @@ class SuffixDrafter:
         settings = self.settings = resolve_for_process(compat.marked_settings(server_args))
         max_width = self.max_width = compat.verify_width(server_args)
         """The most nodes a row, its root included."""
+        self.widths = tier_widths(settings.widths, max_width)
+        """To capture graphs for, where steps run in captured graphs."""
         counters = Counters()
         self.counters = counters
         self.drafts_here = drafts_here
@@ -117,7 +118,6 @@ class SuffixDrafter:
             self.profile and replace(self.profile, drafter=None),
             profile_key(server_args),
             max_width=max_width,
-            widths=tier_widths(settings.widths, max_width) if captures else (),
             counters=counters,
             max_failures=settings.breaker_failures,
             profiling=settings.profiling,

@@ -85,10 +85,12 @@ class WidthControl:
             ragged: Whether the device verifies each row with its own nodes alone. Where `widths` are given, or steps are
                 profiled, they are padded all the same.
         """
-        self.controller: Controller = make_controller(config, profile, key)
+        # Whether there are graphs is known later: graphs_captured().
+        known = key if profile is None else replace(key, graphs=profile.key.graphs)
+        self.controller: Controller = make_controller(config, profile, known)
+        self._profile = profile
         self._max_width = max_width
         self.widths = widths
-        """May be set before the first step."""
         self._counters = counters
         self._breaker = Breaker(max_failures)
         self._last: PlannedStep | None = None
@@ -102,6 +104,17 @@ class WidthControl:
         self._steps: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
         self._num_drafts = 0
         self._drafts: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
+
+    def graphs_captured(self, widths: tuple[int, ...]) -> None:
+        """To be called before the first step: the widths that steps are padded to, see __init__.
+
+        Raises:
+            ConfigError: The profile was measured with captured graphs and there are none, or the other way round.
+        """
+        self.widths = widths
+        self._key = replace(self._key, graphs="captured" if widths else "none")
+        if self._profile is not None:
+            self._profile.require(self._key)
 
     def export(self, labels: dict[str, str]) -> None:
         """Registers its metrics with Prometheus."""
@@ -232,12 +245,12 @@ class WidthControl:
 
 
 def profile_key(server_args: Any) -> ProfileKey:
-    """What a server is, as far as its step times depend on it."""
+    """What a server is that runs steps without captured graphs, as far as its step times depend on it."""
     device = str(compat.server_args_setting(server_args, "device", "cpu"))
     is_cpu = device == "cpu"
     return ProfileKey(
         model=os.path.basename(os.path.normpath(str(server_args.model_path))),
         device=processor() if is_cpu else torch.get_device_module(device).get_device_name(),
         engine=f"sglang {metadata.version('sglang')}",
-        graphs="captured" if compat.captures_graphs(server_args, device) else "none",
+        graphs="none",
     )

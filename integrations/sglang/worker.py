@@ -46,12 +46,10 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         with compat.without_ngram_corpus():
             super().__init__(server_args, *args, **kwargs)
         config = self.model_runner.model_config
-        self._captures = compat.captures_graphs(server_args, self.device)
         self.suffix = SuffixDrafter(
             server_args,
             config,
             drafts_here=compat.tp_rank(self) == 0,
-            captures=self._captures,
             ragged=skips_padding(self.model_runner),
         )
         self._tiers = WidthTiers(self.model_runner)
@@ -69,11 +67,10 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._started: Any = None
         if self.suffix.drafts_here:
             logger.info(
-                "agentspec %s is active: %s drafts of up to %d tokens, widths %s, %s",
+                "agentspec %s is active: %s drafts of up to %d tokens, %s",
                 agentspec.__version__,
                 self.suffix.config.mode,
                 self.max_width - 1,
-                ",".join(map(str, self.suffix.control.widths)) or "any",
                 self.settings.shown(),
             )
 
@@ -91,9 +88,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     def init_cuda_graphs(self) -> None:
         """Called once, when SGLang has captured the target's graphs of the greatest width."""
         super().init_cuda_graphs()
-        if self._captures:
-            control = self.suffix.control
-            control.widths = self._tiers.capture(control.widths, may_fail=self._tp_group is None)
+        self.suffix.control.graphs_captured(self._tiers.capture(self.suffix.widths))
 
     def clear_cache_pool(self) -> None:
         """`/flush_cache` forgets finished outputs, as NGRAM's forgets its trie. What is in the store stays there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,49 +51,203 @@ def test_a_step_gets_the_least_width_that_holds_it() -> None:
     assert padded_width(7, ()) == 7
 
 
+class VerifyMode:
+    def is_target_verify(self) -> bool:
+        return True
+
+
+@dataclass(eq=False)
+class Graphs:
+    """What is used of SGLang's graph runner."""
+
+    name: str
+    capture_forward_mode: VerifyMode = field(default_factory=VerifyMode)
+
+    def __str__(self) -> str:
+        return self.name
+
+
 @dataclass
 class Runner:
     """What is used of SGLang's model runner."""
 
     attn_backend: Any = "backend of 8"
-    decode_cuda_graph_runner: Any = "graphs of 8"
+    decode_cuda_graph_runner: Any = field(default_factory=lambda: Graphs("graphs of 8"))
+    lora_manager: Any = None
+    captured: list[int] = field(default_factory=list)
+    graph_memory_usage: dict[str, float] = field(default_factory=lambda: {"target_verify": 3.0})
+    free: float = 100.0
+
+    @property
+    def held(self) -> tuple[str, str]:
+        return self.attn_backend, str(self.decode_cuda_graph_runner)
+
+
+@dataclass
+class DraftWorker:
+    """What is used of SGLang's draft worker."""
+
+    speculative_num_draft_tokens: int = 8
+    draft_extend_attn_backend: Any = "extend backend of 8"
+    cuda_graph_runner_for_draft_extend: Any = "extend graphs of 8"
+    draft_runner: Any = field(default_factory=lambda: Runner(attn_backend="extend backend of 8"))
     captured: list[int] = field(default_factory=list)
 
+    @property
+    def held(self) -> tuple[int, str, str, str]:
+        return (
+            self.speculative_num_draft_tokens,
+            self.draft_extend_attn_backend,
+            self.draft_runner.attn_backend,
+            self.cuda_graph_runner_for_draft_extend,
+        )
 
-def captured(fails_at: int | None = None) -> Any:
-    def capture(runner: Runner, width: int) -> tuple[str, str]:
-        if width == fails_at:
+
+class Ranks:
+    """A group of ranks: this one and another, which says the opposite when it is asked for the nth time."""
+
+    def __init__(self, *apart: int) -> None:
+        self._apart = apart
+        self.asked = 0
+
+    def all_gather_object(self, value: bool) -> list[bool]:
+        self.asked += 1
+        return [value, not value if self.asked in self._apart else value]
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Stands for SGLang's captures. Settings: the width at which a capture fails, the GB that each takes, the ranks."""
+    settings: dict[str, Any] = {"fails_at": None, "takes": 1.0, "ranks": None}
+
+    def verify(runner: Runner, width: int) -> tuple[str, Graphs]:
+        if width == settings["fails_at"]:
             raise RuntimeError("CUDA out of memory, made up by a test")
         runner.captured.append(width)
-        return f"backend of {width}", f"graphs of {width}"
+        runner.free -= settings["takes"]
+        return f"backend of {width}", Graphs(f"graphs of {width}")
 
-    return capture
+    def extend(draft: DraftWorker, width: int) -> tuple[str, str]:
+        draft.captured.append(width)
+        return f"extend backend of {width}", f"extend graphs of {width}"
+
+    monkeypatch.setattr(compat, "capture_verify_graphs", verify)
+    monkeypatch.setattr(compat, "capture_draft_extend", extend)
+    monkeypatch.setattr(compat, "free_memory", lambda runner: runner.free)
+    monkeypatch.setattr(compat, "tensor_parallel_group", lambda: settings["ranks"])
+    yield settings
 
 
-def test_each_step_runs_with_graphs_of_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "capture_verify_graphs", captured())
+def test_each_step_runs_with_graphs_of_its_width(captures: dict[str, Any]) -> None:
     runner = Runner()
     tiers = WidthTiers(runner)
-    assert tiers.capture((1, 2, 4, 8), may_fail=True) == (1, 2, 4, 8)
+    assert tiers.capture((1, 2, 4, 8)) == (1, 2, 4, 8)
     # The widest is SGLang's own, and the wider ones of the rest come first, for they need the most memory.
     assert runner.captured == [4, 2, 1]
-    assert runner.attn_backend == "backend of 8"
+    assert runner.held == ("backend of 8", "graphs of 8")
     for width in (1, 8, 2, 4, 8):
         tiers.use(width)
-        assert (runner.attn_backend, runner.decode_cuda_graph_runner) == (f"backend of {width}", f"graphs of {width}")
+        assert runner.held == (f"backend of {width}", f"graphs of {width}")
 
 
-def test_a_server_without_memory_for_all_graphs_goes_on_with_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "capture_verify_graphs", captured(fails_at=2))
-    assert WidthTiers(Runner()).capture((1, 2, 4, 8), may_fail=True) == (4, 8)
-    # Other ranks would not know which are left.
-    with pytest.raises(RuntimeError, match="out of memory"):
-        WidthTiers(Runner()).capture((1, 2, 4, 8), may_fail=False)
+def test_draft_extend_reads_rows_of_the_width_that_was_verified(captures: dict[str, Any]) -> None:
+    runner, draft = Runner(), DraftWorker()
+    tiers = WidthTiers(runner, draft)
+    assert tiers.capture((1, 4, 8)) == (1, 4, 8)
+    assert draft.captured == [4, 1]
+    for width in (8, 1, 4, 8):
+        tiers.use(width)
+        extend = f"extend backend of {width}"
+        assert draft.held == (width, extend, extend, f"extend graphs of {width}")
+        assert runner.held == (f"backend of {width}", f"graphs of {width}")
 
 
-def test_nothing_changes_where_nothing_was_captured() -> None:
-    runner = Runner(decode_cuda_graph_runner=None)
+def test_a_draft_extend_that_sglang_did_not_capture_is_told_its_width_alone(captures: dict[str, Any]) -> None:
+    draft = DraftWorker(cuda_graph_runner_for_draft_extend=None)
+    tiers = WidthTiers(Runner(), draft)
+    assert tiers.capture((1, 8)) == (1, 8)
+    tiers.use(1)
+    assert draft.captured == []
+    assert draft.held == (1, "extend backend of 8", "extend backend of 8", None)
+
+
+def test_a_server_without_memory_for_all_graphs_goes_on_with_some(captures: dict[str, Any]) -> None:
+    captures["fails_at"] = 2
+    runner = Runner()
     tiers = WidthTiers(runner)
-    assert tiers.capture((1, 2, 4, 8), may_fail=True) == ()
+    assert tiers.capture((1, 2, 4, 8)) == (4, 8)
+    assert runner.held == ("backend of 8", "graphs of 8")
     tiers.use(4)
-    assert runner == Runner(decode_cuda_graph_runner=None)
+    assert runner.held == ("backend of 4", "graphs of 4")
+
+
+@pytest.mark.parametrize(
+    ("free", "takes", "expected", "captured"),
+    [
+        # SGLang's own graphs took 3 GB; what is captured later is expected to take what the one before it took.
+        (2.9, 0.1, (8,), []),
+        (3.0, 2.0, (4, 8), [4]),
+        (3.0, 1.0, (1, 2, 4, 8), [4, 2, 1]),
+        (6.0, 2.0, (1, 2, 4, 8), [4, 2, 1]),
+    ],
+)
+def test_no_capture_begins_that_may_run_out_of_memory(
+    captures: dict[str, Any], free: float, takes: float, expected: tuple[int, ...], captured: list[int]
+) -> None:
+    captures["takes"] = takes
+    runner = Runner(free=free)
+    assert WidthTiers(runner).capture((1, 2, 4, 8)) == expected
+    assert runner.captured == captured
+
+
+@pytest.mark.parametrize(
+    ("apart", "expected", "captured"),
+    [
+        # The ranks tell each other twice a width: before they capture, and what came of it.
+        ((), (1, 2, 4, 8), [4, 2, 1]),
+        ((1,), (8,), []),
+        ((2,), (8,), [4]),
+        ((5,), (2, 4, 8), [4, 2]),
+        ((6,), (2, 4, 8), [4, 2, 1]),
+    ],
+)
+def test_ranks_have_the_same_tiers(
+    captures: dict[str, Any], apart: tuple[int, ...], expected: tuple[int, ...], captured: list[int]
+) -> None:
+    captures["ranks"] = ranks = Ranks(*apart)
+    runner = Runner()
+    tiers = WidthTiers(runner)
+    assert tiers.capture((1, 2, 4, 8)) == expected
+    assert runner.captured == captured
+    # A rank that goes on asking would wait for answers that never come.
+    assert ranks.asked == (apart[0] if apart else 6)
+    assert runner.held == ("backend of 8", "graphs of 8")
+
+
+def test_a_capture_that_fails_here_is_told_to_the_other_ranks(captures: dict[str, Any]) -> None:
+    captures.update(fails_at=4, ranks=(ranks := Ranks()))
+    assert WidthTiers(Runner()).capture((1, 2, 4, 8)) == (8,)
+    assert ranks.asked == 2
+
+
+def test_adapters_leave_one_width(captures: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """SGLang's adapters read what the last graph runner allocated, so another width would read another batch's."""
+    runner = Runner(lora_manager="a manager")
+    with caplog.at_level("INFO", logger="agentspec"):
+        tiers = WidthTiers(runner)
+        assert tiers.capture((1, 2, 4, 8)) == (8,)
+    assert runner.captured == []
+    assert "LoRA" in caplog.text
+    tiers.use(8)
+    assert runner.held == ("backend of 8", "graphs of 8")
+
+
+@pytest.mark.parametrize("graphs", [None, "a runner that captures no verify steps"])
+def test_nothing_changes_where_no_verify_step_was_captured(captures: dict[str, Any], graphs: Any) -> None:
+    runner, draft = Runner(decode_cuda_graph_runner=graphs), DraftWorker()
+    tiers = WidthTiers(runner, draft)
+    assert tiers.capture((1, 2, 4, 8)) == ()
+    tiers.use(4)
+    assert (runner.held, runner.captured) == (("backend of 8", str(graphs)), [])
+    # Draft-extend still has to know how wide the step was.
+    assert draft.held == (4, "extend backend of 8", "extend backend of 8", "extend graphs of 8")

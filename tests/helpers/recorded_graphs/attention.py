@@ -1,0 +1,78 @@
+"""SGLang's attention backend for CPUs with what graphs need: buffers that are filled before each replay."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from sglang.srt.layers.attention.intel_amx_backend import IntelAMXAttnBackend
+from sglang.srt.layers.attention.verify_mask import VerifyMask, tree_mask_numel
+from sglang.srt.speculative.eagle_utils import TreeMaskMode
+from torch import Tensor
+
+from recorded_graphs import EAGER
+
+logger = logging.getLogger("recorded_graphs")
+
+
+class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
+    """Owns, as SGLang's Triton backend does, buffers for verify steps of the width that was configured when it was made.
+
+    A capture reads the buffers; init_forward_metadata_out_graph() fills them before the capture and before each replay.
+    """
+
+    def __init__(self, model_runner: Any) -> None:
+        super().__init__(model_runner)
+        self._is_draft_runner = model_runner.is_draft_worker
+        self._verify_mask: VerifyMask | None = None
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        width = self.num_draft_tokens
+        self._lengths = torch.ones(max_bs, dtype=torch.int64)
+        self._extend_lengths = torch.full((max_bs,), width, dtype=torch.int32)
+        self._extend_starts = torch.arange(max_bs, dtype=torch.int32) * width
+        self._scratch = torch.zeros(max_num_tokens, self.num_head, self.num_kv_splits, self.v_head_dim + 1)
+        if not self._is_draft_runner:
+            cells = tree_mask_numel(TreeMaskMode.QLEN_ONLY, max_bs, width, self.max_context_len)
+            self._verify_mask = VerifyMask(torch.ones(cells, dtype=torch.bool), TreeMaskMode.QLEN_ONLY, max_bs)
+
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
+        return 1
+
+    @property
+    def verify_mask(self) -> VerifyMask | None:
+        return self._verify_mask
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        if forward_batch.forward_mode.is_target_verify():
+            logger.warning("%s: %d rows", EAGER, forward_batch.batch_size)
+        super().init_forward_metadata(forward_batch)
+
+    def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
+        rows, width, mode = forward_batch.batch_size, self.num_draft_tokens, forward_batch.forward_mode
+        if mode.is_target_verify():
+            mask = self._fill_mask(forward_batch.spec_info.custom_mask, rows * width * width)
+            torch.add(forward_batch.seq_lens[:rows], width, out=self._lengths[:rows])
+        elif mode.is_draft_extend_v2():
+            mask = None
+            self._lengths[:rows].copy_(forward_batch.seq_lens[:rows])
+        else:
+            raise NotImplementedError(f"graphs are for verify steps and draft extends, got {mode.name}")
+        if in_capture:
+            self.forward_metadata = (self._scratch[: rows * width], width)
+            self.extend_metadata = (
+                self._lengths[:rows],
+                self._extend_lengths[:rows],
+                self._extend_starts[:rows],
+                mask,
+            )
+
+    def _fill_mask(self, given: Tensor | None, cells: int) -> Tensor:
+        assert self._verify_mask is not None, "only a target verifies"
+        buffer = self._verify_mask.buffer
+        # In a capture SGLang gives a mask of its own that may be longer.
+        if given is not None and given.data_ptr() != buffer.data_ptr():
+            filled = min(given.numel(), cells)
+            buffer[:filled] = given[:filled]
+        return buffer[:cells]
