@@ -1,5 +1,6 @@
 """Types of the native module that agentspec/native/bindings*.cc define."""
 
+import enum
 from collections.abc import Sequence
 
 import numpy as np
@@ -109,3 +110,51 @@ def segment_info(path: str) -> tuple[str, int, int, int, int, str]: ...
 def build_tree_arrays(
     offsets: NDArray[np.int32], tokens: NDArray[np.int32], parents: NDArray[np.int32], width: int, out: TreeBuffers
 ) -> None: ...
+
+class UnionRule(enum.Enum):
+    MERGE = 0
+    BETTER = 1
+    MODEL = 2
+    MODEL_ONLY = 3
+
+def unite_trees(
+    offsets: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    estimates: NDArray[np.float32],
+    sources: NDArray[np.uint8],
+    match_lens: NDArray[np.int32],
+    model_parents: NDArray[np.int64],
+    model_chosen: NDArray[np.int64],
+    model_tokens: NDArray[np.int64],
+    model_estimates: NDArray[np.float32],
+    topk: int,
+    wanted: NDArray[np.bool_],
+    rooms: NDArray[np.int32],
+    rule: UnionRule,
+    trees: bool,
+    max_nodes: int,
+    min_estimate: float,
+    factor: float,
+) -> tuple[
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.float32],
+    NDArray[np.uint8],
+    NDArray[np.int32],
+    NDArray[np.float32],
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.float32],
+    NDArray[np.uint8],
+    NDArray[np.uint8],
+]: ...
+def path_lengths(
+    offsets: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    texts: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+) -> NDArray[np.int32]: ...

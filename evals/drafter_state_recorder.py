@@ -63,20 +63,18 @@ def _record_sglang(record: Recorder) -> None:
 
 
 def _record_agentspec(record: Recorder, every: int) -> None:
-    from agentspec.policy import HybridBatch, HybridPolicy
-    from agentspec.policy.hybrid import Choice
+    from agentspec.policy import Choice, HybridPolicy
 
     observe = HybridPolicy.observe
     steps: Counter[str] = Counter()
 
-    def chosen(self: Any, request_ids: Sequence[str], suffix: Any, pending: Any, fit: Any, **rest: Any) -> Choice:
-        del self, suffix, pending, rest
+    def chosen(self: Any, request_ids: Sequence[str], suffix: Any, fit: Any, **rest: Any) -> Choice:
+        del self, suffix, rest
         steps.update(request_ids)
         return Choice(fit & np.array([steps[rid] % every == 0 for rid in request_ids]), float("inf"))
 
     def observed(self: Any, request_ids: Sequence[str], drafts: Any, num_accepted: Any, accepted: Any) -> None:
-        rows = drafts.model_drafts if isinstance(drafts, HybridBatch) else {}
-        record.step(request_ids, num_accepted.tolist(), rows.__contains__)
+        record.step(request_ids, num_accepted.tolist(), drafts.ran.tolist().__getitem__)
         observe(self, request_ids, drafts, num_accepted, accepted)
 
-    HybridPolicy.choose, HybridPolicy.observe = chosen, observed  # type: ignore[method-assign, assignment]
+    HybridPolicy.choose, HybridPolicy.observe = chosen, observed  # type: ignore[method-assign]

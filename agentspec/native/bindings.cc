@@ -335,6 +335,7 @@ NB_MODULE(_core, m) {
       .def("stats", &stats)
       .def("check_integrity", &agentspec::Engine::check_integrity, release);
   bind_store(m, engine);
+  bind_union(m);
   m.def("build_corpus", &build_corpus, "path"_a, "tokens"_a.noconvert(), "num_token_ids"_a, "tokenizer"_a);
   m.def("segment_info", &segment_info, "path"_a);
   m.attr("NUM_BIASES") = agentspec::Estimator::kNumBiases;

@@ -1,27 +1,29 @@
-"""Which rows of a step get the model drafter's draft, and what of both drafts is verified; loads numpy only."""
+"""Whether a step runs the draft model, what of both drafts is verified, and when the model is paused; numpy only."""
 
 from agentspec.policy.config import HybridConfig, HybridRule, Tau, parse_tau
 from agentspec.policy.costs import StepCosts
-from agentspec.policy.hybrid import HybridBatch, HybridPolicy, ModelDraft
+from agentspec.policy.drafts import HybridBatch, ModelTrees
+from agentspec.policy.hybrid import Choice, HybridPolicy
+from agentspec.policy.pausing import PauseRule, PauseRuleName, pause_rule
 from agentspec.policy.payoff import FEATURES, PayoffPredictor, draft_features, row_features
-from agentspec.policy.reading import PromptReading, PromptRule, ReadingRule, ZeroLengthReading, prompt_rule
+from agentspec.policy.reading import prompt_rule
 
 __all__ = [
     "FEATURES",
+    "Choice",
     "HybridBatch",
     "HybridConfig",
     "HybridPolicy",
     "HybridRule",
-    "ModelDraft",
+    "ModelTrees",
+    "PauseRule",
+    "PauseRuleName",
     "PayoffPredictor",
-    "PromptReading",
-    "PromptRule",
-    "ReadingRule",
     "StepCosts",
     "Tau",
-    "ZeroLengthReading",
     "draft_features",
     "parse_tau",
+    "pause_rule",
     "prompt_rule",
     "row_features",
 ]

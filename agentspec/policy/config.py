@@ -78,9 +78,6 @@ class HybridConfig:
     """What the drafter promises a row, the bonus token counted, must be that share more than would pay for it; finite and
     >= 0. Of choices made by uncertain numbers the best-looking ones disappoint, and the drafter's time is certain."""
 
-    catch_up_steps: int = 8
-    """Steps of the drafter over which the time of catching up is spread, >= 1: its state serves those that follow."""
-
     def __post_init__(self) -> None:
         if self.rule not in get_args(HybridRule):
             known = ", ".join(get_args(HybridRule))
@@ -94,7 +91,6 @@ class HybridConfig:
         for name, remedy in (
             ("min_match", "the default 4 suits most texts"),
             ("max_nodes", "pass the tokens verified a row less one, the root"),
-            ("catch_up_steps", "pass 1 to charge the whole time to the step that catches up"),
         ):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:

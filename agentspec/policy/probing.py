@@ -1,51 +1,38 @@
-"""Trying a drafter again that was given up."""
+"""Trying a draft model again that was given up."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 _FIRST_PAUSE = 8
 _LONGEST_PAUSE = 256
 _TRIES = 4
-"""Drafts of a probe: one alone is luck, and the drafter's state is up to date once it has caught up."""
+"""Steps of a probe: one alone is luck."""
 
 
 class Probing:
-    """Says when a row that gets no draft at all should try the model drafter, though it is not expected to pay.
+    """Says in which steps the draft model should be tried, though it is not expected to pay.
 
-    Of the steps in which some row gets no draft and the drafter is not run, the 8th begins a probe, then the 16th, and
-    so on with pauses doubled up to 256. They are counted over the server, not by row. As soon as the drafter runs
-    because it pays, pauses are short again.
+    Of the steps in which a row gets no draft at all, the 8th begins a probe, then the 16th behind it, and so on with
+    pauses doubled up to 256. As soon as the draft model runs because it pays, pauses are short again.
     """
 
     def __init__(self) -> None:
         self._pause = _FIRST_PAUSE
         self._waited = 0
         self._tries = 0
-        self._request_id = ""
 
-    def succeeded(self) -> None:
-        """The drafter runs because it pays."""
+    def restart(self) -> None:
+        """The draft model runs because it pays, or has come back after a long time: pauses are short again."""
         self._pause = _FIRST_PAUSE
         self._waited = self._tries = 0
 
-    def next_row(self, request_ids: Sequence[str], rows: Sequence[int], pending: Sequence[int]) -> int | None:
-        """Counts a step without the drafter; returns one of `rows`, which would get no draft, to try it on, or None.
-
-        A probe stays with its request as long as it can; another begins where there is least to catch up on.
-        """
-        if not rows:
-            return None
+    def next_step(self) -> bool:
+        """Counts a step in which a row gets no draft; returns whether to try the draft model in it."""
         if not self._tries:
             self._waited += 1
             if self._waited < self._pause:
-                return None
+                return False
             self._waited = 0
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             self._tries = _TRIES
         self._tries -= 1
-        row = next((i for i in rows if request_ids[i] == self._request_id), None)
-        if row is None:
-            row = min(rows, key=lambda i: pending[i])
-        self._request_id = request_ids[row]
-        return row
+        return True

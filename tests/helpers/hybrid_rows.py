@@ -1,13 +1,26 @@
-"""Rows of drafts with estimates and sources, for the policy of hybrid steps."""
+"""Rows of drafts with estimates and sources, and trees of a draft model, for the policy of hybrid steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from agentspec import DraftBatch
-from agentspec.policy.merging import Tree
+from agentspec.policy import ModelTrees
+
+
+class Tree(NamedTuple):
+    """A row as lists of n nodes, the root first, parents before children."""
+
+    tokens: list[int]
+    parents: list[int]
+    """-1 for the root."""
+    estimates: list[float]
+    """The probability that each node is accepted; 1 for the root."""
+    sources: list[int]
+    """Values of `Source`."""
 
 
 def chain(tokens: Sequence[int], estimates: Sequence[float], source: int = 1, root: int = 0) -> Tree:
@@ -17,7 +30,7 @@ def chain(tokens: Sequence[int], estimates: Sequence[float], source: int = 1, ro
 
 
 def batch(rows: Sequence[Tree], match_lens: Sequence[int] | None = None) -> DraftBatch:
-    """The rows as an engine or a drafter returns them."""
+    """The rows as an engine returns them."""
     return DraftBatch(
         offsets=np.cumsum([0, *(len(row.tokens) for row in rows)], dtype=np.int32),
         tokens=np.array([x for row in rows for x in row.tokens], np.int32),
@@ -27,3 +40,20 @@ def batch(rows: Sequence[Tree], match_lens: Sequence[int] | None = None) -> Draf
         match_lens=np.array(match_lens if match_lens is not None else [len(r.tokens) - 1 for r in rows], np.int32),
         scores=np.array([sum(row.estimates) - 1.0 for row in rows], np.float32),
     )
+
+
+def model_trees(rows: Sequence[Tree]) -> ModelTrees:
+    """The rows as a drafting loop with groups of one candidate chooses them; no estimate may exceed its parent's.
+
+    Rows are padded with candidates that nothing can want.
+    """
+    n = max((len(row.tokens) - 1 for row in rows), default=0)
+    parents = np.full((len(rows), n), -1, np.int64)
+    tokens = np.zeros((len(rows), n), np.int64)
+    estimates = np.full((len(rows), n), -1.0, np.float32)
+    for i, row in enumerate(rows):
+        size = len(row.tokens) - 1
+        parents[i, :size] = np.array(row.parents[1:], np.int64) - 1
+        tokens[i, :size] = row.tokens[1:]
+        estimates[i, :size] = row.estimates[1:]
+    return ModelTrees(parents, np.tile(np.arange(n), (len(rows), 1)), tokens, estimates, topk=1)

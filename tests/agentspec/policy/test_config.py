@@ -35,7 +35,7 @@ def test_other_taus_are_refused_with_what_is_allowed(text: str) -> None:
         ({"rule": "match-length", "tau": 2.0}, r"under the rule \"match-length\", got 2.0; set min_match"),
         ({"min_match": 0}, r"min_match must be an integer >= 1, got 0"),
         ({"max_nodes": 0}, r"max_nodes must be an integer >= 1, got 0"),
-        ({"catch_up_steps": 1.5}, r"catch_up_steps must be an integer >= 1, got 1.5"),
+        ({"max_nodes": 1.5}, r"max_nodes must be an integer >= 1, got 1.5"),
         ({"merge": 1}, r"merge must be True or False, got 1"),
         ({"trees": "no"}, r"trees must be True or False, got 'no'"),
         ({"payoff": None}, r"payoff must be a path, got None"),

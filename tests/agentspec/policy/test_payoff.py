@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_rows import batch, chain
+from hybrid_rows import Tree, batch, chain
 
 from agentspec import ConfigError
 from agentspec.policy import FEATURES, HybridConfig, HybridPolicy, PayoffPredictor, draft_features
-from agentspec.policy.merging import Tree
 
 
 def predictor(bias: float = 1.5) -> PayoffPredictor:
@@ -90,11 +89,33 @@ def test_files_that_hold_something_else_are_refused(tmp_path: Path, text: str) -
 
 def test_under_the_rule_payoff_the_prediction_decides_and_not_the_score(tmp_path: Path) -> None:
     path = tmp_path / "payoff.json"
-    # 1.5 tokens of a draft without a match, 3.4 of one with a match of five; the drafter is worth some 2.2.
+    # 1.5 tokens of a draft without a match, 3.4 of one with a match of five; the draft model is worth some 2.2.
     predictor().save(path)
-    drafts = batch([chain([1], [0.9]), chain([1], [0.01]), chain([], [])], match_lens=[0, 5, 5])
-    rows = (["a", "b", "c"], drafts, np.zeros(3, np.int32), np.ones(3, np.bool_))
     auto = HybridPolicy(HybridConfig(rule="payoff", payoff=str(path)))
-    assert auto.choose(*rows).rows.tolist() == [True, False, True]
-    fixed = HybridPolicy(HybridConfig(rule="payoff", payoff=str(path), tau=4.0))
-    assert fixed.choose(*rows).rows.tolist() == [True, True, True]
+    for suffix, match_len, wanted in (
+        (chain([1], [0.9]), 0, True),
+        (chain([1], [0.01]), 5, False),
+        (chain([], []), 5, True),
+    ):
+        assert auto.choose(["a"], batch([suffix], match_lens=[match_len]), np.ones(1, np.bool_)).rows.tolist() == [
+            wanted
+        ]
+    fixed = HybridPolicy(HybridConfig(rule="payoff", payoff=str(path), tau=2.0))
+    drafts = batch([chain([1], [0.9]), chain([1], [0.01]), chain([], [])], match_lens=[0, 5, 5])
+    assert fixed.choose(["a", "b", "c"], drafts, np.ones(3, np.bool_)).rows.tolist() == [True, False, True]
+
+
+def test_the_prediction_knows_what_the_requests_suffix_drafts_brought(tmp_path: Path) -> None:
+    f = len(FEATURES)
+    hidden = np.zeros((f, 1))
+    hidden[FEATURES.index("running_accepted")] = 1.0
+    path = tmp_path / "payoff.json"
+    PayoffPredictor(np.zeros(f), np.full(f, 4.0), hidden, np.zeros(1), np.array([8.0]), 0.0).save(path)
+    policy = HybridPolicy(HybridConfig(rule="payoff", payoff=str(path), tau=2.0))
+    suffix = batch([chain([1, 2, 3, 4], [0.5] * 4)] * 2)
+    fit = np.ones(2, np.bool_)
+    for _ in range(10):
+        policy.choose(["a", "b"], suffix, fit)
+        drafts = policy.combine(["a", "b"], suffix, None, ~fit, np.full(2, 15, np.int32))
+        policy.observe(["a", "b"], drafts, np.array([4, 0], np.int32), np.zeros((2, 5), np.int64))
+    assert policy.choose(["a", "b"], suffix, fit).rows.tolist() == [False, True]

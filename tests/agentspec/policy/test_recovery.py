@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hybrid_rows import batch, chain
+from hybrid_rows import Tree, batch, chain, model_trees
 
 from agentspec.policy import HybridConfig, HybridPolicy, StepCosts
 from agentspec.policy.accepted_lengths import AcceptedLengths
-from agentspec.policy.merging import Tree
 from agentspec.policy.probing import Probing
 
 NOTHING = chain([], [])
@@ -39,18 +38,17 @@ class Server:
             ids = [f"request {self.requests + i}" for i in range(ROWS)]
             has_suffix = self.rng.random(ROWS) < (0.9 if text == "agents" else 0.1)
             suffix = batch([self._suffix(text) if has else NOTHING for has in has_suffix])
-            pending = np.full(ROWS, 5, np.int32)
-            wanted = self.policy.choose(ids, suffix, pending, np.ones(ROWS, np.bool_), width=16).rows
-            model = batch([chain(range(11, 15), [0.7, 0.5, 0.35, 0.25], 4) if want else NOTHING for want in wanted])
-            both = self.policy.combine(ids, suffix, model, wanted)
+            wanted = self.policy.choose(ids, suffix, np.ones(ROWS, np.bool_), width=16).rows
+            model = model_trees([chain(range(11, 15), [0.7, 0.5, 0.35, 0.25], 4)] * ROWS) if wanted.any() else None
+            both = self.policy.combine(ids, suffix, model, wanted, np.full(ROWS, 15, np.int32))
             if wanted.any():
                 ran += 1
-                self.costs.observe_draft(int(wanted.sum()), 4, 0.25)
-                self.costs.observe_catch_up(5 * int(wanted.sum()), 0.05)
+                self.costs.observe_draft(ROWS, 4, 0.25)
+            self.costs.observe_extend(ROWS * 16, 0.03)
             self.costs.observe_verify(ROWS * 16, 1.0)
             texts = [self._truth(text, bool(has_suffix[i]), bool(wanted[i])) for i in range(ROWS)]
             counts = np.array([len(truth) - 1 for truth in texts], np.int32)
-            self.policy.observe(ids, both, counts, accepted=texts)
+            self.policy.observe(ids, both, counts, np.array([truth + [0] * (16 - len(truth)) for truth in texts]))
             accepted += int(counts.sum()) / ROWS
         return accepted / steps, ran / steps
 
@@ -91,27 +89,43 @@ def test_the_same_calls_give_the_same_choices() -> None:
 
 def test_a_probe_begins_after_8_16_and_so_on_to_256_steps() -> None:
     probing = Probing()
-    begun = []
-    for step in range(1, 1200):
-        row = probing.next_row(["a", "b", "c"], [1, 2], [0, 9, 3])
-        if row is not None:
-            assert row == 2, "the least to catch up on"
-            begun.append(step)
+    begun = [step for step in range(1, 1200) if probing.next_step()]
     first = begun[::4]
     # Each probe drafts four times, its first step included.
     assert np.diff(first).tolist() == [16 + 3, 32 + 3, 64 + 3, 128 + 3, 256 + 3, 256 + 3, 256 + 3][: len(first) - 1]
     assert first[0] == 8 and begun[:4] == [8, 9, 10, 11]
+    probing.restart()
+    assert [probing.next_step() for _ in range(8)] == [False] * 7 + [True], "short pauses again"
 
 
-def test_a_probe_stays_with_its_request_and_only_rows_without_a_draft_are_counted() -> None:
-    probing = Probing()
-    for _ in range(50):
-        assert probing.next_row(["a"], [], [0]) is None
-    assert [probing.next_row(["a"], [0], [0]) for _ in range(8)][-1] == 0
-    assert probing.next_row(["b", "a"], [0, 1], [0, 5]) == 1
-    probing.succeeded()
-    assert [probing.next_row(["a"], [0], [0]) for _ in range(7)] == [None] * 7
-    assert probing.next_row(["a"], [0], [0]) == 0, "short pauses again"
+def runs(policy: HybridPolicy, suffix: list[Tree], fit: list[bool], steps: int) -> list[int]:
+    """The steps in which the passes run, though nothing of the model's is expected."""
+    ids = [f"{i}" for i in range(len(suffix))]
+    found = []
+    for step in range(steps):
+        rows = policy.choose(ids, batch(suffix), np.array(fit), width=16).rows
+        if rows.any():
+            assert rows.tolist() == fit, "all rows that are fit make use of it"
+            found.append(step)
+    return found
+
+
+def test_only_steps_in_which_a_fit_row_has_no_draft_are_counted_for_a_probe() -> None:
+    drafted = chain([1], [0.5])
+    policy = HybridPolicy(HybridConfig(prior_accepted=0.0))
+    assert runs(policy, [drafted, NOTHING], [True, False], 50) == []
+    assert runs(policy, [drafted, NOTHING], [True, True], 12) == [7, 8, 9, 10]
+
+
+def test_a_model_that_comes_back_after_a_long_time_is_tried_soon() -> None:
+    policy = HybridPolicy(HybridConfig(prior_accepted=0.0))
+    runs(policy, [NOTHING], [True], 2000)
+    while not runs(policy, [NOTHING], [True], 4):
+        pass
+    runs(policy, [NOTHING], [False], 20)
+    assert runs(policy, [NOTHING], [True], 200) == [], "pauses are long by now"
+    runs(policy, [NOTHING], [False], 100)
+    assert runs(policy, [NOTHING], [True], 12)[0] == 7
 
 
 def test_a_row_that_was_not_tried_lately_is_like_any_other() -> None:

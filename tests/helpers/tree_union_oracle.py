@@ -1,0 +1,142 @@
+"""The definition of what a hybrid row verifies, in plain Python; the oracle of agentspec/native/tree_union.cc."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from hybrid_rows import Tree
+
+Rule = Literal["merge", "better", "model", "model_only"]
+MODEL = 4
+
+
+class Row(NamedTuple):
+    """What is verified of a row that wants the draft model's tree."""
+
+    tree: Tree
+    drafted: Tree
+    """The draft model's own, with its own estimates."""
+    verified: bool
+    alone: bool
+
+
+def model_tree(
+    root: int,
+    groups: Sequence[int],
+    candidates: Sequence[int],
+    tokens: Sequence[int],
+    estimates: Sequence[float],
+    *,
+    topk: int,
+    room: int,
+    min_estimate: float,
+    trees: bool,
+) -> Tree:
+    """The tree of the likeliest candidates.
+
+    Candidates are numbered in the order they were drafted, so a parent's number is smaller, and its estimate is not:
+    sorted by falling estimate, with ties by number, each node follows its parent.
+    """
+    tree = Tree([root], [-1], [1.0], [0])
+    place = {-1: 0}
+    for i in sorted(range(len(candidates)), key=lambda i: (-estimates[i], candidates[i])):
+        if len(tree.tokens) > room or estimates[i] < min_estimate:
+            break
+        group = candidates[i] // topk
+        parent = place.get(-1 if group == 0 else groups[group])
+        # None: rounding put a child before its parent.
+        if parent is None or (not trees and parent != len(tree.tokens) - 1):
+            continue
+        place[candidates[i]] = len(tree.tokens)
+        tree.tokens.append(tokens[i])
+        tree.parents.append(parent)
+        tree.estimates.append(estimates[i])
+        tree.sources.append(MODEL)
+    return tree
+
+
+def merge(suffix: Tree, model: Tree, max_nodes: int, min_estimate: float) -> Tree:
+    """The best `max_nodes` nodes of both trees, the likeliest first, the root not counted.
+
+    Nodes with the same tokens up to the root are one. Each drafter gives a node a probability under its parent, p and
+    q. Where both propose it they confirm each other, 1 - (1 - p)(1 - q); a drafter that does not propose it says
+    nothing. Siblings that together promise more than 1 are scaled to 1. A node's estimate is the product down from the
+    root. Nodes whose estimate is below `min_estimate` are left out.
+    """
+    size = len(suffix.tokens)
+    tokens, parents, sources = suffix.tokens[:], suffix.parents[:], suffix.sources[:]
+    chances = [1.0] * size
+    promised = [0.0] * (size + len(model.tokens))
+    nodes: dict[tuple[int, int], int] = {}
+
+    # 1. The suffix tree. Its nodes keep their numbers.
+    for node in range(1, size):
+        parent = parents[node]
+        whole = suffix.estimates[parent]
+        chances[node] = min(1.0, suffix.estimates[node] / whole) if whole > 0.0 else 0.0
+        nodes[parent, tokens[node]] = node
+        promised[parent] += chances[node]
+
+    # 2. The model's nodes below the same parents; places[i] is the number of its node i.
+    places = [0] * len(model.tokens)
+    for i in range(1, len(model.tokens)):
+        token, whole = model.tokens[i], model.estimates[model.parents[i]]
+        chance = min(1.0, model.estimates[i] / whole) if whole > 0.0 else 0.0
+        parent = places[model.parents[i]]
+        place = nodes.get((parent, token))
+        if place is None:
+            nodes[parent, token] = places[i] = len(tokens)
+            tokens.append(token)
+            parents.append(parent)
+            chances.append(chance)
+            sources.append(MODEL)
+            promised[parent] += chance
+        else:
+            places[i] = place
+            other = chances[place]
+            if chance > other:
+                sources[place] = MODEL
+            confirmed = chance * (1.0 - other)
+            chances[place] = other + confirmed
+            promised[parent] += confirmed
+
+    # 3. Products from the root down, and the best first: no child is likelier than its parent, and of equals the
+    #    earlier comes first, so that parents stay before children.
+    for node in range(1, len(tokens)):
+        parent = parents[node]
+        whole = promised[parent]
+        chances[node] *= chances[parent] / whole if whole > 1.0 else chances[parent]
+    order = [0, *sorted(range(1, len(tokens)), key=chances.__getitem__, reverse=True)[:max_nodes]]
+    while len(order) > 1 and chances[order[-1]] < min_estimate:
+        order.pop()
+    numbers = {node: number for number, node in enumerate(order)}
+    return Tree(
+        [tokens[node] for node in order],
+        [-1, *[numbers[parents[node]] for node in order[1:]]],
+        [chances[node] for node in order],
+        [sources[node] for node in order],
+    )
+
+
+def wanted_row(own: Tree, drafted: Tree, rule: Rule, *, max_nodes: int, min_estimate: float, factor: float) -> Row:
+    """What is verified of a row of both drafts, each of at most `max_nodes` nodes."""
+    own = Tree(*(values[: max_nodes + 1] for values in own))
+    scaled = drafted._replace(estimates=[1.0, *(min(factor * estimate, 1.0) for estimate in drafted.estimates[1:])])
+    if rule == "model_only" or len(own.tokens) == 1:
+        return Row(scaled, drafted, verified=True, alone=True)
+    if len(scaled.tokens) == 1:
+        return Row(own, drafted, verified=True, alone=False)
+    if rule == "merge":
+        return Row(merge(own, scaled, max_nodes, min_estimate), drafted, verified=True, alone=False)
+    if rule == "model" or _total(scaled.estimates) > _total(own.estimates):
+        return Row(scaled, drafted, verified=True, alone=True)
+    return Row(own, drafted, verified=False, alone=False)
+
+
+def _total(values: Sequence[float]) -> float:
+    """Added one after the other, unlike sum(), which rounds once."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
