@@ -6,7 +6,6 @@ from agentspec.policy.drafts import HybridBatch, ModelTrees
 from agentspec.policy.hybrid import Choice, HybridPolicy
 from agentspec.policy.pausing import PauseRule, PauseRuleName, pause_rule
 from agentspec.policy.payoff import FEATURES, PayoffPredictor, draft_features, row_features
-from agentspec.policy.reading import prompt_rule
 
 __all__ = [
     "FEATURES",
@@ -24,6 +23,5 @@ __all__ = [
     "draft_features",
     "parse_tau",
     "pause_rule",
-    "prompt_rule",
     "row_features",
 ]
