@@ -103,9 +103,10 @@ class Calibration:
         self.factor = 1.0
         self._accepted = self._expected = self._PRIOR
 
-    def observe(self, accepted: float, expected: float) -> None:
-        """Takes in a draft that was verified as a whole, and the sum of its own estimates."""
-        self._accepted = self._accepted * self._FORGETTING + accepted
-        self._expected = self._expected * self._FORGETTING + expected
+    def observe(self, accepted: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
+        """Takes in n drafts, the earliest first: accepted tokens [n], and the sums of their own estimates [n]."""
+        weights = self._FORGETTING ** np.arange(len(accepted), -1, -1)
+        self._accepted = float(weights @ np.append(self._accepted, accepted))
+        self._expected = float(weights @ np.append(self._expected, expected))
         factor = self._accepted / self._expected if self._expected > 0 else 1.0
         self.factor = min(max(factor, self._LOW), self._HIGH)

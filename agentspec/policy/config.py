@@ -42,15 +42,16 @@ class HybridConfig:
     """
 
     rule: HybridRule = "expected"
-    """How a row's suffix draft is weighed against the model drafter.
-    "expected": by expected accepted tokens a second, the drafter's time included.
-    "score": the suffix draft where SCORE > tau (SuffixDecoding, hybrid decoding).
-    "match-length": the suffix draft where the match has `min_match` tokens (TensorRT-LLM).
-    "payoff": as "expected", but a small network predicts what the suffix draft brings (Hybrid Verified Decoding)."""
+    """How suffix drafts are weighed against the draft model.
+    "expected": by expected accepted tokens a second of the whole step, the time of the draft model's passes included.
+    "score": row by row, the suffix draft where SCORE > tau (SuffixDecoding, hybrid decoding).
+    "match-length": row by row, the suffix draft where the match has `min_match` tokens (TensorRT-LLM).
+    "payoff": as "expected", but a small network predicts what a suffix draft brings (Hybrid Verified Decoding)."""
 
     tau: Tau = "auto"
-    """Suffix drafts that promise more accepted tokens than that are taken. "auto": the rule finds it; 0: suffix drafts
-    only, whatever the rule; inf: the model's drafts only. "match-length" knows no other values."""
+    """A row whose suffix draft promises more accepted tokens than that does not ask for the draft model's. "auto": the
+    rule finds it; 0: suffix drafts only, whatever the rule; inf: the model's drafts only. "match-length" knows no other
+    values."""
 
     min_match: int = 4
     """Of the rule "match-length", in tokens, >= 1."""
@@ -59,7 +60,7 @@ class HybridConfig:
     """Of the rule "payoff", a file that `agentspec tune --payoff` wrote; "": the one that comes with agentspec."""
 
     trees: bool = True
-    """Whether a row may branch; False: chains, which are never merged."""
+    """Whether a row may branch. False: chains, which are never merged; of the draft model's tree its likeliest one."""
 
     merge: bool = True
     """Under the rules "expected" and "payoff", unite both drafts of a row for which both were made; False: take the
@@ -69,14 +70,15 @@ class HybridConfig:
     """The most nodes of a row, its root not counted, >= 1."""
 
     min_token_prob: float = SERVED_MIN_TOKEN_PROB
-    """Nodes that are less likely to be accepted are left out of merged trees; in [0, 1]."""
+    """Tokens of the draft model, and nodes of merged trees, that are less likely to be accepted are left out; in
+    [0, 1]."""
 
     prior_accepted: float = 3.0
-    """Accepted tokens a draft expected of the model drafter before it has been tried; finite and >= 0."""
+    """Accepted tokens expected of a draft of the draft model before it has been tried; finite and >= 0."""
 
     margin: float = 0.05
-    """What the drafter promises a row, the bonus token counted, must be that share more than would pay for it; finite and
-    >= 0. Of choices made by uncertain numbers the best-looking ones disappoint, and the drafter's time is certain."""
+    """What the draft model promises a row, the bonus token counted, is taken to be that share too large; finite and >= 0.
+    Of choices made by uncertain numbers the best-looking ones disappoint, and the time of the passes is certain."""
 
     def __post_init__(self) -> None:
         if self.rule not in get_args(HybridRule):

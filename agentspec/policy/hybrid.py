@@ -234,7 +234,7 @@ class HybridPolicy:
     def observe(
         self,
         request_ids: Sequence[str],
-        drafts: HybridBatch,
+        drafts: DraftBatch,
         num_accepted: NDArray[np.int32],
         accepted: NDArray[np.int64],
     ) -> None:
@@ -242,7 +242,7 @@ class HybridPolicy:
 
         Args:
             request_ids: [b]
-            drafts: What combine() returned, or its first nodes.
+            drafts: What combine() returned, or its first nodes; another batch where suffix drafts alone were verified.
             num_accepted: [b], accepted tokens without the bonus token.
             accepted: [b, w]; the first num_accepted[i] + 1 columns of row i hold its accepted tokens and the bonus token.
 
@@ -251,12 +251,12 @@ class HybridPolicy:
         """
         _check_rows(request_ids, drafts=len(drafts), num_accepted=len(num_accepted), accepted=len(accepted))
         counts = np.ascontiguousarray(num_accepted, np.int32)
-        ran = drafts.ran
+        ran = drafts.ran if isinstance(drafts, HybridBatch) else np.zeros(len(drafts), np.bool_)
         if self._predictor is not None:
             drafted = np.diff(drafts.offsets) > 1
             for i in np.flatnonzero(drafted & ~ran).tolist():
                 self._suffix_lengths.observe(request_ids[i], int(counts[i]))
-        if not ran.any():
+        if not isinstance(drafts, HybridBatch) or not ran.any():
             return
         self._model_nodes += _WIDTH_RATE * (int(np.diff(drafts.offsets).max()) - 1 - self._model_nodes)
         lengths = drafts.model_accepted(np.ascontiguousarray(accepted, np.int64), counts)
@@ -264,11 +264,11 @@ class HybridPolicy:
         # Of a tree that was not verified nobody knows what would have come behind the bonus token.
         hidden = ~drafts.verified & (lengths > counts)
         learnt = np.where(hidden, np.maximum(lengths, self.calibration.factor * expected), lengths)
-        for i in np.flatnonzero(ran).tolist():
-            self.lengths.observe(request_ids[i], float(learnt[i]))
+        for i, length in zip(np.flatnonzero(ran).tolist(), learnt[ran].tolist(), strict=True):
+            self.lengths.observe(request_ids[i], length)
         # Of trees that were not verified only failures are known for sure: they would bias the factor.
-        for i in np.flatnonzero(ran & drafts.verified & (expected > 0.0)).tolist():
-            self.calibration.observe(float(lengths[i]), float(expected[i]))
+        known = drafts.verified & (expected > 0.0)
+        self.calibration.observe(lengths[known].astype(np.float64), expected[known])
 
     def forget(self, request_id: str) -> None:
         """Drops what is known of a request alone."""

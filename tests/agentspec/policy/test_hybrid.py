@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from hybrid_rows import Tree, batch, chain, model_trees
 
 from agentspec import ConfigError, DraftBatch, Source, build_tree_arrays
 from agentspec.policy import HybridBatch, HybridConfig, HybridPolicy, StepCosts
+from agentspec.policy.accepted_lengths import Calibration
 
 NOTHING = chain([], [])
 
@@ -355,6 +358,37 @@ def test_of_a_draft_that_was_right_to_the_end_of_the_text_the_rest_is_as_it_prom
     hybrid.lengths.mean = 3.0
     hybrid.observe(["a"], both, np.array([2], np.int32), np.array([[1, 2, 5]]))
     assert hybrid.lengths.expected("a") == pytest.approx(3.0)
+
+
+def test_steps_without_the_draft_model_say_nothing_of_it() -> None:
+    hybrid = policy()
+    for drafts in (
+        suffix_of(3.0),
+        hybrid.combine(["a"], suffix_of(3.0), None, np.zeros(1, np.bool_), np.ones(1, np.int32)),
+    ):
+        hybrid.observe(["a"], drafts, np.array([3], np.int32), np.array([[1, 2, 3, 4]]))
+    assert len(hybrid.lengths) == 0
+    assert (hybrid.lengths.mean, hybrid.calibration.factor) == (3.0, 1.0)
+
+
+def test_drafts_of_a_step_calibrate_as_they_would_one_by_one() -> None:
+    accepted, expected = np.array([0.0, 3.0, 1.0]), np.array([2.5, 0.5, 2.0])
+    together, one_by_one = Calibration(), Calibration()
+    for _ in range(4):
+        together.observe(accepted, expected)
+        for i in range(3):
+            one_by_one.observe(accepted[i : i + 1], expected[i : i + 1])
+        together.observe(accepted[:0], expected[:0])
+    assert together.factor == pytest.approx(one_by_one.factor)
+    assert 0.8 < together.factor < 0.9
+
+
+def test_drafts_survive_being_sent_to_other_ranks() -> None:
+    both = combine(policy(), [chain([1, 2], [0.9, 0.8])], [chain([3], [0.5], 4)], [True])
+    there = pickle.loads(pickle.dumps(both))
+    assert isinstance(there, HybridBatch)
+    for field in fields(both):
+        np.testing.assert_array_equal(getattr(there, field.name), getattr(both, field.name))
 
 
 def test_what_is_forgotten_is_like_any_other_row() -> None:
