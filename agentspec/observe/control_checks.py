@@ -73,7 +73,7 @@ def _judged(control: Mapping[str, Any]) -> str:
 
 
 def check_drafter(block: Mapping[str, Any], changed: Change) -> Iterator[Finding]:
-    """Whether a draft model runs, and whether it reads prompts."""
+    """Whether a draft model runs, and whether it is paused."""
     drafter = block.get("drafter")
     if not isinstance(drafter, Mapping):
         return
@@ -82,12 +82,12 @@ def check_drafter(block: Mapping[str, Any], changed: Change) -> Iterator[Finding
     seen = f"{drafter.get('base')} ran in {ran} of {steps} steps; tau is {_figure(drafter.get('tau'))}"
     if steps < _FEW_STEPS:
         return
-    if drafter.get("base") != "STANDALONE" and drafter.get("reads_prompts") is False:
+    if drafter.get("paused") is True:
         yield Finding(
             severity=INFO,
             name="drafter",
-            seen=f"{seen}; it does not read prompts at present",
-            means="its drafts save less than reading every prompt would take, so requests that start now never have them",
+            seen=f"{seen}; it is paused at present",
+            means="its drafts save less time than following every text takes, so requests that run or start now never have them",
             remedy="none, where suffix drafts serve; --agentspec-tau inf makes it draft always",
         )
     elif not ran:

@@ -49,7 +49,7 @@ class Summary:
     drafting_ms: float | None
     """On the step, a step; a draft model's own time included."""
     drafter: dict[str, Any] | None
-    """With share_of_steps and catch_up_tokens; None without a draft model."""
+    """With share_of_steps and paused_share; None without a draft model."""
     controller: str
     plans: dict[str, int]
     """Steps by the reason of their width."""
@@ -164,5 +164,5 @@ def _drafter(block: Any, counters: Mapping[str, Any], steps: int) -> dict[str, A
     return {
         **block,
         "share_of_steps": _ratio(counters.get("drafter_steps", 0), steps),
-        "catch_up_tokens": int(counters.get("drafter_catch_up_tokens", 0)),
+        "paused_share": _ratio(counters.get("drafter_paused_steps", 0), steps),
     }

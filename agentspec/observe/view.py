@@ -112,8 +112,8 @@ def _drafter(of: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("kind", str(of.get("base", "-"))),
         ("tau", f"{_number(tau)} tokens" if tau is not None else "-"),
-        ("runs in", f"{_percent(of.get('share_of_steps'))} of steps; {of.get('catch_up_tokens', 0)} tokens caught up"),
-        ("reads prompts", "yes" if of.get("reads_prompts") else "no"),
+        ("runs in", f"{_percent(of.get('share_of_steps'))} of steps"),
+        ("paused", f"{'yes' if of.get('paused') else 'no'}; in {_percent(of.get('paused_share'))} of steps"),
     ]
 
 

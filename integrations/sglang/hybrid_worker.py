@@ -1,23 +1,26 @@
-"""The worker with a drafter: SGLang's EAGLE or STANDALONE verification, fed with suffix and model drafts row by row.
+"""The worker with a draft model: SGLang's EAGLE or STANDALONE worker, with suffix drafts put into its step.
 
-One decode step:
-  1. drafts of both kinds for every row, cut to what pays (hybrid_drafter.py);
-  2. trees of both kinds are verified in one forward, as wide as the widest of them;
-  3. the target's hidden states of accepted tokens are kept for the drafter's next catching up.
+One decode step, of which SGLang's worker runs all but the first three:
+  1. while draft-extend of the previous step still runs on the device, suffix drafts for every row (suffix_drafter.py);
+  2. the policy says whether the draft model's passes pay in this step; often not (agentspec.policy);
+  3. both kinds of trees become one a row, the controller cuts them to what pays, and all are verified in one forward;
+  4. verification, then draft-extend over what was accepted, whoever proposed it.
 
-As without a drafter, whatever fails in 1 costs drafts and nothing else.
+Where a row's tree begins, its root and its positions, is read on the device from SGLang's own relay: nothing that the
+host believes can change a token. Whatever fails in 1 to 3 costs drafts and nothing else. Where several ranks verify,
+the first one decides all of it and the others are told.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -28,89 +31,127 @@ from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 import agentspec
 from agentspec.draft_tree import DraftBatch
 from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.acceptance_head import find_acceptance_head
+from agentspec.integrations.sglang.accepted_tokens import AcceptedTokens, ReadBack, Texts
 from agentspec.integrations.sglang.device_clock import DeviceClock
-from agentspec.integrations.sglang.draft_forward import EagleTreeDrafting, StandaloneTreeDrafting, no_topk
-from agentspec.integrations.sglang.hybrid_drafter import HybridDrafter
-from agentspec.integrations.sglang.rows import DraftedStep, host_seq_lens
+from agentspec.integrations.sglang.draft_stop import DraftStop
+from agentspec.integrations.sglang.draft_worker import EagleTreeDrafting, StandaloneTreeDrafting
+from agentspec.integrations.sglang.rows import DraftedStep, roots_only
 from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
 from agentspec.integrations.sglang.verify_input import VerifyStaging
 from agentspec.integrations.sglang.width_control import PlannedStep
 from agentspec.integrations.sglang.width_tiers import WidthTiers
-from agentspec.integrations.sglang_cpu.ragged import num_skipped, set_num_nodes, skips_padding
-from agentspec.policy import HybridBatch
+from agentspec.policy import Choice, HybridBatch, HybridPolicy, ModelTrees, StepCosts, pause_rule
 
 logger = logging.getLogger("agentspec")
 
 
-@dataclass(slots=True)
-class _Pending:
-    """A step whose result the scheduler has not processed."""
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What the ranks do in a step. First whether the passes run; then, with their trees, what is verified."""
 
-    step: DraftedStep
-    planned: PlannedStep
+    follows: bool
+    """Whether the draft model reads what this step accepts, and prompts from now on."""
+    least_gain: float | None
+    """Accepted tokens that a further pass must promise; None: the passes do not run."""
+    drafts: DraftBatch | None = None
+    """None as long as it waits for the passes."""
+    planned: PlannedStep | None = None
+    most_context: int = 0
+    """At least the tokens in the KV cache over all rows."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step on the first rank, from its drafts until the scheduler has processed its result."""
+
+    requests: list[Any]
     rids: list[str]
+    texts: Texts
+    suffix: DraftBatch
+    choice: Choice
     drafts: DraftBatch
-    result: Any
+    planned: PlannedStep | None = None
+    drafted: DraftedStep | None = None
+    read: ReadBack | None = None
 
 
 class _Hybrid:
-    """Mixed into SGLang's workers with a drafter."""
+    """Mixed into SGLang's workers with a draft model."""
 
     def __init__(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
         with compat.draft_workers(EagleTreeDrafting, StandaloneTreeDrafting):
             super().__init__(server_args, *args, **kwargs)  # type: ignore[call-arg]
-        config = self.target_worker.model_runner.model_config
+        runner = self.target_worker.model_runner
         self.suffix = SuffixDrafter(
             server_args,
-            config,
+            runner.model_config,
             drafts_here=compat.tp_rank(self) == 0,
-            ragged=skips_padding(self.target_worker.model_runner),
+            ragged=compat.verifies_unpadded(runner),
         )
-        self._tiers = WidthTiers(self.target_worker.model_runner)
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters
         self._trees = self.suffix.config.mode == "tree"
-        self._max_position = int(config.context_len) - 1
+        self._max_position = int(runner.model_config.context_len) - 1
+        self._tp_group = compat.tensor_parallel_group()
+        self._tiers = WidthTiers(runner, self._draft_worker)
         self._clock = DeviceClock(self.device)
-        self.drafter = HybridDrafter(
-            self.suffix,
-            self._draft_worker,
-            compat.draft_model_path(server_args),
-            reads_hidden=not self.speculative_algorithm.is_standalone(),
-            num_steps=self.speculative_num_steps,
-            max_position=self._max_position,
-            clock=self._clock,
-            tp_group=compat.tensor_parallel_group(),
-        )
         # Made when attention backends are there: they say what masks they want.
         self._staging: VerifyStaging | None = None
-        self._pending: deque[_Pending] = deque()
+        self._accepted = AcceptedTokens()
+        self._step: _Step | None = None
+        self._planned: PlannedStep | None = None
+        self._pending: deque[_Step] = deque()
+        # Requests of whose texts the draft model has missed something, until they end.
+        self._unread: WeakSet[Any] = WeakSet()
+        self.policy = HybridPolicy(
+            self.settings.hybrid_config(trees=self._trees, max_nodes=self.max_width - 1), StepCosts(self.suffix.profile)
+        )
+        self._pause = pause_rule(self.settings.draft_model_pause)
+        self._set_up_draft_worker(self._draft_worker, compat.draft_model_path(server_args))
         if self.suffix.drafts_here:
             logger.info(
-                "agentspec %s is active: %s drafts of up to %d tokens beside the drafter %s (%s%s), widths %s, %s",
+                "agentspec %s is active: %s drafts of up to %d tokens beside the draft model %s (%s, %d passes of %d%s), %s",
                 agentspec.__version__,
                 self.suffix.config.mode,
                 self.max_width - 1,
                 compat.draft_model_path(server_args),
                 self.speculative_algorithm.name,
-                ", with an acceptance head" if self.drafter.has_acceptance_head else "",
-                ",".join(map(str, self.suffix.control.widths)) or "any",
+                self._draft_worker.shape.steps,
+                self._draft_worker.shape.topk,
+                ", with an acceptance head" if self._draft_worker.acceptance else "",
                 self.settings.shown(),
             )
 
+    def _set_up_draft_worker(self, worker: Any, draft_model_path: str) -> None:
+        worker.propose = self._propose
+        worker.max_nodes = self.max_width - 1
+        worker.acceptance = find_acceptance_head(self.settings.acceptance_head, draft_model_path, worker.draft_runner)
+        worker.stop = DraftStop(self.settings.stop_threshold)
+        worker.follows = self.policy.config.tau != 0
+        worker.read_took = self.policy.costs.observe_read
+        worker.extend_took = self.policy.costs.observe_extend
+        metrics = self.suffix.state_metrics
+        if metrics is not None:
+            metrics.read("drafter_tau", lambda: self.policy.tau if math.isfinite(self.policy.tau) else -1)
+            metrics.read("drafter_paused", lambda: not worker.follows)
+
     def describe(self: Any) -> dict[str, Any]:
         """The block `agentspec` of `/server_info`."""
+        worker = self._draft_worker
         return {
             "active": True,
             "settings": {**self.settings.shown(), "mode": self.suffix.config.mode},
             "num_draft_tokens": self.max_width,
             "width": "fixed" if self.suffix.control.is_fixed else "varying",
-            "padding_skipped": num_skipped(self.target_worker.model_runner),
+            "padding_skipped": compat.padding_skipped(self.target_worker.model_runner),
             "drafter": {
                 "base": self.speculative_algorithm.name,
-                "steps": self.speculative_num_steps,
-                "topk": self.topk,
-                **self.drafter.describe(),
+                "steps": worker.shape.steps,
+                "topk": worker.shape.topk,
+                "acceptance_head": worker.acceptance is not None,
+                "paused": not worker.follows,
+                **self.policy.describe(),
             },
             **self.suffix.describe(),
         }
@@ -121,19 +162,13 @@ class _Hybrid:
         self.suffix.control.graphs_captured(self._tiers.capture(self.suffix.widths))
 
     def clear_cache_pool(self) -> None:
-        """`/flush_cache` forgets finished outputs. What is in the store stays there. It follows new weights, too."""
+        """`/flush_cache` forgets finished outputs. What is in the store stays there."""
         self.suffix.clear()
-        self.drafter.weights_changed()
-
-    def weight_update_runners(self) -> Any:
-        """SGLang asks before it replaces weights, and does it before the next step."""
-        self.drafter.weights_changed()
-        return super().weight_update_runners()  # type: ignore[misc]
 
     def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
         del natural_stop
         self.suffix.finish(rid)
-        self.drafter.forget(rid)
+        self.policy.forget(rid)
 
     def note_abort(self, rid_prefix: str, everything: bool) -> None:
         self.suffix.abort(rid_prefix, everything)
@@ -141,56 +176,76 @@ class _Hybrid:
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Called once for each verify step, in order; with overlap, after the next step was launched."""
         del batch_size
-        if not self._pending:
-            return
-        done = self._pending.popleft()
-        done.step.count_accepted(self.counters, num_correct_drafts_per_req)
-        self.suffix.control.observe(done.planned, num_correct_drafts_per_req)
-        # The scheduler has moved the result to the host by now.
-        self.suffix.guarded(self._observe, done, num_correct_drafts_per_req)
+        if self._pending:
+            self.suffix.guarded(self._observe, self._pending.popleft(), num_correct_drafts_per_req)
 
-    def _observe(self, done: _Pending, num_accepted: Sequence[int]) -> None:
-        counts = np.array(num_accepted[: len(done.rids)], np.int32)
-        rows = done.result.next_token_ids.reshape(len(done.rids), -1).tolist()
-        accepted = [row[: n + 1] for row, n in zip(rows, counts.tolist(), strict=True)]
-        self.drafter.policy.observe(done.rids, done.drafts, counts, accepted)
+    def _observe(self, done: _Step, num_accepted: list[int]) -> None:
+        assert done.drafted is not None and done.planned is not None and done.read is not None
+        done.drafted.count_accepted(self.counters, num_accepted)
+        self.suffix.control.observe(done.planned, num_accepted)
+        found = done.read.wait()
+        self.policy.observe(done.rids, done.drafts, (found[:, 0] - 1).astype(np.int32), found[:, 1:])
 
     def forward_batch_generation(self: Any, batch: Any, on_publish: Any = None, **kwargs: Any) -> Any:
         if batch.forward_mode.is_decode() and batch.reqs:
-            try:
-                return self._decode(batch, on_publish, kwargs.get("grammar_barrier"))
-            finally:
-                self._tiers.use(self.max_width)
+            return self._decode(batch, on_publish, kwargs)
         self.suffix.control.interrupted()
-        # What the base class does to a batch in between is its own affair.
-        prompts = copy.copy(batch) if batch.forward_mode.is_extend() else None
+        requests = list(batch.reqs) if batch.forward_mode.is_extend() else []
+        ends = [n + prefix for n, prefix in zip(batch.extend_lens, batch.prefix_lens, strict=True)] if requests else []
+        num_read = sum(batch.extend_lens) if requests else 0
         result = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)  # type: ignore[misc]
-        if prompts is not None:
-            self.suffix.admit(prompts.reqs)
-            self.suffix.guarded(self.drafter.prompts_read, prompts, result.next_draft_input)
+        if requests and self.suffix.drafts_here:
+            self._accepted.prefilled(requests, ends, result.next_token_ids)
+            if not self._draft_worker.follows:
+                self._unread.update(requests)
+            self._pause.observe_prompts(self.policy.costs.read(num_read))
+            self.suffix.admit(requests)
         return result
 
-    def _decode(self: Any, batch: Any, on_publish: Any, grammar_barrier: Any) -> Any:
-        self.suffix.control.step_begins()
-        tails = self.drafter.settle(batch)
-        seq_lens = host_seq_lens(batch)
-        started = time.perf_counter()
-        drafts, planned = self.drafter.drafts(batch, seq_lens, tails)
-        width = planned.width
-        step = DraftedStep.of(drafts)
-        step.count_drafted(self.counters)
-        self.counters.add("verified_tokens", planned.num_tokens)
-        staging = self._staging or self._make_staging()
-        arrays = staging.build(drafts, width)
-        tensors = staging.tensors(seq_lens)
-        self.counters.add("drafting_seconds", time.perf_counter() - started)
-        rids = [request.rid for request in batch.reqs]
-        # The mask goes to memory of this width's graphs.
-        self._tiers.use(width)
+    def _decode(self: Any, batch: Any, on_publish: Any, kwargs: dict[str, Any]) -> Any:
+        """SGLang's own step, which asks `_propose` for what is verified."""
+        self._step = None
+        try:
+            result = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)
+        finally:
+            self._use_width(self.max_width)
+        if self._step is not None:
+            result.cap_lens = self._finish(self._step)
+            self._pending.append(self._step)
+        return result
 
-        batch.spec_info = EagleVerifyInput(
+    def _propose(self: Any, batch: Any) -> EagleVerifyInput:
+        """What SGLang verifies next. The same on all ranks.
+
+        Args:
+            batch: SGLang's `ScheduleBatch`, in decode mode.
+        """
+        draft_input, worker = batch.spec_info, self._draft_worker
+        order = self._agreed(self._ordered(batch) if self.suffix.drafts_here else None)
+        worker.follows = order.follows
+        if order.least_gain is not None:
+            started, model = time.perf_counter(), None
+            try:
+                worker.stop.least_gain = order.least_gain
+                with self._clock.timed(partial(self._passes_took, len(batch.reqs), self._step)):
+                    model = worker.passes(batch)
+            except Exception:
+                self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
+            seconds = time.perf_counter() - started
+            order = self._agreed(self._united(order, model, seconds) if self.suffix.drafts_here else None)
+        planned, width = order.planned, order.planned.width
+        staging = self._made_staging()
+        if not self.suffix.drafts_here:
+            # The first rank has built it to see that it can be.
+            staging.build(order.drafts, width)
+        # The mask goes to memory of this width's graphs.
+        self._use_width(width)
+        self._planned = planned
+        tensors = staging.tensors(batch.seq_lens, draft_input.bonus_tokens, order.most_context)
+        backend = self.target_worker.model_runner.attn_backend
+        return EagleVerifyInput(
             draft_token=tensors.tokens,
-            custom_mask=compat.verify_mask(self.target_worker.model_runner.attn_backend, tensors.mask, len(rids)),
+            custom_mask=compat.verify_mask(backend, tensors.mask, len(batch.reqs)),
             positions=tensors.positions,
             retrieve_index=tensors.retrieve_index,
             retrieve_next_token=tensors.next_token,
@@ -204,54 +259,159 @@ class _Hybrid:
             seq_lens_sum=None,
             seq_lens_cpu=None,
         )
-        if self.suffix.control.ragged:
-            set_num_nodes(batch.spec_info, torch.from_numpy(arrays.num_nodes))
-        with self._clock.timed(partial(self._verify_took, planned)):
-            result = self._verify(batch, width, grammar_barrier)
-        self.drafter.verified(batch, rids, result, width)
-        if not isinstance(drafts, HybridBatch):
-            # Views of the engine's memory, which the next step's drafts may overwrite before this one is processed.
-            drafts = replace(drafts, offsets=drafts.offsets.copy(), sources=drafts.sources.copy())
-        self._pending.append(_Pending(step, planned, rids, drafts, result))
-        if on_publish is not None:
-            on_publish(result.new_seq_lens)
-        # The state of the drafter is kept by request; SGLang carries along a place for it that nobody reads.
-        following = result.next_draft_input
-        following.topk_p, following.topk_index = no_topk(len(rids), self.topk, self.device)
-        result.cap_lens = torch.from_numpy(step.num_drafted)
+
+    def _ordered(self: Any, batch: Any) -> _Order:
+        """On the first rank: suffix drafts, and whether the passes run; all that is verified where they do not."""
+        control, requests = self.suffix.control, list(batch.reqs)
+        control.step_begins()
+        texts = self._accepted.texts(requests)
+        started = time.perf_counter()
+        suffix = self.suffix.drafts(requests, texts)
+        choice = Choice(np.zeros(len(requests), np.bool_), 0.0)
+        rids = [request.rid for request in requests]
+        try:
+            choice = self._chosen(requests, rids, texts, suffix)
+        except Exception:
+            self.suffix.failed("agentspec could not choose between drafts; this step has suffix drafts alone")
+        self._step = _Step(requests, rids, texts, suffix, choice, suffix)
+        runs = bool(choice.rows.any())
+        follows = self._follows(texts)
+        if not follows:
+            self._unread.update(requests)
+            self.counters.add("drafter_paused_steps", 1)
+        order = _Order(follows, choice.least_gain if runs else None)
+        if not runs:
+            order = self._plan(order, suffix, 0.0)
+        self.counters.add("drafting_seconds", time.perf_counter() - started)
+        return order
+
+    def _chosen(self, requests: list[Any], rids: list[str], texts: Texts, suffix: DraftBatch) -> Choice:
+        control = self.suffix.control
+        fit = texts.is_known & np.array(
+            [request not in self._unread and self.suffix.may_draft(request.rid) for request in requests]
+        )
+        if self._draft_worker.follows:
+            # The passes run for all rows: none may ask for positions that the draft model does not know.
+            fit &= int(texts.seq_lens.max()) + self._draft_worker.shape.steps <= self._max_position
+        else:
+            fit[:] = False
+        self.policy.costs.rest = control.rest
+        width = self.max_width if control.is_fixed else None
+        choice = self.policy.choose(rids, suffix, fit, width=width)
+        extend = self.policy.costs.extend(len(requests) * (width or int(np.diff(suffix.offsets).max())))
+        self._pause.observe_step(choice.saved, bool(choice.rows.any()), extend)
+        return choice
+
+    def _follows(self, texts: Texts) -> bool:
+        """Whether draft-extend runs behind this step: not while the draft model is paused, nor where it would have to
+        read positions past the context, as padding."""
+        if self.policy.config.tau in (0, math.inf):
+            wanted = self.policy.config.tau != 0
+        else:
+            wanted = not self._pause.is_paused
+        return wanted and int(texts.seq_lens.max()) + self.max_width - 1 <= self._max_position
+
+    def _united(self, order: _Order, model: ModelTrees | None, seconds: float) -> _Order:
+        """On the first rank: what is verified of suffix drafts and the model's."""
+        step = self._step
+        assert step is not None
+        started, drafts = time.perf_counter(), step.suffix
+        if model is not None:
+            self.counters.add("drafter_steps", 1)
+            try:
+                rooms = self.suffix.rooms(step.requests, step.texts)
+                drafts = self.policy.combine(step.rids, step.suffix, model, step.choice.rows, rooms)
+            except Exception:
+                self.suffix.failed("agentspec could not unite drafts; this step has suffix drafts alone")
+        order = self._plan(order, drafts, seconds)
+        self.counters.add("drafting_seconds", time.perf_counter() - started)
+        return order
+
+    def _plan(self, order: _Order, drafts: DraftBatch, drafter_seconds: float) -> _Order:
+        """What of the drafts is verified, built; roots alone where that fails."""
+        step, staging = self._step, self._made_staging()
+        assert step is not None
+        try:
+            drafts, planned = self.suffix.plan(drafts, step.texts.seq_lens)
+            staging.build(drafts, planned.width)
+        except Exception:
+            self.suffix.failed("agentspec could not build the drafts of a step; it verifies roots only")
+            drafts, planned = self.suffix.plan(roots_only(drafts.tokens[drafts.offsets[:-1]]), step.texts.seq_lens)
+            staging.build(drafts, planned.width)
+        planned.drafter_seconds = drafter_seconds
+        step.drafts, step.planned = drafts, planned
+        rows = len(step.requests)
+        most = planned.context if step.texts.is_known.all() else rows * (self._max_position + 1)
+        return replace(order, drafts=drafts, planned=planned, most_context=most)
+
+    def _finish(self: Any, step: _Step) -> Any:
+        """Counts a step that was launched; its drafted tokens by row, int32 [b]."""
+        assert step.planned is not None
+        step.drafted = DraftedStep.of(step.drafts)
+        step.drafted.count_drafted(self.counters)
+        self.counters.add("verified_tokens", step.planned.num_tokens)
+        if not isinstance(step.drafts, HybridBatch):
+            # Views of the engine's memory, which the next step's drafts overwrite before this one is observed.
+            step.drafts = replace(step.drafts, offsets=step.drafts.offsets.copy(), sources=step.drafts.sources.copy())
+        return torch.from_numpy(step.drafted.num_drafted)
+
+    def verify(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """SGLang's verification, at this step's width and breadth; what it accepts starts for the host at once."""
+        planned = self._planned
+        kept = self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens
+        self.topk, self.speculative_num_draft_tokens = self._verify_topk, planned.width
+        self.speculative_num_steps = planned.width - 1
+        try:
+            with self._clock.timed(partial(self._verify_took, planned)):
+                result = super().verify(batch, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens = kept
+        if (step := self._step) is not None:
+            step.read = self._accepted.verified(
+                step.requests, step.texts.seq_lens, result.next_token_ids, result.accept_lens
+            )
         return result
+
+    def _agreed(self: Any, order: _Order | None) -> _Order:
+        """The first rank's order, on all ranks."""
+        if self._tp_group is not None:
+            order = self._tp_group.broadcast_object(order, src=0)
+        assert order is not None
+        return order
+
+    def _use_width(self: Any, width: int) -> None:
+        self._tiers.use(width)
+        # Draft-extend reads rows of this width.
+        self._draft_worker.speculative_num_draft_tokens = width
+
+    def _passes_took(self: Any, rows: int, step: _Step | None, seconds: float) -> None:
+        passes = self._draft_worker.num_passes
+        self.policy.costs.observe_draft(rows, passes, seconds)
+        if step is not None:
+            self.suffix.control.drafted(rows, passes, int(step.texts.seq_lens.sum()), seconds)
 
     def _verify_took(self: Any, planned: PlannedStep, seconds: float) -> None:
         planned.took(seconds)
-        self.drafter.policy.costs.observe_verify(planned.num_tokens, seconds)
+        self.policy.costs.observe_verify(planned.num_tokens, seconds)
 
-    def _make_staging(self: Any) -> VerifyStaging:
-        backend = self.target_worker.model_runner.attn_backend
-        staging = self._staging = VerifyStaging(
-            max_width=self.max_width,
-            max_position=self._max_position,
-            full_mask=compat.wants_full_mask(backend, self.device),
-            device=self.device,
-        )
-        return staging
+    def _made_staging(self: Any) -> VerifyStaging:
+        if self._staging is None:
+            self._staging = VerifyStaging(
+                max_width=self.max_width,
+                max_position=self._max_position,
+                full_mask=compat.wants_full_mask(self.target_worker.model_runner.attn_backend, self.device),
+                device=self.device,
+            )
+        return self._staging
 
     @property
     def _verify_topk(self) -> int:
         """What SGLang takes for the breadth of the trees: 1 lets it skip the mask and the moving of accepted nodes."""
         return 2 if self._trees else 1
 
-    def _verify(self: Any, batch: Any, width: int, grammar_barrier: Any) -> Any:
-        """SGLang's verification, at this step's width and breadth."""
-        kept = self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens
-        self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens = self._verify_topk, width - 1, width
-        try:
-            return self.verify(batch, grammar_barrier=grammar_barrier)
-        finally:
-            self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens = kept
-
 
 class HybridEagleWorker(_Hybrid, EAGLEWorkerV2):  # type: ignore[misc]
-    """Created by SGLang in the place of its worker for EAGLE and EAGLE-3."""
+    """Created by SGLang in the place of its worker for EAGLE, EAGLE-3 and next-token layers."""
 
 
 class HybridStandaloneWorker(_Hybrid, StandaloneWorkerV2):  # type: ignore[misc]

@@ -51,12 +51,6 @@ class DraftedStep:
             counters.add("accepted_tokens", accepted, source)
 
 
-def host_seq_lens(batch: Any) -> NDArray[np.int64]:
-    """int64[b], tokens in the KV cache of each row of SGLang's `ScheduleBatch`."""
-    lens = batch.seq_lens if batch.seq_lens.device.type == "cpu" else batch.seq_lens_cpu
-    return np.asarray(lens.numpy(), dtype=np.int64)
-
-
 def last_token(request: Any, tail: Sequence[int]) -> int:
     """The root of a row, from the scheduler's data alone.
 
@@ -68,17 +62,6 @@ def last_token(request: Any, tail: Sequence[int]) -> int:
         if len(tokens):
             return int(tokens[-1])
     raise ValueError("a request without any token cannot be decoded")
-
-
-def last_tokens(request: Any, tail: Sequence[int], n: int) -> list[int]:
-    """The last `n` tokens of a row's text, its root the very last; arguments as for `last_token`."""
-    found: list[int] = []
-    for tokens in (tail, request.output_ids, request.origin_input_ids):
-        missing = n - len(found)
-        if missing <= 0:
-            break
-        found = [*tokens[-missing:], *found]
-    return found
 
 
 def roots_only(roots: NDArray[np.int32]) -> DraftBatch:

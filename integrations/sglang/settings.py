@@ -16,7 +16,7 @@ from agentspec.estimates import Estimates
 from agentspec.integrations.sglang.replay_setting import check_replay
 from agentspec.integrations.sglang.tenants import check_namespace_field
 from agentspec.integrations.sglang.width_tiers import parse_widths
-from agentspec.policy import HybridConfig, parse_tau, prompt_rule
+from agentspec.policy import HybridConfig, parse_tau, pause_rule
 from agentspec.store.config import SharingConfig
 from agentspec.store.secrets import NAMESPACE_KEY_VARIABLE, PASSWORD_VARIABLE, STORE_KEY_VARIABLE
 from agentspec.store.urls import place, redact
@@ -109,7 +109,7 @@ class Settings:
     base: str = _setting(
         "auto",
         "with --speculative-draft-model-path: the algorithm that the draft model is for, EAGLE, EAGLE3 or STANDALONE; "
-        "auto finds out",
+        "auto finds out; without it, EAGLE or NEXTN drafts with next-token (MTP) layers of the target",
         str,
     )
     tau: str = _setting(
@@ -129,10 +129,11 @@ class Settings:
         "with tau auto: what the draft model promises a row must be that share more than would pay for it, >= 0",
         float,
     )
-    prompt_reading: str = _setting(
+    draft_model_pause: str = _setting(
         "payoff",
-        "whether a head reads prompts: payoff (while its drafts save more time than that takes), zero-length (unless "
-        "over 0.7 of the latest steps had no draft of it, SmartSpec's rule) or always",
+        "when the draft model is paused, so that it neither reads prompts nor follows answers: payoff (while its drafts "
+        "save less time than that takes), zero-length (while over 0.7 of the latest steps had no draft of it, "
+        "SmartSpec's rule) or never",
         str,
     )
     payoff: str = _setting(
@@ -242,7 +243,7 @@ class Settings:
             "base",
             "tau",
             "hybrid_rule",
-            "prompt_reading",
+            "draft_model_pause",
             "payoff",
             "acceptance_head",
         )
@@ -268,7 +269,7 @@ class Settings:
         # The engine and the store own the ranges of their fields; checked here so that a bad value stops the launcher.
         self.engine_config(vocab_size=None, max_draft_tokens=1, trees=True)
         self.hybrid_config(max_nodes=1, trees=True)
-        prompt_rule(self.prompt_reading)
+        pause_rule(self.draft_model_pause)
         parse_widths(self.widths)
         make_controller(self.control_config(has_drafter=False), self.step_profile())
         self.sharing_config()

@@ -22,7 +22,7 @@ _GAUGES = {
     "output_tokens": "Their tokens",
     "namespaces": "Namespaces that have finished outputs in memory",
     "drafter_tau": "Accepted tokens that a suffix draft has to promise for the draft model not to be run; -1: it is not known",
-    "drafter_reads_prompts": "1 while the draft model reads prompts, 0 while that costs more than its drafts save",
+    "drafter_paused": "1 while the draft model is paused, because following the text costs more than its drafts save",
 }
 _COUNTERS = {
     "breaker_openings": "How often drafting paused after repeated failures",

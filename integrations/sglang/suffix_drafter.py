@@ -20,6 +20,7 @@ import agentspec
 from agentspec.draft_tree import DraftBatch, DraftBuffers
 from agentspec.engine import Engine
 from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.accepted_tokens import Texts
 from agentspec.integrations.sglang.admin import wire
 from agentspec.integrations.sglang.admin.corpora import Served
 from agentspec.integrations.sglang.admin.desk import AdminDesk
@@ -31,7 +32,6 @@ from agentspec.integrations.sglang.request_counts import RequestCounts
 from agentspec.integrations.sglang.requests import KeptOutput, RequestBook
 from agentspec.integrations.sglang.rows import last_token, roots_only, spread
 from agentspec.integrations.sglang.setting_sources import resolve_for_process
-from agentspec.integrations.sglang.splice import SpliceError, unprocessed_tokens
 from agentspec.integrations.sglang.state_metrics import StateMetrics
 from agentspec.integrations.sglang.store_metrics import StoreMetrics
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
@@ -178,47 +178,46 @@ class SuffixDrafter:
     def abort(self, rid_prefix: str, everything: bool) -> None:
         self.guarded(self._book.abort, rid_prefix, everything)
 
-    def drafts(
-        self, requests: Sequence[Any], seq_lens: NDArray[np.int64], tails: Sequence[Sequence[int]]
-    ) -> DraftBatch:
+    def drafts(self, requests: Sequence[Any], texts: Texts) -> DraftBatch:
         """One tree a row, its root from the scheduler's own data; a row that cannot be drafted for is its root, and all
         are where no draft would pay. A text that is not followed meanwhile is made up for by the next draft.
 
         Args:
             requests: SGLang's `Req`, one a row.
-            seq_lens: int64[b], tokens in the KV cache.
-            tails: For each row the tokens that the scheduler has not processed.
+            texts: Where they stand.
         """
-        roots = np.array([last_token(request, tail) for request, tail in zip(requests, tails, strict=True)], np.int32)
+        roots = np.array([last_token(r, tail) for r, tail in zip(requests, texts.unprocessed, strict=True)], np.int32)
         drafts = roots_only(roots)
-        wanted = self.control.wants_draft(len(roots), int(seq_lens.sum()))
+        wanted = self.control.wants_draft(len(roots), int(texts.seq_lens.sum()))
         self.counters.add("paused_steps", not wanted)
         self._draftless.begin(len(roots), "breaker" if wanted else "paused_by_controller")
-        if self.drafts_here and wanted and self._breaker.allow():
+        if wanted and self._breaker.allow():
             try:
-                drafts = _checked(self._engine_drafts(requests, seq_lens, tails, roots), roots)
+                drafts = _checked(self._engine_drafts(requests, texts, roots), roots)
                 self._breaker.succeeded()
             except Exception:
                 self._draftless.begin(len(roots), "failed")
                 self.failed("agentspec could not draft; this step verifies roots only")
-        if self.drafts_here:
-            self.guarded(self._book.reap, {request.rid for request in requests})
+        self.guarded(self._book.reap, {request.rid for request in requests})
         return drafts
 
     def plan(self, drafts: DraftBatch, seq_lens: NDArray[np.int64]) -> tuple[DraftBatch, PlannedStep]:
         """What of a step's drafts is verified, as WidthControl.plan() says; counts the rows that have no draft."""
         had_draft = np.diff(drafts.offsets) > 1
         drafts, planned = self.control.plan(drafts, seq_lens)
-        if self.drafts_here:
-            self.guarded(self._draftless.count, had_draft, np.diff(drafts.offsets) > 1)
+        self.guarded(self._draftless.count, had_draft, np.diff(drafts.offsets) > 1)
         return drafts, planned
 
     def may_draft(self, rid: str) -> bool:
         """False where the request asked for no drafts, whoever makes them."""
         return self._book.may_draft(rid)
 
-    def room(self, request: Any, seq_len: int, num_unprocessed: int) -> int:
-        """How many drafted tokens can still count: up to max_tokens, the context's end and the width of a row."""
+    def rooms(self, requests: Sequence[Any], texts: Texts) -> NDArray[np.int32]:
+        """int32[b], how many drafted tokens can still count: up to max_tokens, the context's end and the width of a row."""
+        rows = zip(requests, texts.seq_lens.tolist(), texts.unprocessed, strict=True)
+        return np.array([self._room(request, seq_len, len(tail)) for request, seq_len, tail in rows], np.int32)
+
+    def _room(self, request: Any, seq_len: int, num_unprocessed: int) -> int:
         answer = request.sampling_params.max_new_tokens
         room = min(self._context_length - seq_len - 1, self.max_width - 1)
         if answer is not None:
@@ -240,31 +239,23 @@ class SuffixDrafter:
             logger.exception("agentspec could not follow a request; it only costs drafts")
             self.counters.add("draft_errors", 1)
 
-    def _engine_drafts(
-        self,
-        requests: Sequence[Any],
-        seq_lens: NDArray[np.int64],
-        tails: Sequence[Sequence[int]],
-        roots: NDArray[np.int32],
-    ) -> DraftBatch:
+    def _engine_drafts(self, requests: Sequence[Any], texts: Texts, roots: NDArray[np.int32]) -> DraftBatch:
         """One native call for the rows that may be drafted for, spread over all rows of the batch."""
         rows, ids, caps, at_start = [], [], [], []
-        for row, (request, tail) in enumerate(zip(requests, tails, strict=True)):
-            try:
-                unprocessed = unprocessed_tokens(
-                    num_processed=len(request.origin_input_ids) + len(request.output_ids),
-                    seq_len=int(seq_lens[row]),
-                    accepted=tail,
-                )
-            except SpliceError:
+        caps_of_all = self.rooms(requests, texts).tolist()
+        for row, (request, tail, is_known) in enumerate(
+            zip(requests, texts.unprocessed, texts.is_known.tolist(), strict=True)
+        ):
+            if not is_known:
                 self._draftless.set(row, "failed")
-                self.failed("agentspec does not draft for a row whose counts contradict each other")
+                self.counters.add("draft_errors", 1)
+                logger.error("agentspec does not draft for a row whose counts contradict each other")
                 continue
-            if self._book.sync(request, unprocessed):
+            if self._book.sync(request, tail):
                 rows.append(row)
                 ids.append(request.rid)
-                caps.append(self.room(request, int(seq_lens[row]), len(unprocessed)))
-                at_start.append(len(request.output_ids) + len(unprocessed) < START_TOKENS)
+                caps.append(caps_of_all[row])
+                at_start.append(len(request.output_ids) + len(tail) < START_TOKENS)
             else:
                 self._draftless.set(row, "refused" if self._book.may_draft(request.rid) else "disabled_by_request")
         if not rows:

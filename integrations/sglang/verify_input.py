@@ -101,6 +101,11 @@ class VerifyStaging:
         )
 
     @property
+    def arrays(self) -> TreeArrays:
+        """What was built last."""
+        return self._half.arrays
+
+    @property
     def _half(self) -> _Half:
         return self._halves[self._steps % 2]
 

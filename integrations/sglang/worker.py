@@ -1,13 +1,15 @@
-"""The worker without a drafter: NGRAMWorker's verification, fed with suffix drafts of varying width.
+"""The worker without a draft model: NGRAMWorker's verification, fed with suffix drafts of varying width.
 
 One decode step:
-  1. bring the engine's text of each row to what was accepted, also in a step not yet processed (splice.py);
+  1. bring the engine's text of each row to what was accepted, also in a step not yet processed (accepted_tokens.py);
   2. one native call drafts a tree for every row; a row whose draft promises nothing keeps only its root;
-  3. the controller cuts the drafts to what pays (width_control.py); pad, and build tokens, positions, links and mask (verify_input.py);
+  3. the controller cuts the drafts to what pays (width_control.py); pad, and build tokens, positions, links and mask
+     (verify_input.py);
   4. the base class runs the target, accepts, moves the KV of accepted nodes, computes logprobs and masks grammars.
 
-Correctness does not lean on the engine: the root of every row comes from the scheduler's own data, and everything
-else is only a proposal. Whatever fails between 1 and 3 leaves rows with their root alone.
+Correctness does not lean on the engine: roots and positions are read on the device from SGLang's own relay, and
+everything else is only a proposal. Whatever fails between 1 and 3 leaves rows with their root alone. Where several
+ranks verify, the first one drafts and the others are told.
 """
 
 from __future__ import annotations
@@ -15,28 +17,37 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative import ngram_worker
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
 import agentspec
-from agentspec.draft_tree import TreeArrays
+from agentspec.draft_tree import DraftBatch, TreeArrays
 from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.accepted_tokens import AcceptedTokens, Texts
 from agentspec.integrations.sglang.device_clock import DeviceClock
-from agentspec.integrations.sglang.rows import DraftedStep, host_seq_lens
+from agentspec.integrations.sglang.rows import DraftedStep, roots_only
 from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
 from agentspec.integrations.sglang.verify_input import VerifyStaging, grammar_mask
 from agentspec.integrations.sglang.width_control import PlannedStep
 from agentspec.integrations.sglang.width_tiers import WidthTiers
-from agentspec.integrations.sglang_cpu.ragged import num_skipped, set_num_nodes, skips_padding
 
 logger = logging.getLogger("agentspec")
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step from its drafts until the scheduler has processed its result."""
+
+    planned: PlannedStep
+    drafted: DraftedStep
+    texts: Texts | None
+    """None on other ranks than the first."""
+    requests: list[Any]
 
 
 class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
@@ -50,7 +61,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             server_args,
             config,
             drafts_here=compat.tp_rank(self) == 0,
-            ragged=skips_padding(self.model_runner),
+            ragged=compat.verifies_unpadded(self.model_runner),
         )
         self._tiers = WidthTiers(self.model_runner)
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
@@ -62,7 +73,9 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             device=self.device,
         )
         self._tp_group = compat.tensor_parallel_group()
-        self._pending: deque[tuple[DraftedStep, PlannedStep]] = deque()
+        self._accepted = AcceptedTokens()
+        self._step: _Step | None = None
+        self._pending: deque[_Step] = deque()
         self._clock = DeviceClock(self.device)
         self._started: Any = None
         if self.suffix.drafts_here:
@@ -81,7 +94,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             "settings": {**self.settings.shown(), "mode": self.suffix.config.mode},
             "num_draft_tokens": self.max_width,
             "width": "fixed" if self.suffix.control.is_fixed else "varying",
-            "padding_skipped": num_skipped(self.model_runner),
+            "padding_skipped": compat.padding_skipped(self.model_runner),
             **self.suffix.describe(),
         }
 
@@ -105,40 +118,82 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         """Called once for each verify step, in order; with overlap, after the next step was launched."""
         del batch_size
         if self._pending:
-            step, planned = self._pending.popleft()
-            step.count_accepted(self.counters, num_correct_drafts_per_req)
-            self.suffix.control.observe(planned, num_correct_drafts_per_req)
+            step = self._pending.popleft()
+            step.drafted.count_accepted(self.counters, num_correct_drafts_per_req)
+            self.suffix.control.observe(step.planned, num_correct_drafts_per_req)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        decoding = bool(batch.forward_mode.is_decode())
-        if not decoding:
-            self.suffix.control.interrupted()
+        if batch.forward_mode.is_decode():
+            return self._decode(batch, args, kwargs)
+        self.suffix.control.interrupted()
+        is_prompts = bool(batch.forward_mode.is_extend())
+        requests = list(batch.reqs)
+        ends = (
+            [n + prefix for n, prefix in zip(batch.extend_lens, batch.prefix_lens, strict=True)] if is_prompts else []
+        )
+        result = super().forward_batch_generation(batch, *args, **kwargs)
+        if is_prompts and self.suffix.drafts_here:
+            self._accepted.prefilled(requests, ends, result.next_token_ids)
+            self.suffix.admit(requests)
+        return result
+
+    def _decode(self, batch: Any, args: Any, kwargs: Any) -> Any:
+        self._step = None
         try:
             result = super().forward_batch_generation(batch, *args, **kwargs)
             width = self.draft_token_num
         finally:
             self._set_width(self.max_width)
             self._tiers.use(self.max_width)
-        if decoding:
-            step, planned = self._pending[-1]
-            self._clock.stop(self._started, planned.took)
-            result.cap_lens = torch.from_numpy(step.num_drafted)
+        if (step := self._step) is not None:
+            self._clock.stop(self._started, step.planned.took)
+            self._pending.append(step)
+            if step.texts is not None:
+                self._accepted.verified(step.requests, step.texts.seq_lens, result.next_token_ids, result.accept_lens)
+            result.cap_lens = torch.from_numpy(step.drafted.num_drafted)
             self._widen(result.next_draft_input, width)
-        elif batch.forward_mode.is_extend():
-            self.suffix.admit(batch.reqs)
         return result
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
         if not batch.forward_mode.is_decode():
             return
-        seq_lens = host_seq_lens(batch)
-        arrays, step, planned = self._draft(batch, seq_lens)
-        self._pending.append((step, planned))
+        relayed = batch.spec_info
+        accepted = relayed.accept_tokens.view(len(batch.reqs), -1)
+        roots = accepted.gather(1, (relayed.accept_lens - 1).long()[:, None])[:, 0]
+        self.suffix.control.step_begins()
+        started = time.perf_counter()
+        texts, drafts, planned = None, None, None
+        if self.suffix.drafts_here:
+            texts = self._accepted.texts(batch.reqs)
+            drafts, planned = self._planned(batch, texts)
+        if self._tp_group is not None:
+            drafts, planned = self._tp_group.broadcast_object((drafts, planned), src=0)
+        assert drafts is not None and planned is not None
+        arrays = self._staging.arrays if self.suffix.drafts_here else self._staging.build(drafts, planned.width)
+        drafted = DraftedStep.of(drafts)
+        drafted.count_drafted(self.counters)
+        self.counters.add("verified_tokens", planned.num_tokens)
+        self.counters.add("drafting_seconds", time.perf_counter() - started)
+        self._step = _Step(planned, drafted, texts, list(batch.reqs))
         self._set_width(planned.width)
         self._tiers.use(planned.width)
         self._started = self._clock.start()
+        self._set_verify_input(batch, arrays, roots)
 
-        tensors = self._staging.tensors(batch.seq_lens, total=int(seq_lens.sum()))
+    def _planned(self, batch: Any, texts: Texts) -> tuple[DraftBatch, PlannedStep]:
+        """What is verified, built; roots alone where that fails."""
+        drafts = self.suffix.drafts(batch.reqs, texts)
+        try:
+            drafts, planned = self.suffix.plan(drafts, texts.seq_lens)
+            self._staging.build(drafts, planned.width)
+        except Exception:
+            self.suffix.failed("agentspec could not build the drafts of a step; it verifies roots only")
+            drafts, planned = self.suffix.plan(roots_only(drafts.tokens[drafts.offsets[:-1]]), texts.seq_lens)
+            self._staging.build(drafts, planned.width)
+        return drafts, planned
+
+    def _set_verify_input(self, batch: Any, arrays: TreeArrays, roots: torch.Tensor) -> None:
+        tensors = self._staging.tensors(batch.seq_lens, roots, int(batch.seq_lens_cpu.sum()))
         self.grammar_tree_host = (grammar_mask(arrays), arrays.tokens.ravel()) if batch.has_grammar else None
         batch.forward_mode = ForwardMode.TARGET_VERIFY
         batch.input_ids = tensors.tokens
@@ -161,33 +216,9 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             retrieve_next_sibling=tensors.next_sibling,
             draft_token_num=self.draft_token_num,
         )
-        if self.suffix.control.ragged:
-            set_num_nodes(batch.spec_info, torch.from_numpy(arrays.num_nodes))
 
     def _update_ngram_corpus(self, batch: Any) -> None:
         """The base class would feed its trie here; the engine grows at the next draft instead."""
-
-    def _unprocessed(self, batch: Any) -> list[Sequence[int]]:
-        """For each row the tokens accepted in the previous step that the scheduler has not processed yet."""
-        if not self.enable_overlap or batch.grammar_needs_sync():
-            return [()] * len(batch.reqs)
-        accept_lens = batch.spec_info.accept_lens.tolist()
-        rows = batch.spec_info.accept_tokens.reshape(len(batch.reqs), -1).tolist()
-        return [row[:length] for row, length in zip(rows, accept_lens, strict=True)]
-
-    def _draft(self, batch: Any, seq_lens: NDArray[np.int64]) -> tuple[TreeArrays, DraftedStep, PlannedStep]:
-        self.suffix.control.step_begins()
-        tails = self._unprocessed(batch)
-        started = time.perf_counter()
-        drafts, planned = self.suffix.plan(self.suffix.drafts(batch.reqs, seq_lens, tails), seq_lens)
-        if self._tp_group is not None:
-            drafts, planned = self._tp_group.broadcast_object((drafts, planned), src=0)
-        step = DraftedStep.of(drafts)
-        step.count_drafted(self.counters)
-        self.counters.add("verified_tokens", planned.num_tokens)
-        arrays = self._staging.build(drafts, planned.width)
-        self.counters.add("drafting_seconds", time.perf_counter() - started)
-        return arrays, step, planned
 
     def _set_width(self, width: int) -> None:
         # The base class reads both: the first for this step, the second as the stride of its result.

@@ -31,7 +31,7 @@ BLOCK: dict[str, Any] = {
         "verify_steps": 1000,
         "steps": 500,
         "drafter_steps": 100,
-        "drafter_catch_up_tokens": 50,
+        "drafter_paused_steps": 50,
         "draft_errors": 0,
         "control_errors": 0,
         "paused_steps": 0,

@@ -73,7 +73,7 @@ def test_a_healthy_server_has_nothing_to_be_done() -> None:
         ({"store__broken_logs": 1}, "store-logs", "warning", "key"),
         ({"store__lag_seconds": {"p50": 3.0, "p99": 9.0}}, "store-lag", "warning", "clocks"),
         (
-            {"drafter": {"base": "EAGLE3", "tau": 2.0, "reads_prompts": False}},
+            {"drafter": {"base": "EAGLE3", "tau": 2.0, "paused": True}},
             "drafter",
             "info",
             "--agentspec-tau inf",

@@ -46,7 +46,7 @@ UNITS = (
     *("_seconds", "_bytes", "_tokens", "_outputs", "_requests", "_steps", "_rows", "_namespaces", "_width", "_budget"),
     *("_errors", "_openings", "_records", "_deletions", "_plans", "_returns", "_draft", "_info"),
     # 0 or 1, and tokens.
-    *("_open", "_connected", "_reads_prompts", "_tau"),
+    *("_open", "_connected", "_paused", "_tau"),
     *(":requests", ":outputs", ":steps", ":namespaces", "jobs", ":corpora"),
 )
 

@@ -1,4 +1,10 @@
-"""The drafting loop of a model drafter, so that a tree comes with the drafter's own probabilities.
+"""SGLang's draft workers, whose drafts are a proposal among others.
+
+SGLang's pipeline stays as it is: after each verification its draft-extend brings the draft model up to date with what
+was accepted, whatever proposed it, and the state travels to the next step in SGLang's own relay. Two places differ:
+
+  * `draft` asks the owner, which may run the passes (`passes`), unite their trees with others, or do without them;
+  * while the draft model is paused, neither prompts nor accepted tokens are read.
 
 SGLang's loop scores the candidates of its tree, picks the best and forgets the scores. Here they are handed on where
 SGLang has room for a draft distribution, which only rejection sampling would use: as estimates of acceptance.
@@ -8,63 +14,111 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from sglang.srt.speculative import eagle_worker_v2, standalone_worker_v2
 from sglang.srt.speculative.eagle_info import EagleDraftInput
+from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
 from sglang.srt.speculative.spec_utils import select_top_k_tokens
 
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.acceptance_head import AcceptanceHead
+from agentspec.integrations.sglang.device_clock import DeviceClock
 from agentspec.integrations.sglang.draft_stop import DraftStop
+from agentspec.policy import ModelTrees
+
+Seconds = Callable[[int, float], None]
+"""Takes a number of tokens and the seconds that they took."""
 
 
 class TreeDrafting:
-    """Mixed into SGLang's draft workers: the loop, and what it does not share with theirs."""
+    """Mixed into SGLang's draft workers."""
 
+    # Makes the input of a verification of a batch; set by the worker that owns this one.
+    propose: Callable[[Any], Any]
     # The most nodes of a draft, its root not counted.
     max_nodes = 0
-    # None: the drafter's own probabilities are the estimates.
+    # None: the draft model's own probabilities are the estimates.
     acceptance: AcceptanceHead | None = None
     stop = DraftStop()
     # Passes of the last draft: its tokens in a row from the root, at most.
     num_passes = 0
-    # Whether the drafter reads the prompts of a batch as soon as the target did.
-    reads_prompts: Callable[[Any], bool] = staticmethod(lambda batch: True)
-    # Logits and states at the ends of the prompts of a batch, from the target's hidden states and next tokens, where
-    # there is a quicker way to them than SGLang's; else None.
-    read_plainly: Callable[[Any, Any, torch.Tensor], Any] = staticmethod(lambda batch, hidden, following: None)
+    # False while the draft model is paused. All ranks must agree.
+    follows = True
+    # Where the seconds of reading prompts and of draft-extend go.
+    read_took: Seconds = staticmethod(lambda tokens, seconds: None)
+    extend_took: Seconds = staticmethod(lambda tokens, seconds: None)
 
-    # Where the seconds of reading a batch's prompts are taken.
-    timed_reading: Callable[[Any], Any] = staticmethod(lambda batch: contextlib.nullcontext())
+    def __init__(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(server_args, *args, **kwargs)  # type: ignore[call-arg]
+        # SGLang's own arguments describe what is verified.
+        shape = self.shape = compat.draft_shape(server_args)
+        self.speculative_num_steps, self.topk = shape.steps, shape.topk
+        self.clock = DeviceClock(self.device)
+
+    def init_attention_backends(self: Any) -> None:
+        with compat.draft_configuration(self.draft_runner, self.shape):
+            super().init_attention_backends()  # type: ignore[misc]
+
+    def init_cuda_graphs(self: Any) -> None:
+        with compat.draft_configuration(self.draft_runner, self.shape):
+            super().init_cuda_graphs()  # type: ignore[misc]
+
+    def draft(self, batch: Any) -> Any:
+        return self.propose(batch)
+
+    def passes(self: Any, batch: Any) -> ModelTrees:
+        """Runs the draft model's passes for all rows of a batch in decode mode, and reads the trees by one copy."""
+        with topology_only():
+            found = super().draft(batch)  # type: ignore[misc]
+        parts = (found.parents, found.chosen, found.tokens)
+        widths = [part.shape[1] for part in parts]
+        # Estimates travel among the integers, bit by bit.
+        bits = found.estimates.to(torch.float64).view(torch.int64)
+        packed = torch.cat([*(part.to(torch.int64) for part in parts), bits], dim=1).cpu().numpy()
+        parents, chosen, tokens, estimates = np.split(packed, np.cumsum(widths), axis=1)
+        return ModelTrees(
+            parents=np.ascontiguousarray(parents),
+            chosen=np.ascontiguousarray(chosen),
+            tokens=np.ascontiguousarray(tokens),
+            estimates=np.ascontiguousarray(estimates).view(np.float64).astype(np.float32),
+            topk=self.topk,
+        )
 
     def _draft_extend_for_prefill(
-        self: Any, batch: Any, hidden: Any, next_token_ids: torch.Tensor, embeds: Any = None, **kwargs: Any
+        self: Any, batch: Any, hidden: Any, next_token_ids: torch.Tensor, *args: Any, **kwargs: Any
     ) -> Any:
-        if not self.reads_prompts(batch):
-            return unread(next_token_ids, self.topk)
-        with self.timed_reading(batch):
-            return self._read_prompts(batch, hidden, next_token_ids, embeds, **kwargs)
+        if not self.follows:
+            state = EagleDraftInput(bonus_tokens=next_token_ids, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1)
+            return self._without_state(state, len(next_token_ids))
+        with self.clock.timed(partial(self.read_took, sum(batch.extend_lens))):
+            return super()._draft_extend_for_prefill(batch, hidden, next_token_ids, *args, **kwargs)  # type: ignore[misc]
 
-    def _read_prompts(
-        self: Any, batch: Any, hidden: Any, next_token_ids: torch.Tensor, embeds: Any, **kwargs: Any
-    ) -> Any:
-        read = self.read_plainly(batch, hidden, next_token_ids) if embeds is None else None
-        if read is None:
-            return super()._draft_extend_for_prefill(batch, hidden, next_token_ids, embeds, **kwargs)  # type: ignore[misc]
-        logits, state = read
-        state_of_batch = unread(next_token_ids, self.topk)
-        state_of_batch.topk_p, state_of_batch.topk_index = torch.softmax(logits, dim=-1).topk(self.topk, dim=-1)
-        state_of_batch.hidden_states = state
-        return state_of_batch
+    def _draft_extend_for_decode(self: Any, batch: Any, batch_result: Any, **kwargs: Any) -> None:
+        if not self.follows:
+            self._without_state(batch_result.next_draft_input, len(batch_result.accept_lens))
+            return
+        with self.clock.timed(partial(self.extend_took, len(batch_result.next_token_ids))):
+            super()._draft_extend_for_decode(batch, batch_result, **kwargs)  # type: ignore[misc]
+
+    def _without_state(self: Any, state: Any, rows: int) -> Any:
+        """Fills SGLang's place for the draft model's state, whose shape must not change, with what nobody drafts from."""
+        state.topk_p = torch.zeros((rows, self.topk), device=self.device)
+        state.topk_index = torch.zeros((rows, self.topk), dtype=torch.int64, device=self.device)
+        size, dtype = get_draft_recurrent_hidden_state_spec(self.draft_runner)
+        if size is not None:
+            state.hidden_states = torch.zeros((rows, size), dtype=dtype, device=self.device)
+        return state
 
     def _rebuild_topk1_chain_buffers(self) -> None:
         """The base class ties the width of a step to its own chains; here a step is as wide as its widest draft."""
 
     def draft_forward(self: Any, forward_batch: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Drafts one tree a row.
+        """Drafts one tree a row. Captured in a graph where SGLang captures its own loop.
 
         Returns:
             parents: int64[b, groups], the candidate that each group of `topk` candidates hangs on; -1 for the root.
@@ -115,33 +169,16 @@ class TreeDrafting:
 
 
 class EagleTreeDrafting(TreeDrafting, eagle_worker_v2.EagleDraftWorker):  # type: ignore[misc]
-    """The draft worker of EAGLE and EAGLE-3."""
+    """The draft worker of EAGLE, EAGLE-3 and next-token layers."""
 
 
 class StandaloneTreeDrafting(TreeDrafting, standalone_worker_v2.StandaloneDraftWorker):  # type: ignore[misc]
     """The draft worker of a small model of its own."""
 
 
-def no_topk(rows: int, topk: int, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """SGLang's place for the likeliest next tokens, float32 and int64 [rows, topk], of which nobody reads what is there."""
-    return torch.zeros((rows, topk), device=device), torch.zeros((rows, topk), dtype=torch.int64, device=device)
-
-
-def unread(next_token_ids: torch.Tensor, topk: int) -> Any:
-    """SGLang's place for the state of the drafter, int[b] next tokens; what is drafted from is kept by request."""
-    topk_p, topk_index = no_topk(len(next_token_ids), topk, next_token_ids.device)
-    return EagleDraftInput(
-        topk_p=topk_p,
-        topk_index=topk_index,
-        bonus_tokens=next_token_ids,
-        num_tokens_per_req=1,
-        num_tokens_for_logprob_per_req=1,
-    )
-
-
 @contextlib.contextmanager
 def topology_only() -> Iterator[None]:
-    """While a draft worker's `draft` runs, it returns what `draft_forward` gave and builds no verify input of it."""
+    """While SGLang's `draft` runs, it returns what `draft_forward` gave and builds no verify input of it."""
     original = eagle_worker_v2.build_eagle_verify_input
     eagle_worker_v2.build_eagle_verify_input = _topology
     try:
