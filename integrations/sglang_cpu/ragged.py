@@ -70,13 +70,14 @@ def patch_ragged() -> None:
         whole = {name: getattr(forward_batch, name) for name in _PER_TOKEN}
         for name, values in whole.items():
             setattr(forward_batch, name, values[kept])
-        setattr(forward_batch, _NUM_NODES, num_nodes)
+        # Not on the batch itself, which an eager forward copies before its attention is told.
+        setattr(forward_batch.spec_info, _NUM_NODES, num_nodes)
         try:
             result = forward(self, forward_batch, *args, **kwargs)
         finally:
             for name, values in whole.items():
                 setattr(forward_batch, name, values)
-            delattr(forward_batch, _NUM_NODES)
+            delattr(forward_batch.spec_info, _NUM_NODES)
         output, total = result.logits_output, len(whole["input_ids"])
         output.next_token_logits = spread(output.next_token_logits, kept, total)
         if output.hidden_states is not None:
@@ -86,7 +87,7 @@ def patch_ragged() -> None:
 
     @functools.wraps(build_metadata)
     def ragged_metadata(self: Any, forward_batch: Any) -> Any:
-        num_nodes = getattr(forward_batch, _NUM_NODES, None)
+        num_nodes = getattr(forward_batch.spec_info, _NUM_NODES, None)
         metadata = build_metadata(self, forward_batch)
         if num_nodes is None:
             return metadata
