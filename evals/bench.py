@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from agentspec.evals import (
     bench_control,
-    bench_drafter_passes,
     bench_drafter_state,
     bench_engine,
     bench_fidelity,
@@ -21,10 +20,6 @@ from agentspec.evals import (
 
 SUITES = {
     "control": (bench_control, "what deciding how much to verify costs a decode step"),
-    "drafter-passes": (
-        bench_drafter_passes,
-        "what a model drafter's draft takes on a CPU, in native code beside torch",
-    ),
     "drafter-state": (bench_drafter_state, "whether a head drafts as well after steps that suffix drafts served"),
     "engine": (bench_engine, "the engine's time and memory beside those of its peers"),
     "fidelity": (bench_fidelity, "how well simulated latencies under load are those of real servers"),

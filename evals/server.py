@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,7 +17,7 @@ from typing import Any, Self
 
 from agentspec.errors import ServerError
 from agentspec.evals.ports import free_port
-from agentspec.integrations.sglang.serve import launch_command
+from agentspec.integrations.serve import launch_command
 
 _IDLE_SECONDS = 30
 """For requests that end."""
@@ -89,6 +90,7 @@ class Server(RunningServer):
         log: file that gets what the server prints.
         arguments: further arguments for SGLang.
         environment: variables over those of this process.
+        python: the interpreter that runs the server, where its environment is not that of this process.
         start_seconds: how long the server may take until it answers.
         on_wait: called about once a second while waiting, with the seconds so far.
 
@@ -104,6 +106,7 @@ class Server(RunningServer):
         log: Path,
         arguments: Sequence[str] = (),
         environment: dict[str, str] | None = None,
+        python: str = sys.executable,
         start_seconds: float = 600.0,
         on_wait: Callable[[float], None] = lambda _: None,
     ) -> None:
@@ -114,7 +117,7 @@ class Server(RunningServer):
         self._limit = start_seconds
         self._on_wait = on_wait
         rest = ["--host", "127.0.0.1", "--port", str(self.port), *arguments]
-        self.command, variables = launch_command(str(model), algorithm, rest)
+        self.command, variables = launch_command(str(model), algorithm, rest, python)
         # Nothing may be looked up or fetched from outside, and no server may know what an earlier one has learned
         # unless it is told so.
         defaults = {"HF_HUB_OFFLINE": "1", "AGENTSPEC_STORE": "memory://"}

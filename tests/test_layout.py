@@ -1,4 +1,5 @@
-"""Imports point one way: agentspec <- store <- integrations; workflows stand alone; evals may import all."""
+"""Imports point one way: agentspec <- store <- integrations; workflows stand alone; evals may import all. What runs on a
+GPU knows nothing of the CPU path."""
 
 from __future__ import annotations
 
@@ -55,3 +56,12 @@ def test_imports_point_one_way(folder: str) -> None:
     for path in found:
         allowed = ALLOWED[folder] | (SHARED if "core" in ALLOWED[folder] else set())
         assert imported_parts(path) <= allowed, path
+
+
+@pytest.mark.parametrize("folder", ["agentspec", "store", "integrations/sglang"])
+def test_production_code_knows_nothing_of_the_cpu_path(folder: str) -> None:
+    """Not in words either, which importlib could import."""
+    found = files(folder)
+    assert found
+    for path in found:
+        assert "sglang_cpu" not in path.read_text(encoding="utf-8"), path

@@ -14,7 +14,7 @@ from agentspec.termination import exit_on_sigterm
 # name -> (module that holds `add_arguments(parser)` and `run(args, rest) -> exit status`, help line)
 COMMANDS = {
     "serve": (
-        "agentspec.integrations.sglang.serve",
+        "agentspec.integrations.serve",
         "start an SGLang server with agentspec on whatever device there is",
     ),
     "demo": ("agentspec.evals.demo", "plain SGLang, NGRAM and agentspec on the same text-to-SQL work"),

@@ -58,10 +58,12 @@ def comes_true(keys: Any, positions: Any, acceptance: float) -> Any:
 
 def register() -> None:
     """Called by SGLang in each of its processes."""
+    # On a CPU agentspec drafts without SGLang's loop, and stops where the head's own probabilities promise nothing more;
+    # here it takes the same way as on a GPU.
+    os.environ["AGENTSPEC_CPU_DRAFTER"] = "off"
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
     from agentspec.integrations.sglang.draft_stop import DraftStop
-    from agentspec.integrations.sglang.plain_drafting import PlainDrafting
 
     head = SimulatedHead(float(os.environ[VARIABLE]))
     draft = EagleDraftWorker.draft
@@ -70,10 +72,7 @@ def register() -> None:
         return head.rewritten(draft(self, batch), batch)
 
     EagleDraftWorker.draft = drafted
-    # On a CPU agentspec drafts without SGLang's loop, and stops where the head's own probabilities promise nothing more;
-    # here it takes the same way as on a GPU.
     DraftStop.is_over = lambda self, scores, num_passes: False  # type: ignore[method-assign]
-    PlainDrafting.of = staticmethod(lambda worker: None)  # type: ignore[method-assign]
 
 
 class SimulatedHead:

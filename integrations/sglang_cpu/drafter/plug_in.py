@@ -10,7 +10,7 @@ from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang_cpu.drafter.native_drafter import NativeDrafter, follow_weights
-from agentspec.integrations.sglang_cpu.drafter.runners import DraftExtendRunner, DraftRunner
+from agentspec.integrations.sglang_cpu.drafter.runners import DraftExtendRunner, DraftRunner, has_own_rules
 
 VARIABLE = "AGENTSPEC_CPU_DRAFTER"
 _WHOSE = ("all", "ours", "off")
@@ -22,28 +22,33 @@ def patch_draft_workers() -> None:
     """From now on draft workers on a CPU draft and read in native code where that computes what they do.
 
     Imports SGLang; a second call changes nothing.
-
-    Raises:
-        ConfigError: AGENTSPEC_CPU_DRAFTER is none of `all`, `ours` and `off`.
     """
-    whose = os.environ.get(VARIABLE, _WHOSE[0])
-    if whose not in _WHOSE:
-        raise ConfigError(f"{VARIABLE} must be one of {', '.join(_WHOSE)}, got {whose!r}: set it to one, or unset it")
     worker: Any = importlib.import_module("sglang.srt.speculative.eagle_worker_v2").EagleDraftWorker
     capture = worker._capture_cuda_graphs
-    if whose == "off" or hasattr(capture, "_agentspec_cpu"):
+    if hasattr(capture, "_agentspec_cpu"):
         return
     follow_weights()
 
     @functools.wraps(capture)
     def captured(self: Any) -> None:
         capture(self)
-        is_ours = hasattr(self, "max_nodes")
-        if self.device == "cpu" and self.cuda_graph_runner is None and (whose == "all" or is_ours):
+        if self.device == "cpu" and self.cuda_graph_runner is None and is_wanted(self):
             _plug_in(self)
 
     captured._agentspec_cpu = True  # type: ignore[attr-defined]
     worker._capture_cuda_graphs = captured
+
+
+def is_wanted(worker: Any) -> bool:
+    """Whether AGENTSPEC_CPU_DRAFTER asks for native code in this draft worker.
+
+    Raises:
+        ConfigError: It is none of `all`, `ours` and `off`.
+    """
+    whose = os.environ.get(VARIABLE, _WHOSE[0])
+    if whose not in _WHOSE:
+        raise ConfigError(f"{VARIABLE} must be one of {', '.join(_WHOSE)}, got {whose!r}: set it to one, or unset it")
+    return whose == "all" or (whose == "ours" and has_own_rules(worker))
 
 
 def _plug_in(worker: Any) -> None:

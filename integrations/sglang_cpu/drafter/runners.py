@@ -15,6 +15,12 @@ from agentspec.integrations.sglang_cpu.padding import spread
 Draft = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
+def has_own_rules(worker: Any) -> bool:
+    """Whether a draft worker says itself how large a tree may be and when to stop, as those of agentspec do, which take
+    estimates of acceptance with their trees."""
+    return hasattr(worker, "max_nodes")
+
+
 class DraftRunner:
     """All passes of a draft, as `draft_forward` makes them.
 
@@ -25,8 +31,7 @@ class DraftRunner:
     def __init__(self, worker: Any, drafter: NativeDrafter) -> None:
         self._worker = worker
         self._drafter = drafter
-        # Attributes that workers of agentspec have.
-        self._has_own_rules = hasattr(worker, "max_nodes")
+        self._has_own_rules = has_own_rules(worker)
 
     def can_run_graph(self, forward_batch: Any) -> bool:
         """Whether `execute` can draft for this batch."""
@@ -52,15 +57,15 @@ class DraftRunner:
         """
         worker, drafter, state = self._worker, self._drafter, forward_batch.spec_info
         assert drafter.model is not None
-        acceptance = drafter.acceptance() if state.hidden_states is not None else None
-        reads_states = drafter.is_head or acceptance is not None
+        acceptance = drafter.acceptance()
+        hidden = state.hidden_states if drafter.is_head or acceptance is not None else None
         stop = getattr(worker, "stop", None)
         hot = worker.hot_token_id
         parents, chosen, tokens, estimates, num_passes = drafter.model.draft(
             drafter.texts(forward_batch.req_pool_indices, forward_batch.seq_lens.tolist()),
             flat(state.topk_p),
             state.topk_index.to(torch.int64).reshape(-1).numpy(),
-            flat(state.hidden_states) if reads_states else None,
+            None if hidden is None else flat(hidden),
             acceptance,
             None if hot is None else hot.to(torch.int64).contiguous().numpy(),
             topk=worker.topk,

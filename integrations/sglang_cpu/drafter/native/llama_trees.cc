@@ -48,11 +48,11 @@ class Drafting {
            const AcceptanceHead* acceptance, std::span<const std::int64_t> token_of, const TreeRules& rules)
       : models_(models), caches_(caches), roots_(roots), token_of_(token_of), rules_(rules) {
     const std::size_t rows = roots.texts.size();
-    const bool reads_states = models.is_head() || acceptance != nullptr;
     const LlamaShape& shape = models.shape();
+    const bool has_states = models.is_head() || (acceptance != nullptr && !roots.hidden.empty());
     if (rows == 0 || rules.topk == 0 || rules.num_steps == 0 || rules.topk > shape.outputs ||
         roots.topk_p.size() != rows * rules.topk || roots.topk_index.size() != rows * rules.topk ||
-        roots.hidden.size() != (reads_states ? rows * shape.hidden : 0) ||
+        roots.hidden.size() != (has_states ? rows * shape.hidden : 0) ||
         (!token_of.empty() && token_of.size() != shape.outputs)) {
       throw ConfigError(
           "trees need rows, topk tokens of each, the states that are read, and the target's tokens");
@@ -86,7 +86,7 @@ class Drafting {
   void begin() {
     const std::size_t h = models_.shape().hidden;
     std::vector<float> topk_p(roots_.topk_p.begin(), roots_.topk_p.end());
-    to_acceptance(parts_.front(), topk_p, roots_.hidden);
+    if (!roots_.hidden.empty()) to_acceptance(parts_.front(), topk_p, roots_.hidden);
     for (std::size_t row = 0; row < branches_.size(); ++row) {
       groups_[row].push_back(-1);
       for (std::size_t i = 0; i < rules_.topk; ++i) {

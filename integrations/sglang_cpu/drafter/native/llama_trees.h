@@ -25,7 +25,9 @@ struct TreeRoots {
   std::span<const std::span<const std::int32_t>> texts;
   std::span<const float> topk_p;             // [rows, topk], of the likeliest tokens behind the root
   std::span<const std::int64_t> topk_index;  // [rows, topk], in the drafter's vocabulary
-  std::span<const float> hidden;  // [rows, hidden], the drafter's state there; empty where nobody reads it
+  // [rows, hidden], the drafter's state there. Empty where nobody reads it; also of a small model whose states
+  // are not kept, so that an acceptance head judges the tokens behind the first pass alone.
+  std::span<const float> hidden;
 };
 
 // Candidates are numbered in the order in which they were drafted: topk behind the root, then topk^2 a pass.

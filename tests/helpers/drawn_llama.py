@@ -1,4 +1,4 @@
-"""What plain and native drafters read of SGLang's models, with weights drawn at random: for benches and tests."""
+"""What native draft models read of SGLang's models, with weights drawn at random."""
 
 from __future__ import annotations
 

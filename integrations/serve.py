@@ -41,25 +41,28 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     os.execve(command[0], command, {**os.environ, **variables})
 
 
-def launch_command(model: str, algorithm: str, rest: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def launch_command(
+    model: str, algorithm: str, rest: Sequence[str], python: str = sys.executable
+) -> tuple[list[str], dict[str, str]]:
     """The command line of the server, and the variables to add to its environment.
 
     Args:
         model: a folder with a Hugging Face model, or a name for SGLang to find.
         algorithm: as for --speculative-algorithm; "none" for plain decoding.
         rest: arguments for SGLang; what is given here wins over the defaults for a CPU.
+        python: the interpreter of the environment that holds SGLang and agentspec.
 
     Raises:
         ConfigError: `model` is a path and nothing is there, or it holds no model.
     """
     _check_model(model)
     # -P: the folder this is called from must not shadow installed packages.
-    command = [sys.executable, "-P", "-m", "sglang.launch_server", "--model-path", model]
+    command = [python, "-P", "-m", "sglang.launch_server", "--model-path", model]
     if algorithm.lower() != "none":
         command += ["--speculative-algorithm", algorithm]
-    # SGLang builds some kernels at start with the ninja that is installed beside this interpreter.
-    folder = str(Path(sys.executable).parent)
-    variables = {"PATH": os.pathsep.join([folder, os.environ.get("PATH", "")])}
+    # SGLang builds some kernels at start with the ninja that is installed beside the interpreter.
+    folders = dict.fromkeys(str(Path(name).parent) for name in (python, sys.executable))
+    variables = {"PATH": os.pathsep.join([*folders, os.environ.get("PATH", "")])}
     if activate():
         variables |= environment()
         given = {argument.partition("=")[0] for argument in rest}
