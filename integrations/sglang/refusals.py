@@ -17,7 +17,10 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "speculative_use_block_verification": (bool, "block verification needs a draft distribution; drop the flag"),
     "speculative_adaptive": (bool, "agentspec sets the width of each draft itself; drop --speculative-adaptive"),
     "speculative_ngram_external_corpus_path": (bool, "external corpora belong to NGRAM; drop the flag"),
-    "enable_multi_layer_eagle": (bool, "drop --enable-multi-layer-eagle"),
+    "enable_multi_layer_eagle": (
+        bool,
+        "next-token layers that SGLang runs one after another are not supported; serve without the draft model and the flag",
+    ),
     "enable_pdmux": (bool, "drop --enable-pdmux"),
     "enable_two_batch_overlap": (bool, "drop --enable-two-batch-overlap"),
     "dllm_algorithm": (bool, "diffusion models do not decode token by token; drop --speculative-algorithm"),
@@ -43,11 +46,6 @@ def refuse_unsupported(server_args: Any) -> None:
     refused = dict(_REFUSED)
     if server_args_setting(server_args, "speculative_draft_model_path"):
         refused.update(_REFUSED_WITH_DRAFTER)
-    if server_args_setting(server_args, "speculative_algorithm") == "STANDALONE":
-        refused["tp_size"] = (
-            lambda v: (v or 1) > 1,
-            "a small draft model is not supported with several ranks yet; use an EAGLE-3 head, or --tp-size 1",
-        )
     for name, (is_refused, remedy) in refused.items():
         value = server_args_setting(server_args, name)
         if is_refused(value):

@@ -135,10 +135,11 @@ def _faulty_plugin(site: Path) -> Path:
                 def hooked(name):
                     worker = worker_class(name)
                     if name == "EAGLE3":
-                        from agentspec.integrations.sglang.model_drafter import ModelDrafter
+                        from agentspec.integrations.sglang.draft_worker import TreeDrafting
+                        from agentspec.policy import HybridPolicy
 
-                        ModelDrafter.draft = failing(ModelDrafter.draft)
-                        ModelDrafter.catch_up = failing(ModelDrafter.catch_up)
+                        TreeDrafting.passes = failing(TreeDrafting.passes)
+                        HybridPolicy.combine = failing(HybridPolicy.combine)
                     return worker
 
                 algorithm._worker_class = hooked

@@ -253,7 +253,6 @@ def test_drafters_draft_beside_suffixes(agentspec: Server) -> None:
     if "drafter" in state:
         assert accepted_of["model"] > 0
         assert 0 < counters["drafter_steps"] < counters["steps"]
-        assert counters["drafter_catch_up_tokens"] > 0
     else:
         assert "model" not in accepted_of and counters["drafter_steps"] == 0
 
