@@ -38,7 +38,7 @@ class StepCosts:
         self._read = RunningFit([0.9])
         self._typical = target.seconds(0, 1) if target else self._UNIT
         self.rest = 0.0
-        """Seconds that every step takes besides verifying, drafting with the model and extending, whatever is drafted."""
+        """Seconds that every step takes besides verifying and the draft model's passes, following the text included."""
 
     def observe_verify(self, num_tokens: int, seconds: float) -> None:
         """A verification of `num_tokens` tokens over all rows, roots and padding included."""

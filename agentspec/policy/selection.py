@@ -22,9 +22,11 @@ class StepTimes:
     @staticmethod
     def of(costs: StepCosts, rows: int, width: int, model_width: int) -> StepTimes:
         """Of `rows` rows of `width` tokens each, or of `model_width` where the passes run."""
+        # What following the text takes is part of the rest, but for what a wider step adds to it.
+        wider = costs.extend(rows * model_width) - costs.extend(rows * width)
         return StepTimes(
-            plain=costs.verify(rows, width) + costs.extend(rows * width) + costs.rest,
-            drafted=costs.verify(rows, model_width) + costs.extend(rows * model_width) + costs.rest + costs.draft(rows),
+            plain=costs.verify(rows, width) + costs.rest,
+            drafted=costs.verify(rows, model_width) + wider + costs.rest + costs.draft(rows),
         )
 
     def break_even(self, model: float, margin: float) -> float:

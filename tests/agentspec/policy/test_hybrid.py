@@ -20,12 +20,11 @@ NOTHING = chain([], [])
 
 
 def costs(draft: float = 0.25) -> StepCosts:
-    """A verification takes 1 second, whatever the width, a draft `draft`, and following the text nothing to speak of."""
+    """A verification takes 1 second, whatever the width, and a draft `draft`."""
     known = StepCosts()
     for _ in range(3):
         known.observe_verify(16, 1.0)
         known.observe_draft(1, 4, draft)
-        known.observe_extend(16, 1e-9)
     return known
 
 
@@ -78,7 +77,7 @@ def test_the_passes_run_for_the_whole_batch_or_not_at_all() -> None:
 def test_what_would_be_saved_does_not_depend_on_the_rows_that_are_fit() -> None:
     of, drafts = policy(), suffix_of(8.0, 0.0, 0.0)
     rows = [f"row {i}" for i in range(3)]
-    plain, draft = of.costs.verify(3, 16) + of.costs.extend(48), of.costs.draft(3)
+    plain, draft = of.costs.verify(3, 16), of.costs.draft(3)
     # 11 tokens without the draft model, 17 with it.
     for fit in ([True] * 3, [False] * 3):
         assert of.choose(rows, drafts, np.array(fit), width=16).saved == pytest.approx(17 / 11 * plain - plain - draft)
@@ -109,10 +108,9 @@ def test_a_further_pass_must_bring_what_its_seconds_bring_elsewhere() -> None:
     for passes in (1, 2, 3, 4) * 4:
         known.observe_verify(16, 1.0)
         known.observe_draft(1, passes, 0.1 * passes)
-        known.observe_extend(16, 0.1)
     of = HybridPolicy(HybridConfig(margin=0.0, tau=1.0), known)
-    # 3 tokens are expected, so that a step brings 4 in 1 + draft + following the text.
-    expected = 4.0 / (1.0 + known.draft(1) + known.extend(16)) * known.draft_pass(1)
+    # 3 tokens are expected, so that a step brings 4 in 1 + draft.
+    expected = 4.0 / (1.0 + known.draft(1)) * known.draft_pass(1)
     assert known.draft_pass(1) == pytest.approx(0.1, rel=0.1)
     assert least_gain(of, 0.0) == pytest.approx(expected)
     assert least_gain(of, 5.0) == 0.0, "no row is drafted for"
