@@ -5,23 +5,42 @@ name is an umbrella: while arguments are handled it is rewritten to a built-in b
 handling fit, and the one place that creates the worker is hooked. Without a draft model the base is NGRAM; with one it
 is EAGLE, EAGLE3 or STANDALONE, whichever the draft model is for.
 
-    command line:   ServerArgs.from_cli_args     rewritten before the record exists, settings noted on the record
-    sglang.Engine:  validate_server_args         rewritten during resolution; the raw input still says AGENTSPEC
+    command line:   ServerArgs.from_cli_args     the base's name before the record exists, settings noted on the record
+    sglang.Engine:  validate_server_args         the same while SGLang resolves the record
+    both:           SpeculativeAlgorithm.handle_server_args   what is verified, when attention backends are chosen
     scheduler:      SpeculativeAlgorithm.create_worker -> our worker, where the record says so
+
+With a draft model --speculative-num-steps and --speculative-eagle-topk ask for the shape of its drafts
+(`compat.draft_shape`), and --speculative-num-draft-tokens is the width that is verified, which suffix drafts fill too.
+SGLang ties the three together: at topk 1 it resets the width to steps + 1, and at topk 1 attention backends read no
+mask. So SGLang's own arguments describe what is verified:
+
+    trees    speculative_eagle_topk = max(2, asked), speculative_num_steps as asked, num_draft_tokens = width
+    chains   speculative_eagle_topk = 1, speculative_num_steps = width - 1, num_draft_tokens = width
+
+By both SGLang reserves at least the slots that the draft model needs: it reserves max(steps * topk, width) a step.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextvars
 import inspect
 import logging
 import os
 from typing import Any
 
-from agentspec.errors import ConfigError
+from agentspec.errors import ConfigError, UnsupportedError
 from agentspec.integrations.sglang import compat, replay_hooks, replay_setting, setting_sources, settings
 from agentspec.integrations.sglang.admin import wire
-from agentspec.integrations.sglang.drafter_checkpoint import AUTO, BASE_FLAG, DRAFT_FLAG, inspect_drafter
+from agentspec.integrations.sglang.attention_backends import tree_obstacle
+from agentspec.integrations.sglang.drafter_checkpoint import (
+    AUTO,
+    BASE_FLAG,
+    DRAFT_FLAG,
+    has_next_token_layers,
+    inspect_drafter,
+)
 from agentspec.integrations.sglang.refusals import refuse_unsupported
 from agentspec.integrations.sglang.request_checks import check_request
 from agentspec.integrations.sglang.store_setup import check_store, served_scope
@@ -31,12 +50,19 @@ logger = logging.getLogger("agentspec")
 # Tokens verified in a row, root included.
 DEFAULT_WIDTH = 16
 
+# The settings of the command line whose record SGLang makes: a release that resolves a record at once does so before
+# they can be noted on it.
+_launched: contextvars.ContextVar[settings.Settings | None] = contextvars.ContextVar("agentspec_launched", default=None)
+
 
 def install() -> None:
     """Registers the name and the hooks; to be called once in each process, by the plugin."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
     from sglang.srt.speculative.spec_registry import CustomSpecAlgo
+
+    # What may fail comes first: hooks cannot be taken back.
+    path, gets_state = compat.internal_state_hook()
 
     class Umbrella(CustomSpecAlgo):  # type: ignore[misc]
         """What AGENTSPEC resolves to until it is rewritten to the base algorithm."""
@@ -57,6 +83,7 @@ def install() -> None:
     HookRegistry.register(f"{record}.add_cli_args", _add_cli_args, HookType.AFTER)
     HookRegistry.register(f"{record}.from_cli_args", _from_cli_args, HookType.AROUND)
     algorithm = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm"
+    HookRegistry.register(f"{algorithm}.handle_server_args", _handle_server_args, HookType.AROUND)
     HookRegistry.register(f"{algorithm}.create_worker", _create_worker, HookType.AROUND)
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
     HookRegistry.register(f"{scheduler}.abort_request", _after_abort, HookType.AFTER)
@@ -64,7 +91,6 @@ def install() -> None:
     HookRegistry.register(f"{pool}.__init__", _roomier_pool, HookType.AROUND)
     manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
     HookRegistry.register(f"{manager}._validate_one_request", _before_validation, HookType.BEFORE)
-    path, gets_state = compat.internal_state_hook()
     HookRegistry.register(path, _describe_into if gets_state else _describe_in_reply, HookType.AFTER)
     replay_hooks.install()
     # Where both are on one method this one, which comes later, is the outer.
@@ -95,7 +121,11 @@ def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
     chosen = setting_sources.resolve(flags, os.environ)
     for name, value in _base_settings(args, chosen).items():
         setattr(args, name, value)
-    server_args = original(cls, args)
+    launched = _launched.set(chosen)
+    try:
+        server_args = original(cls, args)
+    finally:
+        _launched.reset(launched)
     refuse_unsupported(server_args)
     check_store(chosen, served_scope(chosen, server_args))
     compat.mark(server_args, chosen.as_dict())
@@ -105,73 +135,103 @@ def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
 
 def _rewrite_late(server_args: Any) -> None:
     """For `sglang.Engine(speculative_algorithm="AGENTSPEC")`, which has no command line."""
+    record = compat.record_of(server_args)
     chosen = setting_sources.resolve({}, os.environ)
-    refuse_unsupported(server_args)
-    check_store(chosen, served_scope(chosen, server_args))
-    # Where resolution works on a stand-in, the note is lost with it, and the record's raw input says the same.
-    compat.mark(server_args, chosen.as_dict())
-    for name, value in _base_settings(server_args, chosen).items():
-        # The name stays ours until the umbrella handles the arguments.
-        if name != "speculative_algorithm":
-            setattr(server_args, name, value)
+    refuse_unsupported(record)
+    check_store(chosen, served_scope(chosen, record))
+    compat.mark(record, chosen.as_dict())
+    replaced = _base_settings(record, chosen)
+    # The name stays ours until the umbrella handles the arguments.
+    del replaced["speculative_algorithm"]
+    compat.decide(record, **replaced)
 
 
 def _handle_base_arguments(server_args: Any) -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    base = _base(server_args, setting_sources.resolve({}, os.environ))
-    server_args.speculative_algorithm = base
-    SpeculativeAlgorithm[base].handle_server_args(server_args)
+    record = compat.record_of(server_args)
+    base, _ = _base(record, settings.Settings(**(compat.marked_settings(record) or {})))
+    compat.decide(record, speculative_algorithm=base)
+    SpeculativeAlgorithm[base].handle_server_args(record)
 
 
-def _base(args: Any, chosen: settings.Settings) -> str:
-    """The built-in algorithm that agentspec takes the place of.
+def _handle_server_args(original: Any, algorithm: Any, server_args: Any) -> Any:
+    """When SGLang handles a base's arguments it has chosen the attention backends and the page size."""
+    marked = compat.marked_settings(server_args)
+    chosen = _launched.get() if marked is None else settings.Settings(**marked)
+    if chosen is not None:
+        base = str(algorithm.name)
+        if base not in (compat.BASE_ALGORITHM, *compat.DRAFTER_ALGORITHMS):
+            raise UnsupportedError(
+                f"agentspec does not draft with the draft model {compat.draft_model_path(server_args)}, for which SGLang "
+                f"chose the algorithm {base}; serve it with --speculative-algorithm {base}, or choose another draft model"
+            )
+        # Some of it SGLang sets itself, by the model.
+        refuse_unsupported(server_args)
+        compat.decide(server_args, **_verified_shape(server_args, chosen, base))
+    return original(algorithm, server_args)
+
+
+def _verified_shape(server_args: Any, chosen: settings.Settings, base: str) -> dict[str, Any]:
+    """SGLang's arguments of a verification, see above.
+
+    Raises:
+        ConfigError: Trees are asked for where only chains are verified.
+    """
+    has_draft_model = base != compat.BASE_ALGORITHM
+    obstacle = tree_obstacle(server_args, has_draft_model=has_draft_model)
+    if chosen.mode == "tree" and obstacle:
+        raise ConfigError(f"{settings.FLAG_PREFIX}mode tree needs trees to be verified: {obstacle}, or set mode auto")
+    chains = chosen.mode == "chain" or bool(obstacle)
+    if not has_draft_model:
+        # NGRAM hands its breadth to attention backends as topk, by which they tell trees from chains.
+        return {"speculative_ngram_min_bfs_breadth": 1, "speculative_ngram_max_bfs_breadth": 1 if chains else 2}
+    compat.note_asked_shape(server_args)
+    asked = compat.asked_shape(server_args) or {}
+    topk = asked["speculative_eagle_topk"]
+    if chains and (topk or 1) > 1:
+        why = obstacle or f"{settings.FLAG_PREFIX}mode is chain"
+        raise ConfigError(
+            f"--speculative-eagle-topk {topk} makes trees, and only chains are verified: {why}; or drop it"
+        )
+    width = int(compat.server_args_setting(server_args, "speculative_num_draft_tokens"))
+    if chains:
+        return {"speculative_eagle_topk": 1, "speculative_num_steps": width - 1}
+    shape = compat.asked_draft_shape(server_args, trees=True)
+    return {"speculative_eagle_topk": max(2, shape.topk), "speculative_num_steps": shape.steps}
+
+
+def _base(args: Any, chosen: settings.Settings) -> tuple[str, str | None]:
+    """The built-in algorithm that agentspec takes the place of, and the draft model's path.
 
     Raises:
         ConfigError: The draft model is none that SGLang could run, or does not fit the target.
     """
-    path = getattr(args, "speculative_draft_model_path", None)
+    path = compat.server_args_setting(args, "speculative_draft_model_path")
+    target = str(compat.server_args_setting(args, "model_path") or compat.server_args_setting(args, "model"))
     if not path:
-        if chosen.base != AUTO:
+        if chosen.base == AUTO:
+            return compat.BASE_ALGORITHM, None
+        if chosen.base.upper() not in ("EAGLE", "NEXTN") or not has_next_token_layers(target):
             raise ConfigError(
-                f"{BASE_FLAG} {chosen.base} needs a draft model, and there is none; pass {DRAFT_FLAG} or drop the flag"
+                f"{BASE_FLAG} {chosen.base} needs a draft model, and there is none; pass {DRAFT_FLAG} or drop the flag. "
+                f"Only a target with next-token layers drafts for itself, with {BASE_FLAG} EAGLE"
             )
-        return compat.BASE_ALGORITHM
-    target = getattr(args, "model_path", None) or getattr(args, "model", None)
-    return inspect_drafter(str(path), str(target), chosen.base).base
+        path = target
+    return inspect_drafter(str(path), target, chosen.base).base, str(path)
 
 
 def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
-    """The base algorithm and its arguments that follow from ours."""
-    base = _base(args, chosen)
+    """The base algorithm and those of its arguments that SGLang may read before it handles them."""
+    base, draft_model = _base(args, chosen)
     wanted: dict[str, Any] = {"speculative_algorithm": base}
-    if getattr(args, "speculative_num_draft_tokens", None) is None:
+    if compat.server_args_setting(args, "speculative_num_draft_tokens") is None:
         wanted["speculative_num_draft_tokens"] = DEFAULT_WIDTH
-    backend = getattr(args, "attention_backend", None)
-    paged_chain = (getattr(args, "page_size", None) or 1) > 1 and backend != "flashinfer"
-    chains = chosen.mode == "chain" or (
-        chosen.mode == "auto" and (paged_chain or backend in compat.CHAIN_ONLY_BACKENDS)
-    )
-    if base != compat.BASE_ALGORITHM:
-        if not getattr(args, "disable_overlap_schedule", False):
-            logger.warning(
-                "agentspec beside a draft model does not support the overlap schedule yet: it is switched off. "
-                "Without a draft model it stays on"
-            )
-            wanted["disable_overlap_schedule"] = True
-        for name, value in (
-            (
-                "speculative_num_steps",
-                compat.MOST_DRAFT_STEPS if getattr(args, "device", None) == "cpu" else compat.DRAFT_STEPS,
-            ),
-            ("speculative_eagle_topk", 1 if chains else compat.DRAFT_TOPK),
-        ):
-            if getattr(args, name, None) is None:
-                wanted[name] = value
-    elif chains:
-        # A breadth of one is how NGRAM tells backends that drafts are chains.
-        wanted["speculative_ngram_min_bfs_breadth"] = 1
-        wanted["speculative_ngram_max_bfs_breadth"] = 1
+    if draft_model is None:
+        return wanted
+    if not compat.server_args_setting(args, "speculative_draft_model_path"):
+        wanted["speculative_draft_model_path"] = draft_model
+        wanted["speculative_draft_model_revision"] = compat.server_args_setting(args, "revision")
     return wanted
 
 
@@ -197,13 +257,13 @@ def _create_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
 
 
 def _roomier_pool(original: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
-    """Widens the rows of the token table for speculation by NGRAM or agentspec.
+    """Widens the rows of the token table of a server that runs agentspec; a draft model shares the target's table.
 
     Each decode step reserves slots for two steps ahead, and rows end one step's width past the context: a request
     that decodes up to the context's end would write past its row.
     """
     call = inspect.signature(original).bind(pool, *args, **kwargs)
-    call.arguments["max_context_len"] += compat.speculative_width(compat.BASE_ALGORITHM, *compat.DRAFTER_ALGORITHMS)
+    call.arguments["max_context_len"] += compat.extra_row_slots()
     original(*call.args, **call.kwargs)
 
 

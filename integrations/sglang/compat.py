@@ -34,17 +34,33 @@ DRAFT_SHAPE_FIELDS = ("speculative_num_steps", "speculative_eagle_topk")
 DRAFT_STEPS = 4
 MOST_DRAFT_STEPS = 8
 DRAFT_TOPK = 2
-# Attention backends that verify trees whatever else is configured.
-TREE_BACKENDS = frozenset({"triton", "flashinfer", "intel_amx", "torch_native"})
-# Attention backends that verify a draft as a chain, whatever its mask says.
-CHAIN_ONLY_BACKENDS = frozenset({"trtllm_mha", "trtllm_mla", "flashmla", "cutlass_mla"})
 
 
 def server_args_setting(server_args: Any, name: str, default: Any = None) -> Any:
     """A field of the record as far as it is resolved, or `default` where this release has no such field."""
     # A process that holds a record has loaded what its release needs to read it.
-    view = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "resolving_view", None)
+    overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
+    view = getattr(overrides, "resolving_view", None) or getattr(overrides, "resolved_view", None)
     return getattr(server_args if view is None else view(server_args), name, default)
+
+
+def record_of(server_args: Any) -> Any:
+    """The record beneath the stand-in that a release hands to a registered algorithm; a record is returned as it is."""
+    overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
+    try:
+        return overrides.record_of(object.__getattribute__(server_args, "_cfg"))  # type: ignore[union-attr]
+    except AttributeError:
+        return server_args
+
+
+def decide(server_args: Any, **fields: Any) -> None:
+    """Sets fields of a record while SGLang resolves it, as SGLang's own handlers of arguments do."""
+    declare = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "declare_resolution", None)
+    if declare is not None:
+        declare(server_args, "agentspec", **fields)
+        return
+    for name, value in fields.items():
+        setattr(server_args, name, value)
 
 
 def mark(server_args: Any, settings: dict[str, Any]) -> None:
@@ -72,35 +88,33 @@ class DraftShape:
 
 
 def note_asked_shape(server_args: Any) -> None:
-    """Notes the `DRAFT_SHAPE_FIELDS` that the operator asked for, before they are replaced by what SGLang needs.
-
-    A release that keeps the raw input of its record needs no note, and there a stand-in of the record drops it.
-    """
+    """Notes on the record what the operator asked of the draft model, before SGLang's arguments are replaced."""
     if asked_shape(server_args) is None:
-        asked = {name: getattr(server_args, name, None) for name in DRAFT_SHAPE_FIELDS}
-        with contextlib.suppress(AttributeError):
-            setattr(server_args, SHAPE_ATTRIBUTE, asked)
+        asked = {name: server_args_setting(server_args, name) for name in DRAFT_SHAPE_FIELDS}
+        setattr(server_args, SHAPE_ATTRIBUTE, asked)
 
 
 def asked_shape(server_args: Any) -> dict[str, int | None] | None:
     """The `DRAFT_SHAPE_FIELDS` that the operator asked for, None for each left to agentspec; None if nobody noted."""
-    raw = getattr(server_args, "_raw_input", None)
-    if raw is not None:
-        return {name: raw.get(name) for name in DRAFT_SHAPE_FIELDS}
     noted = getattr(server_args, SHAPE_ATTRIBUTE, None)
     return noted if isinstance(noted, dict) else None
 
 
 def draft_shape(server_args: Any) -> DraftShape:
-    """The shape of a draft model's drafts, of a record with agentspec's arguments, in any process that holds it.
+    """The shape of a draft model's drafts, of a resolved record with agentspec's arguments, in any process that holds it.
 
     `--speculative-num-steps` and `--speculative-eagle-topk` ask for it. What SGLang itself gets under these names is
-    the shape of the verification, see `verify_shape`.
+    the shape of the verification, see algorithm.py.
     """
+    trees = int(server_args_setting(server_args, "speculative_eagle_topk") or 1) > 1
+    return asked_draft_shape(server_args, trees=trees)
+
+
+def asked_draft_shape(server_args: Any, *, trees: bool) -> DraftShape:
+    """The same before SGLang's arguments are replaced, where it is known whether `trees` are verified."""
     asked = asked_shape(server_args) or {}
     is_cpu = server_args_setting(server_args, "device") == "cpu"
     steps = asked.get("speculative_num_steps") or (MOST_DRAFT_STEPS if is_cpu else DRAFT_STEPS)
-    trees = int(server_args_setting(server_args, "speculative_eagle_topk") or 1) > 1
     topk = (asked.get("speculative_eagle_topk") or DRAFT_TOPK) if trees else 1
     # A draft that is longer than what is verified would be cut anyway.
     longest = int(server_args_setting(server_args, "speculative_num_draft_tokens")) - 1
@@ -127,16 +141,18 @@ def verify_width(server_args: Any) -> int:
     return int(server_args.speculative_num_draft_tokens)
 
 
-def speculative_width(*algorithms: str) -> int:
-    """The most slots that a row needs beyond its text, in a process that runs one of `algorithms`, else 0."""
+def extra_row_slots() -> int:
+    """The most slots that a row needs beyond its text, in a process whose server runs agentspec, else 0."""
     try:
-        spec = importlib.import_module("sglang.srt.runtime_context").get_spec()
-        name, width = spec.speculative_algorithm, spec.speculative_num_draft_tokens
-        drafted = (spec.speculative_num_steps or 0) * (spec.speculative_eagle_topk or 0)
+        context = importlib.import_module("sglang.srt.runtime_context")
+        if not wants_agentspec(context.get_context().server_args):
+            return 0
+        spec = context.get_spec()
+        width, drafted = spec.speculative_num_draft_tokens, spec.speculative_num_steps * spec.speculative_eagle_topk
     except Exception:
         # No configuration is published in this process: nothing speculates in it.
         return 0
-    return max(int(width or 0), int(drafted)) if isinstance(name, str) and name.upper() in algorithms else 0
+    return max(int(width), int(drafted))
 
 
 def tp_rank(worker: Any) -> int:
@@ -154,18 +170,20 @@ def tensor_parallel_group() -> Any:
     return group if group.world_size > 1 else None
 
 
-def verifies_trees(server_args: Any) -> bool:
-    """Whether the attention backends in use honour a tree mask.
+def has_draft_model(server_args: Any) -> bool:
+    """Whether the base of a resolved record is an algorithm with a draft model."""
+    return str(server_args_setting(server_args, "speculative_algorithm")) in DRAFTER_ALGORITHMS
 
-    Some always do and some never do. The rest, FlashAttention 3 among them, read the mask only where
-    `speculative_eagle_topk` exceeds 1: at 1 they verify a tree as a chain and return wrong tokens.
-    """
-    names = ("attention_backend", "decode_attention_backend", "prefill_attention_backend")
-    backends = {server_args_setting(server_args, name) for name in names} - {None}
-    if backends & CHAIN_ONLY_BACKENDS:
-        return False
-    topk = server_args_setting(server_args, "speculative_eagle_topk") or 1
-    return int(topk) > 1 or (bool(backends) and backends <= TREE_BACKENDS)
+
+def uses_mla(server_args: Any) -> bool:
+    """Whether SGLang runs the target with multi-head latent attention; reads the target's config."""
+    find = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "use_mla_backend", None)
+    return bool(server_args.use_mla_backend() if find is None else find(server_args))
+
+
+def verifies_trees(server_args: Any) -> bool:
+    """See attention_backends.py."""
+    return bool(importlib.import_module("agentspec.integrations.sglang.attention_backends").verifies_trees(server_args))
 
 
 def draft_model_path(server_args: Any) -> str:
@@ -210,6 +228,16 @@ def graph_memory(model_runner: Any, draft_worker: Any) -> float:
     """GB that SGLang's own graphs of a verify step and, where there is a draft worker, of its draft-extend took."""
     extend = getattr(draft_worker, "_specialized_graph_memory_usage", {})
     return float(model_runner.graph_memory_usage.get("target_verify", 0.0) + extend.get("draft_extend", 0.0))
+
+
+def verifies_unpadded(model_runner: Any) -> bool:
+    """Whether rows of a verification may differ in width at no cost. SGLang's own runners pad; one may say otherwise."""
+    return bool(getattr(model_runner, "verifies_unpadded", False))
+
+
+def padding_skipped(model_runner: Any) -> int:
+    """Tokens of padding that such a runner has left out so far."""
+    return int(getattr(model_runner, "padding_skipped", 0))
 
 
 @contextlib.contextmanager
@@ -415,6 +443,29 @@ def draft_workers(eagle: type, standalone: type) -> Iterator[None]:
             setattr(module, name, original)
 
 
+@contextlib.contextmanager
+def draft_configuration(draft_runner: Any, shape: DraftShape) -> Iterator[None]:
+    """While a draft model's attention backends and graphs are made, SGLang's configuration has the shape of its drafts;
+    at any other time it has the shape of what is verified."""
+    context: Any = importlib.import_module("sglang.srt.runtime_context")
+    wanted = {"speculative_num_steps": shape.steps, "speculative_eagle_topk": shape.topk}
+    spec = context.get_spec()
+    kept = {name: getattr(spec, name) for name in wanted}
+    # The older release reads some of it from the record, which it lets nobody assign to but by this method.
+    override_record = getattr(draft_runner.server_args, "override", None)
+
+    def configure(values: dict[str, Any], source: str) -> None:
+        context.get_context().override(source, **values)
+        if override_record is not None:
+            override_record(source, **values)
+
+    configure(wanted, "agentspec.draft")
+    try:
+        yield
+    finally:
+        configure(kept, "agentspec.drafted")
+
+
 def draft_step_context(backend: Any, forward_batch: Any) -> Any:
     """The context of one step of the drafting loop; the newer release wants to know the batch."""
     module: Any = importlib.import_module("sglang.srt.model_executor.forward_context")
@@ -497,6 +548,3 @@ class NoCorpus:
 
     def remove_external_corpus(self, corpus_id: str) -> None:
         raise KeyError(f"there is no corpus {corpus_id!r}")
-
-
-drafter_context = draft_model_context

@@ -27,6 +27,8 @@ from agentspec.integrations.sglang.checkpoint_files import (
 
 Base = Literal["EAGLE", "EAGLE3", "STANDALONE"]
 BASES: tuple[Base, ...] = ("EAGLE", "EAGLE3", "STANDALONE")
+# SGLang's name for next-token layers of the target, which its EAGLE drafts with.
+NEXT_TOKEN = "NEXTN"
 AUTO = "auto"
 BASE_FLAG = "--agentspec-base"
 DRAFT_FLAG = "--speculative-draft-model-path"
@@ -61,7 +63,8 @@ def inspect_drafter(draft_path: str, target_path: str, base: str = AUTO) -> Draf
     Args:
         draft_path: folder or hub name of the draft model; a hub name is checked as far as it is in the local cache.
         target_path: the same of the target; one that is not on this machine is not compared with.
-        base: EAGLE, EAGLE3 or STANDALONE, in any case, or "auto" to find out from the checkpoint.
+        base: EAGLE, EAGLE3 or STANDALONE, in any case, NEXTN as another name of EAGLE, or "auto" to find out from the
+            checkpoint. The target itself may be the draft model where it has next-token layers: their base is EAGLE.
 
     Raises:
         ConfigError: The base is unknown or not what the checkpoint is, the checkpoint cannot be read, or it does not
@@ -98,12 +101,22 @@ def inspect_drafter(draft_path: str, target_path: str, base: str = AUTO) -> Draf
     )
 
 
+def has_next_token_layers(target_path: str) -> bool:
+    """Whether the target says that layers of its own predict further tokens; False where its config is not here."""
+    folder = find_folder(target_path)
+    text = text_config(read_config(folder)) if folder is not None else {}
+    return any((_number(text, key) or 0) > 0 for key in _NEXT_TOKEN_LAYERS)
+
+
 def _parse_base(base: str) -> Base | None:
     if isinstance(base, str) and base.lower() == AUTO:
         return None
+    if isinstance(base, str) and base.upper() == NEXT_TOKEN:
+        return "EAGLE"
     if not isinstance(base, str) or base.upper() not in BASES:
         raise ConfigError(
-            f"the base must be {AUTO}, {', '.join(BASES)}, got {base!r}; set {BASE_FLAG} to one of them, or leave it out"
+            f"the base must be {AUTO}, {', '.join((*BASES, NEXT_TOKEN))}, got {base!r}; set {BASE_FLAG} to one of them, or "
+            "leave it out"
         )
     return cast(Base, base.upper())
 

@@ -10,7 +10,7 @@ _registered = False
 
 
 def register() -> None:
-    """Registers the algorithm AGENTSPEC and the hooks it needs. Idempotent; changes nothing for other algorithms.
+    """Registers the algorithm AGENTSPEC and the hooks it needs. Idempotent once it succeeded; changes nothing for other algorithms.
 
     SGLang logs and swallows what a plugin raises and then serves without it, so a failure is logged here in one
     plain sentence as well; `/server_info` tells whether agentspec is active.
@@ -18,11 +18,11 @@ def register() -> None:
     global _registered
     if _registered:
         return
-    _registered = True
     try:
         from agentspec.integrations.sglang import algorithm
 
         algorithm.install()
+        _registered = True
     except Exception:
         logger.exception("agentspec could not register with SGLang: --speculative-algorithm AGENTSPEC is not available")
         raise

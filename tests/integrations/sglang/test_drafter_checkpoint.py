@@ -101,7 +101,7 @@ def test_the_base_follows_from_architecture_and_config(
         ("BertModel", "STANDALONE", "is unknown"),
         ("BertModel", "auto", "BertModel is neither"),
         ("DFlashDraftModel", "auto", "got DFlashDraftModel"),
-        ("Qwen3ForCausalLM", "NGRAM", "must be auto, EAGLE, EAGLE3, STANDALONE, got 'NGRAM'"),
+        ("Qwen3ForCausalLM", "NGRAM", "must be auto, EAGLE, EAGLE3, STANDALONE, NEXTN, got 'NGRAM'"),
     ],
 )
 def test_a_base_that_is_unknown_or_another_than_the_checkpoint_s(

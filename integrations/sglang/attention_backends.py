@@ -1,0 +1,107 @@
+"""Which attention backends verify token trees, and what else stands in the way of trees.
+
+A backend that does not read the mask of a verify step verifies a tree as if it were a chain, and the server writes wrong
+text without a warning. So trees are verified only by backends whose code was read and found to honour the mask; every
+other backend, a new or unknown one included, gets chains, which all backends verify alike.
+
+    backend                                      trees   what its code does with the mask of a verify step
+    triton                                       yes     hands it to the extend kernel; kernels for chains run at topk 1 only
+    flashinfer, models without MLA               yes     plans the paged prefill with it
+    flashinfer, models with MLA                  no      builds it and drops it; draft models are limited to topk 1
+    fa3, fa4                                     yes     two passes merged, the second by the mask; at topk 1 it is not read
+    intel_amx                                    yes     hands it to its kernel, unless the step's own topk is 1
+    trtllm_mha, trtllm_mla, cutedsl_mla          no      chains only
+    tokenspeed_mla, flashmla, cutlass_mla        no      chains only
+    dsa, nsa, qsa, dsv4, compressed              no      sparse attention of chains
+    torch_native, flex_attention                 no      attend causally
+    dual_chunk_flash_attn, hpc_ops               no      verify nothing
+    minicpm_flashattn, minicpm_flashinfer        no      sparse attention, without masks
+    llada2_cfg_flashinfer                        no      for diffusion models
+    aiter, wave, ascend, intel_xpu               no      other devices, not read closely enough
+
+`topk` is SGLang's `speculative_eagle_topk`, which must exceed 1 wherever trees are verified.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from agentspec.integrations.sglang import compat
+
+TREE_BACKENDS = frozenset({"triton", "flashinfer", "fa3", "fa4", "intel_amx"})
+CHAIN_BACKENDS = frozenset(
+    {
+        *("trtllm_mha", "trtllm_mla", "cutedsl_mla", "tokenspeed_mla", "flashmla", "cutlass_mla"),
+        *("dsa", "nsa", "qsa", "dsv4", "compressed", "torch_native", "flex_attention", "dual_chunk_flash_attn"),
+        *("hpc_ops", "minicpm_flashattn", "minicpm_flashinfer", "llada2_cfg_flashinfer"),
+        *("aiter", "wave", "ascend", "intel_xpu"),
+    }
+)
+# Backends that take the width of a verify step from the step itself, where no graph fixes it. The others read it from the
+# configuration once, and would cut the rows of a narrower step wrongly.
+_ANY_WIDTH_BACKENDS = frozenset({"triton", "flashinfer", "intel_amx"})
+# Backends whose trees SGLang admits where a page of the KV cache holds several tokens: without and with a draft model.
+_PAGED_WITHOUT_DRAFT_MODEL = frozenset({"flashinfer"})
+_PAGED_WITH_DRAFT_MODEL = frozenset({"flashinfer", "fa3", "triton"})
+# Features of SGLang that verify chains only.
+_CHAIN_FLAGS = ("enable_unified_memory", "enable_linear_replayssm_spec")
+
+
+def backends_in_use(server_args: Any) -> list[str]:
+    """The attention backends of prefill, decode and so of verification, sorted; [] before SGLang has chosen."""
+    names = ("attention_backend", "decode_attention_backend", "prefill_attention_backend")
+    found = [compat.server_args_setting(server_args, name) for name in names]
+    # The common one is not in use where both of the others are named.
+    used = found[1:] if found[1] and found[2] else found
+    return sorted({str(name) for name in used if name})
+
+
+def tree_obstacle(server_args: Any, *, has_draft_model: bool) -> str:
+    """Why a server cannot verify trees, with the remedy; empty where it can.
+
+    Args:
+        server_args: Resolved as far as the attention backends and the page size.
+        has_draft_model: Whether SGLang's EAGLE or STANDALONE is the base, and not NGRAM.
+    """
+    backends = backends_in_use(server_args)
+    remedy = "choose --attention-backend triton or fa3, or flashinfer for models without MLA"
+    if not backends:
+        return f"SGLang has chosen no attention backend; {remedy}"
+    for name in backends:
+        if _serving(name) not in TREE_BACKENDS:
+            return f"the attention backend {name} verifies chains only; {remedy}"
+        if name == "flashinfer" and compat.uses_mla(server_args):
+            return f"flashinfer verifies chains only where the model has MLA; {remedy}"
+    page_size = int(compat.server_args_setting(server_args, "page_size") or 1)
+    paged = _PAGED_WITH_DRAFT_MODEL if has_draft_model else _PAGED_WITHOUT_DRAFT_MODEL
+    if page_size > 1 and not paged.issuperset(backends):
+        return (
+            f"with --page-size {page_size} SGLang verifies trees only by {' or '.join(sorted(paged))}, got "
+            f"{', '.join(backends)}; set --page-size 1, or choose another --attention-backend"
+        )
+    for name in _CHAIN_FLAGS:
+        if compat.server_args_setting(server_args, name):
+            flag = "--" + name.replace("_", "-")
+            return f"{flag} verifies chains only; drop it"
+    return ""
+
+
+def verifies_trees(server_args: Any) -> bool:
+    """Whether the server of a resolved record verifies trees: SGLang's topk exceeds 1, and nothing stands in the way."""
+    topk = int(compat.server_args_setting(server_args, "speculative_eagle_topk") or 1)
+    return topk > 1 and not tree_obstacle(server_args, has_draft_model=compat.has_draft_model(server_args))
+
+
+def takes_any_width(server_args: Any) -> bool:
+    """Whether verify steps without captured graphs may differ in width."""
+    backends = backends_in_use(server_args)
+    return bool(backends) and all(_serving(name) in _ANY_WIDTH_BACKENDS for name in backends)
+
+
+def _serving(name: str) -> str:
+    """The name of the implementation that serves a backend: where a plugin has replaced one by another, the other's."""
+    if name in TREE_BACKENDS:
+        return name
+    registry: Any = importlib.import_module("sglang.srt.layers.attention.attention_registry").ATTENTION_BACKENDS
+    return next((known for known in TREE_BACKENDS if name in registry and registry[name] is registry.get(known)), name)
