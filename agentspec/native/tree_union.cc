@@ -68,18 +68,20 @@ class RowBuilder {
   void build_model(std::size_t row, std::size_t max_nodes) {
     const auto numbers = model_.chosen.subspan(row * model_.num_chosen, model_.num_chosen);
     const auto tokens = model_.tokens.subspan(row * model_.num_chosen, model_.num_chosen);
-    const auto estimates = model_.estimates.subspan(row * model_.num_chosen, model_.num_chosen);
+    const auto given = model_.estimates.subspan(row * model_.num_chosen, model_.num_chosen);
     drafted_.clear();
     drafted_.add(own_.tokens[0], -1, 1.0, 0);
     order_.clear();
+    likely_.clear();
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       check_candidate(row, i, numbers, tokens[i]);
+      likely_.push_back(std::min(static_cast<double>(given[i]), 1.0));
       // Written so that an estimate that is no number is left out as well.
-      if (estimates[i] >= config_.min_estimate) order_.push_back(i);
+      if (given[i] >= config_.min_estimate) order_.push_back(i);
     }
     // A parent's number is smaller than its children's and its estimate is not: it comes first.
     std::sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
-      return estimates[a] != estimates[b] ? estimates[a] > estimates[b] : a < b;
+      return likely_[a] != likely_[b] ? likely_[a] > likely_[b] : a < b;
     });
     places_.assign(numbers.size(), -1);
     for (const std::size_t i : order_) {
@@ -90,7 +92,7 @@ class RowBuilder {
       const auto place = static_cast<std::int32_t>(drafted_.size());
       if (!config_.trees && parent != place - 1) continue;
       places_[i] = place;
-      drafted_.add(static_cast<Token>(tokens[i]), parent, estimates[i], kModelSource);
+      drafted_.add(static_cast<Token>(tokens[i]), parent, likely_[i], kModelSource);
     }
   }
 
@@ -233,6 +235,7 @@ class RowBuilder {
   bool verified_ = false;
   bool alone_ = false;
   std::vector<std::size_t> order_;
+  std::vector<double> likely_;
   std::vector<std::int32_t> places_;
   // Of merge().
   std::vector<double> promised_;

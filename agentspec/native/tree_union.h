@@ -60,7 +60,7 @@ struct TreeUnion {
   std::vector<Token>
       model_tokens;  // the draft model's own trees, best first; rows that did not want one have
   std::vector<std::int32_t> model_parents;  // no node, all others their root at least
-  std::vector<float> model_estimates;       // as the draft model gave them
+  std::vector<float> model_estimates;       // the draft model's own, at most 1
   std::vector<std::uint8_t> verified;       // [b], whether all nodes of the model's tree are among the row's
   std::vector<std::uint8_t> alone;          // [b], whether the row is the model's tree and nothing else
 };

@@ -265,6 +265,13 @@ def test_estimates_that_are_no_numbers_are_left_out() -> None:
     assert combine(model, [True]).tokens.tolist() == [0, 3]
 
 
+def test_estimates_beyond_1_count_as_1() -> None:
+    united = combine(model_trees([chain([3, 4], [np.inf, 1.5], MODEL)]), [True])
+    assert united.tokens.tolist() == [0, 3, 4]
+    assert united.estimates.tolist() == united.model_estimates.tolist() == [1.0, 1.0, 1.0]
+    assert united.model_expected().tolist() == [2.0]
+
+
 def test_a_child_that_rounding_put_before_its_parent_is_left_out() -> None:
     model = model_trees([chain([3, 4], [0.5, 0.6], MODEL)])
     assert combine(model, [True]).tokens.tolist() == [0, 3]
