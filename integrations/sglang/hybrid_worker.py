@@ -206,7 +206,7 @@ class _Hybrid:
         """SGLang's own step, which asks `_propose` for what is verified."""
         self._step = None
         try:
-            result = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)
+            result = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)  # type: ignore[misc]
         finally:
             self._use_width(self.max_width)
         if self._step is not None:
@@ -285,7 +285,7 @@ class _Hybrid:
         self.counters.add("drafting_seconds", time.perf_counter() - started)
         return order
 
-    def _chosen(self, requests: list[Any], rids: list[str], texts: Texts, suffix: DraftBatch) -> Choice:
+    def _chosen(self: Any, requests: list[Any], rids: list[str], texts: Texts, suffix: DraftBatch) -> Choice:
         control = self.suffix.control
         fit = texts.is_known & np.array(
             [request not in self._unread and self.suffix.may_draft(request.rid) for request in requests]
@@ -297,7 +297,7 @@ class _Hybrid:
             fit[:] = False
         self.policy.costs.rest = control.rest
         width = self.max_width if control.is_fixed else None
-        choice = self.policy.choose(rids, suffix, fit, width=width)
+        choice: Choice = self.policy.choose(rids, suffix, fit, width=width)
         extend = self.policy.costs.extend(len(requests) * (width or int(np.diff(suffix.offsets).max())))
         self._pause.observe_step(choice.saved, bool(choice.rows.any()), extend)
         return choice
@@ -402,7 +402,8 @@ class _Hybrid:
                 full_mask=compat.wants_full_mask(self.target_worker.model_runner.attn_backend, self.device),
                 device=self.device,
             )
-        return self._staging
+        staging: VerifyStaging = self._staging
+        return staging
 
     @property
     def _verify_topk(self) -> int:

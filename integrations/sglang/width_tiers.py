@@ -18,6 +18,7 @@ from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.attention_backends import takes_any_width
 
 logger = logging.getLogger("agentspec")
 
@@ -89,7 +90,8 @@ class WidthTiers:
         self._tiers: dict[int, tuple[_Place, ...]] = {}
 
     def capture(self, widths: tuple[int, ...]) -> tuple[int, ...]:
-        """Captures all but the widest, which SGLang has captured, and says which there are: () if it captured none.
+        """Captures all but the widest, which SGLang has captured, and says which there are. Where it captured none, steps
+        may have any width, (), or the widest alone, as the attention backend allows.
 
         Each takes GPU memory that SGLang set none aside for. Where that is not enough on some rank, all ranks leave out
         this width and the narrower ones: their steps are then padded further.
@@ -99,7 +101,7 @@ class WidthTiers:
         """
         runner, draft = self._model_runner, self._draft_worker
         if compat.verify_graphs(runner) is None:
-            return ()
+            return () if takes_any_width(runner.server_args) else widths[-1:]
         extends = draft is not None and draft.cuda_graph_runner_for_draft_extend is not None
         widest = widths[-1]
         self._tiers = {widest: self._places(widest, compat.target_graphs(runner), extends and _extend_graphs(draft))}

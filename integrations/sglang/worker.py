@@ -138,20 +138,21 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         return result
 
     def _decode(self, batch: Any, args: Any, kwargs: Any) -> Any:
-        self._step = None
+        """The base class's own step, which asks `_prepare_for_speculative_decoding` for what is verified."""
         try:
             result = super().forward_batch_generation(batch, *args, **kwargs)
             width = self.draft_token_num
         finally:
             self._set_width(self.max_width)
             self._tiers.use(self.max_width)
-        if (step := self._step) is not None:
-            self._clock.stop(self._started, step.planned.took)
-            self._pending.append(step)
-            if step.texts is not None:
-                self._accepted.verified(step.requests, step.texts.seq_lens, result.next_token_ids, result.accept_lens)
-            result.cap_lens = torch.from_numpy(step.drafted.num_drafted)
-            self._widen(result.next_draft_input, width)
+        step = self._step
+        assert step is not None
+        self._clock.stop(self._started, step.planned.took)
+        self._pending.append(step)
+        if step.texts is not None:
+            self._accepted.verified(step.requests, step.texts.seq_lens, result.next_token_ids, result.accept_lens)
+        result.cap_lens = torch.from_numpy(step.drafted.num_drafted)
+        self._widen(result.next_draft_input, width)
         return result
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:

@@ -1,8 +1,8 @@
 """Real SGLang servers on CPU, shared by all tests of the session.
 
 `plain` decodes token by token and is the reference. `agentspec` drafts: from suffixes alone, and beside each kind of
-drafter. `faulty` drafts too, but every third call of its engine or its drafter fails and its requests are retracted
-over and over: it must answer the same. `plain` and the one of suffixes alone spawn their processes, as servers do
+drafter. `faulty` drafts too, but every third call of its engine or its drafter fails, its draft model is paused again
+and again, and its requests are retracted over and over: it must answer the same. `plain` and the one of suffixes alone spawn their processes, as servers do
 outside of tests; the others fork.
 """
 
@@ -125,6 +125,21 @@ def _faulty_plugin(site: Path) -> Path:
                 return sometimes
 
 
+            class Alternating:
+                # Pauses the draft model for ten steps of twenty.
+                steps = 0
+
+                @property
+                def is_paused(self):
+                    return self.steps % 20 >= 10
+
+                def observe_step(self, saved, ran, seconds):
+                    self.steps += 1
+
+                def observe_prompts(self, seconds):
+                    pass
+
+
             def register():
                 from agentspec.engine import Engine
                 from agentspec.integrations.sglang import algorithm
@@ -135,11 +150,13 @@ def _faulty_plugin(site: Path) -> Path:
                 def hooked(name):
                     worker = worker_class(name)
                     if name == "EAGLE3":
+                        from agentspec.integrations.sglang import hybrid_worker
                         from agentspec.integrations.sglang.draft_worker import TreeDrafting
                         from agentspec.policy import HybridPolicy
 
                         TreeDrafting.passes = failing(TreeDrafting.passes)
                         HybridPolicy.combine = failing(HybridPolicy.combine)
+                        hybrid_worker.pause_rule = lambda name: Alternating()
                     return worker
 
                 algorithm._worker_class = hooked

@@ -290,6 +290,9 @@ def test_failing_drafts_and_retractions_change_no_token(plain: Server, faulty: S
     assert state is not None
     assert state["counters"]["draft_errors"] > 0, "the engine was made to fail"
     assert state["counters"]["accepted_tokens"] > 0, "it worked in between"
+    if "drafter" in state:
+        paused, ran = (state["counters"][name] for name in ("drafter_paused_steps", "drafter_steps"))
+        assert 0 < paused < state["counters"]["steps"] and ran > 0
     assert state["engine"]["open_requests"] == 0
     assert "Testing retraction" in faulty.log_text() or "retract" in faulty.log_text().lower()
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
 
 from agentspec.errors import ConfigError
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import compat, width_tiers
 from agentspec.integrations.sglang.width_tiers import WidthTiers, padded_width, parse_widths, tier_widths
 
 
@@ -74,6 +74,7 @@ class Runner:
     attn_backend: Any = "backend of 8"
     decode_cuda_graph_runner: Any = field(default_factory=lambda: Graphs("graphs of 8"))
     lora_manager: Any = None
+    server_args: Any = None
     captured: list[int] = field(default_factory=list)
     graph_memory_usage: dict[str, float] = field(default_factory=lambda: {"target_verify": 3.0})
     free: float = 100.0
@@ -242,8 +243,21 @@ def test_adapters_leave_one_width(captures: dict[str, Any], caplog: pytest.LogCa
     assert runner.held == ("backend of 8", "graphs of 8")
 
 
+@pytest.mark.parametrize(("any_width", "expected"), [(True, ()), (False, (8,))])
+def test_without_graphs_the_attention_backend_says_whether_widths_may_differ(
+    captures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, any_width: bool, expected: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(width_tiers, "takes_any_width", lambda server_args: any_width)
+    runner = Runner(decode_cuda_graph_runner=None)
+    assert WidthTiers(runner).capture((1, 2, 4, 8)) == expected
+    assert runner.captured == []
+
+
 @pytest.mark.parametrize("graphs", [None, "a runner that captures no verify steps"])
-def test_nothing_changes_where_no_verify_step_was_captured(captures: dict[str, Any], graphs: Any) -> None:
+def test_nothing_changes_where_no_verify_step_was_captured(
+    captures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, graphs: Any
+) -> None:
+    monkeypatch.setattr(width_tiers, "takes_any_width", lambda server_args: True)
     runner, draft = Runner(decode_cuda_graph_runner=graphs), DraftWorker()
     tiers = WidthTiers(runner, draft)
     assert tiers.capture((1, 2, 4, 8)) == ()
