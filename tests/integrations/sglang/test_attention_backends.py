@@ -1,0 +1,132 @@
+"""Trees are verified only where every attention backend in use honours the mask."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentspec.integrations.sglang import attention_backends, compat
+from agentspec.integrations.sglang.attention_backends import (
+    CHAIN_BACKENDS,
+    TREE_BACKENDS,
+    tree_obstacle,
+    verifies_trees,
+)
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def plain_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No backend is served by another's implementation, and models have no MLA."""
+    monkeypatch.setattr(attention_backends, "_serving", lambda name: name)
+    monkeypatch.setattr(compat, "uses_mla", lambda server_args: False)
+
+
+def arguments(backend: str | None, **changes: Any) -> SimpleNamespace:
+    """A resolved record, as far as it is read here."""
+    known = {
+        "attention_backend": backend,
+        "decode_attention_backend": None,
+        "prefill_attention_backend": None,
+        "page_size": 1,
+        "speculative_algorithm": "EAGLE3",
+        "speculative_eagle_topk": 2,
+    }
+    return SimpleNamespace(**{**known, **changes})
+
+
+def sources() -> list[Path]:
+    """The packages of SGLang that are here: the installed one, and others that are kept to be read."""
+    spec = importlib.util.find_spec("sglang")
+    installed = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec is not None else []
+    return [*installed, *sorted((ROOT / ".cache").glob("sglang-*/sglang"))]
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("package", sources(), ids=lambda package: package.parent.name)
+def test_every_backend_of_each_release_is_classified(package: Path) -> None:
+    registry = (package / "srt/layers/attention/attention_registry.py").read_text()
+    names = set(re.findall(r'@register_attention_backend\("(\w+)"\)', registry))
+    choices = next(
+        text
+        for name in ("arg_groups/choices.py", "server_args.py")
+        if (package / "srt" / name).is_file()
+        and (text := (package / "srt" / name).read_text()).count("\nATTENTION_BACKEND_CHOICES = [")
+    )
+    offered = choices.split("\nATTENTION_BACKEND_CHOICES = [")[1].split("\n]")[0]
+    names |= set(re.findall(r'^    "(\w+)"', offered, re.MULTILINE))
+    assert len(names) > 15
+    assert names <= TREE_BACKENDS | CHAIN_BACKENDS
+    assert not TREE_BACKENDS & CHAIN_BACKENDS
+
+
+@pytest.mark.parametrize("backend", sorted(TREE_BACKENDS | CHAIN_BACKENDS | {"another"}))
+@pytest.mark.parametrize("topk", [None, 1, 2, 10])
+def test_trees_need_a_backend_that_honours_masks_and_a_topk_above_one(backend: str, topk: int | None) -> None:
+    found = verifies_trees(arguments(backend, speculative_eagle_topk=topk))
+    assert found is (backend in TREE_BACKENDS and topk in (2, 10))
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "trees"),
+    [
+        ("fa3", "flashinfer", True),
+        ("fa3", "trtllm_mha", False),
+        ("flashmla", "triton", False),
+        (None, "flashmla", False),
+        ("flashmla", None, False),
+        (None, "fa3", True),
+    ],
+)
+def test_both_phases_backends_count(prefill: str | None, decode: str | None, trees: bool) -> None:
+    record = arguments("triton", prefill_attention_backend=prefill, decode_attention_backend=decode)
+    assert verifies_trees(record) is trees
+
+
+def test_the_common_backend_does_not_count_where_both_phases_have_their_own() -> None:
+    record = arguments("trtllm_mha", prefill_attention_backend="fa3", decode_attention_backend="fa3")
+    assert verifies_trees(record)
+
+
+@pytest.mark.parametrize(
+    ("backend", "base", "trees"),
+    [
+        *[(backend, "EAGLE3", backend in ("flashinfer", "fa3", "triton")) for backend in sorted(TREE_BACKENDS)],
+        *[(backend, "NGRAM", backend == "flashinfer") for backend in sorted(TREE_BACKENDS)],
+    ],
+)
+def test_pages_of_several_tokens(backend: str, base: str, trees: bool) -> None:
+    record = arguments(backend, page_size=16, speculative_algorithm=base)
+    assert verifies_trees(record) is trees
+    obstacle = tree_obstacle(record, has_draft_model=base != "NGRAM")
+    assert obstacle == "" if trees else "--page-size 16" in obstacle
+
+
+def test_flashinfer_drops_the_mask_of_models_with_mla(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "uses_mla", lambda server_args: True)
+    assert not verifies_trees(arguments("flashinfer"))
+    assert verifies_trees(arguments("fa3")) and verifies_trees(arguments("triton"))
+
+
+@pytest.mark.parametrize("flag", ["enable_unified_memory", "enable_linear_replayssm_spec"])
+def test_features_of_sglang_that_verify_chains(flag: str) -> None:
+    assert not verifies_trees(arguments("triton", **{flag: True}))
+
+
+def test_an_implementation_in_the_place_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_backends, "_serving", lambda name: {"torch_native": "intel_amx"}.get(name, name))
+    assert verifies_trees(arguments("torch_native"))
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"), [(None, "has chosen no attention backend"), ("flashmla", "flashmla verifies chains only")]
+)
+def test_obstacles_name_the_backend_and_the_remedy(backend: str | None, said: str) -> None:
+    obstacle = tree_obstacle(arguments(backend), has_draft_model=True)
+    assert said in obstacle and "--attention-backend triton" in obstacle
