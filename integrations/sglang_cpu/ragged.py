@@ -106,14 +106,15 @@ def _num_nodes(forward_batch: Any) -> torch.Tensor | None:
     """int64 [b], of a verification of rows that differ; None of anything else."""
     if not forward_batch.forward_mode.is_target_verify():
         return None
-    links = [getattr(forward_batch.spec_info, name, None) for name in ("retrieve_next_token", "retrieve_next_sibling")]
-    if any(link is None for link in links):
+    tree = forward_batch.spec_info
+    children, siblings = getattr(tree, "retrieve_next_token", None), getattr(tree, "retrieve_next_sibling", None)
+    if children is None or siblings is None:
         return None
     # [b, 2 * width]: -1, or a place in the row that no other link leads to.
-    linked = torch.cat(links, dim=1)
+    linked = torch.cat([children, siblings], dim=1)
     num_linked = (linked >= 0).sum(1)
     if not torch.equal(linked.amax(1).clamp_min(0), num_linked):
         # Nodes that do not come first: of trees that are made elsewhere.
         return None
     num_nodes = num_linked + 1
-    return None if int(num_nodes.min()) == forward_batch.spec_info.draft_token_num else num_nodes
+    return None if int(num_nodes.min()) == tree.draft_token_num else num_nodes

@@ -52,11 +52,10 @@ class NativeDrafter:
         """Whether the model reads hidden states."""
         return is_head(self._worker.draft_runner.model)
 
-    @property
-    def num_positions(self) -> int:
-        """How many positions the model can turn queries and keys by."""
+    def knows_positions(self, number: int) -> bool:
+        """Whether the model can turn queries and keys by so many positions."""
         cache = self._worker.draft_runner.model.model.layers[0].self_attn.rotary_emb.cos_sin_cache
-        return int(cache.shape[0])
+        return number <= len(cache)
 
     def texts(self, req_pool_indices: Tensor, lens: Sequence[int]) -> list[NDArray[np.int32]]:
         """The slots of each row's first tokens in the cache.

@@ -32,7 +32,8 @@ def patch_draft_workers() -> None:
     @functools.wraps(capture)
     def captured(self: Any) -> None:
         capture(self)
-        if self.device == "cpu" and self.cuda_graph_runner is None and is_wanted(self):
+        has_graphs = self.cuda_graph_runner is not None or self.cuda_graph_runner_for_draft_extend is not None
+        if self.device == "cpu" and not has_graphs and is_wanted(self):
             _plug_in(self)
 
     captured._agentspec_cpu = True  # type: ignore[attr-defined]

@@ -42,7 +42,7 @@ class DraftRunner:
         if not self._has_own_rules and topk + topk * topk * (steps - 1) < worker.speculative_num_draft_tokens - 1:
             # SGLang refuses it with a message of its own.
             return False
-        return int(forward_batch.seq_lens.max()) + steps <= self._drafter.num_positions
+        return self._drafter.knows_positions(int(forward_batch.seq_lens.max()) + steps)
 
     @torch.inference_mode()
     def execute(self, forward_batch: Any) -> Draft:
@@ -99,7 +99,7 @@ class DraftExtendRunner:
             and self._drafter.model is not None
             # Rows that begin before the accepted tokens.
             and not getattr(forward_batch.spec_info, "num_front_tokens", 0)
-            and int(forward_batch.seq_lens.max()) <= self._drafter.num_positions
+            and self._drafter.knows_positions(int(forward_batch.seq_lens.max()))
         )
 
     @torch.inference_mode()
