@@ -235,6 +235,12 @@ def verifies_unpadded(model_runner: Any) -> bool:
     return bool(getattr(model_runner, "verifies_unpadded", False))
 
 
+def verify_padded(model_runner: Any) -> None:
+    """From now on rows of a verification are padded to one width, also by a runner that could do without."""
+    if verifies_unpadded(model_runner):
+        model_runner.verifies_unpadded = False
+
+
 def padding_skipped(model_runner: Any) -> int:
     """Tokens of padding that such a runner has left out so far."""
     return int(getattr(model_runner, "padding_skipped", 0))

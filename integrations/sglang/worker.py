@@ -66,6 +66,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._tiers = WidthTiers(self.model_runner)
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters
+        if self.settings.profiling:
+            compat.verify_padded(self.model_runner)
         self._staging = VerifyStaging(
             max_width=self.max_width,
             max_position=int(config.context_len) - 1,
