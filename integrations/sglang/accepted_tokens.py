@@ -37,8 +37,28 @@ class Texts:
     fields then hold what the scheduler knows, and the row must not be drafted for."""
 
 
+class HostCopy:
+    """A tensor on its way to the host; the copy starts at once and nobody waits for it yet."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        # A copy on a CPU as well: the next forward may write to the same memory.
+        self._host = tensor.to("cpu", non_blocking=True, copy=True)
+        self._copied: Any = None
+        if tensor.device.type != "cpu":
+            self._copied = torch.get_device_module(tensor.device).Event()
+            self._copied.record()
+
+    def wait(self) -> NDArray[Any]:
+        """What was copied; waits for it."""
+        if self._copied is not None:
+            self._copied.synchronize()
+            self._copied = None
+        found: NDArray[Any] = self._host.numpy()
+        return found
+
+
 class ReadBack:
-    """The tokens of one verification, on their way to the host."""
+    """The tokens of one forward, on their way to the host."""
 
     def __init__(self, requests: Sequence[Any], packed: torch.Tensor, starts: NDArray[np.int64]) -> None:
         """Starts the copy.
@@ -50,20 +70,11 @@ class ReadBack:
         """
         self.requests = list(requests)
         self._starts = starts
-        # A copy on a CPU as well: the next forward may write to the same memory.
-        self._host = packed.to("cpu", non_blocking=True, copy=True)
-        self._copied: Any = None
-        if packed.device.type != "cpu":
-            self._copied = torch.get_device_module(packed.device).Event()
-            self._copied.record()
+        self._copy = HostCopy(packed)
 
     def wait(self) -> NDArray[np.int64]:
         """int64 [b, 1 + w], as it was packed; waits for the copy."""
-        if self._copied is not None:
-            self._copied.synchronize()
-            self._copied = None
-        found: NDArray[np.int64] = self._host.numpy()
-        return found
+        return self._copy.wait()
 
     def ends(self) -> list[tuple[int, list[int]]]:
         """For each row the tokens in the KV cache behind the forward, and those that it accepted."""

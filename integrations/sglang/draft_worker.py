@@ -27,12 +27,32 @@ from sglang.srt.speculative.spec_utils import select_top_k_tokens
 
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.acceptance_head import AcceptanceHead
+from agentspec.integrations.sglang.accepted_tokens import HostCopy
 from agentspec.integrations.sglang.device_clock import DeviceClock
 from agentspec.integrations.sglang.draft_stop import DraftStop
 from agentspec.policy import ModelTrees
 
 Seconds = Callable[[int, float], None]
 """Takes a number of tokens and the seconds that they took."""
+
+
+class LaunchedTrees:
+    """The trees of a batch, on their way to the host by one copy."""
+
+    def __init__(self, found: Any, topk: int) -> None:
+        """`found`: what `draft_forward` returns, as attributes `parents`, `chosen`, `tokens`, `estimates`."""
+        parts = (found.parents, found.chosen, found.tokens)
+        self._ends = np.cumsum([part.shape[1] for part in parts])
+        self._topk = topk
+        # Estimates travel among the integers, bit by bit.
+        bits = found.estimates.to(torch.float64).view(torch.int64)
+        self._copy = HostCopy(torch.cat([*(part.to(torch.int64) for part in parts), bits], dim=1))
+
+    def wait(self) -> ModelTrees:
+        """The trees; waits for the passes."""
+        parts = np.split(self._copy.wait(), self._ends, axis=1)
+        parents, chosen, tokens, bits = (np.ascontiguousarray(part) for part in parts)
+        return ModelTrees(parents, chosen, tokens, bits.view(np.float64).astype(np.float32), self._topk)
 
 
 class TreeDrafting:
@@ -71,23 +91,11 @@ class TreeDrafting:
     def draft(self, batch: Any) -> Any:
         return self.propose(batch)
 
-    def passes(self: Any, batch: Any) -> ModelTrees:
-        """Runs the draft model's passes for all rows of a batch in decode mode, and reads the trees by one copy."""
+    def passes(self: Any, batch: Any) -> LaunchedTrees:
+        """Launches the draft model's passes for all rows of a batch in decode mode; does not wait for them."""
         with topology_only():
             found = super().draft(batch)  # type: ignore[misc]
-        parts = (found.parents, found.chosen, found.tokens)
-        widths = [part.shape[1] for part in parts]
-        # Estimates travel among the integers, bit by bit.
-        bits = found.estimates.to(torch.float64).view(torch.int64)
-        packed = torch.cat([*(part.to(torch.int64) for part in parts), bits], dim=1).cpu().numpy()
-        parents, chosen, tokens, estimates = np.split(packed, np.cumsum(widths), axis=1)
-        return ModelTrees(
-            parents=np.ascontiguousarray(parents),
-            chosen=np.ascontiguousarray(chosen),
-            tokens=np.ascontiguousarray(tokens),
-            estimates=np.ascontiguousarray(estimates).view(np.float64).astype(np.float32),
-            topk=self.topk,
-        )
+        return LaunchedTrees(found, self.topk)
 
     def _draft_extend_for_prefill(
         self: Any, batch: Any, hidden: Any, next_token_ids: torch.Tensor, *args: Any, **kwargs: Any

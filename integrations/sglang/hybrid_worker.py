@@ -24,6 +24,7 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
@@ -35,15 +36,18 @@ from agentspec.integrations.sglang.acceptance_head import find_acceptance_head
 from agentspec.integrations.sglang.accepted_tokens import AcceptedTokens, ReadBack, Texts
 from agentspec.integrations.sglang.device_clock import DeviceClock
 from agentspec.integrations.sglang.draft_stop import DraftStop
-from agentspec.integrations.sglang.draft_worker import EagleTreeDrafting, StandaloneTreeDrafting
+from agentspec.integrations.sglang.draft_worker import EagleTreeDrafting, LaunchedTrees, StandaloneTreeDrafting
 from agentspec.integrations.sglang.rows import DraftedStep, roots_only
 from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
 from agentspec.integrations.sglang.verify_input import VerifyStaging
 from agentspec.integrations.sglang.width_control import PlannedStep
 from agentspec.integrations.sglang.width_tiers import WidthTiers
-from agentspec.policy import Choice, HybridBatch, HybridPolicy, ModelTrees, StepCosts, pause_rule
+from agentspec.policy import Choice, HybridBatch, HybridPolicy, StepCosts, pause_rule
 
 logger = logging.getLogger("agentspec")
+
+# Steps in a row whose passes ran, after which those of the next are launched before it is known that they pay.
+_CERTAIN_AFTER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,8 @@ class _Hybrid:
         self._staging: VerifyStaging | None = None
         self._accepted = AcceptedTokens()
         self._step: _Step | None = None
+        self._least_gain = 0.0
+        self._runs_in_a_row = 0
         self._planned: PlannedStep | None = None
         self._pending: deque[_Step] = deque()
         # Requests of whose texts the draft model has missed something, until they end.
@@ -224,15 +230,10 @@ class _Hybrid:
         order = self._agreed(self._ordered(batch) if self.suffix.drafts_here else None)
         worker.follows = order.follows
         if order.least_gain is not None:
-            started, model = time.perf_counter(), None
-            try:
-                worker.stop.least_gain = order.least_gain
-                with self._clock.timed(partial(self._passes_took, len(batch.reqs), self._step)):
-                    model = worker.passes(batch)
-            except Exception:
-                self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
-            seconds = time.perf_counter() - started
-            order = self._agreed(self._united(order, model, seconds) if self.suffix.drafts_here else None)
+            trees = self._launched_passes(batch, order.least_gain)
+            if self.suffix.drafts_here:
+                order = self._united(order, trees, self._step or self._begun_beside_passes(batch))
+            order = self._agreed(order)
         planned, width = order.planned, order.planned.width
         staging = self._made_staging()
         if not self.suffix.drafts_here:
@@ -261,9 +262,26 @@ class _Hybrid:
         )
 
     def _ordered(self: Any, batch: Any) -> _Order:
-        """On the first rank: suffix drafts, and whether the passes run; all that is verified where they do not."""
-        control, requests = self.suffix.control, list(batch.reqs)
+        """On the first rank: whether the passes run; all that is verified where they do not.
+
+        Where they ran in the latest steps they are launched at once, before it is known on the host what the previous
+        step accepted, and suffix drafts are made while they run.
+        """
+        control = self.suffix.control
         control.step_begins()
+        if self._runs_in_a_row >= _CERTAIN_AFTER and self._has_room(batch.reqs):
+            return _Order(follows=True, least_gain=self._least_gain)
+        step: _Step = self._begun(batch)
+        follows: bool = self._follows(step.texts)
+        if not follows:
+            self._unread.update(step.requests)
+            self.counters.add("drafter_paused_steps", 1)
+        order = _Order(follows, step.choice.least_gain if step.choice.rows.any() else None)
+        return order if order.least_gain is not None else self._united(order, None, step)
+
+    def _begun(self: Any, batch: Any) -> _Step:
+        """Suffix drafts of a step, and which of its rows want the draft model's."""
+        requests = list(batch.reqs)
         texts = self._accepted.texts(requests)
         started = time.perf_counter()
         suffix = self.suffix.drafts(requests, texts)
@@ -273,59 +291,81 @@ class _Hybrid:
             choice = self._chosen(requests, rids, texts, suffix)
         except Exception:
             self.suffix.failed("agentspec could not choose between drafts; this step has suffix drafts alone")
-        self._step = _Step(requests, rids, texts, suffix, choice, suffix)
-        runs = bool(choice.rows.any())
-        follows = self._follows(texts)
-        if not follows:
-            self._unread.update(requests)
-            self.counters.add("drafter_paused_steps", 1)
-        order = _Order(follows, choice.least_gain if runs else None)
-        if not runs:
-            order = self._plan(order, suffix, 0.0)
+        step = self._step = _Step(requests, rids, texts, suffix, choice, suffix)
+        self._least_gain = choice.least_gain
+        self._runs_in_a_row = self._runs_in_a_row + 1 if choice.rows.any() else 0
         self.counters.add("drafting_seconds", time.perf_counter() - started)
-        return order
+        return step
 
     def _chosen(self: Any, requests: list[Any], rids: list[str], texts: Texts, suffix: DraftBatch) -> Choice:
         control = self.suffix.control
-        fit = texts.is_known & np.array(
-            [request not in self._unread and self.suffix.may_draft(request.rid) for request in requests]
-        )
-        if self._draft_worker.follows:
-            # The passes run for all rows: none may ask for positions that the draft model does not know.
-            fit &= int(texts.seq_lens.max()) + self._draft_worker.shape.steps <= self._max_position
-        else:
-            fit[:] = False
         self.policy.costs.rest = control.rest
         width = self.max_width if control.is_fixed else None
-        choice: Choice = self.policy.choose(rids, suffix, fit, width=width)
+        choice: Choice = self.policy.choose(rids, suffix, self._fit(requests, texts), width=width)
         extend = self.policy.costs.extend(len(requests) * (width or int(np.diff(suffix.offsets).max())))
         self._pause.observe_step(choice.saved, bool(choice.rows.any()), extend)
         return choice
 
-    def _follows(self, texts: Texts) -> bool:
+    def _fit(self: Any, requests: list[Any], texts: Texts) -> NDArray[np.bool_]:
+        """[b], the rows for which the draft model can draft. The passes run for all rows, so none may ask for positions
+        that the draft model does not know."""
+        longest = int(texts.seq_lens.max()) + self._draft_worker.shape.steps
+        if not self._draft_worker.follows or longest > self._max_position:
+            return np.zeros(len(requests), np.bool_)
+        may = [request not in self._unread and self.suffix.may_draft(request.rid) for request in requests]
+        fit: NDArray[np.bool_] = texts.is_known & np.array(may)
+        return fit
+
+    def _follows(self: Any, texts: Texts) -> bool:
         """Whether draft-extend runs behind this step: not while the draft model is paused, nor where it would have to
         read positions past the context, as padding."""
-        if self.policy.config.tau in (0, math.inf):
-            wanted = self.policy.config.tau != 0
-        else:
-            wanted = not self._pause.is_paused
-        return wanted and int(texts.seq_lens.max()) + self.max_width - 1 <= self._max_position
+        return bool(self._is_awake and int(texts.seq_lens.max()) + self.max_width - 1 <= self._max_position)
 
-    def _united(self, order: _Order, model: ModelTrees | None, seconds: float) -> _Order:
-        """On the first rank: what is verified of suffix drafts and the model's."""
-        step = self._step
-        assert step is not None
-        started, drafts = time.perf_counter(), step.suffix
-        if model is not None:
-            self.counters.add("drafter_steps", 1)
-            try:
-                rooms = self.suffix.rooms(step.requests, step.texts)
-                drafts = self.policy.combine(step.rids, step.suffix, model, step.choice.rows, rooms)
-            except Exception:
-                self.suffix.failed("agentspec could not unite drafts; this step has suffix drafts alone")
-        order = self._plan(order, drafts, seconds)
-        self.counters.add("drafting_seconds", time.perf_counter() - started)
-        return order
+    def _has_room(self: Any, requests: list[Any]) -> bool:
+        """As _follows(), by what the scheduler knows without waiting: at most two steps are not processed."""
+        longest = max(len(request.origin_input_ids) + len(request.output_ids) for request in requests)
+        ahead = 2 * self.max_width + max(self.max_width, self._draft_worker.shape.steps)
+        return bool(self._is_awake and longest + ahead <= self._max_position)
+
+    @property
+    def _is_awake(self: Any) -> bool:
+        tau = self.policy.config.tau
+        return bool(tau != 0) if tau in (0, math.inf) else not self._pause.is_paused
+
+    def _launched_passes(self: Any, batch: Any, least_gain: float) -> LaunchedTrees | None:
+        worker = self._draft_worker
+        try:
+            worker.stop.least_gain = least_gain
+            with self._clock.timed(partial(self._passes_took, len(batch.reqs))):
+                launched: LaunchedTrees = worker.passes(batch)
+        except Exception:
+            self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
+            return None
+        self.counters.add("drafter_steps", 1)
+        return launched
+
+    def _begun_beside_passes(self: Any, batch: Any) -> _Step:
+        """As _begun(), while the passes run already: what they bring costs nothing more."""
+        step: _Step = self._begun(batch)
+        if not step.choice.rows.any():
+            step.choice = replace(step.choice, rows=self._fit(step.requests, step.texts))
+        return step
+
+    def _united(self, order: _Order, trees: LaunchedTrees | None, step: _Step) -> _Order:
+        """On the first rank: what is verified of suffix drafts and the model's; None: of suffix drafts alone."""
+        started = time.perf_counter()
+        drafts, rows = step.suffix, step.choice.rows
+        try:
+            model = None if trees is None else trees.wait()
+            rows = rows & (model is not None)
+            drafts = self.policy.combine(
+                step.rids, step.suffix, model, rows, self.suffix.rooms(step.requests, step.texts)
+            )
+        except Exception:
+            self.suffix.failed("agentspec could not unite drafts; this step has suffix drafts alone")
+        seconds = time.perf_counter() - started
+        self.counters.add("drafting_seconds", seconds)
+        return self._plan(order, drafts, seconds if trees is not None else 0.0)
 
     def _plan(self, order: _Order, drafts: DraftBatch, drafter_seconds: float) -> _Order:
         """What of the drafts is verified, built; roots alone where that fails."""
@@ -384,11 +424,11 @@ class _Hybrid:
         # Draft-extend reads rows of this width.
         self._draft_worker.speculative_num_draft_tokens = width
 
-    def _passes_took(self: Any, rows: int, step: _Step | None, seconds: float) -> None:
+    def _passes_took(self: Any, rows: int, seconds: float) -> None:
         passes = self._draft_worker.num_passes
         self.policy.costs.observe_draft(rows, passes, seconds)
-        if step is not None:
-            self.suffix.control.drafted(rows, passes, int(step.texts.seq_lens.sum()), seconds)
+        context = self._planned.context if self._planned is not None else 0
+        self.suffix.control.drafted(rows, passes, context, seconds)
 
     def _verify_took(self: Any, planned: PlannedStep, seconds: float) -> None:
         planned.took(seconds)

@@ -319,6 +319,7 @@ class Settings:
             tau=parse_tau(self.tau),
             payoff=self.payoff,
             margin=float(self.hybrid_margin),
+            min_token_prob=float(self.min_token_prob),
             max_nodes=max_nodes,
             trees=trees,
         )
