@@ -2,7 +2,7 @@
 
 Dataset: schema questions of the text-to-SQL workflow, held out, greedy.
 Metric: accepted tokens of the head's drafts at the same places of the same answers, SGLang's own EAGLE-3 against the head
-beside suffix drafts that drafts at every k-th step only and catches up on what came between. Drafts that may reach an
+beside suffix drafts that drafts at every k-th step only and reads what is accepted in between. Drafts that may reach an
 answer's end do not count: SGLang drafts beyond it.
 Pattern: one server each; chains of 4, because SGLang lets branches of a tree see tokens that are not their ancestors;
 prefix caching as it is. Where the head's state is what it would have been, the numbers are the same place by place, but
