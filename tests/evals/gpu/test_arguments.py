@@ -1,0 +1,186 @@
+"""The command lines of servers for a GPU pass SGLang's own handling of arguments, in both releases, without a GPU."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentspec.evals.gpu.servers import BACKENDS, HEAD_STEPS, SYSTEMS, WIDTHS, algorithm, arguments, gpu_arguments
+from agentspec.evals.gpu.sizes import SIZES, model_folder, write_model
+from agentspec.evals.systems import EAGLE3_FOLDER
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+
+pytestmark = pytest.mark.sglang
+
+ROOT = Path(__file__).parents[3]
+PYTHONS = {"installed": Path(sys.executable), "0.5.17": ROOT / ".venv-old-sglang/bin/python"}
+HOPPER = 9
+HEAD = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
+
+# A model of real size, and one with next-token layers; nothing but the shapes.
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "hidden_act": "silu", "bos_token_id": 128000,
+    "eos_token_id": 128009, "torch_dtype": "bfloat16",
+}  # fmt: skip
+GLM: dict[str, Any] = {
+    "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "hidden_size": 4096, "intermediate_size": 10944,
+    "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 46, "vocab_size": 151552,
+    "max_position_embeddings": 131072, "n_routed_experts": 128, "moe_intermediate_size": 1408,
+    "num_nextn_predict_layers": 1, "torch_dtype": "bfloat16",
+}  # fmt: skip
+DEEPSEEK: dict[str, Any] = {
+    "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "hidden_size": 2048,
+    "intermediate_size": 10944, "num_attention_heads": 16, "num_key_value_heads": 16, "num_hidden_layers": 27,
+    "vocab_size": 102400, "max_position_embeddings": 163840, "kv_lora_rank": 512, "q_lora_rank": None,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(MODEL_FOLDER / name, folder)
+    return folder
+
+
+def command_lines(data: Path) -> dict[str, list[str]]:
+    """The command lines by name; models that some need are made in `data`."""
+    configs = write_config(data / "configs", LLAMA)
+    size = replace(SIZES["llama-8b"], config="config.json")
+    write_model(size, configs, MODEL_FOLDER, data)
+    glm = str(write_config(data / "glm", GLM))
+    deepseek = str(write_config(data / "deepseek", DEEPSEEK))
+    ours = ("--speculative-algorithm", "AGENTSPEC")
+    small = ("--model-path", str(MODEL_FOLDER), *ours)
+    lines: dict[str, Any] = {}
+    for system in SYSTEMS:
+        name = algorithm(system)
+        chosen = () if name == "none" else ("--speculative-algorithm", name)
+        for backend in BACKENDS:
+            words = arguments(system, size, data, backend=backend, max_running=64)
+            replayed = ("--agentspec-replay", "requests")
+            lines[f"{system} {backend}"] = ("--model-path", str(model_folder(size, data)), *chosen, *words, *replayed)
+    parity = (*gpu_arguments("triton", 64), "--enable-deterministic-inference")
+    return {name: list(words) for name, words in {
+        **lines,
+        "parity": (*small, *HEAD, "--agentspec-tau", "1", *parity),
+        "default": small,
+        "default with a head": (*small, *HEAD),
+        "chains": (*small, *HEAD, "--agentspec-mode", "chain"),
+        "chains, a head with branches": (*small, *HEAD, "--agentspec-mode", "chain", "--speculative-eagle-topk", "4"),
+        "a head with branches": (*small, *HEAD, "--speculative-eagle-topk", "4", "--speculative-num-steps", "3"),
+        "narrow": (*small, *HEAD, "--speculative-num-draft-tokens", "3"),
+        "pages": (*small, "--page-size", "16"),
+        "pages with a head": (*small, *HEAD, "--page-size", "16"),
+        "trees in pages": (*small, "--page-size", "16", "--agentspec-mode", "tree"),
+        "a backend for chains": (*small, *HEAD, "--attention-backend", "flashmla"),
+        "trees by a backend for chains": (*small, "--attention-backend", "flashmla", "--agentspec-mode", "tree"),
+        "MLA": ("--model-path", deepseek, *ours),
+        "MLA by flashinfer": ("--model-path", deepseek, *ours, "--attention-backend", "flashinfer"),
+        "next-token layers": ("--model-path", glm, *ours, "--agentspec-base", "NEXTN"),
+        "next-token layers unused": ("--model-path", glm, *ours),
+        "next-token layers by path": ("--model-path", glm, *ours, "--speculative-draft-model-path", glm),
+        "no next-token layers": (*small, "--agentspec-base", "NEXTN"),
+    }.items()}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def resolved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What became of each command line, in one release of SGLang."""
+    python = PYTHONS[request.param]
+    if not python.exists():
+        pytest.skip("needs the older SGLang: run `make old-sglang`")
+    lines = command_lines(tmp_path_factory.mktemp("gpu"))
+    run = subprocess.run(
+        [python, "-P", str(Path(__file__).with_name("resolve_for_cuda.py")), str(HOPPER)],
+        input=json.dumps(list(lines.values())),
+        env={"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "AGENTSPEC_STORE": "memory://"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return dict(zip(lines, json.loads(run.stdout.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_each_system_that_is_measured_can_start(resolved: dict[str, dict[str, Any]], system: str, backend: str) -> None:
+    found = resolved[f"{system} {backend}"]
+    assert "error" not in found
+    assert found["attention_backend"] == backend and found["device"] == "cuda"
+    bases = {"none": None, "ngram": "NGRAM", "suffix": "NGRAM", "eagle3": "EAGLE3", "hybrid": "EAGLE3"}
+    assert found["speculative_algorithm"] == bases[system]
+    assert found["is_ours"] is (system in ("suffix", "hybrid"))
+    if found["is_ours"]:
+        assert found["speculative_num_draft_tokens"] == WIDTHS[-1] and found["trees"]
+    if system == "eagle3":
+        shown = [found[f"speculative_{name}"] for name in ("num_steps", "eagle_topk", "num_draft_tokens")]
+        assert shown == [HEAD_STEPS, 1, HEAD_STEPS + 1]
+    if system == "hybrid":
+        # The head drafts chains as SGLang's own does; what is verified are trees of any shape.
+        assert found["draft_shape"] == [HEAD_STEPS, 1] and found["speculative_eagle_topk"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "topk", "steps", "width", "shape"),
+    [
+        ("parity", 2, 4, 16, [4, 2]),
+        ("default with a head", 2, 4, 16, [4, 2]),
+        ("chains", 1, 15, 16, [4, 1]),
+        ("a head with branches", 4, 3, 16, [3, 4]),
+        ("narrow", 2, 2, 3, [2, 2]),
+        ("next-token layers", 2, 4, 16, [4, 2]),
+        ("next-token layers by path", 2, 4, 16, [4, 2]),
+    ],
+)
+def test_sglang_is_told_what_is_verified_and_workers_what_the_draft_model_drafts(
+    resolved: dict[str, dict[str, Any]], name: str, topk: int, steps: int, width: int, shape: list[int]
+) -> None:
+    found = resolved[name]
+    assert "error" not in found
+    names = ("eagle_topk", "num_steps", "num_draft_tokens")
+    assert [found[f"speculative_{name}"] for name in names] == [topk, steps, width]
+    assert found["draft_shape"] == shape and found["trees"] is (topk > 1)
+    # What SGLang reserves for a row in a step has room for the passes of the draft model.
+    assert max(topk * steps, width) >= shape[0] * shape[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "trees"),
+    [("default", True), ("pages", False), ("pages with a head", True), ("MLA", True), ("MLA by flashinfer", False)],
+)
+def test_trees_by_default_where_they_are_honoured(resolved: dict[str, dict[str, Any]], name: str, trees: bool) -> None:
+    found = resolved[name]
+    assert "error" not in found
+    assert found["trees"] is trees and (found["speculative_eagle_topk"] > 1) is trees
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("trees in pages", "with --page-size 16 SGLang verifies trees only by flashinfer"),
+        ("trees by a backend for chains", "the attention backend flashmla verifies chains only"),
+        ("chains, a head with branches", "--speculative-eagle-topk 4 makes trees, and only chains are verified"),
+        ("no next-token layers", "--agentspec-base NEXTN needs a draft model, and there is none"),
+    ],
+)
+def test_what_cannot_be_verified_stops_the_launcher(resolved: dict[str, dict[str, Any]], name: str, said: str) -> None:
+    assert said in resolved[name]["error"]
+
+
+def test_next_token_layers_draft_where_they_are_asked_to(resolved: dict[str, dict[str, Any]]) -> None:
+    assert resolved["next-token layers unused"]["speculative_algorithm"] == "NGRAM"
+    for name in ("next-token layers", "next-token layers by path"):
+        assert resolved[name]["speculative_algorithm"] == "EAGLE"
+        assert resolved[name]["speculative_draft_model_path"].endswith("/glm")
