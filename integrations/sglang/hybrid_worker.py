@@ -165,7 +165,8 @@ class _Hybrid:
     def init_cuda_graphs(self: Any) -> None:
         """Called once, when SGLang has captured the target's graphs of the greatest width."""
         super().init_cuda_graphs()  # type: ignore[misc]
-        self.suffix.control.graphs_captured(self._tiers.capture(self.suffix.widths))
+        widths = self._tiers.capture(self.suffix.widths)
+        self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs)
 
     def clear_cache_pool(self) -> None:
         """`/flush_cache` forgets finished outputs. What is in the store stays there."""

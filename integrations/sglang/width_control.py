@@ -85,7 +85,7 @@ class WidthControl:
             ragged: Whether the device verifies each row with its own nodes alone. Where `widths` are given, or steps are
                 profiled, they are padded all the same.
         """
-        # Whether there are graphs is known later: graphs_captured().
+        # Whether there are graphs is known later: use_widths().
         known = key if profile is None else replace(key, graphs=profile.key.graphs)
         self.controller: Controller = make_controller(config, profile, known)
         self._profile = profile
@@ -105,14 +105,18 @@ class WidthControl:
         self._num_drafts = 0
         self._drafts: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
 
-    def graphs_captured(self, widths: tuple[int, ...]) -> None:
+    def use_widths(self, widths: tuple[int, ...], *, captured: bool) -> None:
         """To be called before the first step: the widths that steps are padded to, see __init__.
+
+        Args:
+            widths: Ascending; (): any will do.
+            captured: Whether steps run in captured graphs.
 
         Raises:
             ConfigError: The profile was measured with captured graphs and there are none, or the other way round.
         """
         self.widths = widths
-        self._key = replace(self._key, graphs="captured" if widths else "none")
+        self._key = replace(self._key, graphs="captured" if captured else "none")
         if self._profile is not None:
             self._profile.require(self._key)
 

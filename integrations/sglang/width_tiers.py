@@ -135,6 +135,11 @@ class WidthTiers:
         self.use(widest)
         return tuple(sorted(self._tiers))
 
+    @property
+    def has_graphs(self) -> bool:
+        """Whether steps run in captured graphs; known once capture() was called."""
+        return bool(self._tiers)
+
     def use(self, width: int) -> None:
         """The next forwards verify rows of `width` tokens, one of those that capture() told, and draft-extend reads them;
         without tiers any width will do."""

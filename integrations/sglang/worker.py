@@ -103,7 +103,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     def init_cuda_graphs(self) -> None:
         """Called once, when SGLang has captured the target's graphs of the greatest width."""
         super().init_cuda_graphs()
-        self.suffix.control.graphs_captured(self._tiers.capture(self.suffix.widths))
+        widths = self._tiers.capture(self.suffix.widths)
+        self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs)
 
     def clear_cache_pool(self) -> None:
         """`/flush_cache` forgets finished outputs, as NGRAM's forgets its trie. What is in the store stays there."""

@@ -103,6 +103,16 @@ def test_graphs_of_one_width_are_filled() -> None:
         of.observe(planned, [1, 0, 0])
 
 
+@pytest.mark.parametrize(("measured", "captured"), [("captured", True), ("none", False)])
+def test_a_profile_is_of_steps_with_graphs_or_without(measured: str, captured: bool) -> None:
+    known = profile()
+    of = control(dataclasses.replace(known, key=dataclasses.replace(known.key, graphs=measured)))
+    of.use_widths((1, 8), captured=captured)
+    assert of.widths == (1, 8)
+    with pytest.raises(ConfigError, match="graphs"):
+        of.use_widths((1, 8), captured=not captured)
+
+
 def test_steps_are_padded_to_widths_that_have_graphs() -> None:
     of = control(widths=(1, 2, 4, 8), controller="fixed", length=7)
     for rows, width in (([[0.5] * 4, []], 8), ([[0.9, 0.8, 0.7], [0.4]], 4), ([[0.5], []], 2), ([[], []], 1)):

@@ -237,6 +237,7 @@ def test_adapters_leave_one_width(captures: dict[str, Any], caplog: pytest.LogCa
     with caplog.at_level("INFO", logger="agentspec"):
         tiers = WidthTiers(runner)
         assert tiers.capture((1, 2, 4, 8)) == (8,)
+    assert tiers.has_graphs
     assert runner.captured == []
     assert "LoRA" in caplog.text
     tiers.use(8)
@@ -249,7 +250,9 @@ def test_without_graphs_the_attention_backend_says_whether_widths_may_differ(
 ) -> None:
     monkeypatch.setattr(width_tiers, "takes_any_width", lambda server_args: any_width)
     runner = Runner(decode_cuda_graph_runner=None)
-    assert WidthTiers(runner).capture((1, 2, 4, 8)) == expected
+    tiers = WidthTiers(runner)
+    assert tiers.capture((1, 2, 4, 8)) == expected
+    assert not tiers.has_graphs
     assert runner.captured == []
 
 
