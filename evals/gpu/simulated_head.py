@@ -60,7 +60,7 @@ def register() -> None:
     """Called by SGLang in each of its processes."""
     # On a CPU agentspec drafts without SGLang's loop, and stops where the head's own probabilities promise nothing more;
     # here it takes the same way as on a GPU.
-    os.environ["AGENTSPEC_CPU_DRAFTER"] = "off"
+    os.environ["SGLANG_CPU_DRAFTER"] = "off"
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
     from agentspec.integrations.sglang.draft_stop import DraftStop

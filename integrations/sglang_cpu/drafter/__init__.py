@@ -7,6 +7,6 @@ the place of these graphs, behind the methods that SGLang calls them by (`runner
     draft worker's draft()                      -> can_run_graph(), execute(): a tree for each row
     draft worker's _draft_extend_for_decode()   -> can_run_graph(), execute(): reads accepted tokens alone
 
-The environment variable AGENTSPEC_CPU_DRAFTER says whose draft workers use it: `all` (default; SGLang's own EAGLE,
+The environment variable SGLANG_CPU_DRAFTER says whose draft workers use it: `all` (default; SGLang's own EAGLE,
 EAGLE3 and STANDALONE too), `ours` (those of agentspec) or `off`.
 """

@@ -12,7 +12,8 @@ from agentspec.errors import ConfigError
 from agentspec.integrations.sglang_cpu.drafter.native_drafter import NativeDrafter, follow_weights
 from agentspec.integrations.sglang_cpu.drafter.runners import DraftExtendRunner, DraftRunner, has_own_rules
 
-VARIABLE = "AGENTSPEC_CPU_DRAFTER"
+# Not AGENTSPEC_...: the plugin refuses variables of that name which are no settings of its own.
+VARIABLE = "SGLANG_CPU_DRAFTER"
 _WHOSE = ("all", "ours", "off")
 
 logger = logging.getLogger("agentspec")
@@ -41,7 +42,7 @@ def patch_draft_workers() -> None:
 
 
 def is_wanted(worker: Any) -> bool:
-    """Whether AGENTSPEC_CPU_DRAFTER asks for native code in this draft worker.
+    """Whether SGLANG_CPU_DRAFTER asks for native code in this draft worker.
 
     Raises:
         ConfigError: It is none of `all`, `ours` and `off`.

@@ -308,7 +308,7 @@ def test_one_variable_says_whose_draft_models_are_native(sglang: Any, monkeypatc
         monkeypatch.setenv(plug_in.VARIABLE, whose)
         assert (plugged(sglang), plugged(sglang, ours=False)) == wanted
     monkeypatch.setenv(plug_in.VARIABLE, "some")
-    with pytest.raises(plug_in.ConfigError, match="AGENTSPEC_CPU_DRAFTER must be one of all, ours, off, got 'some'"):
+    with pytest.raises(plug_in.ConfigError, match="SGLANG_CPU_DRAFTER must be one of all, ours, off, got 'some'"):
         plugged(sglang)
 
 
