@@ -14,21 +14,27 @@ BIN := $(VENV)/bin
 PY := $(CURDIR)/$(BIN)/python -P
 AGENTS := .venv-agents
 OPENHANDS := .venv-openhands
+OLD := .venv-old-sglang
 CACHE := .cache
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Arguments of a Python that prints what an extra asks for.
 requirements_of = -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"]))'
 
 # What the compiled engine is made from.
-NATIVE := $(wildcard agentspec/native/*.cc agentspec/native/*.h) agentspec/native/CMakeLists.txt pyproject.toml
+NATIVE := $(foreach folder,agentspec/native integrations/sglang_cpu/drafter/native,$(wildcard $(folder)/*.cc $(folder)/*.h) $(folder)/CMakeLists.txt) \
+	pyproject.toml
 # The editable install learns the packages when it is made.
 PACKAGES := $(wildcard */__init__.py */*/__init__.py */*/*/__init__.py)
 
+# The oldest release that agentspec supports, and the versions of these two packages that it names.
 OLD_SGLANG := 0.5.17
+OLD_PACKAGES := transformers==5.12.1 tokenizers==0.22.2
+# Releases whose sources the contract tests read.
+READ_SGLANG := $(OLD_SGLANG) 0.5.20
 # Processes that share the tests: most of their time they wait for a server that starts, on one core.
 TEST_WORKERS ?= 2
 
-.PHONY: demo test checks setup arctic agents openhands openhands-if-possible links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
+.PHONY: demo test checks setup arctic agents openhands openhands-if-possible old-sglang links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
 
 help:
 	@sed -n '1,3p' Makefile
@@ -42,7 +48,7 @@ test: setup
 	$(PY) -m pytest -m "not browser" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
 	$(PY) -m pytest -m browser tests/agentspec/report
 
-checks: native-test lint types $(VENV)/.arctic $(AGENTS)/.installed openhands-if-possible chromium prometheus $(VENV)/.browser $(CACHE)/sglang-$(OLD_SGLANG)
+checks: native-test lint types $(VENV)/.arctic $(AGENTS)/.installed openhands-if-possible chromium prometheus $(VENV)/.browser old-sglang $(READ_SGLANG:%=$(CACHE)/sglang-%)
 
 setup: $(VENV)/.installed links
 
@@ -157,11 +163,27 @@ fuzz: setup
 	@for target in segment_fuzz segment_build_fuzz engine_fuzz; do \
 		mkdir -p build/fuzz/$$target.inputs && build/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/$$target.inputs || exit 1; done
 
-# The older release whose interfaces the contract tests read; it is unpacked, never imported.
-$(CACHE)/sglang-$(OLD_SGLANG): | $(VENV)/.dependencies
+# The releases whose interfaces the contract tests read: unpacked there, never imported.
+$(CACHE)/sglang-%: | $(VENV)/.dependencies
 	@mkdir -p $(CACHE)
-	@$(PIP) download --no-deps --dest $(CACHE) sglang==$(OLD_SGLANG)
-	@$(BIN)/python -m zipfile -e $(CACHE)/sglang-$(OLD_SGLANG)-*.whl $@.part && mv $@.part $@
+	@$(PIP) download --no-deps --dest $(CACHE) sglang==$*
+	@$(BIN)/python -m zipfile -e $(CACHE)/sglang-$*-*.whl $@.part && mv $@.part $@
+
+# An environment in which servers of the oldest release start. It holds that release and the two packages that the
+# newer one needs in other versions. Every other package, agentspec and its compiled engine included, comes from
+# $(VENV): a .pth file adds that folder behind this one. So nothing large is downloaded or kept twice, and both
+# environments run the same agentspec. Where a distribution is in both folders Python reads the metadata and the entry
+# points of the first alone; agentspec is in one of them only.
+old-sglang: $(OLD)/.installed
+
+$(OLD)/.installed: $(VENV)/.dependencies | $(VENV)/.installed $(CACHE)/sglang-$(OLD_SGLANG)
+	@echo "installing SGLang $(OLD_SGLANG) into $(OLD)"
+	@$(BIN)/python -m venv --clear --without-pip $(OLD)
+	@$(BIN)/python -m pip --python $(OLD)/bin/python --disable-pip-version-check --quiet install --no-deps \
+		$(CACHE)/sglang-$(OLD_SGLANG)-*.whl $(OLD_PACKAGES)
+	@$(BIN)/python -c 'import sys, sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path(sys.argv[1])!r})")' purelib \
+		> "$$($(OLD)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	@touch $@
 
 model: setup
 	$(PY) -m agentspec.evals.train_tiny_sql --out evals/models/tiny-sql
@@ -179,4 +201,4 @@ acceptance: setup
 		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3 --grid build/acceptance-heads
 
 clean:
-	rm -rf $(VENV) $(AGENTS) $(OPENHANDS) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(AGENTS) $(OPENHANDS) $(OLD) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

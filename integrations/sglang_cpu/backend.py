@@ -2,22 +2,28 @@
 
 Without AMX, SGLang replaces its CPU backend `intel_amx` by `torch_native`, which attends causally only and so cannot
 verify a tree. `intel_amx` itself is portable: it calls two ops, and both have a reference here. So the name
-`torch_native` is given that implementation, in the registry and in the factory of draft backends.
+`torch_native` is given that implementation, in the registry and in the factory of draft backends. Where a release of
+SGLang computes the lengths of a verify step and then calls the ops without them, they are put in its way.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+from collections.abc import Callable
 from typing import Any
+
+from torch import Tensor
 
 _FALL_BACK = "torch_native"
 _CPU = "intel_amx"
 
 
 def patch_sglang() -> None:
-    """Patch both places; imports SGLang. Calling it again changes nothing."""
+    """Patch all three places; imports SGLang. Calling it again changes nothing."""
     patch_attention_registry()
     patch_draft_backends()
+    patch_lengths()
 
 
 def patch_attention_registry() -> None:
@@ -39,3 +45,48 @@ def patch_draft_backends() -> None:
 
     create_backend._agentspec_cpu = True  # type: ignore[attr-defined]
     factory._create_backend = create_backend
+
+
+def patch_lengths() -> None:
+    """Have the ops called with the lengths that the backend computed for the step; imports SGLang.
+
+    An older release takes the lengths of the batch instead. They lack the draft tokens that a verify step adds to each
+    sequence, and there is one a request where the steps of a draft model have one a branch. Calling it again, or where
+    the backend uses its own lengths, changes nothing.
+    """
+    backend: Any = importlib.import_module("sglang.srt.layers.attention.intel_amx_backend").IntelAMXAttnBackend
+    extend = getattr(backend, "forward_extend", None)
+    if extend is None or getattr(extend, "_agentspec_cpu", False):
+        return
+    # Only a method that reads the attribute of the batch has the attribute's name in its code.
+    if "seq_lens" not in extend.__code__.co_names:
+        return
+    backend.forward_extend = _with_lengths(extend, _lengths_of_extend)
+    backend.forward_decode = _with_lengths(backend.forward_decode, _lengths_of_draft_step)
+
+
+def _lengths_of_extend(backend: Any) -> Tensor | None:
+    """int64 [b], or None where the batch's own are right."""
+    return None if backend.extend_metadata is None else backend.extend_metadata[0]
+
+
+def _lengths_of_draft_step(backend: Any) -> Tensor | None:
+    """int64 [b * topk], or None where the batch's own are right."""
+    return None if backend.draft_decode_metadata is None else backend.draft_decode_metadata[1]
+
+
+def _with_lengths(forward: Callable[..., Any], lengths: Callable[[Any], Tensor | None]) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def forward_with_lengths(
+        self: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        of_the_batch, of_the_step = forward_batch.seq_lens, lengths(self)
+        if of_the_step is not None:
+            forward_batch.seq_lens = of_the_step
+        try:
+            return forward(self, q, k, v, layer, forward_batch, *args, **kwargs)
+        finally:
+            forward_batch.seq_lens = of_the_batch
+
+    forward_with_lengths._agentspec_cpu = True  # type: ignore[attr-defined]
+    return forward_with_lengths

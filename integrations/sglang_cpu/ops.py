@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from agentspec.errors import UnsupportedError
 from agentspec.integrations.sglang_cpu.attention import decode_attention_cpu, extend_attention_cpu
@@ -30,21 +32,51 @@ def initialize(size: int, rank: int) -> None:
         )
 
 
-_OPS = {
-    decode_attention_cpu: (
-        "(Tensor query, Tensor(a!) k_cache, Tensor(b!) v_cache, float k_scale, float v_scale, Tensor(c!) output, "
-        "Tensor? key, Tensor? value, Tensor loc, Tensor attn_logits, Tensor req_to_token, Tensor req_pool_indices, "
-        "Tensor seq_lens, float sm_scale, float logit_cap, bool is_cross_attn, int sliding_window_size, "
-        "Tensor? encoder_lens, Tensor? sinks) -> ()"
-    ),
-    extend_attention_cpu: (
-        "(Tensor query, Tensor? key, Tensor? value, Tensor(a!) output, Tensor k_cache, Tensor v_cache, float k_scale, "
-        "float v_scale, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, Tensor extend_seq_lens, "
-        "Tensor extend_start_loc, int max_len_extend, float sm_scale, float logit_cap, bool is_cross_attn, "
-        "int sliding_window_size, Tensor? encoder_lens, Tensor? sinks, Tensor? tree_mask, bool is_causal) -> ()"
-    ),
-    init_cpu_threads_env: "(str cpu_ids) -> ()",
-    initialize: "(int size, int rank) -> ()",
+def decode_attention_unscaled(query: Tensor, k_cache: Tensor, v_cache: Tensor, output: Tensor, *rest: Any) -> None:
+    """`decode_attention_cpu` as an older release of SGLang calls it: without scales of a quantized cache."""
+    decode_attention_cpu(query, k_cache, v_cache, 1.0, 1.0, output, *rest)
+
+
+def extend_attention_unscaled(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    output: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *rest: Any,
+) -> None:
+    """`extend_attention_cpu` as an older release of SGLang calls it: without scales, and always causal."""
+    arguments: tuple[Any, ...] = (query, key, value, output, k_cache, v_cache, 1.0, 1.0, *rest, True)
+    extend_attention_cpu(*arguments)
+
+
+_DECODE = (
+    "(Tensor query, Tensor(a!) k_cache, Tensor(b!) v_cache, float k_scale, float v_scale, Tensor(c!) output, "
+    "Tensor? key, Tensor? value, Tensor loc, Tensor attn_logits, Tensor req_to_token, Tensor req_pool_indices, "
+    "Tensor seq_lens, float sm_scale, float logit_cap, bool is_cross_attn, int sliding_window_size, "
+    "Tensor? encoder_lens, Tensor? sinks) -> ()"
+)
+_EXTEND = (
+    "(Tensor query, Tensor? key, Tensor? value, Tensor(a!) output, Tensor k_cache, Tensor v_cache, float k_scale, "
+    "float v_scale, Tensor req_to_token, Tensor req_pool_indices, Tensor seq_lens, Tensor extend_seq_lens, "
+    "Tensor extend_start_loc, int max_len_extend, float sm_scale, float logit_cap, bool is_cross_attn, "
+    "int sliding_window_size, Tensor? encoder_lens, Tensor? sinks, Tensor? tree_mask, bool is_causal) -> ()"
+)
+
+
+def _unscaled(signature: str) -> str:
+    return signature.replace("float k_scale, float v_scale, ", "").replace(", bool is_causal", "")
+
+
+# Overloads of one op: torch takes the first whose signature a call's arguments fit.
+_OPS: dict[str, tuple[Callable[..., None], str]] = {
+    "decode_attention_cpu": (decode_attention_cpu, _DECODE),
+    "decode_attention_cpu.unscaled": (decode_attention_unscaled, _unscaled(_DECODE)),
+    "extend_attention_cpu": (extend_attention_cpu, _EXTEND),
+    "extend_attention_cpu.unscaled": (extend_attention_unscaled, _unscaled(_EXTEND)),
+    "init_cpu_threads_env": (init_cpu_threads_env, "(str cpu_ids) -> ()"),
+    "initialize": (initialize, "(int size, int rank) -> ()"),
 }
 
 # Definitions last as long as the object that made them.
@@ -57,6 +89,6 @@ def register_ops() -> None:
     if _library is None:
         library: Any = torch.library
         _library = library.Library("sgl_kernel", "FRAGMENT")
-        for function, signature in _OPS.items():
-            _library.define(function.__name__ + signature)
-            _library.impl(function.__name__, function, "CompositeExplicitAutograd")
+        for name, (function, signature) in _OPS.items():
+            _library.define(name + signature)
+            _library.impl(name, function, "CompositeExplicitAutograd")

@@ -1,18 +1,23 @@
 """Lets SGLang overlap scheduling and speculation on a CPU, as it does on a GPU.
 
-SGLang switches the overlap schedule off for speculation on a CPU and for nothing else. Two places stand in its way:
-the rule itself, and one Triton kernel of the relay that carries a draft model's state from step to step.
+SGLang switches the overlap schedule off for speculation on a CPU and for nothing else. What stands in its way: the rule
+itself, and two calls of the relay that carries a draft model's state from step to step, a Triton kernel and, in an older
+release, a note for the GPU's allocator.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 _RULE = "_disable_overlap_schedule_for_cpu"
 _GATHER = "gather_spec_extras"
+_RESOLVE = "_resolve_spec_extras"
 
 
 def patch_overlap_rule() -> None:
@@ -23,10 +28,24 @@ def patch_overlap_rule() -> None:
 
 
 def patch_relay() -> None:
-    """Gives the relay a gather of rows that CPU tensors can run. Imports SGLang; a second call changes nothing."""
+    """Gives the relay what it calls in a form that CPU tensors can run. Imports SGLang; a second call changes nothing."""
     module: Any = importlib.import_module("sglang.srt.managers.overlap_utils")
     if hasattr(module, _GATHER):
         setattr(module, _GATHER, gather_rows)
+    resolve = getattr(module.FutureMap, _RESOLVE, None)
+    # Only a function that calls the method has the method's name in its code.
+    if resolve is not None and "record_stream" in resolve.__code__.co_names:
+        setattr(module.FutureMap, _RESOLVE, _with_host_indices(resolve))
+
+
+class HostIndices(Tensor):
+    """Indices in memory of the host. No allocator waits for a stream before it uses that again, so there is nothing to
+    note; CPU tensors themselves refuse the call. What is computed from them are plain tensors."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def record_stream(self, stream: Any) -> None:
+        """Does nothing."""
 
 
 def gather_rows(
@@ -37,6 +56,21 @@ def gather_rows(
     return topk_p[indices], topk_index[indices], output_tokens[indices], hidden
 
 
+def _with_host_indices(resolve: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    @functools.wraps(resolve)
+    def resolve_spec_extras(self: Any, batch: Any) -> None:
+        draft_input = batch.spec_info
+        indices = getattr(draft_input, "future_indices", None)
+        if indices is None:
+            return resolve(self, batch)
+        draft_input.future_indices = indices.as_subclass(HostIndices)
+        try:
+            resolve(self, batch)
+        finally:
+            draft_input.future_indices = indices
+
+    return resolve_spec_extras
+
+
 def _keep_overlap(server_args: Any) -> None:
     """Leaves the schedule as it was asked for."""
-

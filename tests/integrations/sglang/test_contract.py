@@ -1,6 +1,6 @@
 """What the plugin uses of SGLang exists, with the parameters it is called with, in every supported release.
 
-The older release is unpacked and read, never imported: it needs another torch. The newer one is the installed one.
+Releases other than the installed one are unpacked and read, never imported here. `test_old_release` runs the oldest.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-OLD = ROOT / ".cache" / "sglang-0.5.17"
+UNPACKED = ("0.5.17", "0.5.20")
 
 
-def releases() -> list[Path]:
+def releases() -> dict[str, Path]:
     found = importlib.util.find_spec("sglang")
     installed = Path(found.origin).parent.parent if found and found.origin else Path("sglang is not installed")
-    return [OLD, installed]
+    return {**{name: ROOT / ".cache" / f"sglang-{name}" for name in UNPACKED}, "installed": installed}
 
 
-pytestmark = [pytest.mark.sglang, pytest.mark.parametrize("release", releases(), ids=["0.5.17", "installed"])]
+pytestmark = [
+    pytest.mark.sglang,
+    pytest.mark.parametrize("release", releases().values(), ids=releases().keys()),
+]
 
 
 @cache
@@ -32,7 +35,7 @@ def module(release: Path, name: str) -> ast.Module:
     for candidate in (path.with_suffix(".py"), path / "__init__.py"):
         if candidate.is_file():
             return ast.parse(candidate.read_text(encoding="utf-8"))
-    pytest.fail(f"{name} is not in {release}; `make test` unpacks the older release")
+    pytest.fail(f"{name} is not in {release}; `make test` unpacks the other releases")
 
 
 def find(release: Path, name: str, *path: str) -> ast.ClassDef | ast.FunctionDef:
@@ -158,7 +161,10 @@ USED = [
         ("ModelRunner", "_get_attention_backend"),
         frozenset({"init_new_workspace"}),
     ),
-    Uses("sglang.srt.model_executor.model_runner", ("ModelRunner", "_decode_cuda_graph_runner_cls")),
+    Uses("sglang.srt.distributed.parallel_state", ("GroupCoordinator", "all_gather_object"), frozenset({"obj"})),
+    Uses("sglang.srt.utils.common", ("get_available_gpu_memory",), frozenset({"device", "gpu_id"})),
+    Uses(EAGLE, ("EagleDraftWorker", "init_attention_backend")),
+    Uses(EAGLE, ("EagleDraftWorker", "_capture_cuda_graphs")),
     Uses("sglang.srt.runtime_context", ("RuntimeContext", "override"), frozenset({"source"})),
     Uses("sglang.srt.managers.schedule_batch", ("ScheduleBatch", "grammar_needs_sync")),
     Uses("sglang.srt.managers.schedule_batch", ("Req", "finished")),
@@ -189,6 +195,13 @@ def test_the_target_runs_with_the_graphs_and_the_backend_that_its_runner_holds(r
     assert "self.decode_cuda_graph_runner" in forward and "self.attn_backend" in forward
     swapped = source(release, EAGLE, "EAGLEWorkerV2", "apply_runtime_state")
     assert "model_runner.attn_backend = " in swapped and "model_runner.decode_cuda_graph_runner = " in swapped
+    # The same of draft-extend.
+    for place in (
+        *("dw.speculative_num_draft_tokens = ", "dw.draft_extend_attn_backend = ", "dw.draft_runner.attn_backend = "),
+        "dw.cuda_graph_runner_for_draft_extend = ",
+    ):
+        assert place in swapped
+    assert "if self.speculative_num_steps > 1" in source(release, EAGLE, "EagleDraftWorker", "_capture_cuda_graphs")
     # A step whose width is not the graphs' would run without them.
     can_run = source(
         release, "sglang.srt.model_executor.runner.decode_cuda_graph_runner", "DecodeCudaGraphRunner", "can_run_graph"

@@ -144,6 +144,29 @@ except RuntimeError as error:
     assert "serve one rank; got 2" in python(code)[1]
 
 
+def test_attention_takes_the_arguments_of_every_release():
+    """Older ones know no scales of a quantized cache, and no attention that is not causal."""
+    code = f"""
+{ACTIVATE}
+import sgl_kernel, torch
+ops = torch.ops.sgl_kernel
+query, keys, slots = torch.randn(2, 2, 4), torch.randn(8, 2, 4), torch.arange(8, dtype=torch.int32).view(1, 8)
+row, scale = torch.zeros(1, dtype=torch.int64), 0.5
+def extend(*scales, causal=()):
+    lens = torch.tensor([5]), torch.tensor([2]), torch.tensor([0])
+    ops.extend_attention_cpu(query, None, None, output := torch.empty(2, 2, 4), keys, keys, *scales, slots, row, *lens, 2,
+                             scale, 0.0, False, 0, None, None, None, *causal)
+    return output
+def decode(*scales):
+    ops.decode_attention_cpu(query[:1], keys, keys, *scales, output := torch.empty(1, 2, 4), None, None, row, keys, slots,
+                             row, torch.tensor([5]), scale, 0.0, False, 0, None, None)
+    return output
+print(torch.equal(extend(), extend(1.0, 1.0, causal=[True])), torch.equal(extend(), extend(1.0, 1.0, causal=[False])))
+print(torch.equal(decode(), decode(1.0, 1.0)))
+"""
+    assert python(code) == ["True", "True False", "True"]
+
+
 def test_torchvision_imports_without_its_binary(tmp_path):
     registers = "import torch\n@torch.library.register_fake('torchvision::nms')\ndef fake(*args): ...\n"
     package(tmp_path, "torchvision", registers)
@@ -161,49 +184,122 @@ def _verify_uses_greedy(*, is_all_greedy, is_cpu, use_rejection_sampling, is_hip
 """
 
 
-def test_modules_of_sglang_are_patched_on_import(tmp_path, no_gpu):
-    attention = package(tmp_path, "sglang/srt/layers/attention") / "sglang/srt/layers/attention"
-    for part in ("sglang", "sglang/srt", "sglang/srt/layers", "sglang/srt/speculative"):
-        (tmp_path / part).mkdir(exist_ok=True)
-        (tmp_path / part / "__init__.py").write_text("")
-    (attention / "attention_registry.py").write_text(
-        "ATTENTION_BACKENDS = {'intel_amx': 'tree', 'torch_native': 'causal'}"
-    )
-    (attention / "intel_amx_backend.py").write_text(
-        "class IntelAMXAttnBackend:\n    def _build_extend_metadata(self, batch): return 'its own'\n"
-    )
-    (tmp_path / "sglang/srt/speculative/draft_utils.py").write_text(
-        "class DraftBackendFactory:\n    def _create_backend(self, name, choices, error): return sorted(choices.items())\n"
-    )
-    (tmp_path / "sglang/srt/speculative/eagle_utils.py").write_text("")
-    (tmp_path / "sglang/srt/model_executor").mkdir()
-    (tmp_path / "sglang/srt/model_executor/__init__.py").write_text("")
-    (tmp_path / "sglang/srt/model_executor/model_runner.py").write_text(
-        "class ModelRunner:\n    def forward(self, batch): return 'its own'\n"
-    )
+def sglang_with(folder: Path, modules: dict[str, str]) -> None:
+    """A SGLang that has nothing but these modules, named below `sglang.srt`."""
+    for name, code in modules.items():
+        path = folder.joinpath("sglang", "srt", *name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code)
+        for parent in path.relative_to(folder).parents:
+            if parent != Path("."):
+                (folder / parent / "__init__.py").write_text("")
+
+
+MODULES = {
+    "arg_groups.speculative_hook": """
+def _disable_overlap_schedule_for_cpu(server_args): server_args.append('no overlap')
+def handle(server_args): _disable_overlap_schedule_for_cpu(server_args)
+""",
+    "layers.attention.attention_registry": "ATTENTION_BACKENDS = {'intel_amx': 'tree', 'torch_native': 'causal'}",
+    "layers.attention.intel_amx_backend": """
+class IntelAMXAttnBackend:
+    def _build_extend_metadata(self, batch): return 'its own'
+    def forward_extend(self, q, k, v, layer, batch): return self.extend_metadata[0]
+""",
+    "managers.overlap_utils": """
+gather_spec_extras = None
+class FutureMap:
+    def _resolve_spec_extras(self, batch): return gather_spec_extras(*batch)
+""",
+    "model_executor.model_runner": "class ModelRunner:\n    def forward(self, batch): return 'its own'\n",
+    "speculative.draft_utils": """
+class DraftBackendFactory:
+    def _create_backend(self, name, choices, error): return sorted(choices.items())
+""",
+    "speculative.eagle_utils": "",
+}
+# As of SGLang 0.5.17: lengths that are computed and not used, and tensors that a GPU's allocator is told of.
+OLD_MODULES = {
+    **MODULES,
+    "layers.attention.intel_amx_backend": """
+class IntelAMXAttnBackend:
+    extend_metadata = draft_decode_metadata = None
+    def _build_extend_metadata(self, batch): return 'its own'
+    def forward_extend(self, q, k, v, layer, batch): return batch.seq_lens
+    def forward_decode(self, q, k, v, layer, batch): return batch.seq_lens
+""",
+    "managers.overlap_utils": """
+gather_spec_extras = None
+class FutureMap:
+    def _resolve_spec_extras(self, batch):
+        indices = batch.spec_info.future_indices
+        indices.record_stream(None)
+        batch.spec_info.gathered = gather_spec_extras(indices, *self.buffers)
+""",
+}
+
+
+def test_modules_of_sglang_are_patched_on_import(tmp_path):
+    sglang_with(tmp_path, MODULES)
     code = f"""
 {ACTIVATE}
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
 from sglang.srt.speculative.draft_utils import DraftBackendFactory
+from sglang.srt.layers.attention.intel_amx_backend import IntelAMXAttnBackend
+own = IntelAMXAttnBackend.forward_extend
 sglang_cpu.patch_sglang()
 print(ATTENTION_BACKENDS["torch_native"])
 print(DraftBackendFactory()._create_backend("decode", {{"intel_amx": 1}}, ""))
 from sglang.srt.model_executor.model_runner import ModelRunner
-print(ModelRunner.forward._agentspec_cpu)
+print(ModelRunner.forward._agentspec_cpu, IntelAMXAttnBackend.forward_extend is own)
+from sglang.srt.arg_groups.speculative_hook import handle
+handle(settings := [])
+print(settings)
 """
-    assert python(code, tmp_path, no_gpu) == ["True", "tree", "[('intel_amx', 1), ('torch_native', 1)]", "True"]
+    patched = ["[('intel_amx', 1), ('torch_native', 1)]", "True True", "[]"]
+    assert python(code, tmp_path, CUDA_VISIBLE_DEVICES="") == ["True", "tree", *patched]
 
 
-def sglang_with(tmp_path, verification):
-    """A SGLang that has nothing but a module that verifies, and the code of a test of it."""
-    package(tmp_path, "sglang/srt/speculative")
-    for part in ("sglang", "sglang/srt"):
-        (tmp_path / part / "__init__.py").write_text("")
-    (tmp_path / "sglang/srt/speculative/eagle_utils.py").write_text(verification)
+def test_an_older_release_attends_to_as_many_tokens_as_its_step_has(tmp_path):
+    sglang_with(tmp_path, OLD_MODULES)
+    code = f"""
+{ACTIVATE}
+from types import SimpleNamespace
+from sglang.srt.layers.attention.intel_amx_backend import IntelAMXAttnBackend
+sglang_cpu.patch_sglang()
+backend, batch = IntelAMXAttnBackend(), SimpleNamespace(seq_lens="the batch's")
+def lengths():
+    return [forward("q", "k", "v", "layer", batch) for forward in (backend.forward_extend, backend.forward_decode)]
+print(lengths())
+backend.extend_metadata, backend.draft_decode_metadata = ("verify", 1, 2), ("slots", "draft", 3)
+print(lengths(), batch.seq_lens)
+"""
+    expected = ["True", '["the batch\'s", "the batch\'s"]', "['verify', 'draft'] the batch's"]
+    assert python(code, tmp_path, CUDA_VISIBLE_DEVICES="") == expected
+
+
+def test_the_relay_gathers_on_a_cpu(tmp_path):
+    sglang_with(tmp_path, OLD_MODULES)
+    code = f"""
+{ACTIVATE}
+from types import SimpleNamespace
+import torch
+from sglang.srt.managers.overlap_utils import FutureMap
+sglang_cpu.patch_sglang()
+relay = FutureMap()
+rows = torch.arange(6.0).view(3, 2)
+relay.buffers = rows, rows * 10, torch.arange(3), None
+draft = SimpleNamespace(future_indices=torch.tensor([2, 0]))
+relay._resolve_spec_extras(SimpleNamespace(spec_info=draft))
+print(*[values if values is None else values.tolist() for values in draft.gathered])
+print({{type(values).__name__ for values in (draft.future_indices, *draft.gathered[:3])}})
+"""
+    gathered = "[[4.0, 5.0], [0.0, 1.0]] [[40.0, 50.0], [0.0, 10.0]] [2, 0] None"
+    assert python(code, tmp_path, CUDA_VISIBLE_DEVICES="") == ["True", gathered, "{'Tensor'}"]
 
 
 def test_batches_are_verified_by_their_temperature(tmp_path):
-    sglang_with(tmp_path, VERIFICATION)
+    sglang_with(tmp_path, {"speculative.eagle_utils": VERIFICATION})
     code = f"""
 {ACTIVATE}
 from sglang.srt.speculative import eagle_utils as verification
@@ -222,11 +318,52 @@ print(verification.tree_speculative_sampling_target_only.__module__)
 
 @pytest.mark.parametrize("missing", ["_verify_uses_greedy", "top_k_renorm_prob"])
 def test_a_release_that_verifies_otherwise_is_left_alone(tmp_path, no_gpu, missing):
-    """0.5.17 decides inside one function and imports its kernels there."""
-    sglang_with(tmp_path, VERIFICATION.replace(missing, "something_else"))
+    sglang_with(tmp_path, {"speculative.eagle_utils": VERIFICATION.replace(missing, "something_else")})
     code = f"""
 {ACTIVATE}
 from sglang.srt.speculative import eagle_utils as verification
 print(verification.tree_speculative_sampling_target_only, hasattr(verification, "{missing}"))
 """
     assert python(code, tmp_path, no_gpu) == ["True", "None False"]
+
+
+# What `eagle_utils` of 0.5.17 and 0.5.20 looks like: one function decides, and imports its kernels.
+OLD_VERIFICATION = """
+_is_cpu = True
+def verify_greedily(): return f"greedy, {'CPU' if _is_cpu else 'GPU'}"
+def eagle_sample(verify_input, batch):
+    if batch.sampling_info.is_all_greedy or _is_cpu:
+        return verify_greedily()
+    from sgl_kernel import top_k_renorm_prob, top_p_renorm_prob, tree_speculative_sampling_target_only
+    if verify_input == "fails":
+        raise ValueError
+    return tree_speculative_sampling_target_only.__module__
+"""
+
+
+def test_batches_of_an_older_release_are_verified_by_their_temperature(tmp_path):
+    modules = {
+        "speculative.eagle_utils": OLD_VERIFICATION,
+        "runtime_context": "class Spec: speculative_use_rejection_sampling = False\ndef get_spec(): return Spec",
+    }
+    sglang_with(tmp_path, modules)
+    code = f"""
+{ACTIVATE}
+import contextlib
+from types import SimpleNamespace
+from sglang.srt import runtime_context
+from sglang.srt.speculative import eagle_utils as verification
+from agentspec.integrations.sglang_cpu.verification import patch_verification
+patch_verification()
+def sample(greedy, idle=False, verify_input=None):
+    sampling = SimpleNamespace(is_all_greedy=greedy)
+    batch = SimpleNamespace(sampling_info=sampling, forward_mode=SimpleNamespace(is_idle=lambda: idle))
+    return verification.eagle_sample(verify_input, batch)
+print(sample(True), sample(False), sample(False, idle=True), sep="; ")
+with contextlib.suppress(ValueError):
+    sample(False, verify_input="fails")
+runtime_context.Spec.speculative_use_rejection_sampling = True
+print(sample(False), verification._is_cpu, sep="; ")
+"""
+    drawn = "agentspec.integrations.sglang_cpu.sampling"
+    assert python(code, tmp_path) == ["True", f"greedy, CPU; {drawn}; greedy, CPU", "greedy, CPU; True"]
