@@ -186,7 +186,7 @@ class Round:
 
 # Clients and mean gaps, in turn. Gaps of a few steps make requests arrive and end among others in every order.
 _PATTERNS = ((16, 0.0), (8, 0.02), (1, 0.0), (4, 0.0), (16, 0.1), (2, 0.01), (12, 0.0), (3, 0.05), (5, 0.0), (16, 0.3))
-_ASKS_OF_CLIENT = 12
+_ASKS_OF_CLIENT = 4
 
 
 def draw_rounds(seed: int) -> Iterator[Round]:

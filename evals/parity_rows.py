@@ -43,6 +43,9 @@ class Compared:
     accepted_tokens: int = 0
     stopped: int = 0
     """Answers that ended before their greatest length."""
+    refused: int = 0
+    """Requests that only this server refused, where that is allowed."""
+    may_refuse: bool = False
     _drawn: dict[str, tuple[Counter[tuple[int, ...]], Counter[tuple[int, ...]]]] = field(
         default_factory=lambda: {name: (Counter(), Counter()) for name in SAMPLINGS}
     )
@@ -62,6 +65,9 @@ class Compared:
     def add(self, asks: Sequence[Ask], expected: Sequence[Answer], got: Sequence[Answer]) -> None:
         """Compares the answers to the same requests, in one order."""
         for ask, theirs, ours in zip(asks, expected, got, strict=True):
+            if self.may_refuse and theirs.status == 200 and ours.status == 400:
+                self.refused += 1
+                continue
             count = self.kinds.setdefault(ask.kind, KindCount())
             count.requests += 1
             count.streamed += ask.is_streamed
@@ -82,6 +88,8 @@ class Compared:
         found = {}
         for name, (theirs, ours) in self._drawn.items():
             answers = sorted(theirs.keys() | ours.keys())
+            if not answers:
+                continue
             counts = np.array([[drawn[answer] for answer in answers] for drawn in (theirs, ours)], np.int64)
             try:
                 found[name] = homogeneity(*counts)
@@ -173,6 +181,7 @@ def row_of(compared: Compared) -> dict[str, Any]:
         "kinds": {name: asdict(count) for name, count in compared.kinds.items()},
         "cached_tokens": compared.cached_tokens,
         "stopped": compared.stopped,
+        "refused": compared.refused,
         "verify_steps": compared.verify_steps,
         "accepted_tokens": compared.accepted_tokens,
         "first_differences": compared.differences,

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from parity import compared
 
+from agentspec.evals import parity_requests
+from agentspec.evals.parity_servers import PARITY_ARGUMENTS
 from agentspec.evals.server import Server
 from agentspec.evals.text_to_sql import MODEL_FOLDER
-from agentspec.evals.tiny_sql.tokenizer import render
-from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_questions
-from agentspec.workflows.text_to_sql.prompts import link_messages
 
 MODEL = MODEL_FOLDER
-CONTEXT_LENGTH = 640
-# Small chunks and a small cache: prompts are prefilled in pieces, and prefixes are evicted and hit.
-ARGUMENTS = (
-    "--context-length", str(CONTEXT_LENGTH), "--chunked-prefill-size", "96", "--max-total-tokens", "8192",
-    "--max-running-requests", "8", "--grammar-backend", "xgrammar", "--random-seed", "1", "--skip-server-warmup",
-)  # fmt: skip
+CONTEXT_LENGTH = parity_requests.CONTEXT_LENGTH
+ARGUMENTS = PARITY_ARGUMENTS
 
-
-@cache
-def chat_prompts(number: int, seed: int) -> list[str]:
-    """What the schema linker is asked for `number` held-out questions, rendered with the chat template."""
-    with tempfile.TemporaryDirectory() as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
-        by_name = {database.name: database for database in DATABASES}
-        questions = islice(draw_questions(databases, split="heldout", seed=seed), number)
-        return [render(link_messages(by_name[q.database], q.text)) for q in questions]
+chat_prompts = cache(parity_requests.chat_prompts)
 
 
 def generate(server: Server, requests: list[dict[str, Any]], at_once: int) -> list[Any]:

@@ -1,0 +1,42 @@
+"""Servers under test beside plain SGLang, by the code of `agentspec bench parity`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from parity import compared
+
+from agentspec.evals.bench_parity import compare
+from agentspec.evals.parity_aborts import AbortReport, abort_storm
+from agentspec.evals.parity_client import Answer
+from agentspec.evals.parity_requests import Round
+from agentspec.evals.parity_rows import Compared, is_right, row_of
+from agentspec.evals.server import RunningServer
+
+TOKENS = 10_000
+"""Of each kind of server; `agentspec bench parity` compares ten times as many."""
+GPU_WAYS = Path(__file__).parent / "gpu_ways"
+"""The plugin that makes a server on a CPU do what servers on a GPU do."""
+ALL_GPU_WAYS = "no-host-lengths,reused-outputs,fixed-relay,checked-relay"
+Reference = tuple[list[Round], list[list[Answer]]]
+"""Rounds of requests, and plain SGLang's answers."""
+
+
+def assert_parity(server: RunningServer, reference: Reference, *, may_refuse: bool = False) -> Compared:
+    """A server answers the reference as plain SGLang did; counts what was compared."""
+    found = compare(server, *reference, seed=0, may_refuse=may_refuse)
+    row = row_of(found)
+    assert is_right(row), row["first_differences"][:3] or row["p_values"]
+    assert found.cached_tokens and found.stopped, "prefixes were to be found in the cache, and stops in answers"
+    assert found.accepted_tokens, "nothing was drafted, so nothing was shown"
+    compared["answers"] += found.answers
+    compared["tokens"] += found.tokens
+    return found
+
+
+def assert_survives_aborts(server: RunningServer, reference: Reference, number: int) -> AbortReport:
+    """A server answers and ends requests, most of which are aborted, and then answers as plain SGLang did."""
+    report = abort_storm(server, *reference, number, seed=0)
+    assert not report.differences, report.first_difference
+    assert report.cut_short and report.whole
+    return report
