@@ -27,7 +27,7 @@ from agentspec.evals.hybrid_table import markdown
 from agentspec.evals.hybrid_work import CONCURRENCY, ROWS, WORKLOADS, plan_phases
 from agentspec.evals.phase_calls import SliceResult
 from agentspec.evals.phases import Phase
-from agentspec.evals.systems import EAGLE3_CHAIN, HYBRIDS, SYSTEMS
+from agentspec.evals.systems import EAGLE3_CHAIN, HYBRIDS, SYSTEMS, eagle3_tree
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.turns import ask_in_turns, say, started
 from agentspec.evals.word_lists import names
@@ -36,6 +36,8 @@ from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
 # Plain decoding comes first: the others' outputs are compared with its.
 COMPARED = {
     **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
+    "eagle3-6": eagle3_tree(6),
+    "eagle3-8": eagle3_tree(8),
     "eagle3-chain": EAGLE3_CHAIN,
     "suffix": SYSTEMS["agentspec"],
     **HYBRIDS,

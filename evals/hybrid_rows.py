@@ -16,7 +16,7 @@ WINDOW = 12
 # What counts as recovered, of the steady accept length.
 RECOVERED = 0.9
 # Systems with one way of drafting each, of which the best is what a hybrid is compared with.
-SINGLE = ("none", "ngram", "standalone", "eagle3", "eagle3-chain", "suffix")
+SINGLE = ("none", "ngram", "standalone", "eagle3", "eagle3-6", "eagle3-8", "eagle3-chain", "suffix")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def figures(system: str, slices: Sequence[SliceResult]) -> Figures:
     seconds = sum(max(call.ended for call in one.calls) for one in slices)
     together = sum(together_seconds(one.calls) for one in slices)
     steps = sum(one.steps for one in slices)
-    in_each_step = 1.0 if system in ("standalone", "eagle3", "eagle3-chain") else 0.0
+    in_each_step = 1.0 if system == "standalone" or system.startswith("eagle3") else 0.0
     phases = [[call for one in some for call in one.calls] for _, some in groupby(slices, key=lambda one: one.phase)]
     return Figures(
         requests=len(calls),

@@ -61,6 +61,19 @@ EAGLE3_CHAIN = System(
     ),
 )  # fmt: skip
 
+
+def eagle3_tree(steps: int) -> System:
+    """EAGLE-3 with trees of so many steps, two branches each; the best two nodes a step are verified."""
+    return System(
+        f"SGLang + EAGLE-3, {steps} steps",
+        "EAGLE3",
+        (
+            *_EAGLE3, "--speculative-num-steps", str(steps), "--speculative-eagle-topk", "2",
+            "--speculative-num-draft-tokens", str(2 * steps),
+        ),
+    )  # fmt: skip
+
+
 # Of this head's drafts its own probabilities say as much as its acceptance head's.
 _OWN_ESTIMATES = (*_EAGLE3, "--agentspec-acceptance-head", "none")
 
