@@ -9,7 +9,6 @@ SGLang finds the plugin in the folder that site() makes, if that is on PYTHONPAT
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -17,15 +16,17 @@ from pathlib import Path
 HELPERS = Path(__file__).resolve().parents[1]
 REPLAYED = "replayed a recorded graph"
 EAGER = "verified without a recorded graph"
+CHECKS_VARIABLE = "RECORDED_GRAPHS_CHECKS"
+"""Names the file that a scheduler writes what checks.py finds to; unset: nothing is checked."""
 
 
-def site(folder: Path) -> str:
-    """Makes `folder` hold what SGLang finds the plugin by, and returns the part of PYTHONPATH that it needs."""
+def site(folder: Path) -> Path:
+    """Makes `folder` hold what SGLang finds the plugin by; it and HELPERS have to be on PYTHONPATH."""
     info = folder / "recorded_graphs-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: recorded-graphs\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[sglang.srt.plugins]\nrecorded_graphs = recorded_graphs.plugin:register\n")
-    return os.pathsep.join([str(folder), str(HELPERS)])
+    return folder
 
 
 def replays(log: str) -> Counter[tuple[str, int]]:

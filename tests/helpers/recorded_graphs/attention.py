@@ -1,4 +1,4 @@
-"""SGLang's attention backend for CPUs with what graphs need: buffers that are filled before each replay."""
+"""SGLang's attention backends for CPUs with what graphs need: buffers that are filled before each replay."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import torch
-from sglang.srt.layers.attention.intel_amx_backend import IntelAMXAttnBackend
+from sglang.srt.layers.attention.intel_amx_backend import IntelAMXAttnBackend, IntelAMXMultiStepDraftBackend
 from sglang.srt.layers.attention.verify_mask import VerifyMask, tree_mask_numel
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 from torch import Tensor
@@ -17,7 +17,7 @@ logger = logging.getLogger("recorded_graphs")
 
 
 class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
-    """Owns, as SGLang's Triton backend does, buffers for verify steps of the width that was configured when it was made.
+    """Owns, as SGLang's Triton backend does, buffers for steps of the width that was configured when it was made.
 
     A capture reads the buffers; init_forward_metadata_out_graph() fills them before the capture and before each replay.
     """
@@ -49,16 +49,23 @@ class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
             logger.warning("%s: %d rows", EAGER, forward_batch.batch_size)
         super().init_forward_metadata(forward_batch)
 
+    def _build_extend_metadata(self, forward_batch: Any) -> tuple[Any, Any, Any, Tensor | None]:
+        lengths, extend_lengths, starts, mask = super()._build_extend_metadata(forward_batch)
+        if mask is not None:
+            # A mask in the buffer of graphs is followed by what belongs to no row.
+            mask = mask[: forward_batch.batch_size * forward_batch.spec_info.draft_token_num**2]
+        return lengths, extend_lengths, starts, mask
+
     def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
         rows, width, mode = forward_batch.batch_size, self.num_draft_tokens, forward_batch.forward_mode
         if mode.is_target_verify():
-            mask = self._fill_mask(forward_batch.spec_info.custom_mask, rows * width * width)
+            mask = self._filled_mask(forward_batch.spec_info.custom_mask, rows * width * width)
             torch.add(forward_batch.seq_lens[:rows], width, out=self._lengths[:rows])
         elif mode.is_draft_extend_v2():
             mask = None
             self._lengths[:rows].copy_(forward_batch.seq_lens[:rows])
         else:
-            raise NotImplementedError(f"graphs are for verify steps and draft extends, got {mode.name}")
+            raise NotImplementedError(f"graphs are for verify steps and draft-extends, got {mode.name}")
         if in_capture:
             self.forward_metadata = (self._scratch[: rows * width], width)
             self.extend_metadata = (
@@ -68,11 +75,49 @@ class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
                 mask,
             )
 
-    def _fill_mask(self, given: Tensor | None, cells: int) -> Tensor:
+    def _filled_mask(self, given: Tensor | None, cells: int) -> Tensor:
         assert self._verify_mask is not None, "only a target verifies"
         buffer = self._verify_mask.buffer
-        # In a capture SGLang gives a mask of its own that may be longer.
         if given is not None and given.data_ptr() != buffer.data_ptr():
+            # In a capture SGLang gives a mask of its own that may be longer.
             filled = min(given.numel(), cells)
             buffer[:filled] = given[:filled]
         return buffer[:cells]
+
+
+class RecordedDraftAttention(IntelAMXMultiStepDraftBackend):  # type: ignore[misc]
+    """The same for a draft model's passes, each of which has a backend of its own."""
+
+    def __init__(self, model_runner: Any, topk: int, speculative_num_steps: int) -> None:
+        super().__init__(model_runner, topk, speculative_num_steps)
+        self.attn_backends = [RecordedAttention(model_runner) for _ in self.attn_backends]
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        branches, first = max_bs * self.topk, self.attn_backends[0]
+        self._table = torch.zeros(branches, self.pool_len, dtype=torch.int32)
+        self._branches = torch.arange(branches)
+        self._lengths = torch.ones(len(self.attn_backends), branches, dtype=torch.int64)
+        self._scratch = torch.zeros(branches, first.num_head, first.num_kv_splits, first.v_head_dim + 1)
+
+    def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
+        rows = forward_batch.batch_size
+        branches, lengths = rows * self.topk, forward_batch.seq_lens[:rows]
+        slots = self.build_draft_decode_metadata(
+            self.attn_backends[0].req_to_token_pool.req_to_token,
+            forward_batch.req_pool_indices[:rows],
+            lengths,
+            self.topk,
+            self.speculative_num_steps,
+            self.pool_len,
+        )
+        self._table[:branches, : slots.shape[1]] = slots
+        # Each pass sees the prefix and the drafted tokens of those before it.
+        passes = torch.arange(1, len(self.attn_backends) + 1)
+        self._lengths[:, :branches] = lengths.repeat_interleave(self.topk) + passes[:, None]
+        if in_capture:
+            for backend, seen in zip(self.attn_backends, self._lengths, strict=True):
+                backend.forward_metadata = (self._scratch[:branches], None)
+                backend.draft_decode_metadata = self._table[:branches], seen[:branches], self._branches[:branches]
+
+    def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
+        """Nothing is computed from the buffers in a graph."""
