@@ -17,7 +17,7 @@ BACKENDS = ("triton", "flashinfer")
 WIDTHS = (1, 2, 4, 8, 16, 32)
 """Widths of agentspec's steps, all with captured graphs."""
 HEAD_STEPS = 5
-"""Tokens of the head's chains."""
+"""Tokens of the head's chains. They do not limit the width of the hybrid's steps."""
 WITH_HEAD = ("eagle3", "hybrid")
 
 _ALGORITHMS = {"none": "none", "ngram": "NGRAM", "suffix": "AGENTSPEC", "eagle3": "EAGLE3", "hybrid": "AGENTSPEC"}
