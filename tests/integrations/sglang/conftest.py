@@ -16,25 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from server_parity import ALL_GPU_WAYS, GPU_WAYS, TOKENS, Reference
 from server_requests import ARGUMENTS, MODEL, corpus_requests, generate, tokens_of
 
 from agentspec.cli import main
+from agentspec.evals import bench_parity
+from agentspec.evals.parity_servers import PARITY_SYSTEMS, VERIFY_ALL
 from agentspec.evals.server import Server
-from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
 from agentspec.integrations.sglang_cpu import environment
 
-DRAFTERS: dict[str, tuple[str, ...]] = {
-    "suffix": (),
-    # Suffix drafts of a token or less leave their row to the drafter, so that rows change between both all the time,
-    # whatever a forward costs on this machine.
-    "eagle3": ("--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-tau", "1"),
-    "standalone": (
-        *("--speculative-draft-model-path", str(STANDALONE_FOLDER)),
-        *("--agentspec-mode", "chain", "--agentspec-tau", "1"),
-    ),
-}
-# All that is drafted is verified, also what does not pay: the more there is to go wrong.
-VERIFY_ALL = ("--agentspec-controller", "fixed")
+DRAFTERS = {name: PARITY_SYSTEMS[name].arguments for name in ("suffix", "eagle3", "standalone")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,6 +58,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def reference(plain: Server) -> Reference:
+    """Requests of every kind and plain SGLang's answers."""
+    return bench_parity.reference(plain, TOKENS, seed=0)
+
+
 @pytest.fixture(scope="session", params=DRAFTERS)
 def agentspec(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, plain: Server
@@ -74,9 +71,13 @@ def agentspec(
     folder = tmp_path_factory.mktemp(request.param)
     corpus = _corpus_of_answers(folder, plain)
     arguments = ("--enable-metrics", "--agentspec-corpora", str(corpus), *VERIFY_ALL, *DRAFTERS[request.param])
-    path = _python_path(fork=request.param != "suffix")
-    # Forwards that plain decoding computes on one thread are shared out.
-    with _server(folder, "AGENTSPEC", *arguments, PYTHONPATH=path, OMP_NUM_THREADS="2") as server:
+    variables = {
+        "PYTHONPATH": _python_path(GPU_WAYS, fork=request.param != "suffix"),
+        "GPU_WAYS": ALL_GPU_WAYS,
+        # Forwards that plain decoding computes on one thread are shared out.
+        "OMP_NUM_THREADS": "2",
+    }
+    with _server(folder, "AGENTSPEC", *arguments, **variables) as server:
         yield server
 
 

@@ -1,0 +1,56 @@
+"""Every kind of request, from 1 to 16 clients, in every order: the answers of plain SGLang, token by token.
+
+`agentspec bench parity` does the same with more requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server_parity import Reference, assert_parity, assert_survives_aborts
+
+from agentspec.evals.parity_servers import Variant, check_drafted, check_variant, num_retractions, parity_server
+from agentspec.evals.server import Server
+
+pytestmark = pytest.mark.sglang
+
+
+def test_the_session_s_servers_overlap_scheduling_and_forwards(plain: Server, agentspec: Server) -> None:
+    for server in (plain, agentspec):
+        assert server.get("/server_info")["disable_overlap_schedule"] is False
+
+
+def test_answers_are_those_of_plain_decoding(agentspec: Server, reference: Reference) -> None:
+    assert_parity(agentspec, reference)
+    state = agentspec.agentspec_state()
+    assert state is not None and state["counters"]["draft_errors"] == 0
+
+
+def test_nothing_hangs_where_clients_abort(agentspec: Server, reference: Reference) -> None:
+    assert_survives_aborts(agentspec, reference, 150)
+
+
+@pytest.fixture(scope="module", params=["suffix", "eagle3"])
+def in_turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that schedules and computes in turn, and whose requests are retracted now and then."""
+    variant = Variant(system=request.param, overlap=False, retract_every=31)
+    with parity_server(variant, tmp_path_factory.mktemp("in-turn") / "server.log") as server:
+        check_variant(server, variant)
+        yield server
+
+
+def test_answers_without_the_overlap_schedule(in_turn: Server, reference: Reference) -> None:
+    assert_parity(in_turn, reference)
+    assert num_retractions(in_turn) > 5
+
+
+def test_chains_over_pages(reference: Reference, tmp_path: Path) -> None:
+    """Pages of several tokens: what was accepted ends within one, and rejected tokens share it with what follows."""
+    variant = Variant(
+        system="eagle3", arguments=("--page-size", "4", "--speculative-eagle-topk", "1"), retract_every=43
+    )
+    with parity_server(variant, tmp_path / "server.log") as server:
+        found = assert_parity(server, reference)
+        check_drafted(server, variant, found.accepted_tokens)

@@ -1,0 +1,63 @@
+"""Two tensor-parallel ranks, with overlap: plain SGLang's answers, and ranks that never decide apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity, assert_survives_aborts
+
+from agentspec.evals.parity_servers import Variant, check_drafted, check_variant, parity_server
+from agentspec.evals.server import Server
+
+pytestmark = pytest.mark.sglang
+
+
+@pytest.fixture(scope="module", params=["suffix", "eagle3", "standalone"])
+def ranked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Variant, Server, Path]]:
+    """A server with two ranks, and the folder in which each writes down its forwards."""
+    folder = tmp_path_factory.mktemp("ranks")
+    variant = Variant(
+        system=request.param,
+        ranks=2,
+        plugins=(GPU_WAYS,),
+        variables={"GPU_WAYS": ALL_GPU_WAYS, "GPU_WAYS_STEPS": str(folder / "steps")},
+    )
+    with parity_server(variant, folder / "server.log") as server:
+        check_variant(server, variant)
+        yield variant, server, folder / "steps"
+
+
+def test_answers_are_those_of_plain_decoding(ranked: tuple[Variant, Server, Path], reference: Reference) -> None:
+    """A rank that decides by itself leaves the other waiting: a request that is not answered in time fails this test."""
+    variant, server, _ = ranked
+    found = assert_parity(server, reference)
+    check_drafted(server, variant, found.accepted_tokens)
+
+
+def test_ranks_run_the_same_forwards_also_where_clients_abort(
+    ranked: tuple[Variant, Server, Path], reference: Reference
+) -> None:
+    _, server, folder = ranked
+    assert_survives_aborts(server, reference, 60)
+    first, second = _steps(folder)
+    assert any("TARGET_VERIFY" in step for step in first)
+    assert len(first) > 100
+    for number, (one, other) in enumerate(zip(first, second, strict=True)):
+        assert one == other, f"forward {number}"
+
+
+def _steps(folder: Path) -> tuple[list[str], list[str]]:
+    """The forwards of both ranks, once the server is idle and both have written them down."""
+    last: tuple[list[str], list[str]] | None = None
+    for _ in range(100):
+        first, second = ((folder / f"rank-{rank}.txt").read_text().splitlines() for rank in range(2))
+        if (first, second) == last and len(first) == len(second):
+            break
+        last = first, second
+        time.sleep(0.2)
+    return first, second
