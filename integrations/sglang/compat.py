@@ -341,6 +341,13 @@ def draft_model_context(draft_worker: Any) -> Iterator[None]:
         yield
 
 
+def is_capturing() -> bool:
+    """Whether a graph is being captured in this process, or a forward runs to warm up for it."""
+    # A process that captures has loaded this.
+    module: Any = sys.modules.get("sglang.srt.model_executor.runner_utils.capture_mode")
+    return module is not None and bool(module.get_is_capture_mode())
+
+
 def metrics_enabled(server_args: Any) -> bool:
     return bool(getattr(server_args, "enable_metrics", False))
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from agentspec.integrations.sglang import compat
+
 
 @dataclass(slots=True)
 class DraftStop:
@@ -27,7 +29,7 @@ class DraftStop:
             scores: [rows, topk], estimates of the paths that would be gone on with.
             num_passes: Tokens of each path.
         """
-        if scores.device.type != "cpu":
+        if scores.device.type != "cpu" or compat.is_capturing():
             return False
         # Numbers: a row or two are not worth the calls of tensors.
         best = [min(max(*row, 0.0), 1.0) for row in scores.tolist()]

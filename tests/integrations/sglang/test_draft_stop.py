@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="drafts are scored in torch; `make setup` installs it")
 
+from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.draft_stop import DraftStop
 
 
@@ -24,6 +25,14 @@ def test_with_a_threshold_the_likeliest_row_decides() -> None:
     scores = torch.tensor([[0.2, 0.1], [0.35, 0.3]])
     assert not DraftStop(threshold=0.7).is_over(scores, 2)
     assert DraftStop(threshold=0.6).is_over(scores, 2)
+
+
+def test_a_captured_draft_goes_on_without_a_look_at_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = torch.tensor([[0.1]])
+    stop = DraftStop(threshold=0.5, least_gain=1.0)
+    assert stop.is_over(scores, 1)
+    monkeypatch.setattr(compat, "is_capturing", lambda: True)
+    assert not stop.is_over(scores, 1)
 
 
 def test_products_that_rounding_lifts_over_one_are_no_riches() -> None:
