@@ -220,6 +220,10 @@ class Engine:
         """Waits until everything given so far is indexed, sealed and merged as far as it is to be."""
         self._core.flush()
 
+    def wait_indexed(self) -> None:
+        """Waits until everything given so far can be drafted from; drafts are not held up meanwhile."""
+        self._core.wait_indexed()
+
     def clear(self) -> None:
         """Drops the global index of all namespaces, what is kept of conversations, and what estimates have learnt.
         Open requests stay."""

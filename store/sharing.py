@@ -49,7 +49,7 @@ from agentspec.store.writer import Writer
 
 logger = logging.getLogger("agentspec")
 
-# So many outputs at most, or twice that for a moment, wait for the engine to index them.
+# At most this number of outputs wait for the engine to index them.
 _MOST_WAITING = 16
 # How long a thread waits at most before it looks whether it is to stop.
 _WAIT = 0.2
@@ -217,10 +217,8 @@ class Sharing:
     def _pace(self) -> None:
         """Prompts are indexed on the thread that also indexes what is given here: a long log must not hold them up."""
         self._num_given += 1
-        if self._num_given % _MOST_WAITING:
-            return
-        while self._engine.stats().waiting_outputs > _MOST_WAITING and not self._stopping.wait(0.002):
-            pass
+        if self._num_given % _MOST_WAITING == 0:
+            self._engine.wait_indexed()
 
     def _load(self) -> dict[str, str]:
         """Loads snapshots as far as the engine's budget goes, least recently used namespaces first.

@@ -328,6 +328,7 @@ NB_MODULE(_core, m) {
       .def("num_tokens", &agentspec::Engine::num_tokens, "request_id"_a, release)
       .def("is_open", &agentspec::Engine::is_open, "request_id"_a, release)
       .def("flush", &agentspec::Engine::flush, release)
+      .def("wait_indexed", &agentspec::Engine::wait_indexed, release)
       .def("attach_corpus", &agentspec::Engine::attach_corpus, "path"_a, "namespaces"_a, release)
       .def("detach_corpus", &agentspec::Engine::detach_corpus, "path"_a, release)
       .def("trials", &trials, "request_id"_a, "truth"_a.noconvert())

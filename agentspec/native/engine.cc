@@ -369,6 +369,8 @@ void Engine::flush() {
   slow_worker_.wait();
 }
 
+void Engine::wait_indexed() { quick_worker_.wait(); }
+
 std::vector<float> Engine::weights(const std::string& name) const {
   const std::lock_guard lock(mutex_);
   const std::span<const float> weights = tenants_.estimator(name).weights();

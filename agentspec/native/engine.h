@@ -135,6 +135,8 @@ class Engine {
 
   // Waits until all that was given is indexed, sealed and merged as far as it is to be.
   void flush();
+  // Waits until all that was given can be drafted from. Takes no mutex that a draft takes.
+  void wait_indexed();
   // Once these five return, nothing that they delete is drafted from, outputs that wait included; others are
   // drafted from as before.
   void clear();  // all namespaces, and what estimates have learnt, as erase_namespace() does for one

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from replicas import SCOPE, A, B, Replica, until
 
+from agentspec.engine import Engine, EngineStats
 from agentspec.errors import StoreUnavailableError
 from agentspec.store.base import CONTROL, Store
 from agentspec.store.codec import Codec
@@ -73,6 +74,32 @@ def test_followers_see_one_order(store: Store) -> None:
         until(lambda: third.num_outputs() == fourth.num_outputs() == 40)
         for token in range(20):
             assert third.drafts([token]) == fourth.drafts([token]) != []
+
+
+def test_a_long_log_neither_piles_up_nor_takes_the_mutex_of_drafts_to_look_how_far_it_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    with Replica(store) as one:
+        for number in range(64):
+            one.finish(f"r{number}", rng.integers(1, 1000, 4000).tolist(), is_delivered=number == 63)
+    looked, waiting = [], []
+    stats, add = Engine.stats, Engine.add
+
+    def noting_stats(engine: Engine) -> EngineStats:
+        looked.append(threading.current_thread().name)
+        return stats(engine)
+
+    def noting_add(engine: Engine, *args: Any, **kwargs: Any) -> bool:
+        waiting.append(stats(engine).waiting_outputs)
+        return add(engine, *args, **kwargs)
+
+    monkeypatch.setattr(Engine, "stats", noting_stats)
+    monkeypatch.setattr(Engine, "add", noting_add)
+    with Replica(store) as other:
+        assert other.num_outputs() == 64
+    assert len(waiting) == 64 and max(waiting) <= 16
+    assert "agentspec-store-follower" not in looked
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])
