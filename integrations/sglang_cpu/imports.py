@@ -2,8 +2,8 @@
 
     sgl_kernel                        found in the folder `sgl_kernel/` beside this file
     torchvision                       gets the schemas of the ops its Python code expects, where its binary does not load
-    some modules of SGLang            patched as soon as they are imported (see `backend`, `drafter`, `overlap`, `ragged`,
-                                      `threads`, `verification`)
+    some modules of SGLang            patched as soon as they are imported (see `backend`, `drafter`, `grammars`, `overlap`,
+                                      `ragged`, `threads`, `verification`)
 
 Standard library only: `site/sitecustomize.py` loads this file at the start of every child process, by path, before
 anything else is known to be importable.
@@ -115,6 +115,10 @@ def _patch_draft_backends(spec: ModuleSpec) -> None:
     importlib.import_module(f"{_PACKAGE}.backend").patch_draft_backends()
 
 
+def _patch_grammars(spec: ModuleSpec) -> None:
+    importlib.import_module(f"{_PACKAGE}.grammars").patch_grammars()
+
+
 def _patch_lengths(spec: ModuleSpec) -> None:
     importlib.import_module(f"{_PACKAGE}.backend").patch_lengths()
 
@@ -144,6 +148,7 @@ def _patch_relay(spec: ModuleSpec) -> None:
 _STEPS: dict[str, tuple[Step | None, Step | None]] = {
     "torchvision": (_define_torchvision_ops, None),
     "sglang.srt.arg_groups.speculative_hook": (None, _patch_overlap_rule),
+    "sglang.srt.constrained.xgrammar_backend": (None, _patch_grammars),
     "sglang.srt.layers.attention.attention_registry": (None, _patch_attention_registry),
     "sglang.srt.layers.attention.intel_amx_backend": (None, _patch_lengths),
     "sglang.srt.managers.overlap_utils": (None, _patch_relay),

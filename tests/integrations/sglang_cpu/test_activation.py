@@ -200,6 +200,11 @@ MODULES = {
 def _disable_overlap_schedule_for_cpu(server_args): server_args.append('no overlap')
 def handle(server_args): _disable_overlap_schedule_for_cpu(server_args)
 """,
+    "constrained.xgrammar_backend": """
+def _allocate_token_bitmask(vocab_size, batch_size): return is_pin_memory_available
+class XGrammarGrammar:
+    def apply_vocab_mask(self, logits, vocab_mask): return logits.device.type == 'cpu'
+""",
     "layers.attention.attention_registry": "ATTENTION_BACKENDS = {'intel_amx': 'tree', 'torch_native': 'causal'}",
     "layers.attention.intel_amx_backend": """
 class IntelAMXAttnBackend:
@@ -218,9 +223,15 @@ class DraftBackendFactory:
 """,
     "speculative.eagle_utils": "",
 }
-# As of SGLang 0.5.17: lengths that are computed and not used, and tensors that a GPU's allocator is told of.
+# As of SGLang 0.5.17: lengths that are computed and not used, tensors that a GPU's allocator is told of, and masks of
+# grammars for accelerators only.
 OLD_MODULES = {
     **MODULES,
+    "constrained.xgrammar_backend": """
+def _allocate_token_bitmask(vocab_size, batch_size): raise RuntimeError('pin_memory=True requires an accelerator')
+class XGrammarGrammar:
+    def apply_vocab_mask(self, logits, vocab_mask): raise RuntimeError(f'Unsupported device: {logits.device.type}')
+""",
     "layers.attention.intel_amx_backend": """
 class IntelAMXAttnBackend:
     extend_metadata = draft_decode_metadata = None
@@ -325,6 +336,35 @@ from sglang.srt.speculative import eagle_utils as verification
 print(verification.tree_speculative_sampling_target_only, hasattr(verification, "{missing}"))
 """
     assert python(code, tmp_path, no_gpu) == ["True", "None False"]
+
+
+def test_an_older_release_masks_logits_by_grammars_on_a_cpu(tmp_path):
+    sglang_with(tmp_path, OLD_MODULES)
+    code = f"""
+{ACTIVATE}
+import torch
+from sglang.srt.constrained import xgrammar_backend as grammars
+mask = grammars._allocate_token_bitmask(40, 2)
+print(mask.shape, (mask == -1).all().item())
+mask[1] = torch.tensor([5, 0])
+logits = torch.zeros(2, 40)
+grammars.XGrammarGrammar().apply_vocab_mask(logits, mask)
+print(*[torch.isfinite(row).nonzero().flatten().tolist() == allowed
+        for row, allowed in zip(logits, [[*range(40)], [0, 2]])])
+"""
+    printed = ["True", "torch.Size([2, 2]) True", "True True"]
+    assert python(code, tmp_path, CUDA_VISIBLE_DEVICES="") == printed
+
+
+@pytest.mark.parametrize("name", ["_allocate_token_bitmask", "XGrammarGrammar.apply_vocab_mask"])
+def test_a_release_that_masks_on_a_cpu_is_left_alone(tmp_path, name):
+    sglang_with(tmp_path, MODULES)
+    code = f"""
+{ACTIVATE}
+from sglang.srt.constrained import xgrammar_backend
+print(xgrammar_backend.{name}.__module__)
+"""
+    assert python(code, tmp_path, CUDA_VISIBLE_DEVICES="") == ["True", "sglang.srt.constrained.xgrammar_backend"]
 
 
 # What `eagle_utils` of 0.5.17 and 0.5.20 looks like: one function decides, and imports its kernels.
