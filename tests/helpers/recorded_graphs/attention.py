@@ -63,7 +63,8 @@ class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
             torch.add(forward_batch.seq_lens[:rows], width, out=self._lengths[:rows])
         elif mode.is_draft_extend_v2():
             mask = None
-            self._lengths[:rows].copy_(forward_batch.seq_lens[:rows])
+            # Rows of padding are shorter than what they are extended by.
+            torch.clamp(forward_batch.seq_lens[:rows], min=width, out=self._lengths[:rows])
         else:
             raise NotImplementedError(f"graphs are for verify steps and draft-extends, got {mode.name}")
         if in_capture:
