@@ -136,17 +136,20 @@ USED = [
     Uses(EAGLE, ("EagleDraftWorker", "draft"), frozenset({"batch"})),
     Uses(EAGLE, ("EagleDraftWorker", "draft_forward"), frozenset({"forward_batch"})),
     Uses(EAGLE, ("EagleDraftWorker", "_draft_extend_for_prefill"), frozenset({"batch", "next_token_ids"})),
+    Uses(EAGLE, ("EagleDraftWorker", "_draft_extend_for_decode"), frozenset({"batch", "batch_result"})),
+    Uses(EAGLE, ("EagleDraftWorker", "init_attention_backends")),
+    Uses(EAGLE, ("EagleDraftWorker", "init_cuda_graphs")),
+    Uses(
+        "sglang.srt.speculative.eagle_utils",
+        ("get_draft_recurrent_hidden_state_spec",),
+        frozenset({"model_runner"}),
+    ),
     Uses("sglang.srt.speculative.standalone_worker_v2", ("StandaloneDraftWorker",)),
     Uses("sglang.srt.speculative.standalone_worker_v2", ("StandaloneWorkerV2",)),
     Uses(
         "sglang.srt.speculative.spec_utils",
         ("select_top_k_tokens",),
         frozenset({"i", "topk_p", "topk_index", "hidden_states", "scores", "topk"}),
-    ),
-    Uses(
-        "sglang.srt.model_executor.forward_batch_info",
-        ("ForwardBatch", "init_new"),
-        frozenset({"batch", "model_runner", "capture_hidden_mode", "return_hidden_states_before_norm"}),
     ),
     Uses("sglang.srt.model_executor.forward_context", ("forward_context",)),
     # Graphs of several widths, as SGLang's adaptive speculation keeps them.
@@ -221,9 +224,22 @@ def test_names_that_are_replaced_while_a_drafter_is_made_or_drafts(release: Path
     assert "build_eagle_verify_input(" in source(release, EAGLE, "EagleDraftWorker", "draft")
     standalone = source(release, "sglang.srt.speculative.standalone_worker_v2", "StandaloneWorkerV2", "__init__")
     assert "StandaloneDraftWorker(" in standalone
-    text = ast.unparse(module(release, EAGLE))
-    for name in ("draft_tp_context", "speculative_moe_backend_context", "speculative_moe_a2a_backend_context"):
-        assert name in text
+
+
+def test_a_step_with_a_draft_model_drafts_verifies_and_extends_in_this_order(release: Path) -> None:
+    forward = source(release, EAGLE, "EAGLEWorkerV2", "forward_batch_generation")
+    decode = forward[forward.index("self.draft_worker.draft(batch)") :]
+    places = [
+        decode.index(text)
+        for text in ("self.draft_worker.draft(batch)", "self.verify(", "on_publish(", "_draft_extend_for_decode(")
+    ]
+    assert places == sorted(places)
+    # Rows are as wide as the step that is verified, and so is what draft-extend reads.
+    assert "self.speculative_num_draft_tokens" in source(release, EAGLE, "EAGLEWorkerV2", "verify")
+    extend = source(release, EAGLE, "EagleDraftWorker", "_draft_extend_for_decode")
+    assert "self.speculative_num_draft_tokens" in extend
+    for field in ("topk_p", "topk_index", "hidden_states"):
+        assert f"next_draft_input.{field}" in extend
 
 
 def test_fields_of_verify_and_draft_inputs(release: Path) -> None:
