@@ -24,11 +24,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where several workers share the tests, a file's go to the same one, and all that use the session's servers, so that
-    each server is started once."""
+    each server is started once. Servers of their own that are compared with a reference get a plain server beside that
+    of the session: both groups take a while."""
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
-            shares = SESSION_SERVERS & set(getattr(item, "fixturenames", ()))
-            group = "servers" if shares else item.nodeid.partition("::")[0]
+            names = set(getattr(item, "fixturenames", ()))
+            group = "servers" if SESSION_SERVERS & names else item.nodeid.partition("::")[0]
+            if "reference" in names and "agentspec" not in names:
+                group = "servers of their own"
             item.add_marker(pytest.mark.xdist_group(group))
 
 

@@ -144,8 +144,10 @@ def _faulty_plugin(site: Path) -> Path:
             def register():
                 from agentspec.engine import Engine
                 from agentspec.integrations.sglang import algorithm
+                from agentspec.integrations.sglang.verify_input import VerifyStaging
 
                 Engine.draft = failing(Engine.draft)
+                VerifyStaging.build = failing(VerifyStaging.build)
                 worker_class = algorithm._worker_class
 
                 def hooked(name):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server_parity import Reference, assert_parity, assert_survives_aborts
+from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity, assert_survives_aborts
 
 from agentspec.evals.parity_servers import Variant, check_drafted, check_variant, num_retractions, parity_server
 from agentspec.evals.server import Server
@@ -49,7 +49,11 @@ def test_answers_without_the_overlap_schedule(in_turn: Server, reference: Refere
 def test_chains_over_pages(reference: Reference, tmp_path: Path) -> None:
     """Pages of several tokens: what was accepted ends within one, and rejected tokens share it with what follows."""
     variant = Variant(
-        system="eagle3", arguments=("--page-size", "4", "--speculative-eagle-topk", "1"), retract_every=43
+        system="eagle3",
+        arguments=("--page-size", "4", "--speculative-eagle-topk", "1"),
+        retract_every=43,
+        plugins=(GPU_WAYS,),
+        variables={"GPU_WAYS": ALL_GPU_WAYS},
     )
     with parity_server(variant, tmp_path / "server.log") as server:
         found = assert_parity(server, reference)
