@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import recorded_graphs
 from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generate, tokens_of
 
 from agentspec.evals.server import Server
+from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
 from agentspec.integrations.sglang_cpu import environment
 
 pytestmark = pytest.mark.sglang
@@ -36,15 +39,14 @@ class Graphs:
         self.server = server
         self.checks: dict[str, Any] = json.loads(checks.read_text())
 
-    def served(self) -> str:
-        """What the server has logged since it is up."""
-        return self.server.log_text().partition("The server is fired up")[2]
+
+def served(server: Server) -> str:
+    """What the server has logged since it is up."""
+    return server.log_text().partition("The server is fired up")[2]
 
 
-@pytest.fixture(scope="module")
-def graphs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graphs]:
-    folder = tmp_path_factory.mktemp("graphs")
-    checks = folder / "checks.json"
+@contextmanager
+def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]:
     path = [environment()["PYTHONPATH"], str(recorded_graphs.site(folder / "site")), str(recorded_graphs.HELPERS)]
     server = Server(
         MODEL,
@@ -56,11 +58,30 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graphs]:
             *("--agentspec-controller", "fixed"),
             # Batches of other sizes are padded.
             *("--cuda-graph-bs-decode", "1", "3", "8"),
+            *arguments,
         ),
-        environment={"PYTHONPATH": os.pathsep.join(path), recorded_graphs.CHECKS_VARIABLE: str(checks)},
+        environment={"PYTHONPATH": os.pathsep.join(path), **variables},
     )
     with server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graphs]:
+    """Without a draft model."""
+    folder = tmp_path_factory.mktemp("graphs")
+    checks = folder / "checks.json"
+    with serving(folder, **{recorded_graphs.CHECKS_VARIABLE: str(checks)}) as server:
         yield Graphs(server, checks)
+
+
+@pytest.fixture(scope="module", params=[EAGLE3_FOLDER, STANDALONE_FOLDER], ids=["eagle3", "standalone"])
+def hybrid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With a draft model, which is computed as SGLang does; it drafts where suffixes have less than two tokens."""
+    folder = tmp_path_factory.mktemp("hybrid_graphs")
+    arguments = ("--speculative-draft-model-path", str(request.param), "--agentspec-tau", "1")
+    with serving(folder, *arguments, SGLANG_CPU_DRAFTER="off") as server:
+        yield server
 
 
 @pytest.mark.parametrize("when", ["every width", "every width again"])
@@ -110,12 +131,35 @@ def test_each_step_replayed_a_graph_of_its_width(graphs: Graphs) -> None:
     assert state is not None
     assert state["control"]["widths_captured"] == list(WIDTHS)
     assert state["counters"]["draft_errors"] == state["counters"]["control_errors"] == 0
-    log = graphs.served()
+    log = served(graphs.server)
     assert recorded_graphs.EAGER not in log
     counts = recorded_graphs.replays(log)
     assert sum(counts.values()) == state["counters"]["steps"] > 0
     used = {width for kind, width in counts if kind == "TARGET_VERIFY"}
     assert len(used) >= 3 and used <= set(WIDTHS)
+
+
+def test_a_draft_model_s_graphs_are_of_the_width_that_is_verified(plain: Server, hybrid: Server) -> None:
+    requests = [
+        {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": length}}
+        for text, length in zip(chat_prompts(6, seed=7), [64, 9, 40] * 2, strict=True)
+    ]
+    expected = tokens_of(generate(plain, requests, 3))
+    for at_once in (3, 1):
+        assert_same(tokens_of(generate(hybrid, requests, at_once)), expected)
+    state = hybrid.agentspec_state()
+    assert state is not None
+    assert state["control"]["widths_captured"] == list(WIDTHS)
+    assert state["counters"]["draft_errors"] == state["counters"]["control_errors"] == 0
+    log = served(hybrid)
+    assert recorded_graphs.EAGER not in log
+    counts = recorded_graphs.replays(log)
+    of_kind = {kind: Counter({w: n for (k, w), n in counts.items() if k == kind}) for kind, _ in counts}
+    assert of_kind["TARGET_VERIFY"].total() == state["counters"]["steps"]
+    assert of_kind["DRAFT_EXTEND_V2"] == of_kind["TARGET_VERIFY"]
+    assert len(of_kind["TARGET_VERIFY"]) >= 3
+    # The passes are captured once, for the branches of a draft, whatever the width.
+    assert of_kind["DECODE"] == {state["drafter"]["topk"]: state["counters"]["drafter_steps"]}
 
 
 def test_a_replay_runs_the_same_operations_on_the_same_tensors() -> None:
