@@ -110,8 +110,15 @@ class TreeDrafting:
         if not self.follows:
             self._without_state(batch_result.next_draft_input, len(batch_result.accept_lens))
             return
-        with self.clock.timed(partial(self.extend_took, len(batch_result.next_token_ids))):
-            super()._draft_extend_for_decode(batch, batch_result, **kwargs)  # type: ignore[misc]
+        # For chains SGLang keeps no probability of the likeliest token, which here is its estimate.
+        self.topk = max(self.shape.topk, 2)
+        try:
+            with self.clock.timed(partial(self.extend_took, len(batch_result.next_token_ids))):
+                super()._draft_extend_for_decode(batch, batch_result, **kwargs)  # type: ignore[misc]
+        finally:
+            self.topk = self.shape.topk
+        state = batch_result.next_draft_input
+        state.topk_p, state.topk_index = state.topk_p[:, : self.topk], state.topk_index[:, : self.topk]
 
     def _without_state(self: Any, state: Any, rows: int) -> Any:
         """Fills SGLang's place for the draft model's state, whose shape must not change, with what nobody drafts from."""

@@ -95,6 +95,8 @@ class _Hybrid:
         )
         self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
         self.counters = self.suffix.counters
+        if self.settings.profiling:
+            compat.verify_padded(runner)
         self._trees = self.suffix.config.mode == "tree"
         self._max_position = int(runner.model_config.context_len) - 1
         self._tp_group = compat.tensor_parallel_group()
