@@ -250,26 +250,25 @@ def padding_skipped(model_runner: Any) -> int:
 def configured(record: Any = None, **values: Any) -> Iterator[None]:
     """While attention backends and graphs are made, SGLang's configuration of speculation has these values.
 
-    The older release reads some of them from `record`, the arguments that a model runner keeps.
+    Args:
+        record: The arguments that a model runner keeps. The older release reads some of the values from it, and lets
+            nobody assign to it but by this method.
     """
     context: Any = importlib.import_module("sglang.srt.runtime_context")
     spec = context.get_spec()
     kept = {name: getattr(spec, name) for name in values}
-    recorded = {name: getattr(record, name) for name in values if hasattr(record, name)}
+    override_record = getattr(record, "override", None)
 
-    def note(of: dict[str, Any]) -> None:
-        for name, value in of.items():
-            # The newer release keeps its record as it was, and reads none of it.
-            with contextlib.suppress(AttributeError):
-                setattr(record, name, value)
+    def publish(source: str, of: dict[str, Any]) -> None:
+        context.get_context().override(source, **of)
+        if override_record is not None:
+            override_record(source, **of)
 
-    context.get_context().override("agentspec.capture", **values)
-    note({name: values[name] for name in recorded})
+    publish("agentspec.capture", values)
     try:
         yield
     finally:
-        context.get_context().override("agentspec.captured", **kept)
-        note(recorded)
+        publish("agentspec.captured", kept)
 
 
 def capture_verify_graphs(model_runner: Any, width: int) -> tuple[Any, Any]:
@@ -460,23 +459,8 @@ def draft_workers(eagle: type, standalone: type) -> Iterator[None]:
 def draft_configuration(draft_runner: Any, shape: DraftShape) -> Iterator[None]:
     """While a draft model's attention backends and graphs are made, SGLang's configuration has the shape of its drafts;
     at any other time it has the shape of what is verified."""
-    context: Any = importlib.import_module("sglang.srt.runtime_context")
-    wanted = {"speculative_num_steps": shape.steps, "speculative_eagle_topk": shape.topk}
-    spec = context.get_spec()
-    kept = {name: getattr(spec, name) for name in wanted}
-    # The older release reads some of it from the record, which it lets nobody assign to but by this method.
-    override_record = getattr(draft_runner.server_args, "override", None)
-
-    def configure(values: dict[str, Any], source: str) -> None:
-        context.get_context().override(source, **values)
-        if override_record is not None:
-            override_record(source, **values)
-
-    configure(wanted, "agentspec.draft")
-    try:
+    with configured(draft_runner.server_args, speculative_num_steps=shape.steps, speculative_eagle_topk=shape.topk):
         yield
-    finally:
-        configure(kept, "agentspec.drafted")
 
 
 def draft_step_context(backend: Any, forward_batch: Any) -> Any:
