@@ -107,7 +107,8 @@ async def _storm(
                     ask, expected = rng.choice(known)
                     end = rng.choice(_ENDS)
                     ends[end] += 1
-                    rid = f"parity-{seed}-{place}"
+                    # A server aborts every request whose id begins with the given one.
+                    rid = f"parity-{seed}-{place}."
                     ask = replace(ask, body={**ask.body, "rid": rid}, is_streamed=rng.random() < 0.5 or "event" in end)
                     got = await _ended(client, ask, rid, end, rng)
                     _check(report, end, expected, got)

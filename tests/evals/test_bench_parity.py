@@ -157,18 +157,21 @@ class StandIn:
         if self.writes_else and rid:
             tokens[0] += 1
         for _ in range(len(tokens)):
-            if rid in self._aborted:
+            if self._is_aborted(rid):
                 break
             await asyncio.sleep(0.002)
         done = {"type": "length", "length": len(tokens)}
-        if rid in self._aborted:
+        if self._is_aborted(rid):
             tokens, done = tokens[:2], {"type": "abort"}
-        while self.hangs and rid.endswith("7"):
+        while self.hangs and rid.endswith("7."):
             await asyncio.sleep(0.1)
         event = {"output_ids": tokens, "text": "", "meta_info": {"finish_reason": done, "completion_tokens": 1}}
         if body.get("stream"):
             return web.Response(text=f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
         return web.json_response(event)
+
+    def _is_aborted(self, rid: str) -> bool:
+        return any(rid.startswith(prefix) for prefix in self._aborted)
 
     async def abort(self, request: Any) -> Any:
         from aiohttp import web
