@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -118,7 +119,7 @@ def drafted_tokens(server: RunningServer, answers_accepted: int) -> tuple[int, i
 
 def num_retractions(server: Server) -> int:
     """How often the server's log tells that requests were retracted, whether forced or for lack of memory."""
-    return server.log_text().count("#retracted_reqs:")
+    return len(re.findall(r"#retracted_reqs: [1-9]", server.log_text()))
 
 
 def check_drafted(server: RunningServer, variant: Variant, accepted: int) -> None:

@@ -35,7 +35,7 @@ def test_nothing_hangs_where_clients_abort(agentspec: Server, reference: Referen
 @pytest.fixture(scope="module", params=["suffix", "eagle3"])
 def in_turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that schedules and computes in turn, and whose requests are retracted now and then."""
-    variant = Variant(system=request.param, overlap=False, retract_every=31)
+    variant = Variant(system=request.param, overlap=False, retract_every=11)
     with parity_server(variant, tmp_path_factory.mktemp("in-turn") / "server.log") as server:
         check_variant(server, variant)
         yield server
@@ -43,7 +43,7 @@ def in_turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_answers_without_the_overlap_schedule(in_turn: Server, reference: Reference) -> None:
     assert_parity(in_turn, reference)
-    assert num_retractions(in_turn) > 5
+    assert num_retractions(in_turn) >= 3
 
 
 def test_chains_over_pages(reference: Reference, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_chains_over_pages(reference: Reference, tmp_path: Path) -> None:
     variant = Variant(
         system="eagle3",
         arguments=("--page-size", "4", "--speculative-eagle-topk", "1"),
-        retract_every=43,
+        retract_every=13,
         plugins=(GPU_WAYS,),
         variables={"GPU_WAYS": ALL_GPU_WAYS},
     )
