@@ -4,7 +4,8 @@ Supported: 0.5.17 and 0.5.23. Where they differ:
 
 * settings of the running process: `server_args` itself, or the namespaces of `runtime_context`;
 * the place where `/server_info` is filled: `Scheduler.get_internal_state`, or `InternalStateComponent._add_speculative`;
-* attributes of an unpublished record: a plain dataclass, or a frozen msgspec struct with a `__dict__`.
+* attributes of an unpublished record: a plain dataclass, or a frozen msgspec struct with a `__dict__`;
+* what ends an answer whose last step reaches max_tokens behind a stop: max_tokens, or the stop.
 """
 
 from __future__ import annotations
@@ -403,6 +404,16 @@ def request_slot(request: Any) -> int:
     holder = getattr(request, "kv", None)
     slot = getattr(request, "req_pool_idx", None) if holder is None else holder.req_pool_idx
     return int(slot)  # type: ignore[arg-type]
+
+
+def stops_come_before_length() -> bool:
+    """Whether a step whose tokens reach max_tokens ends at a stop that is among them.
+
+    The older release looks at the number of tokens first: the answer then ends at max_tokens and tells what is behind
+    the stop.
+    """
+    request = importlib.import_module("sglang.srt.managers.schedule_batch").Req
+    return hasattr(request, "_cap_finished_len_at_max_new_tokens")
 
 
 def is_starting(manager: Any) -> bool:

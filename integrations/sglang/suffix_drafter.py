@@ -108,6 +108,9 @@ class SuffixDrafter:
             on_kept=self._share,
             on_opened=partial(self.guarded, self._opened),
         )
+        # Of the places that max_tokens leaves, the bonus token takes one. Where reaching max_tokens hides a stop, the last
+        # place is left to a step of its own: no stop can be among the tokens before it.
+        self._reserved = 1 if compat.stops_come_before_length() else 2
         # Drafts are read before the next step is drafted, so one place for them is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
         self.profile = settings.step_profile()
@@ -221,8 +224,7 @@ class SuffixDrafter:
         answer = request.sampling_params.max_new_tokens
         room = min(self._context_length - seq_len - 1, self.max_width - 1)
         if answer is not None:
-            # The bonus token takes one place of those that are left.
-            room = min(room, answer - len(request.output_ids) - num_unprocessed - 1)
+            room = min(room, answer - len(request.output_ids) - num_unprocessed - self._reserved)
         return max(room, 0)
 
     def failed(self, message: str) -> None:
@@ -246,6 +248,10 @@ class SuffixDrafter:
         for row, (request, tail, is_known) in enumerate(
             zip(requests, texts.unprocessed, texts.is_known.tolist(), strict=True)
         ):
+            if not is_known and request.finished():
+                # It ended behind some of the tokens that this row accepted, and no one reads what it goes on to write.
+                self._draftless.set(row, "no_room")
+                continue
             if not is_known:
                 self._draftless.set(row, "failed")
                 self.counters.add("draft_errors", 1)

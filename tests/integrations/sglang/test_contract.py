@@ -295,6 +295,15 @@ def test_a_forward_s_logits_are_those_that_are_sampled_and_verified(release: Pat
     assert "req_pool_idx" in requests
 
 
+def test_what_tells_whether_a_stop_counts_in_a_step_that_reaches_max_tokens(release: Path) -> None:
+    ends = source(release, "sglang.srt.managers.schedule_batch", "Req", "update_finish_state")
+    stops = [ends.index(f"self._check_{kind}_based_finish(") for kind in ("str", "token")]
+    by_length = ends.index(">= self.sampling_params.max_new_tokens")
+    request = source(release, "sglang.srt.managers.schedule_batch", "Req")
+    assert ("def _cap_finished_len_at_max_new_tokens" in request) is (by_length > max(stops))
+    assert ("def _cap_finished_len_at_max_new_tokens" in request) is not (by_length < min(stops))
+
+
 def test_results_carry_the_drafted_number_per_row(release: Path) -> None:
     result = source(release, "sglang.srt.managers.utils", "GenerationBatchResult")
     for attribute in ("cap_lens", "next_draft_input", "speculative_num_draft_tokens"):
