@@ -488,7 +488,13 @@ def capture_last_hidden(forward_batch: Any) -> None:
     forward_batch.capture_hidden_mode = module.CaptureHiddenMode.LAST
 
 
-def wants_full_mask(backend: Any, device: Any) -> bool:
+def full_mask_by_default() -> bool:
+    """Whether masks of verify steps cover the prefix too on the device that SGLang runs on."""
+    mode = importlib.import_module("sglang.srt.speculative.eagle_utils").default_tree_mask_mode()
+    return bool(mode.name == "FULL_MASK")
+
+
+def wants_full_mask(backend: Any) -> bool:
     """Whether a verify step's mask covers the prefix too.
 
     Raises:
@@ -496,7 +502,7 @@ def wants_full_mask(backend: Any, device: Any) -> bool:
     """
     mode = getattr(getattr(backend, "verify_mask", None), "mode", None)
     if mode is None:
-        return str(device) != "cpu"
+        return full_mask_by_default()
     if mode.name not in ("FULL_MASK", "QLEN_ONLY"):
         raise UnsupportedError(
             f"masks must be of the mode FULL_MASK or QLEN_ONLY, the attention backend {type(backend).__name__} has "

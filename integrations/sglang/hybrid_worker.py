@@ -442,7 +442,7 @@ class _Hybrid:
             self._staging = VerifyStaging(
                 max_width=self.max_width,
                 max_position=self._max_position,
-                full_mask=compat.wants_full_mask(self.target_worker.model_runner.attn_backend, self.device),
+                full_mask=compat.wants_full_mask(self.target_worker.model_runner.attn_backend),
                 device=self.device,
             )
         staging: VerifyStaging = self._staging

@@ -71,7 +71,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._staging = VerifyStaging(
             max_width=self.max_width,
             max_position=int(config.context_len) - 1,
-            full_mask=torch.device(self.device).type != "cpu",
+            full_mask=compat.full_mask_by_default(),
             device=self.device,
         )
         self._tp_group = compat.tensor_parallel_group()
