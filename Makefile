@@ -176,7 +176,7 @@ $(CACHE)/sglang-%: | $(VENV)/.dependencies
 # points of the first alone; agentspec is in one of them only.
 old-sglang: $(OLD)/.installed
 
-$(OLD)/.installed: $(VENV)/.dependencies | $(VENV)/.installed $(CACHE)/sglang-$(OLD_SGLANG)
+$(OLD)/.installed: $(VENV)/.python | $(VENV)/.installed $(CACHE)/sglang-$(OLD_SGLANG)
 	@echo "installing SGLang $(OLD_SGLANG) into $(OLD)"
 	@$(BIN)/python -m venv --clear --without-pip $(OLD)
 	@$(BIN)/python -m pip --python $(OLD)/bin/python --disable-pip-version-check --quiet install --no-deps \
