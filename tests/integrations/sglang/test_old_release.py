@@ -46,7 +46,6 @@ DRAFTERS = {
     "eagle3": Drafter(("--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-tau", "1")),
     "standalone": Drafter(("--speculative-draft-model-path", str(STANDALONE_FOLDER), "--agentspec-tau", "1")),
 }
-TESTED = ["suffix", "suffix, in turn"]
 
 
 def server(folder: Path, algorithm: str, *arguments: str) -> Server:
@@ -69,7 +68,7 @@ def old_plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-@pytest.fixture(scope="module", params=TESTED)
+@pytest.fixture(scope="module", params=DRAFTERS)
 def drafter(request: pytest.FixtureRequest) -> Drafter:
     return DRAFTERS[request.param]
 
