@@ -14,7 +14,9 @@ from agentspec.evals.parity_rows import Compared, is_right, row_of
 from agentspec.evals.server import RunningServer
 
 TOKENS = 10_000
-"""Of each kind of server; `agentspec bench parity` compares ten times as many."""
+"""Compared of each server that many tests share; `agentspec bench parity` compares ten times as many."""
+FEW_TOKENS = 3_000
+"""Of servers that are started for one variant alone: two ranks, pages, no overlap."""
 GPU_WAYS = Path(__file__).parent / "gpu_ways"
 """The plugin that makes a server on a CPU do what servers on a GPU do."""
 ALL_GPU_WAYS = "no-host-lengths,reused-outputs,fixed-relay,checked-relay"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server_parity import ALL_GPU_WAYS, GPU_WAYS, TOKENS, Reference
+from server_parity import ALL_GPU_WAYS, FEW_TOKENS, GPU_WAYS, TOKENS, Reference
 from server_requests import ARGUMENTS, MODEL, corpus_requests, generate, tokens_of
 
 from agentspec.cli import main
@@ -62,6 +62,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def reference(plain: Server) -> Reference:
     """Requests of every kind and plain SGLang's answers."""
     return bench_parity.reference(plain, TOKENS, seed=0)
+
+
+@pytest.fixture(scope="session")
+def short_reference(plain: Server) -> Reference:
+    """The same, of fewer requests."""
+    return bench_parity.reference(plain, FEW_TOKENS, seed=0)
 
 
 @pytest.fixture(scope="session", params=DRAFTERS)

@@ -79,7 +79,7 @@ def test_the_first_payload_decides_what_the_relay_carries(gpu_ways: ModuleType) 
     assert [payload.hidden_states is None for payload in stashed] == [False, True, True]
 
 
-def test_sglang_s_own_draft_model_bears_a_gpu_s_ways(reference: Reference, tmp_path: Path) -> None:
+def test_sglang_s_own_draft_model_bears_a_gpu_s_ways(short_reference: Reference, tmp_path: Path) -> None:
     """What differs under the switches is then agentspec's doing."""
     variant = Variant(
         system="sglang-eagle3",
@@ -88,7 +88,7 @@ def test_sglang_s_own_draft_model_bears_a_gpu_s_ways(reference: Reference, tmp_p
     )
     with parity_server(variant, tmp_path / "server.log") as server:
         check_variant(server, variant)
-        assert_parity(server, reference, may_refuse=True)
+        assert_parity(server, short_reference, may_refuse=True)
     steps = (tmp_path / "rank-0.txt").read_text().splitlines()
     lengths = {step.endswith("host lengths") for step in steps if "TARGET_VERIFY" in step}
     assert lengths == {False}, "no verification was given lengths in host memory"

@@ -41,12 +41,12 @@ def in_turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield server
 
 
-def test_answers_without_the_overlap_schedule(in_turn: Server, reference: Reference) -> None:
-    assert_parity(in_turn, reference)
+def test_answers_without_the_overlap_schedule(in_turn: Server, short_reference: Reference) -> None:
+    assert_parity(in_turn, short_reference)
     assert num_retractions(in_turn) >= 3
 
 
-def test_chains_over_pages(reference: Reference, tmp_path: Path) -> None:
+def test_chains_over_pages(short_reference: Reference, tmp_path: Path) -> None:
     """Pages of several tokens: what was accepted ends within one, and rejected tokens share it with what follows."""
     variant = Variant(
         system="eagle3",
@@ -56,5 +56,5 @@ def test_chains_over_pages(reference: Reference, tmp_path: Path) -> None:
         variables={"GPU_WAYS": ALL_GPU_WAYS},
     )
     with parity_server(variant, tmp_path / "server.log") as server:
-        found = assert_parity(server, reference)
+        found = assert_parity(server, short_reference)
         check_drafted(server, variant, found.accepted_tokens)

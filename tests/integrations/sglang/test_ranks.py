@@ -32,18 +32,18 @@ def ranked(
         yield variant, server, folder / "steps"
 
 
-def test_answers_are_those_of_plain_decoding(ranked: tuple[Variant, Server, Path], reference: Reference) -> None:
+def test_answers_are_those_of_plain_decoding(ranked: tuple[Variant, Server, Path], short_reference: Reference) -> None:
     """A rank that decides by itself leaves the other waiting: a request that is not answered in time fails this test."""
     variant, server, _ = ranked
-    found = assert_parity(server, reference)
+    found = assert_parity(server, short_reference)
     check_drafted(server, variant, found.accepted_tokens)
 
 
 def test_ranks_run_the_same_forwards_also_where_clients_abort(
-    ranked: tuple[Variant, Server, Path], reference: Reference
+    ranked: tuple[Variant, Server, Path], short_reference: Reference
 ) -> None:
     _, server, folder = ranked
-    assert_survives_aborts(server, reference, 60)
+    assert_survives_aborts(server, short_reference, 60)
     first, second = _steps(folder)
     assert any("TARGET_VERIFY" in step for step in first)
     assert len(first) > 100
