@@ -52,7 +52,8 @@ def _record_sglang(record: Recorder) -> None:
     forward = EAGLEWorkerV2.forward_batch_generation
 
     def recorded(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        decodes = batch.forward_mode.is_decode()
+        # agentspec's worker runs this method too, and its own drafts are recorded elsewhere.
+        decodes = batch.forward_mode.is_decode() and not hasattr(self, "suffix")
         rids = [request.rid for request in batch.reqs]
         result = forward(self, batch, *args, **kwargs)
         if decodes:

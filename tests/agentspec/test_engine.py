@@ -438,6 +438,14 @@ def test_the_stub_names_what_the_native_module_has() -> None:
     assert functions | values | set(classes) == {name for name in dir(_core) if not name.startswith("_")}
     for name, stub_class in classes.items():
         methods = {node.name for node in stub_class.body if isinstance(node, ast.FunctionDef)} - {"__init__"}
+        # Members of an enumeration.
+        methods |= {
+            target.id
+            for node in stub_class.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
         assert methods == {method for method in dir(getattr(_core, name)) if not method.startswith("_")}
 
 
