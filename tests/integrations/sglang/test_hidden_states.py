@@ -76,6 +76,8 @@ def test_states_of_a_drafting_loop_are_those_of_our_chains(
     site = recorder(tmp_path / "site", tmp_path / "loops.pt")
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     monkeypatch.setenv("PYTHONPATH", path)
+    # SGLang's own loop, not the native one that stands for a graph on a CPU.
+    monkeypatch.setenv("SGLANG_CPU_DRAFTER", "off")
     arguments = (*ARGUMENTS, "--speculative-draft-model-path", str(FOLDERS[name]), *CHAINS)
     body: dict[str, Any] = {"text": chat_prompts(1, seed=330)[0]}
     body["sampling_params"] = {"temperature": 0, "max_new_tokens": 40}
