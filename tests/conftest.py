@@ -22,15 +22,16 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(FORKING), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where several workers share the tests, a file's go to the same one, and all that use the session's servers, so that
-    each server is started once. Servers of their own that are compared with a reference get a plain server beside that
+    each server is started once: xdist reads these groups in its own hook, which comes later. Servers of their own that are compared with a reference get a plain server beside that
     of the session: both groups take a while."""
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             names = set(getattr(item, "fixturenames", ()))
             group = "servers" if SESSION_SERVERS & names else item.nodeid.partition("::")[0]
-            if "reference" in names and "agentspec" not in names:
+            if {"reference", "short_reference"} & names and "agentspec" not in names:
                 group = "servers of their own"
             item.add_marker(pytest.mark.xdist_group(group))
 
