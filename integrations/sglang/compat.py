@@ -421,34 +421,6 @@ def is_starting(manager: Any) -> bool:
     return getattr(getattr(manager, "server_status", None), "name", "") == "Starting"
 
 
-def prompt_tails(batch: Any, following: Any) -> Any:
-    """The token behind each row of a prefill, int[b]: what the target wrote, but of a chunk the prompt's next token."""
-    find = importlib.import_module("sglang.srt.speculative.eagle_utils")._eagle_prefill_tail_tokens
-    return find(batch, following)
-
-
-# Fields of SGLang's `ScheduleBatch` that a forward of the drafter has no use for.
-BATCH_FIELDS_OF_THE_TARGET = (
-    "top_logprobs_nums",
-    "token_ids_logprobs",
-    "extend_input_logprob_token_ids",
-    "mamba_track_indices",
-    "mamba_track_mask",
-    "mamba_track_seqlens",
-    "mamba_track_seqlens_cpu",
-    "mamba_prefill_track_mask_cpu",
-    "mamba_cow_src_indices",
-    "mamba_cow_dst_indices",
-    "mamba_clear_indices",
-    "engram_history",
-    "engram_staged_rows",
-    "out_cache_loc_dsv4",
-    "input_embeds",
-    "replace_embeds",
-    "replace_positions",
-)
-
-
 @contextlib.contextmanager
 def draft_workers(eagle: type, standalone: type) -> Iterator[None]:
     """While a worker with a drafter is made, it makes these in the place of SGLang's draft workers."""
