@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from parity import compared
 
-# Fixtures of tests/integrations/sglang.
-SESSION_SERVERS = {"plain", "agentspec"}
+# Fixtures of tests/integrations/sglang: the session's plain server, and what it answered.
+PLAIN = {"plain", "reference", "short_reference"}
+WITH_OWN_SERVERS = "servers of their own"
 
 FORKING = Path(__file__).parent / "helpers" / "forking"
 
@@ -24,16 +25,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several workers share the tests, a file's go to the same one, and all that use the session's servers, so that
-    each server is started once: xdist reads these groups in its own hook, which comes later. Servers of their own that are compared with a reference get a plain server beside that
-    of the session: both groups take a while."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            names = set(getattr(item, "fixturenames", ()))
-            group = "servers" if SESSION_SERVERS & names else item.nodeid.partition("::")[0]
-            if {"reference", "short_reference"} & names and "agentspec" not in names:
-                group = "servers of their own"
-            item.add_marker(pytest.mark.xdist_group(group))
+    """Says which tests go to the same worker, where several share them; xdist reads it in its own hook, which comes later.
+
+    All that use the session's agentspec servers stay together, so that each is started once. So do all that compare
+    servers of their own with the session's plain one, of which their worker then has another: both groups take long.
+    The other tests of a file follow these, or stay together.
+    """
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    groups = {item: _group(set(getattr(item, "fixturenames", ()))) for item in items}
+    with_own = {item.path for item, group in groups.items() if group == WITH_OWN_SERVERS}
+    for item, group in groups.items():
+        item.add_marker(
+            pytest.mark.xdist_group(
+                group or (WITH_OWN_SERVERS if item.path in with_own else item.nodeid.partition("::")[0])
+            )
+        )
+
+
+def _group(fixtures: set[str]) -> str | None:
+    if "agentspec" in fixtures:
+        return "servers"
+    return WITH_OWN_SERVERS if PLAIN & fixtures else None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -87,6 +87,7 @@ def install() -> None:
     HookRegistry.register(f"{algorithm}.create_worker", _create_worker, HookType.AROUND)
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
     HookRegistry.register(f"{scheduler}.abort_request", _after_abort, HookType.AFTER)
+    HookRegistry.register(f"{scheduler}.on_idle", _on_idle, HookType.BEFORE)
     pool = "sglang.srt.mem_cache.memory_pool.ReqToTokenPool"
     HookRegistry.register(f"{pool}.__init__", _roomier_pool, HookType.AROUND)
     manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
@@ -276,17 +277,26 @@ def _before_validation(manager: Any, obj: Any, input_ids: Any) -> None:
 
 
 def _after_abort(result: Any, scheduler: Any, recv_req: Any) -> Any:
-    note_abort = getattr(getattr(scheduler, "draft_worker", None), "note_abort", None)
-    if note_abort is not None:
-        note_abort(recv_req.rid or "", bool(recv_req.abort_all))
+    if (drafter := _drafter(scheduler)) is not None:
+        drafter.abort(recv_req.rid or "", bool(recv_req.abort_all))
     return result
+
+
+def _on_idle(scheduler: Any) -> None:
+    if (drafter := _drafter(scheduler)) is not None:
+        drafter.idle()
+
+
+def _drafter(scheduler: Any) -> Any:
+    """The scheduler's SuffixDrafter; None where agentspec does not draft."""
+    return getattr(scheduler.draft_worker, "suffix", None)
 
 
 def _answer_administrator(original: Any, scheduler: Any, recv_req: Any) -> Any:
     command = wire.command_in(recv_req)
     if command is None:
         return original(scheduler, recv_req)
-    drafter = getattr(scheduler.draft_worker, "suffix", None)
+    drafter = _drafter(scheduler)
     return wire.reply(wire.NO_DESK if drafter is None else drafter.administer(command))
 
 

@@ -179,9 +179,6 @@ class _Hybrid:
         self.suffix.finish(rid)
         self.policy.forget(rid)
 
-    def note_abort(self, rid_prefix: str, everything: bool) -> None:
-        self.suffix.abort(rid_prefix, everything)
-
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Called once for each verify step, in order; with overlap, after the next step was launched."""
         del batch_size

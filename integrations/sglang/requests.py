@@ -8,6 +8,7 @@
     finished in decode                       finish: closed; its trimmed output joins the global index
     finished at prefill                      reap: the request itself says that it is finished
     aborted, wherever it waits               abort marks it; reap closes it once no decode batch holds it
+    nothing runs                             reap: no decode step may come that would
 
 A request that is only absent from a batch stays open: it may be retracted, or waiting behind a prefill.
 """

@@ -45,7 +45,7 @@ logger = logging.getLogger("agentspec")
 class SuffixDrafter:
     """Drafts from the texts of requests, of finished outputs and of corpora.
 
-        admit ──> draft, a step at a time ──> finish or abort
+        admit ──> draft, a step at a time ──> finish, abort or idle
 
     Ranks must verify the same trees: the first one drafts for all, and it alone uses the store.
     """
@@ -180,6 +180,10 @@ class SuffixDrafter:
 
     def abort(self, rid_prefix: str, everything: bool) -> None:
         self.guarded(self._book.abort, rid_prefix, everything)
+
+    def idle(self) -> None:
+        """The scheduler runs nothing: what ended in its last batch is closed, for no later step will see it."""
+        self.guarded(self._book.reap, set())
 
     def drafts(self, requests: Sequence[Any], texts: Texts) -> DraftBatch:
         """One tree a row, its root from the scheduler's own data; a row that cannot be drafted for is its root, and all

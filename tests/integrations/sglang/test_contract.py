@@ -81,6 +81,7 @@ USED = [
     Uses("sglang.srt.server_args", ("ServerArgs", "add_cli_args"), frozenset({"parser"})),
     Uses("sglang.srt.server_args", ("ServerArgs", "from_cli_args"), frozenset({"args"})),
     Uses("sglang.srt.managers.scheduler", ("Scheduler", "abort_request"), frozenset({"recv_req"})),
+    Uses("sglang.srt.managers.scheduler", ("Scheduler", "on_idle"), frozenset()),
     Uses("sglang.srt.mem_cache.memory_pool", ("ReqToTokenPool", "__init__"), frozenset({"max_context_len"})),
     Uses(
         "sglang.srt.managers.tokenizer_manager",

@@ -186,6 +186,15 @@ def test_aborted_requests_leave_nothing_behind(plain: Server, agentspec: Server)
     assert state["engine"]["outputs"] == learnt + 1, "only the finished answer is learnt from"
 
 
+def test_an_idle_server_holds_no_request(agentspec: Server) -> None:
+    """One that ends with its prefill is followed by no decode step."""
+    generate(agentspec, [body(chat_prompts(1, seed=122)[0], max_new_tokens=1)], 1)
+    deadline = time.monotonic() + 10
+    while (state := agentspec.agentspec_state()) is not None and state["engine"]["open_requests"]:
+        assert time.monotonic() < deadline, "the request is still open"
+        time.sleep(0.05)
+
+
 def _ignore_errors(server: Server, request: dict[str, Any]) -> None:
     try:
         server.post("/generate", request)
