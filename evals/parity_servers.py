@@ -78,7 +78,7 @@ def parity_server(variant: Variant, log: Path, *, start_seconds: float = 600.0) 
     if not variant.overlap:
         arguments.append("--disable-overlap-schedule")
     # Threads that wait for each other make a step of the small model many times as long where other work runs.
-    variables = {"OMP_NUM_THREADS": "1", **(variant.variables or {})}
+    variables = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_OVERLAP": "on", **(variant.variables or {})}
     if variant.ranks > 1:
         arguments += ["--tp", str(variant.ranks)]
         variables.setdefault("SGLANG_CPU_OMP_THREADS_BIND", "|".join(map(str, range(variant.ranks))))

@@ -18,8 +18,9 @@ FORKING = Path(__file__).parent / "helpers" / "forking"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Servers fork; see the folder. It is inherited by every process that tests start, also by way of commands. They run
-    on one thread each, as others run beside them."""
+    on one thread each, as others run beside them, and overlap scheduling and forwards, as servers on a GPU do."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("SGLANG_CPU_OVERLAP", "on")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(FORKING), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
 
 

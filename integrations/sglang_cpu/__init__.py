@@ -77,7 +77,7 @@ def environment() -> dict[str, str]:
 
 def patch_sglang() -> None:
     """Give SGLang's fall-back attention backend the token trees, its verification the temperature and rows of their own
-    widths, speculation the overlap schedule, and forwards threads.
+    widths, speculation the overlap schedule where it is asked for, and forwards threads.
 
     See `backend`, `verification`, `ragged`, `overlap` and `threads`. Importing SGLang after `activate()` does this by
     itself; a call is harmless.

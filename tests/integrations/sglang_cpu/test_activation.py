@@ -263,12 +263,22 @@ print(ATTENTION_BACKENDS["torch_native"])
 print(DraftBackendFactory()._create_backend("decode", {{"intel_amx": 1}}, ""))
 from sglang.srt.model_executor.model_runner import ModelRunner
 print(ModelRunner.forward._agentspec_cpu, IntelAMXAttnBackend.forward_extend is own)
+"""
+    patched = ["[('intel_amx', 1), ('torch_native', 1)]", "True True"]
+    assert python(code, tmp_path, CUDA_VISIBLE_DEVICES="") == ["True", "tree", *patched]
+
+
+@pytest.mark.parametrize(("overlap", "found"), [("on", "[]"), ("off", "['no overlap']")])
+def test_speculation_overlaps_where_it_is_asked_for(tmp_path, overlap, found):
+    sglang_with(tmp_path, MODULES)
+    code = f"""
+{ACTIVATE}
 from sglang.srt.arg_groups.speculative_hook import handle
+sglang_cpu.patch_sglang()
 handle(settings := [])
 print(settings)
 """
-    patched = ["[('intel_amx', 1), ('torch_native', 1)]", "True True", "[]"]
-    assert python(code, tmp_path, CUDA_VISIBLE_DEVICES="") == ["True", "tree", *patched]
+    assert python(code, tmp_path, CUDA_VISIBLE_DEVICES="", SGLANG_CPU_OVERLAP=overlap) == ["True", found]
 
 
 def test_an_older_release_attends_to_as_many_tokens_as_its_step_has(tmp_path):
