@@ -200,19 +200,6 @@ def _drafter_state(files: Files) -> list[Row]:
     ]
 
 
-def _drafter_passes(files: Files) -> list[Row]:
-    return [
-        Row(
-            f"{row['drafter']}, {row['work']}, {row['rows']} rows, {row['threads']} threads: us",
-            f"{row['native_us']:.0f}",
-            f"torch {row['torch_us']:.0f}",
-            name,
-        )
-        for name, content in files.items()
-        for row in content["rows"]
-    ]
-
-
 def _report(files: Files) -> list[Row]:
     rows = []
     for name, content in files.items():
@@ -294,7 +281,6 @@ _READERS: dict[str, Callable[[Files], list[Row]]] = {
     "store": _store,
     "control": _control,
     "drafter-state": _drafter_state,
-    "drafter-passes": _drafter_passes,
     "report": _report,
     "simulation": _simulation,
     "specdec": _specdec,

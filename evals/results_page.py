@@ -31,7 +31,6 @@ _TITLES = {
     "store": "The store",
     "control": "What deciding costs",
     "drafter-state": "A head after suffix steps",
-    "drafter-passes": "A drafter's passes on a CPU",
     "report": "The report's figures",
     "simulation": "Simulated serving",
     "specdec": "SpecDec++ on the small pair",
