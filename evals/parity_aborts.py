@@ -82,8 +82,8 @@ def abort_storm(
         async with ParityClient(server.url, seconds=seconds) as client:
             return await ask_round(client, Round(CLIENTS, 0.0, asks), seed)
 
-    for theirs, ours in zip(answers, asyncio.run(after()), strict=True):
-        _note(report, difference(theirs, ours) and f"after the aborts: {difference(theirs, ours)}")
+    for asked, theirs, ours in zip(asks, answers, asyncio.run(after()), strict=True):
+        _note(report, asked, ours.note or difference(theirs, ours), "after the aborts")
     return report
 
 
@@ -111,7 +111,7 @@ async def _storm(
                     rid = f"parity-{seed}-{place}."
                     ask = replace(ask, body={**ask.body, "rid": rid}, is_streamed=rng.random() < 0.5 or "event" in end)
                     got = await _ended(client, ask, rid, end, rng)
-                    _check(report, end, expected, got)
+                    _check(report, ask, end, expected, got)
                     progress.update(place, "requests")
 
             await together([one() for _ in range(CLIENTS)])
@@ -141,27 +141,28 @@ async def _ended(client: ParityClient, ask: Ask, rid: str, end: str, rng: random
         sent.cancel()
 
 
-def _check(report: AbortReport, end: str, expected: Answer, got: Answer) -> None:
+def _check(report: AbortReport, ask: Ask, end: str, expected: Answer, got: Answer) -> None:
     if not got.status:
         return
     reason = got.choices[0].finish_reason.get("type") if got.choices else None
     aborted = end.startswith("aborted") and (reason == "abort" or got.status != expected.status)
     if not aborted:
         report.whole += 1
-        _note(report, difference(expected, got))
+        _note(report, ask, difference(expected, got), end)
         return
     report.cut_short += 1
     for theirs, ours in zip(expected.choices, got.choices, strict=False):
         # SGLang does not trim an aborted answer: what a step accepted past the answer's end stays in it.
         place = first_difference(theirs.tokens, ours.tokens)
         if place < min(len(theirs.tokens), len(ours.tokens)):
-            _note(report, f"{len(ours.tokens)} tokens of an aborted answer differ from the whole one from {place} on")
+            _note(report, ask, f"{len(ours.tokens)} tokens differ from those of the whole one from {place} on", end)
 
 
-def _note(report: AbortReport, problem: str) -> None:
+def _note(report: AbortReport, ask: Ask, problem: str, end: str) -> None:
     if problem:
         report.differences += 1
-        report.first_difference = report.first_difference or problem
+        how = f"{ask.kind}{', streamed' if ask.is_streamed else ''}, {end}"
+        report.first_difference = report.first_difference or f"{how}: {problem}; asked {ask.body}"
 
 
 def _check_closed(server: RunningServer) -> None:

@@ -406,16 +406,6 @@ def request_slot(request: Any) -> int:
     return int(slot)  # type: ignore[arg-type]
 
 
-def stops_come_before_length() -> bool:
-    """Whether a step whose tokens reach max_tokens ends at a stop that is among them.
-
-    The older release looks at the number of tokens first: the answer then ends at max_tokens and tells what is behind
-    the stop.
-    """
-    request = importlib.import_module("sglang.srt.managers.schedule_batch").Req
-    return hasattr(request, "_cap_finished_len_at_max_new_tokens")
-
-
 def is_starting(manager: Any) -> bool:
     """Whether the server of a `TokenizerManager` has not said yet that it is up; it then asks itself to warm up."""
     return getattr(getattr(manager, "server_status", None), "name", "") == "Starting"

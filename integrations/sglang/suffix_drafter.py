@@ -25,6 +25,7 @@ from agentspec.integrations.sglang.admin import wire
 from agentspec.integrations.sglang.admin.corpora import Served
 from agentspec.integrations.sglang.admin.desk import AdminDesk
 from agentspec.integrations.sglang.admin.metrics import AdminMetrics
+from agentspec.integrations.sglang.answer_ends import end_at_first_stop
 from agentspec.integrations.sglang.breaker import Breaker
 from agentspec.integrations.sglang.counters import Counters
 from agentspec.integrations.sglang.draftless import START_TOKENS, DraftlessRows
@@ -108,9 +109,7 @@ class SuffixDrafter:
             on_kept=self._share,
             on_opened=partial(self.guarded, self._opened),
         )
-        # Of the places that max_tokens leaves, the bonus token takes one. Where reaching max_tokens hides a stop, the last
-        # place is left to a step of its own: no stop can be among the tokens before it.
-        self._reserved = 1 if compat.stops_come_before_length() else 2
+        end_at_first_stop()
         # Drafts are read before the next step is drafted, so one place for them is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
         self.profile = settings.step_profile()
@@ -228,7 +227,8 @@ class SuffixDrafter:
         answer = request.sampling_params.max_new_tokens
         room = min(self._context_length - seq_len - 1, self.max_width - 1)
         if answer is not None:
-            room = min(room, answer - len(request.output_ids) - num_unprocessed - self._reserved)
+            # The bonus token takes one of the places.
+            room = min(room, answer - len(request.output_ids) - num_unprocessed - 1)
         return max(room, 0)
 
     def failed(self, message: str) -> None:

@@ -82,6 +82,7 @@ USED = [
     Uses("sglang.srt.server_args", ("ServerArgs", "from_cli_args"), frozenset({"args"})),
     Uses("sglang.srt.managers.scheduler", ("Scheduler", "abort_request"), frozenset({"recv_req"})),
     Uses("sglang.srt.managers.scheduler", ("Scheduler", "on_idle"), frozenset()),
+    Uses("sglang.srt.managers.schedule_batch", ("Req", "update_finish_state"), frozenset({"new_accepted_len"})),
     Uses("sglang.srt.mem_cache.memory_pool", ("ReqToTokenPool", "__init__"), frozenset({"max_context_len"})),
     Uses(
         "sglang.srt.managers.tokenizer_manager",
@@ -296,13 +297,12 @@ def test_a_forward_s_logits_are_those_that_are_sampled_and_verified(release: Pat
     assert "req_pool_idx" in requests
 
 
-def test_what_tells_whether_a_stop_counts_in_a_step_that_reaches_max_tokens(release: Path) -> None:
-    ends = source(release, "sglang.srt.managers.schedule_batch", "Req", "update_finish_state")
-    stops = [ends.index(f"self._check_{kind}_based_finish(") for kind in ("str", "token")]
-    by_length = ends.index(">= self.sampling_params.max_new_tokens")
+def test_a_step_tells_a_request_how_many_tokens_it_accepted(release: Path) -> None:
     request = source(release, "sglang.srt.managers.schedule_batch", "Req")
-    assert ("def _cap_finished_len_at_max_new_tokens" in request) is (by_length > max(stops))
-    assert ("def _cap_finished_len_at_max_new_tokens" in request) is not (by_length < min(stops))
+    for attribute in ("finished_reason", "finished_len", "to_finish", "output_ids", "grammar"):
+        assert f"self.{attribute}" in request
+    steps = ast.unparse(module(release, "sglang.srt.managers.scheduler_components.batch_result_processor"))
+    assert "req.update_finish_state(new_accept_len)" in steps
 
 
 def test_results_carry_the_drafted_number_per_row(release: Path) -> None:

@@ -1,0 +1,53 @@
+"""Where an answer ends: at the place where decoding token by token would end it.
+
+A verification accepts several tokens, and SGLang looks at all of them at once. The first string in the request's list
+of stop strings then wins over another that comes earlier in the text; any stop string wins over an end-of-text token
+before it; and in SGLang 0.5.17 reaching max_tokens wins over both. The answer would tell tokens that plain decoding
+never writes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+_METHOD = "update_finish_state"
+
+
+def end_at_first_stop() -> None:
+    """From now on SGLang's requests in this process end at the first stop. Imports SGLang; a second call changes nothing."""
+    request: Any = importlib.import_module("sglang.srt.managers.schedule_batch").Req
+    update = getattr(request, _METHOD)
+    if hasattr(update, "_agentspec"):
+        return
+
+    @functools.wraps(update)
+    def update_finish_state(self: Any, new_accepted_len: int = 1) -> None:
+        is_running = not self.finished() and not self.to_finish
+        update(self, new_accepted_len)
+        if is_running and new_accepted_len > 1 and self.finished():
+            _find_first(self, new_accepted_len, update)
+
+    update_finish_state._agentspec = True  # type: ignore[attr-defined]
+    setattr(request, _METHOD, update_finish_state)
+
+
+def _find_first(request: Any, num_accepted: int, update: Any) -> None:
+    """Asks again after each of the accepted tokens, and keeps the first end. Where only the grammar tells of one, whose
+    state is that behind all tokens, what SGLang found stays."""
+    output, grammar = request.output_ids, request.grammar
+    found = request.finished_reason, request.finished_len
+    request.grammar = None
+    try:
+        for end in range(len(output) - num_accepted + 1, len(output) + 1):
+            request.output_ids = output[:end]
+            request.finished_reason, request.finished_len = None, None
+            update(request, 1)
+            if request.finished():
+                # Where only decoded text matched, SGLang takes the whole of what it was shown.
+                request.finished_len = end if request.finished_len is None else request.finished_len
+                return
+        request.finished_reason, request.finished_len = found
+    finally:
+        request.output_ids, request.grammar = output, grammar
