@@ -45,7 +45,7 @@ def _find_first(request: Any, num_accepted: int, update: Any) -> None:
             request.finished_reason, request.finished_len = None, None
             update(request, 1)
             if request.finished():
-                # Where only decoded text matched, SGLang takes the whole of what it was shown.
+                # None stands for all tokens that SGLang was shown, which are fewer than there are.
                 request.finished_len = end if request.finished_len is None else request.finished_len
                 return
         request.finished_reason, request.finished_len = found

@@ -5,7 +5,8 @@ itself, and two calls of the relay that carries a draft model's state from step 
 release, a note for the GPU's allocator.
 
 The rule holds unless SGLANG_CPU_OVERLAP is "on". Here the schedule has nothing to hide work behind: host and "device" are
-the same cores, and speculation loses 3 to 12 % of its tokens/s by it. Whatever checks answers turns it on, as on a GPU.
+the same cores, and agentspec's servers lose 3 to 12 % of their tokens/s by it. Tests and `agentspec bench parity` turn it
+on, because servers on a GPU run with it.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from server_requests import MODEL
 
-pytestmark = pytest.mark.sglang
-
 from agentspec.integrations import sglang_cpu
+
+pytestmark = pytest.mark.sglang
 
 TEXT = '{"question": "Which .id = SELECT name, tables FROM tracks", "tables": {"entries": "id, playlist_id = playlists.id"}}'
 STOPS = (".id", "tables", "SELECT", ", ", '"', "= p", "FROM tr")
