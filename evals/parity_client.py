@@ -119,6 +119,10 @@ async def _streamed(response: Any, on_event: Callable[[], object]) -> Answer:
         before = last["output_ids"]
     if not last:
         return Answer(200, note="the stream ended without an event")
+    status = (last["meta_info"]["finish_reason"] or {}).get("status_code")
+    if status is not None and status != 200:
+        # SGLang streams a refusal with a token that nobody wrote.
+        return Answer(int(status))
     return Answer(200, (_choice(last),), note)
 
 

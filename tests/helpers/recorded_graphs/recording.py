@@ -56,6 +56,10 @@ class _Operation:
 
     def run(self) -> None:
         results = tree_leaves(self._function(*self._args, **self._kwargs))
+        for result in results:
+            if isinstance(result, torch.ScriptObject):
+                # Other ranks' part of a collective operation: on a GPU its stream waits for that.
+                result.wait()
         for place, tensor in self._written:
             tensor.copy_(results[place])
 
@@ -97,7 +101,9 @@ class Recording:
         for _, tensor in fresh:
             self._allocated.add(_storage(tensor))
             self._kept.append(tensor)
-        if not fresh and not function._schema.is_mutable and tree_leaves(result):
+        # A collective operation writes to what it is given, which its schema does not tell.
+        writes = function._schema.is_mutable or function._schema.name.startswith("c10d::")
+        if not fresh and not writes and tree_leaves(result):
             # A view: the recorded one stays one.
             return
         if function._schema.name not in _ALLOCATIONS:
