@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from agentspec.evals.chi_square import homogeneity
-from agentspec.evals.gpu.servers import gpu_arguments
+from agentspec.evals.gpu.servers import CPU_BACKEND, device_arguments
 from agentspec.evals.gpu.trip import Record, Trip
 from agentspec.evals.server import Server
 from agentspec.evals.systems import SYSTEMS, System
@@ -125,7 +125,6 @@ def _is_met(values: Sequence[float]) -> bool:
 
 
 def _servers(trip: Trip, name: str, words: Sequence[str]) -> list[Server]:
-    gpu = [] if trip.on_cpu else [*gpu_arguments("triton", 64), "--mem-fraction-static", "0.9"]
     return [
         Server(
             MODEL_FOLDER,
@@ -133,7 +132,8 @@ def _servers(trip: Trip, name: str, words: Sequence[str]) -> list[Server]:
             log=trip.logs / f"{name}-{label}.log",
             arguments=[
                 *("--context-length", "640", "--max-running-requests", "64", "--max-total-tokens", "32768"),
-                *("--skip-server-warmup", "--grammar-backend", "none", *gpu, *words, *system.arguments),
+                *("--skip-server-warmup", "--grammar-backend", "none", *words, *system.arguments),
+                *device_arguments(_backend(trip), 64),
             ],
             start_seconds=420.0,
         )
@@ -142,7 +142,7 @@ def _servers(trip: Trip, name: str, words: Sequence[str]) -> list[Server]:
 
 
 def _backend(trip: Trip) -> str:
-    return "cpu" if trip.on_cpu else "triton"
+    return CPU_BACKEND if trip.on_cpu else "triton"
 
 
 def _greedy(server: Server, texts: Sequence[str], clients: int) -> list[list[int]]:

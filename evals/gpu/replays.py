@@ -31,7 +31,7 @@ def head_note(trip: Trip) -> str:
 def compare(
     trip: Trip,
     size: Size,
-    backend: str | None,
+    backend: str,
     systems: Sequence[str],
     works: Sequence[Work],
     on_record: Callable[[Record], object],
@@ -44,7 +44,7 @@ def compare(
     Args:
         trip: The run.
         size: Of the model.
-        backend: Of attention; None on a CPU.
+        backend: Of attention.
         systems: As many as fit the GPU together.
         works: What is asked, one after another.
         on_record: Given each record as soon as it is there.
@@ -58,7 +58,7 @@ def compare(
             backend=backend,
             max_running=most,
             head_acceptance=trip.head_acceptance,
-            log=trip.logs / f"{size.name}-{backend or 'cpu'}-{system}.log",
+            log=trip.logs / f"{size.name}-{backend}-{system}.log",
         )
         for system in systems
     ]
@@ -76,7 +76,7 @@ def compare(
 def _run(
     trip: Trip,
     size: Size,
-    backend: str | None,
+    backend: str,
     alive: dict[str, Server],
     work: Work,
     most: int,
@@ -129,11 +129,11 @@ def _run(
     return True
 
 
-def _facts(trip: Trip, size: Size, backend: str | None, system: str) -> Record:
+def _facts(trip: Trip, size: Size, backend: str, system: str) -> Record:
     return {
         "part": "replay",
         "size": size.name,
-        "backend": backend or "cpu",
+        "backend": backend,
         "system": system,
         "note": REPLAYED if size.is_random else "answers are recorded ones, forced token by token; the small model",
         **({"head": head_note(trip)} if system in WITH_HEAD else {}),

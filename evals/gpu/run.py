@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from agentspec.evals.gpu.correct import check_parity, check_sampling
 from agentspec.evals.gpu.plan import CALLS, PARTS, Task, fits, plan
 from agentspec.evals.gpu.prepare import DRY_CONCURRENCIES, prepare, prepare_dry, work_file
 from agentspec.evals.gpu.replays import compare
-from agentspec.evals.gpu.servers import HEAD_STEPS
+from agentspec.evals.gpu.servers import CPU_BACKEND, HEAD_STEPS
 from agentspec.evals.gpu.simulated_head import PUBLISHED, acceptance_for
 from agentspec.evals.gpu.sizes import SIZES
 from agentspec.evals.gpu.steps import compare_predictions, measure_profile
@@ -95,6 +96,9 @@ def _run(args: argparse.Namespace) -> int:
         _prepare(args)
         if args.part == [PREPARE]:
             return 0
+    if args.dry_run:
+        # As on a GPU.
+        os.environ["SGLANG_CPU_OVERLAP"] = "on"
     trip = Trip(
         data=args.data.resolve(),
         out=args.out.resolve(),
@@ -145,7 +149,7 @@ def _do(trip: Trip, results: Results, task: Task) -> None:
         records.append({**record, "call": task.call})
         results.keep(task.name, records)
 
-    backend = None if trip.on_cpu else task.backend
+    backend = CPU_BACKEND if trip.on_cpu else task.backend
     try:
         if task.part == "parity":
             check_parity(trip, keep)

@@ -14,6 +14,8 @@ from agentspec.integrations.sglang_cpu import activate, environment
 
 SYSTEMS = ("none", "ngram", "suffix", "eagle3", "hybrid")
 BACKENDS = ("triton", "flashinfer")
+CPU_BACKEND = "torch_native"
+"""Of attention, in a dry run."""
 WIDTHS = (1, 2, 4, 8, 16, 32)
 """Widths of agentspec's steps, all with captured graphs."""
 HEAD_STEPS = 5
@@ -36,14 +38,14 @@ def algorithm(system: str) -> str:
     return _ALGORITHMS[system]
 
 
-def arguments(system: str, size: Size, data: Path, *, backend: str | None, max_running: int) -> list[str]:
+def arguments(system: str, size: Size, data: Path, *, backend: str, max_running: int) -> list[str]:
     """What SGLang is given beside model and algorithm.
 
     Args:
         system: One of SYSTEMS.
         size: Of the model.
         data: The folder that prepare made.
-        backend: Of attention; None on a CPU.
+        backend: Of attention, out of BACKENDS or CPU_BACKEND.
         max_running: Requests of a batch at most.
     """
     words = [
@@ -54,10 +56,7 @@ def arguments(system: str, size: Size, data: Path, *, backend: str | None, max_r
         words += ["--max-total-tokens", str(size.kv_tokens)]
     if size.is_random:
         words += ["--load-format", "dummy"]
-    if backend is not None:
-        words += gpu_arguments(backend, max_running)
-        # What the cache may take is said in tokens; servers side by side see the whole GPU's memory.
-        words += ["--mem-fraction-static", "0.9"]
+    words += device_arguments(backend, max_running)
     if system in ("suffix", "hybrid"):
         words += ["--speculative-num-draft-tokens", str(WIDTHS[-1])]
         words += ["--agentspec-widths", ",".join(map(str, WIDTHS))]
@@ -71,13 +70,15 @@ def arguments(system: str, size: Size, data: Path, *, backend: str | None, max_r
     return words
 
 
-def gpu_arguments(backend: str, max_running: int) -> list[str]:
-    """What SGLang is told about the GPU; graphs of decode steps and overlap stay on, for as few batch sizes as will do,
+def device_arguments(backend: str, max_running: int) -> list[str]:
+    """What SGLang is told about the device; graphs of decode steps and overlap stay on, for as few batch sizes as will do,
     since agentspec's have to be captured for each width."""
     sizes = sorted({*(size for size in _GRAPH_ROWS if size < max_running), max_running})
     return [
         *("--attention-backend", backend, "--sampling-backend", "pytorch", "--disable-prefill-cuda-graph"),
         *("--cuda-graph-bs-decode", *map(str, sizes)),
+        # What the cache may take is said in tokens; servers side by side see the whole device's memory.
+        *("--mem-fraction-static", "0.9"),
     ]
 
 
@@ -86,7 +87,7 @@ def replay_server(
     size: Size,
     data: Path,
     *,
-    backend: str | None,
+    backend: str,
     max_running: int,
     head_acceptance: float,
     log: Path,
@@ -98,7 +99,7 @@ def replay_server(
         system: One of SYSTEMS.
         size: Of the model.
         data: The folder that prepare made.
-        backend: Of attention; None on a CPU.
+        backend: Of attention.
         max_running: Requests of a batch at most.
         head_acceptance: Of the simulated head, the probability of a token.
         log: Gets what the server prints.

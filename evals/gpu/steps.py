@@ -11,7 +11,7 @@ import numpy as np
 
 from agentspec.config import EngineConfig
 from agentspec.control import ControlConfig, Profile, make_controller
-from agentspec.evals.gpu.servers import WIDTHS, gpu_arguments
+from agentspec.evals.gpu.servers import WIDTHS, device_arguments
 from agentspec.evals.gpu.sizes import Size, model_folder
 from agentspec.evals.gpu.trip import Record, Trip
 from agentspec.evals.gpu.work import RecordedCall, Work
@@ -24,7 +24,7 @@ def profile_file(trip: Trip, size: Size) -> Path:
     return trip.out / f"profile-{size.name}.json"
 
 
-def measure_profile(trip: Trip, size: Size, backend: str | None) -> Record:
+def measure_profile(trip: Trip, size: Size, backend: str) -> Record:
     """Measures the steps of one server that takes all widths in turn, and keeps the profile.
 
     Raises:
@@ -33,7 +33,7 @@ def measure_profile(trip: Trip, size: Size, backend: str | None) -> Record:
     """
     small = trip.on_cpu or trip.quick
     most = max(trip.concurrencies)
-    words = [] if backend is None else [*gpu_arguments(backend, most), "--mem-fraction-static", "0.9"]
+    words = device_arguments(backend, most)
     if size.is_random:
         words += ["--load-format", "dummy"]
     plan = ProfilePlan(
@@ -50,7 +50,7 @@ def measure_profile(trip: Trip, size: Size, backend: str | None) -> Record:
     return {
         "part": "profile",
         "size": size.name,
-        "backend": backend or "cpu",
+        "backend": backend,
         "alpha_us": cost.alpha * 1e6,
         "gamma_us": cost.gamma * 1e6,
         "delta_ms": cost.delta * 1e3,
@@ -71,7 +71,7 @@ def compare_predictions(trip: Trip, size: Size, works: Sequence[Work], measured:
     profile = Profile.load(profile_file(trip, size))
     by_trace = {work.trace: work for work in works}
     for record in measured:
-        wanted = (record["part"], record["size"], record.get("error")) == ("replay", size.name, None)
+        wanted = (record["part"], record.get("size"), record.get("error")) == ("replay", size.name, None)
         if not wanted or record["system"] not in ("none", "suffix") or record.get("concurrency") not in (1, 16, 64):
             continue
         work = by_trace.get(record["trace"])

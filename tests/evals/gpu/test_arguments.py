@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.evals.gpu.servers import BACKENDS, HEAD_STEPS, SYSTEMS, WIDTHS, algorithm, arguments, gpu_arguments
+from agentspec.evals.gpu.servers import BACKENDS, HEAD_STEPS, SYSTEMS, WIDTHS, algorithm, arguments, device_arguments
 from agentspec.evals.gpu.sizes import SIZES, model_folder, write_model
 from agentspec.evals.systems import EAGLE3_FOLDER
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -70,7 +70,7 @@ def command_lines(data: Path) -> dict[str, list[str]]:
             words = arguments(system, size, data, backend=backend, max_running=64)
             replayed = ("--agentspec-replay", "requests")
             lines[f"{system} {backend}"] = ("--model-path", str(model_folder(size, data)), *chosen, *words, *replayed)
-    parity = (*gpu_arguments("triton", 64), "--enable-deterministic-inference")
+    parity = (*device_arguments("triton", 64), "--enable-deterministic-inference")
     return {name: list(words) for name, words in {
         **lines,
         "parity": (*small, *HEAD, "--agentspec-tau", "1", *parity),

@@ -31,7 +31,7 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
         {**replayed, "system": "ngram", "concurrency": 1},
         {**replayed, "system": "suffix", "concurrency": 4},
         {**replayed, "system": "suffix", "concurrency": 1, "error": "failed"},
-        {"part": "parity", "size": size.name},
+        {"part": "parity", "dtype": "float32", "system": "suffix"},
     ]
     rows = list(compare_predictions(trip, size, [work], measured))
     assert [(row["system"], row["concurrency"]) for row in rows] == [("none", 1), ("suffix", 1), ("suffix", 16)]
