@@ -29,10 +29,17 @@ class DraftBuffers:
         match_lens: NDArray[np.int32],
         scores: NDArray[np.float32],
         outcomes: NDArray[np.uint8],
+        lengths: NDArray[np.int64],
+        rooms: NDArray[np.int32],
     ) -> None: ...
 
 class TreeBuffers:
-    def __init__(self, integers: NDArray[np.int64], mask: NDArray[np.bool_], num_nodes: NDArray[np.int32]) -> None: ...
+    def __init__(self, memory: NDArray[np.int64], num_nodes: NDArray[np.int32]) -> None: ...
+
+class Rows:
+    """Open requests of a batch, found once."""
+
+    def __len__(self) -> int: ...
 
 class Engine:
     def __init__(
@@ -55,7 +62,15 @@ class Engine:
         weights: NDArray[np.float32],
         learning_rate: float,
     ) -> None: ...
-    def open(self, request_id: str, prompt: NDArray[np.int32], namespace: str) -> None: ...
+    def open(
+        self, request_id: str, prompt: NDArray[np.int32], namespace: str, max_length: int | None
+    ) -> None: ...
+    def rows(self, request_ids: tuple[str, ...]) -> Rows: ...
+    def grow(self, rows: Rows, accepted: NDArray[np.int64], lengths: NDArray[np.int64] | None) -> int: ...
+    def learn(self, rows: Rows) -> None: ...
+    def draft_rows(
+        self, rows: Rows, lengths: NDArray[np.int64] | None, max_tokens: int, out: DraftBuffers
+    ) -> int: ...
     def extend(self, request_id: str, tokens: NDArray[np.int32]) -> None: ...
     def draft(
         self, request_ids: tuple[str, ...], max_tokens: NDArray[np.int32] | None
@@ -109,7 +124,12 @@ def build_corpus(path: str, tokens: NDArray[np.int32], num_token_ids: int, token
 def request_hash(request_id: str) -> int: ...
 def segment_info(path: str) -> tuple[str, int, int, int, int, str]: ...
 def build_tree_arrays(
-    offsets: NDArray[np.int32], tokens: NDArray[np.int32], parents: NDArray[np.int32], width: int, out: TreeBuffers
+    offsets: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    num_drafted: NDArray[np.int32] | None,
+    width: int,
+    out: TreeBuffers,
 ) -> None: ...
 
 class UnionRule(enum.Enum):

@@ -52,6 +52,10 @@ class Outcome(IntEnum):
     UNLIKELY = 5
     """It did, but nothing that followed is likely enough to be drafted."""
     NO_MEMORY = 6
+    NOT_OPEN = 7
+    """The request is closed, or was never opened."""
+    OTHER_TEXT = 8
+    """The request's text has another length than the caller says."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,9 +178,14 @@ class DraftBuffers:
         self.outcomes: NDArray[np.uint8] = np.zeros(max_rows, np.uint8)
         """[max_rows], values of `Outcome`, of the latest batch: its rows come first."""
         b = self._batch
+        self.lengths: NDArray[np.int64] = np.zeros(max_rows, np.int64)
+        """[max_rows], tokens of each row's text, written by `Engine.draft_rows()`; so are the rooms."""
+        self.rooms: NDArray[np.int32] = np.zeros(max_rows, np.int32)
+        """[max_rows], the most nodes that each row might have had, its root not counted."""
         self.native = _core.DraftBuffers(
-            b.offsets, b.tokens, b.parents, b.estimates, b.sources, b.match_lens, b.scores, self.outcomes
-        )
+            b.offsets, b.tokens, b.parents, b.estimates, b.sources, b.match_lens, b.scores, self.outcomes,
+            self.lengths, self.rooms,
+        )  # fmt: skip
         """What the native engine writes through."""
 
     def batch(self, rows: int, nodes: int) -> DraftBatch:
@@ -207,16 +216,19 @@ class TreeBuffers:
         """
         self.max_rows = _size("max_rows", max_rows, 1)
         self.max_width = _size("max_width", max_width, 1)
-        max_nodes = max_rows * max_width
-        self.integers: NDArray[np.int64] = _allocated(allocate, 4 * max_nodes, np.int64)
-        """For b rows of w nodes, the tokens, depths, first children and next siblings are its first four blocks of
-        b * w, so that one copy moves them all."""
-        self.mask: NDArray[np.bool_] = _allocated(allocate, max_nodes * max_width, np.bool_)
-        """For b rows of w nodes, the mask is the first b * w * w."""
+        words = _num_words(max_rows, max_width)
+        self.memory: NDArray[np.int64] = _allocated(allocate, words, np.int64)
+        """For b rows of w nodes: the tokens, depths, first children and next siblings, b * w numbers each, and behind
+        them the mask, b * w * w bytes, so that one copy moves them all; see `num_bytes`."""
         self.num_nodes: NDArray[np.int32] = _allocated(allocate, max_rows, np.int32)
-        self.native = _core.TreeBuffers(self.integers, self.mask, self.num_nodes)
+        self.native = _core.TreeBuffers(self.memory, self.num_nodes)
         """What the native function writes through."""
         self._last = self._views(1, 1)
+
+    @staticmethod
+    def num_bytes(rows: int, width: int) -> int:
+        """Bytes at the beginning of `memory` that hold the arrays of `rows` rows of `width` nodes."""
+        return rows * width * (32 + width)
 
     def arrays(self, rows: int, width: int) -> TreeArrays:
         """The arrays of a batch of `rows` rows of `width` nodes, as views."""
@@ -225,28 +237,32 @@ class TreeBuffers:
         return self._last
 
     def _views(self, rows: int, width: int) -> TreeArrays:
-        tokens, depths, next_token, next_sibling = self.integers[: 4 * rows * width].reshape(4, rows, width)
+        n = rows * width
+        tokens, depths, next_token, next_sibling = self.memory[: 4 * n].reshape(4, rows, width)
+        mask = self.memory.view(np.bool_)[32 * n : self.num_bytes(rows, width)]
         return TreeArrays(
-            tokens,
-            depths,
-            self.mask[: rows * width * width].reshape(rows, width, width),
-            next_token,
-            next_sibling,
-            self.num_nodes[:rows],
+            tokens, depths, mask.reshape(rows, width, width), next_token, next_sibling, self.num_nodes[:rows]
         )
 
 
-def build_tree_arrays(batch: DraftBatch, width: int, out: TreeBuffers | None = None) -> TreeArrays:
-    """Pads each row of the batch to `width` nodes, in one native call that gives the interpreter's lock back.
+def _num_words(rows: int, width: int) -> int:
+    return -(-TreeBuffers.num_bytes(rows, width) // 8)
+
+
+def build_tree_arrays(
+    batch: DraftBatch, width: int, out: TreeBuffers | None = None, *, num_drafted: NDArray[np.int32] | None = None
+) -> TreeArrays:
+    """Pads each row of the batch to `width` nodes, in one native call that releases the GIL.
 
     Args:
         batch: Trees in topological order.
         width: Nodes a row, its root included.
+        num_drafted: int32[b], so many of each row's best nodes are taken, its root not counted; None: all.
         out: Where to write; the result is then valid until the next call with the same buffers. None: new memory.
 
     Raises:
-        ConfigError: A row has more nodes than `width`, or is no tree in topological order; or `out` is too small.
-            What `out` holds is then as before.
+        ConfigError: More nodes of a row are taken than `width` or than it has, or they are no tree in topological
+            order; or `out` is too small. What `out` holds is then as before.
     """
     if not isinstance(width, int) or isinstance(width, bool) or width < 1:
         raise ConfigError(f"width must be an integer >= 1, got {width!r}; each row has its root at least")
@@ -258,7 +274,7 @@ def build_tree_arrays(batch: DraftBatch, width: int, out: TreeBuffers | None = N
             f"out must have room for {rows} rows of {width} nodes, got TreeBuffers({out.max_rows}, {out.max_width}); "
             "make larger buffers"
         )
-    _core.build_tree_arrays(batch.offsets, batch.tokens, batch.parents, width, out.native)
+    _core.build_tree_arrays(batch.offsets, batch.tokens, batch.parents, num_drafted, width, out.native)
     return out.arrays(rows, width)
 
 

@@ -115,14 +115,22 @@ class Engine:
             learning_rate=config.learning_rate,
         )
 
-    def open(self, request_id: str, prompt: TokenArray, namespace: str = "") -> None:
+    def open(
+        self, request_id: str, prompt: TokenArray, namespace: str = "", *, max_length: int | None = None
+    ) -> None:
         """Starts a request with its prompt, one token at least.
+
+        The text, prompt included, may grow to `max_length` tokens; `draft_rows()` drafts nothing beyond. None: there is
+        no limit.
 
         Raises:
             TokenError: The prompt is empty, no 1-D array of integers, or has an id outside the vocabulary.
             DuplicateRequestError: The request is open already.
+            ConfigError: `max_length` is negative.
         """
-        self._core.open(request_id, _as_int32("prompt", prompt), namespace)
+        if max_length is not None and max_length < 0:
+            raise ConfigError(f"max_length must be >= 0, got {max_length}; pass None for a text without a limit")
+        self._core.open(request_id, _as_int32("prompt", prompt), namespace, max_length)
 
     def extend(self, request_id: str, tokens: TokenArray) -> None:
         """Appends output tokens, none at all included, to a request.
@@ -158,6 +166,59 @@ class Engine:
         if out is None:
             return DraftBatch(*self._core.draft(ids, limits))
         return out.batch(len(ids), self._core.draft_into(ids, limits, out.native))
+
+    def rows(self, request_ids: Sequence[str]) -> _core.Rows:
+        """Finds the requests of a batch once, for all the steps that they take together.
+
+        Those that are not open have a place among the rows but no text. One that is closed later is passed over, also
+        where its id is opened again.
+        """
+        return self._core.rows(tuple(request_ids))
+
+    def grow(
+        self, rows: _core.Rows, accepted: NDArray[np.int64], lengths: NDArray[np.int64] | None = None
+    ) -> int:
+        """Appends to the texts of a batch what a step accepted, in one native call that releases the GIL.
+
+        Estimates learn from it with the next learn(), or at the latest when the texts grow again.
+
+        Args:
+            rows: The b requests of the step.
+            accepted: int64[b, 1 + w], for each row how many tokens, and these in front of its w.
+            lengths: int64[b], tokens of the texts before; a row whose text has another length stays as it is. None:
+                all rows grow.
+
+        Returns:
+            Rows that lost their index and are not drafted for any more, since memory is short or since they have a token
+            outside the vocabulary.
+
+        Raises:
+            ConfigError: The arrays are not of b rows.
+        """
+        return self._core.grow(rows, accepted, lengths)
+
+    def learn(self, rows: _core.Rows) -> None:
+        """Lets the estimates of the rows' namespaces learn from what grow() appended."""
+        self._core.learn(rows)
+
+    def draft_rows(
+        self, rows: _core.Rows, *, out: DraftBuffers, lengths: NDArray[np.int64] | None = None, max_tokens: int
+    ) -> DraftBatch:
+        """Drafts for the rows of a batch, as draft() does, in one native call that releases the GIL.
+
+        Args:
+            rows: The b requests of a step. One that is not open has a root of token 0 and nothing else.
+            out: Where to write; the result is valid until the next call with the same buffers. Its outcomes, lengths and
+                rooms are written, too.
+            lengths: int64[b], tokens that the texts must have; a row whose text has another length gets its root only.
+                None: any will do.
+            max_tokens: The most nodes a row, its root not counted. EngineConfig.max_draft_tokens and the `max_length` of
+                each request hold besides; of the places up to that, the bonus token takes one.
+
+        Raises:
+            ConfigError: `max_tokens` is negative, `lengths` are not of b rows, or `out` has not enough room.
+        """
+        return out.batch(len(rows), self._core.draft_rows(rows, lengths, max_tokens, out.native))
 
     def close(self, request_id: str, keep: bool = True, *, num_output_tokens: int | None = None) -> int | None:
         """Ends a request.

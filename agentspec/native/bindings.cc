@@ -73,13 +73,15 @@ class DraftBuffers {
   DraftBuffers(const Buffer<std::int32_t>& offsets, const Buffer<std::int32_t>& tokens,
                const Buffer<std::int32_t>& parents, const Buffer<float>& estimates,
                const Buffer<std::uint8_t>& sources, const Buffer<std::int32_t>& match_lens,
-               const Buffer<float>& scores, const Buffer<std::uint8_t>& outcomes)
-      : owners_{offsets, tokens, parents, estimates, sources, match_lens, scores, outcomes},
-        spans_{view(offsets), view(tokens),     view(parents), view(estimates),
-               view(sources), view(match_lens), view(scores),  view(outcomes)} {
+               const Buffer<float>& scores, const Buffer<std::uint8_t>& outcomes,
+               const Buffer<std::int64_t>& lengths, const Buffer<std::int32_t>& rooms)
+      : owners_{offsets, tokens, parents, estimates, sources, match_lens, scores, outcomes, lengths, rooms},
+        spans_{view(offsets),    view(tokens), view(parents),  view(estimates), view(sources),
+               view(match_lens), view(scores), view(outcomes), view(lengths),   view(rooms)} {
     const std::size_t rows = scores.size();
     const std::size_t nodes = tokens.size();
     if (offsets.size() == rows + 1 && match_lens.size() == rows && outcomes.size() == rows &&
+        lengths.size() == rows && rooms.size() == rows &&
         parents.size() == nodes && estimates.size() == nodes && sources.size() == nodes) {
       return;
     }
@@ -90,7 +92,8 @@ class DraftBuffers {
 
  private:
   std::tuple<Buffer<std::int32_t>, Buffer<std::int32_t>, Buffer<std::int32_t>, Buffer<float>,
-             Buffer<std::uint8_t>, Buffer<std::int32_t>, Buffer<float>, Buffer<std::uint8_t>>
+             Buffer<std::uint8_t>, Buffer<std::int32_t>, Buffer<float>, Buffer<std::uint8_t>,
+             Buffer<std::int64_t>, Buffer<std::int32_t>>
       owners_;
   agentspec::DraftSpans spans_;
 };
@@ -100,6 +103,33 @@ std::size_t draft_into(agentspec::Engine& engine, const nb::tuple& request_ids,
   const std::span<const std::string_view> ids = views_of(request_ids);
   const nb::gil_scoped_release release;
   return engine.draft(ids, limits_of(max_tokens), out.spans());
+}
+
+using Int64Array = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Int64Table = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+std::span<const std::int64_t> lengths_of(const std::optional<Int64Array>& lengths) {
+  return lengths ? std::span<const std::int64_t>{lengths->data(), lengths->size()}
+                 : std::span<const std::int64_t>{};
+}
+
+agentspec::Engine::Rows rows(const agentspec::Engine& engine, const nb::tuple& request_ids) {
+  const std::span<const std::string_view> ids = views_of(request_ids);
+  const nb::gil_scoped_release release;
+  return engine.rows(ids);
+}
+
+std::size_t grow(agentspec::Engine& engine, const agentspec::Engine::Rows& rows, const Int64Table& accepted,
+                 const std::optional<Int64Array>& lengths) {
+  const nb::gil_scoped_release release;
+  return engine.grow(rows, {accepted.data(), accepted.size()}, accepted.shape(1), lengths_of(lengths));
+}
+
+std::size_t draft_rows(agentspec::Engine& engine, const agentspec::Engine::Rows& rows,
+                       const std::optional<Int64Array>& lengths, std::int32_t max_tokens,
+                       const DraftBuffers& out) {
+  const nb::gil_scoped_release release;
+  return engine.draft(rows, lengths_of(lengths), max_tokens, out.spans());
 }
 
 struct TrialArrays {
@@ -146,43 +176,44 @@ nb::object weights(const agentspec::Engine& engine, const std::string& name) {
   return nb::cast(array1(*v, owner));
 }
 
-// Arrays of the caller that trees are written to, batch after batch. They stay alive as long as this.
+// Memory of the caller that trees are written to, batch after batch. It stays alive as long as this.
 class TreeBuffers {
  public:
-  // integers: room for the tokens, depths, first children and next siblings of a batch, one after another.
-  TreeBuffers(const Buffer<std::int64_t>& integers, const Buffer<bool>& mask,
-              const Buffer<std::int32_t>& num_nodes)
-      : integers_(integers), mask_(mask), num_nodes_(num_nodes) {}
+  // `memory` begins with the tokens, depths, first children and next siblings of a batch, one after another,
+  // and goes on with its mask, so that one copy moves all of them.
+  TreeBuffers(const Buffer<std::int64_t>& memory, const Buffer<std::int32_t>& num_nodes)
+      : memory_(memory), num_nodes_(num_nodes) {}
 
-  // The first elements, for a batch of so many rows.
+  // The parts of a batch of so many rows.
   [[nodiscard]] agentspec::TreeArrays spans(std::size_t rows, std::size_t width) const {
     const std::size_t nodes = rows * width;
-    if (rows > num_nodes_.size() || 4 * nodes > integers_.size() || nodes * width > mask_.size()) {
+    if (rows > num_nodes_.size() || 4 * nodes + (nodes * width + 7) / 8 > memory_.size()) {
       throw agentspec::ConfigError("the buffers must have room for " + std::to_string(rows) + " rows of " +
                                    std::to_string(width) + " nodes, got room for " +
                                    std::to_string(num_nodes_.size()) + " rows and " +
-                                   std::to_string(integers_.size() / 4) + " nodes in all; make larger ones");
+                                   std::to_string(memory_.size() * 8) + " bytes in all; make larger ones");
     }
-    std::int64_t* const first = integers_.data();
+    std::int64_t* const first = memory_.data();
     return {{first, nodes},
             {first + nodes, nodes},
             {first + 2 * nodes, nodes},
             {first + 3 * nodes, nodes},
-            {mask_.data(), nodes * width},
+            {reinterpret_cast<bool*>(first + 4 * nodes), nodes * width},
             {num_nodes_.data(), rows}};
   }
 
  private:
-  Buffer<std::int64_t> integers_;
-  Buffer<bool> mask_;
+  Buffer<std::int64_t> memory_;
   Buffer<std::int32_t> num_nodes_;
 };
 
 void build_tree_arrays(const Int32Array& offsets, const Int32Array& tokens, const Int32Array& parents,
-                       std::size_t width, const TreeBuffers& out) {
+                       const std::optional<Int32Array>& num_drafted, std::size_t width,
+                       const TreeBuffers& out) {
   const nb::gil_scoped_release release;
   const std::size_t rows = offsets.size() == 0 ? 0 : offsets.size() - 1;
-  agentspec::build_tree_arrays(view(offsets), view(tokens), view(parents), width, out.spans(rows, width));
+  agentspec::build_tree_arrays(view(offsets), view(tokens), view(parents), limits_of(num_drafted), width,
+                               out.spans(rows, width));
 }
 
 std::array<std::uint8_t, 32> identity_bytes(const nb::bytes& tokenizer) {
@@ -272,13 +303,15 @@ NB_MODULE(_core, m) {
   nb::class_<DraftBuffers>(m, "DraftBuffers")
       .def(nb::init<const Buffer<std::int32_t>&, const Buffer<std::int32_t>&, const Buffer<std::int32_t>&,
                     const Buffer<float>&, const Buffer<std::uint8_t>&, const Buffer<std::int32_t>&,
-                    const Buffer<float>&, const Buffer<std::uint8_t>&>(),
+                    const Buffer<float>&, const Buffer<std::uint8_t>&, const Buffer<std::int64_t>&,
+                    const Buffer<std::int32_t>&>(),
            "offsets"_a.noconvert(), "tokens"_a.noconvert(), "parents"_a.noconvert(),
            "estimates"_a.noconvert(), "sources"_a.noconvert(), "match_lens"_a.noconvert(),
-           "scores"_a.noconvert(), "outcomes"_a.noconvert());
+           "scores"_a.noconvert(), "outcomes"_a.noconvert(), "lengths"_a.noconvert(), "rooms"_a.noconvert());
   nb::class_<TreeBuffers>(m, "TreeBuffers")
-      .def(nb::init<const Buffer<std::int64_t>&, const Buffer<bool>&, const Buffer<std::int32_t>&>(),
-           "integers"_a.noconvert(), "mask"_a.noconvert(), "num_nodes"_a.noconvert());
+      .def(nb::init<const Buffer<std::int64_t>&, const Buffer<std::int32_t>&>(), "memory"_a.noconvert(),
+           "num_nodes"_a.noconvert());
+  nb::class_<agentspec::Engine::Rows>(m, "Rows").def("__len__", &agentspec::Engine::Rows::size);
   nb::class_<agentspec::Engine> engine(m, "Engine");
   engine
       .def(
@@ -313,8 +346,10 @@ NB_MODULE(_core, m) {
       .def(
           "open",
           [](agentspec::Engine& self, const std::string& request_id, const Int32Array& prompt,
-             const std::string& name) { self.open(request_id, view(prompt), name); },
-          "request_id"_a, "prompt"_a.noconvert(), "namespace"_a, release)
+             const std::string& name, std::optional<std::size_t> max_length) {
+            self.open(request_id, view(prompt), name, max_length.value_or(agentspec::Engine::kNoLimit));
+          },
+          "request_id"_a, "prompt"_a.noconvert(), "namespace"_a, "max_length"_a.none(), release)
       .def(
           "extend",
           [](agentspec::Engine& self, const std::string& request_id, const Int32Array& tokens) {
@@ -322,6 +357,11 @@ NB_MODULE(_core, m) {
           },
           "request_id"_a, "tokens"_a.noconvert(), release)
       .def("draft", &draft, "request_ids"_a, "max_tokens"_a.noconvert().none())
+      .def("rows", &rows, "request_ids"_a)
+      .def("grow", &grow, "rows"_a, "accepted"_a.noconvert(), "lengths"_a.noconvert().none())
+      .def("learn", nb::overload_cast<const agentspec::Engine::Rows&>(&agentspec::Engine::learn), "rows"_a,
+           release)
+      .def("draft_rows", &draft_rows, "rows"_a, "lengths"_a.noconvert().none(), "max_tokens"_a, "out"_a)
       .def("draft_into", &draft_into, "request_ids"_a, "max_tokens"_a.noconvert().none(), "out"_a)
       .def("close", &agentspec::Engine::close, "request_id"_a, "keep"_a, "num_output_tokens"_a.none(),
            release)
@@ -347,5 +387,5 @@ NB_MODULE(_core, m) {
   m.attr("CORPUS_SLOT") = agentspec::kCorpusSlot;
   m.attr("NUM_WEIGHTS") = agentspec::Estimator::kNumWeights;
   m.def("build_tree_arrays", &build_tree_arrays, "offsets"_a.noconvert(), "tokens"_a.noconvert(),
-        "parents"_a.noconvert(), "width"_a, "out"_a);
+        "parents"_a.noconvert(), "num_drafted"_a.noconvert().none(), "width"_a, "out"_a);
 }

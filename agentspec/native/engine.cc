@@ -95,7 +95,8 @@ const Engine::RequestPtr& Engine::find(std::string_view request_id) const {
   return found->second;
 }
 
-void Engine::open(const std::string& request_id, std::span<const Token> prompt, const std::string& name) {
+void Engine::open(const std::string& request_id, std::span<const Token> prompt, const std::string& name,
+                  std::size_t max_length) {
   if (prompt.empty()) {
     throw TokenError("the prompt of request " + quoted(request_id) +
                      " must have at least one token, got none; a draft continues the last token");
@@ -104,6 +105,7 @@ void Engine::open(const std::string& request_id, std::span<const Token> prompt, 
   auto request = std::make_shared<Request>();
   request->name = name;
   request->num_prompt_tokens = prompt.size();
+  request->max_length = max_length;
   request->last_token = prompt.back();
   const std::span<const Token> tail = prompt.last(std::min(prompt.size(), config_.prompt_tail));
   request->prompt_tail.assign(tail.begin(), tail.end());
@@ -191,7 +193,9 @@ void Engine::extend(const std::string& request_id, std::span<const Token> tokens
   Request& request = *find(request_id);
   request.output.insert(request.output.end(), tokens.begin(), tokens.end());
   request.last_token = tokens.back();
-  learn(request, tokens);
+  learn_judged(request);
+  learn(request, request.drafted, tokens);
+  request.drafted.clear();
   if (!request.is_ready) return;
   try {
     request.index->append(tokens);
@@ -226,6 +230,8 @@ std::uint64_t Engine::close(const std::string& request_id, bool keep,
       serial = expect(request->name, output);
     }
     num_erasures = request->tenant->num_erasures;
+    learn_judged(*request);
+    request->is_open = false;
     requests_.erase(request_id);
   }
   try {
@@ -355,8 +361,7 @@ void Engine::compact() {
 
 std::size_t Engine::num_tokens(const std::string& request_id) const {
   const std::lock_guard lock(mutex_);
-  const Request& request = *find(request_id);
-  return request.num_prompt_tokens + request.output.size();
+  return find(request_id)->length();
 }
 
 bool Engine::is_open(const std::string& request_id) const {
@@ -388,6 +393,7 @@ EngineStats Engine::stats() const {
     stats.global = global_.stats();
     for (const auto& [request_id, request] : requests_) {
       stats.request_bytes += sizeof(Request) + request->output.capacity() * sizeof(Token) +
+                             request->judged.capacity() * sizeof(DraftNode) +
                              request->prompt_tail.capacity() * sizeof(Token) +
                              request->matches.capacity() * sizeof(KnownMatch);
       if (request->is_ready) stats.request_bytes += request->index->bytes();
@@ -404,10 +410,9 @@ void Engine::check_integrity() const {
     if (!request->is_ready) continue;
     request->index->check_integrity();
     const std::size_t known = request->index->digest().length();
-    if (known != request->num_prompt_tokens + request->output.size()) {
+    if (known != request->length()) {
       throw IntegrityError("request " + quoted(request_id) + ": its index has " + std::to_string(known) +
-                           " tokens, its text " +
-                           std::to_string(request->num_prompt_tokens + request->output.size()));
+                           " tokens, its text " + std::to_string(request->length()));
     }
   }
   global_.check_integrity();

@@ -68,6 +68,8 @@ enum class Outcome : std::uint8_t {
   kNoMatch = 4,     // the text's end occurred nowhere before
   kUnlikely = 5,    // it did, but nothing that followed is likely enough
   kNoMemory = 6,
+  kNotOpen = 7,    // it is closed, or was never opened
+  kOtherText = 8,  // its text has another length than the caller says
 };
 
 // The drafts of a batch, row after row; row i has the nodes offsets[i] to offsets[i + 1], its root first.
@@ -92,6 +94,8 @@ struct DraftSpans {
   std::span<std::int32_t> match_lens;
   std::span<float> scores;
   std::span<std::uint8_t> outcomes;
+  std::span<std::int64_t> lengths;  // tokens of each row's text, as are the next one a row
+  std::span<std::int32_t> rooms;    // the most nodes that were allowed, the root not counted
 };
 
 // Indexes the texts of open requests and the outputs of finished ones, and drafts from both. Safe for
@@ -103,11 +107,41 @@ struct DraftSpans {
 // where an output is erased from a part that grows, which is then indexed anew.
 // An index that is being built belongs to its builder alone, and sealed segments never change.
 class Engine {
+  struct Request;
+
  public:
+  static constexpr std::size_t kNoLimit = static_cast<std::size_t>(-1);
+
   explicit Engine(const EngineConfig& config);
   ~Engine();
 
-  void open(const std::string& request_id, std::span<const Token> prompt, const std::string& name);
+  // The requests of a batch, found once and for all steps that they take together. One that is closed
+  // meanwhile is passed over.
+  class Rows {
+   public:
+    [[nodiscard]] std::size_t size() const { return requests_.size(); }
+
+   private:
+    friend class Engine;
+    std::vector<std::shared_ptr<Request>> requests_;  // null: was not open when it was looked for
+  };
+
+  // The text may grow to `max_length` tokens, prompt included; nothing is drafted beyond.
+  void open(const std::string& request_id, std::span<const Token> prompt, const std::string& name,
+            std::size_t max_length = kNoLimit);
+  [[nodiscard]] Rows rows(std::span<const std::string_view> request_ids) const;
+  // Appends to each row's text the tokens that a step accepted. `accepted` is [b, width]: how many, and these.
+  // A row grows only if its text has lengths[i] tokens; pass none to grow all. What the last draft is to be
+  // judged by is kept for learn(). A row whose tokens are outside of the vocabulary, or whose index cannot
+  // grow, loses its index and gets no drafts any more. Returns how many rows that happened to.
+  std::size_t grow(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
+                   std::span<const std::int64_t> lengths);
+  // Learns from what grow() appended: apart from it, because nothing that is drafted next needs it.
+  void learn(const Rows& rows);
+  // As the draft() below, for rows. No row has more than `max_tokens` nodes. Where `lengths` are given, a row
+  // whose text has another length gets its root only.
+  std::size_t draft(const Rows& rows, std::span<const std::int64_t> lengths, std::int32_t max_tokens,
+                    const DraftSpans& out);
   void extend(const std::string& request_id, std::span<const Token> tokens);
   // `max_tokens` is empty or gives each row's limit; none may be negative. Requests whose index is not built
   // yet get their root only. `batch` is overwritten; its memory is used again.
@@ -188,17 +222,23 @@ class Engine {
     std::shared_ptr<Tenant> tenant;
     std::unique_ptr<TextIndex> index;  // its builder's until is_ready
     bool is_ready = false;
+    bool is_open = true;
     std::size_t num_prompt_tokens = 0;
+    std::size_t max_length = kNoLimit;
     Token last_token = 0;
     std::vector<Token> prompt_tail;
     std::vector<Token> output;
     std::vector<KnownMatch> matches;  // of global parts and corpora, in the order they were drafted from
     std::vector<DraftNode> drafted;   // the last draft, to learn from
+    std::vector<DraftNode> judged;    // an earlier one, and the tokens that came of it: not learnt from yet
+    std::vector<Token> judged_by;
     std::vector<PartMatch> global;    // scratch of match_parts(), as are the next two
     std::vector<PartMatch> corpora;
     std::vector<KnownMatch> new_matches;
     Draft draft;
     Outcome outcome = Outcome::kDrafted;  // of the last draft
+
+    [[nodiscard]] std::size_t length() const { return num_prompt_tokens + output.size(); }
   };
   using RequestPtr = std::shared_ptr<Request>;
 
@@ -238,7 +278,10 @@ class Engine {
   void match_part(Request& request, const IndexPart& part, std::uint64_t id, std::size_t& known,
                   std::vector<PartMatch>& matches) const;
   [[nodiscard]] DraftSources sources(const Request& request) const;
-  void learn(Request& request, std::span<const Token> tokens);
+  void learn(Request& request, std::span<const DraftNode> drafted, std::span<const Token> tokens);
+  void learn_judged(Request& request);
+  bool grow(Request& request, std::span<const std::int64_t> tokens);
+  std::size_t draft_into(const DraftSpans& out);
   void find_rows(std::span<const std::string_view> request_ids, std::span<const std::int32_t> max_tokens);
   void draft_rows(DraftBatch& batch);
   void draft_row(std::size_t thread, Request& request, std::int32_t max_nodes);

@@ -13,6 +13,8 @@ namespace {
 
 // A match is carried over so many new tokens; beyond that it is faster to look for it anew.
 constexpr std::size_t kMaxCarried = 6;
+// Smaller batches are drafted on the caller's thread: to wake another takes longer than their rows.
+constexpr std::size_t kSharedRows = 16;
 
 void observe(Estimator& estimator, std::span<const DraftNode> drafted, std::span<const Token> tokens) {
   std::int32_t node = 0;
@@ -31,16 +33,87 @@ void observe(Estimator& estimator, std::span<const DraftNode> drafted, std::span
 
 }  // namespace
 
-// Tells the estimator of the request's namespace which of the last draft's nodes turned out to be true.
-void Engine::learn(Request& request, std::span<const Token> tokens) {
-  if (config_.learning_rate > 0.0F && !config_.plain_rule && !request.drafted.empty()) {
-    try {
-      observe(tenants_.learner(*request.tenant), request.drafted, tokens);
-    } catch (const std::bad_alloc&) {
-      // Nothing is learnt.
-    }
+// Tells the estimator of the request's namespace which of a draft's nodes turned out to be true.
+void Engine::learn(Request& request, std::span<const DraftNode> drafted, std::span<const Token> tokens) {
+  if (config_.learning_rate == 0.0F || config_.plain_rule || drafted.empty()) return;
+  try {
+    observe(tenants_.learner(*request.tenant), drafted, tokens);
+  } catch (const std::bad_alloc&) {
+    // Nothing is learnt.
   }
+}
+
+// Must come before the request lets go of its tenant.
+void Engine::learn_judged(Request& request) {
+  learn(request, request.judged, request.judged_by);
+  request.judged.clear();
+}
+
+void Engine::learn(const Rows& rows) {
+  const std::lock_guard lock(mutex_);
+  for (const RequestPtr& request : rows.requests_) {
+    if (request && request->is_open) learn_judged(*request);
+  }
+}
+
+Engine::Rows Engine::rows(std::span<const std::string_view> request_ids) const {
+  Rows result;
+  result.requests_.reserve(request_ids.size());
+  const std::lock_guard lock(mutex_);
+  for (const std::string_view request_id : request_ids) {
+    const auto found = requests_.find(request_id);
+    result.requests_.push_back(found == requests_.end() ? nullptr : found->second);
+  }
+  return result;
+}
+
+// Returns false if the request has no index from now on.
+bool Engine::grow(Request& request, std::span<const std::int64_t> tokens) {
+  learn_judged(request);
+  request.judged.swap(request.drafted);
   request.drafted.clear();
+  try {
+    request.judged_by.assign(tokens.begin(), tokens.end());
+    const bool is_valid = std::all_of(tokens.begin(), tokens.end(), [&](std::int64_t token) {
+      return token >= 0 && token < config_.num_token_ids;
+    });
+    if (!is_valid) {
+      request.judged.clear();
+    } else {
+      request.output.insert(request.output.end(), request.judged_by.begin(), request.judged_by.end());
+      request.last_token = request.judged_by.back();
+      if (request.is_ready) request.index->append(request.judged_by);
+      return true;
+    }
+  } catch (const std::bad_alloc&) {
+    request.judged.clear();
+  }
+  request.is_ready = false;
+  request.index.reset();
+  request.max_length = 0;  // also where the index is being built
+  return false;
+}
+
+std::size_t Engine::grow(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
+                         std::span<const std::int64_t> lengths) {
+  const std::size_t b = rows.size();
+  if (width == 0 || accepted.size() != b * width || (!lengths.empty() && lengths.size() != b)) {
+    throw ConfigError("accepted must be [" + std::to_string(b) + ", width] and lengths [" +
+                      std::to_string(b) + "] or nothing, got " + std::to_string(accepted.size()) + " and " +
+                      std::to_string(lengths.size()) + " elements; pass those of the rows' step");
+  }
+  std::size_t num_lost = 0;
+  const std::lock_guard lock(mutex_);
+  for (std::size_t row = 0; row < b; ++row) {
+    Request* const request = rows.requests_[row].get();
+    if (request == nullptr || !request->is_open) continue;
+    if (!lengths.empty() && request->length() != static_cast<std::size_t>(lengths[row])) continue;
+    const std::int64_t count = accepted[row * width];
+    if (count <= 0) continue;
+    const auto kept = std::min(static_cast<std::size_t>(count), width - 1);
+    if (!grow(*request, accepted.subspan(row * width + 1, kept))) ++num_lost;
+  }
+  return num_lost;
 }
 
 void Engine::match_part(Request& request, const IndexPart& part, std::uint64_t id, std::size_t& known,
@@ -152,6 +225,46 @@ std::size_t Engine::draft(std::span<const std::string_view> request_ids,
                           std::span<const std::int32_t> max_tokens, const DraftSpans& out) {
   const std::lock_guard lock(mutex_);
   find_rows(request_ids, max_tokens);
+  return draft_into(out);
+}
+
+std::size_t Engine::draft(const Rows& rows, std::span<const std::int64_t> lengths, std::int32_t max_tokens,
+                          const DraftSpans& out) {
+  const std::size_t b = rows.size();
+  if (max_tokens < 0 || (!lengths.empty() && lengths.size() != b)) {
+    throw ConfigError("max_tokens must be >= 0 and lengths [" + std::to_string(b) + "] or nothing, got " +
+                      std::to_string(max_tokens) + " and " + std::to_string(lengths.size()) + " lengths");
+  }
+  const std::lock_guard lock(mutex_);
+  rows_.assign(rows.requests_.begin(), rows.requests_.end());
+  limits_.clear();
+  const std::int32_t most = std::min(max_tokens, config_.max_draft_tokens);
+  for (std::size_t row = 0; row < b; ++row) {
+    RequestPtr& request = rows_[row];
+    limits_.push_back(0);
+    if (request && !request->is_open) request.reset();
+    if (!request) continue;
+    // The bonus token takes one of the places.
+    const std::size_t length = request->length();
+    const std::size_t left = request->max_length > length ? request->max_length - length - 1 : 0;
+    const bool is_known = lengths.empty() || length == static_cast<std::size_t>(lengths[row]);
+    if (is_known) limits_.back() = static_cast<std::int32_t>(std::min(left, static_cast<std::size_t>(most)));
+  }
+  const std::size_t nodes = draft_into(out);
+  for (std::size_t row = 0; row < b; ++row) {
+    const Request* const request = rows.requests_[row].get();
+    const std::size_t length = request == nullptr ? 0 : request->length();
+    const bool is_other = !lengths.empty() && static_cast<std::size_t>(lengths[row]) != length;
+    if (is_other && out.outcomes[row] == static_cast<std::uint8_t>(Outcome::kNoRoom)) {
+      out.outcomes[row] = static_cast<std::uint8_t>(Outcome::kOtherText);
+    }
+    out.lengths[row] = lengths.empty() ? static_cast<std::int64_t>(length) : lengths[row];
+  }
+  return nodes;
+}
+
+// Drafts for rows_ by limits_, and lets go of them.
+std::size_t Engine::draft_into(const DraftSpans& out) {
   const std::size_t most_nodes = std::accumulate(
       limits_.begin(), limits_.end(), limits_.size(),
       [](std::size_t sum, std::int32_t limit) { return sum + static_cast<std::size_t>(limit); });
@@ -162,6 +275,7 @@ std::size_t Engine::draft(std::span<const std::string_view> request_ids,
                       std::to_string(out.scores.size()) + " rows of " + std::to_string(out.tokens.size()) +
                       " nodes; make larger ones, or pass fewer requests or a smaller max_tokens");
   }
+  std::copy(limits_.begin(), limits_.end(), out.rooms.begin());
   draft_rows(batch_);
   std::copy(batch_.offsets.begin(), batch_.offsets.end(), out.offsets.begin());
   std::copy(batch_.tokens.begin(), batch_.tokens.end(), out.tokens.begin());
@@ -195,7 +309,7 @@ void Engine::find_rows(std::span<const std::string_view> request_ids,
   }
 }
 
-// Drafts for rows_, and lets go of them.
+// Drafts for rows_, of which those that are null get a root without a token, and lets go of them.
 void Engine::draft_rows(DraftBatch& batch) {
   batch.offsets.assign(1, 0);
   batch.tokens.clear();
@@ -205,7 +319,19 @@ void Engine::draft_rows(DraftBatch& batch) {
   batch.match_lens.clear();
   batch.scores.clear();
   batch.outcomes.clear();
-  const auto append = [&](Request& request) {
+  const auto append = [&](Request* found) {
+    if (found == nullptr) {
+      batch.tokens.push_back(0);
+      batch.parents.push_back(-1);
+      batch.estimates.push_back(1.0F);
+      batch.sources.push_back(static_cast<std::uint8_t>(Source::kRoot));
+      batch.match_lens.push_back(0);
+      batch.scores.push_back(0.0F);
+      batch.outcomes.push_back(static_cast<std::uint8_t>(Outcome::kNotOpen));
+      batch.offsets.push_back(static_cast<std::int32_t>(batch.tokens.size()));
+      return;
+    }
+    Request& request = *found;
     batch.tokens.push_back(request.last_token);
     batch.parents.push_back(-1);
     batch.estimates.push_back(1.0F);
@@ -224,21 +350,24 @@ void Engine::draft_rows(DraftBatch& batch) {
   };
   // A request that comes twice has one place for its draft, so the rows are drafted one by one.
   bool is_distinct = true;
-  if (pool_.num_threads() > 1) {
+  const bool is_shared = pool_.num_threads() > 1 && rows_.size() >= kSharedRows;
+  if (is_shared) {
     sorted_.clear();
-    for (const RequestPtr& row : rows_) sorted_.push_back(row.get());
+    for (const RequestPtr& row : rows_) {
+      if (row) sorted_.push_back(row.get());
+    }
     std::sort(sorted_.begin(), sorted_.end());
     is_distinct = std::adjacent_find(sorted_.begin(), sorted_.end()) == sorted_.end();
   }
-  if (pool_.num_threads() > 1 && is_distinct) {
+  if (is_shared && is_distinct) {
     pool_.for_rows(rows_.size(), [&](std::size_t thread, std::size_t row) {
-      draft_row(thread, *rows_[row], limits_[row]);
+      if (rows_[row]) draft_row(thread, *rows_[row], limits_[row]);
     });
-    for (const RequestPtr& row : rows_) append(*row);
+    for (const RequestPtr& row : rows_) append(row.get());
   } else {
     for (std::size_t row = 0; row < rows_.size(); ++row) {
-      draft_row(0, *rows_[row], limits_[row]);
-      append(*rows_[row]);
+      if (rows_[row]) draft_row(0, *rows_[row], limits_[row]);
+      append(rows_[row].get());
     }
   }
   rows_.clear();

@@ -8,10 +8,17 @@
 namespace agentspec {
 namespace {
 
-// Throws unless `offsets` cuts the nodes into rows, each of them a tree in topological order of at most
-// `width` nodes.
+// Nodes of a row that are taken, its root included.
+std::int32_t size_of(std::span<const std::int32_t> offsets, std::span<const std::int32_t> num_drafted,
+                     std::size_t row) {
+  return num_drafted.empty() ? offsets[row + 1] - offsets[row] : num_drafted[row] + 1;
+}
+
+// Throws unless `offsets` cuts the nodes into rows, and what is taken of each is a tree in topological order of
+// at most `width` nodes.
 void check(std::span<const std::int32_t> offsets, std::size_t num_tokens,
-           std::span<const std::int32_t> parents, std::size_t width) {
+           std::span<const std::int32_t> parents, std::span<const std::int32_t> num_drafted,
+           std::size_t width) {
   if (offsets.empty() || offsets.front() != 0 || static_cast<std::size_t>(offsets.back()) != parents.size() ||
       num_tokens != parents.size()) {
     throw ConfigError(
@@ -19,15 +26,25 @@ void check(std::span<const std::int32_t> offsets, std::size_t num_tokens,
         std::to_string(num_tokens) + " tokens and " + std::to_string(parents.size()) +
         " parents; pass a batch as Engine.draft() returns it");
   }
+  if (!num_drafted.empty() && num_drafted.size() + 1 != offsets.size()) {
+    throw ConfigError("num_drafted must have an entry for each of " + std::to_string(offsets.size() - 1) +
+                      " rows, got " + std::to_string(num_drafted.size()) + "; pass those of the same batch");
+  }
   for (std::size_t row = 0; row + 1 < offsets.size(); ++row) {
     const std::int32_t first = offsets[row];
-    const std::int32_t end = offsets[row + 1];
+    std::int32_t end = offsets[row + 1];
     const std::string name = "row " + std::to_string(row);
     if (end <= first || static_cast<std::size_t>(end) > parents.size()) {
       throw ConfigError(name + " must have a root, got the offsets " + std::to_string(first) + " and " +
                         std::to_string(end));
     }
-    if (static_cast<std::size_t>(end - first) > width) {
+    const std::int32_t size = size_of(offsets, num_drafted, row);
+    if (size < 1 || size > end - first) {
+      throw ConfigError("num_drafted must be in [0, " + std::to_string(end - first - 1) + "] for " + name +
+                        ", got " + std::to_string(size - 1));
+    }
+    end = first + size;
+    if (static_cast<std::size_t>(size) > width) {
       throw ConfigError("width must be at least the number of nodes of each row, got " +
                         std::to_string(width) + " while " + name + " has " + std::to_string(end - first) +
                         "; draft with max_tokens = width - 1, or raise width");
@@ -56,15 +73,16 @@ void check_sizes(const TreeArrays& out, std::size_t rows, std::size_t width) {
 }  // namespace
 
 void build_tree_arrays(std::span<const std::int32_t> offsets, std::span<const std::int32_t> tokens,
-                       std::span<const std::int32_t> parents, std::size_t width, const TreeArrays& out) {
-  check(offsets, tokens.size(), parents, width);
+                       std::span<const std::int32_t> parents, std::span<const std::int32_t> num_drafted,
+                       std::size_t width, const TreeArrays& out) {
+  check(offsets, tokens.size(), parents, num_drafted, width);
   const std::size_t rows = offsets.size() - 1;
   check_sizes(out, rows, width);
   std::fill(out.next_token.begin(), out.next_token.end(), -1);
   std::fill(out.next_sibling.begin(), out.next_sibling.end(), -1);
   for (std::size_t row = 0; row < rows; ++row) {
     const auto first = static_cast<std::size_t>(offsets[row]);
-    const std::size_t size = static_cast<std::size_t>(offsets[row + 1]) - first;
+    const auto size = static_cast<std::size_t>(size_of(offsets, num_drafted, row));
     out.num_nodes[row] = static_cast<std::int32_t>(size);
     std::int64_t* const row_tokens = &out.tokens[row * width];
     std::int64_t* const row_depths = &out.depths[row * width];

@@ -16,10 +16,12 @@ struct TreeArrays {
   std::span<std::int32_t> num_nodes;     // [rows], without padding
 };
 
+// Of row i the root and num_drafted[i] nodes behind it are taken, or all where `num_drafted` is empty.
 // Overwrites all of `out`. Padding nodes see the root and themselves and no link leads to them. Throws
-// ConfigError, with `out` as it was, if its sizes are not those of the batch, or if a row has more nodes than
-// `width` or is no tree in topological order.
+// ConfigError, with `out` as it was, if its sizes are not those of the batch, or if of a row more nodes than
+// `width` or than it has are to be taken, or what is taken is no tree in topological order.
 void build_tree_arrays(std::span<const std::int32_t> offsets, std::span<const std::int32_t> tokens,
-                       std::span<const std::int32_t> parents, std::size_t width, const TreeArrays& out);
+                       std::span<const std::int32_t> parents, std::span<const std::int32_t> num_drafted,
+                       std::size_t width, const TreeArrays& out);
 
 }  // namespace agentspec

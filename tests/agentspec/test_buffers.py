@@ -70,17 +70,17 @@ def test_used_memory_gives_the_arrays_that_new_memory_gives(
     width = max([len(tokens) for tokens, _ in rows], default=1) + spare
     arrays = build_tree_arrays(batch, width, TREES)
     assert_equal(arrays, build_tree_arrays(batch, width))
-    assert all(np.shares_memory(getattr(arrays, name), TREES.integers) for name in TREE_FIELDS[:2]) or not rows
+    assert all(np.shares_memory(getattr(arrays, name), TREES.memory) for name in TREE_FIELDS[:2]) or not rows
 
 
 def test_a_step_s_arrays_lie_together_at_the_front() -> None:
     buffers = TreeBuffers(max_rows=3, max_width=4)
     arrays = build_tree_arrays(make_batch([([7, 8], [-1, 0]), ([5], [-1])]), 2, buffers)
     blocks = [arrays.tokens, arrays.depths, arrays.next_token, arrays.next_sibling]
-    assert buffers.integers[:16].tolist() == np.stack(blocks).ravel().tolist()
-    assert buffers.integers[:4].tolist() == [7, 8, 5, 0]
-    assert buffers.mask[:8].tolist() == arrays.mask.ravel().tolist()
-    assert not buffers.integers[16:].any() and not buffers.mask[8:].any(), "nothing else is written"
+    assert buffers.memory[:16].tolist() == np.stack(blocks).ravel().tolist()
+    assert buffers.memory[:4].tolist() == [7, 8, 5, 0]
+    assert buffers.memory[16:17].view(np.bool_).tolist() == arrays.mask.ravel().tolist()
+    assert buffers.num_bytes(2, 2) == 17 * 8 and not buffers.memory[17:].any(), "nothing else is written"
 
 
 def test_a_second_batch_overwrites_the_first() -> None:
@@ -141,7 +141,7 @@ def test_memory_may_come_from_the_caller() -> None:
     ids=["too long", "strided", "another type", "read only"],
 )
 def test_memory_of_another_kind_is_refused(allocate: Any) -> None:
-    with pytest.raises(ConfigError, match=r"allocate must return a contiguous, writable int64\[24\]"):
+    with pytest.raises(ConfigError, match=r"allocate must return a contiguous, writable int64\[27\]"):
         TreeBuffers(2, 3, allocate)
 
 

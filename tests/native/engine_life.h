@@ -366,7 +366,7 @@ class EngineLife {
     // Throws if a row is no tree.
     require(batch_.offsets.size() == request_ids.size() + 1, "each request has a row");
     TreeMemory memory(request_ids.size(), width);
-    build_tree_arrays(batch_.offsets, batch_.tokens, batch_.parents, width, memory.arrays());
+    build_tree_arrays(batch_.offsets, batch_.tokens, batch_.parents, {}, width, memory.arrays());
     for (std::size_t row = 0; row < request_ids.size(); ++row) {
       check_row(row, request_ids[row], limits.empty() ? config_.max_draft_tokens : limits[row]);
     }
@@ -385,10 +385,12 @@ class EngineLife {
     second.match_lens.resize(num_rows);
     second.scores.resize(num_rows);
     second.outcomes.resize(num_rows);
+    std::vector<std::int64_t> lengths(num_rows);
+    std::vector<std::int32_t> rooms(num_rows);
     const std::size_t num_nodes =
         engine_.draft(ids, limits,
                       {second.offsets, second.tokens, second.parents, second.estimates, second.sources,
-                       second.match_lens, second.scores, second.outcomes});
+                       second.match_lens, second.scores, second.outcomes, lengths, rooms});
     second.tokens.resize(num_nodes);
     second.parents.resize(num_nodes);
     second.estimates.resize(num_nodes);

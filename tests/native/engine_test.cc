@@ -86,10 +86,10 @@ void test_errors() {
   const std::vector<std::int32_t> cycle = {-1, 2, 1};
   TreeMemory narrow(1, 2);
   TreeMemory wide(1, 3);
-  CHECK_THROWS(build_tree_arrays(offsets, good, parents, 2, narrow.arrays()), ConfigError);
-  CHECK_THROWS(build_tree_arrays(offsets, good, cycle, 3, wide.arrays()), ConfigError);
-  CHECK_THROWS(build_tree_arrays(offsets, good, parents, 3, narrow.arrays()), ConfigError);
-  build_tree_arrays(offsets, good, parents, 3, wide.arrays());
+  CHECK_THROWS(build_tree_arrays(offsets, good, parents, {}, 2, narrow.arrays()), ConfigError);
+  CHECK_THROWS(build_tree_arrays(offsets, good, cycle, {}, 3, wide.arrays()), ConfigError);
+  CHECK_THROWS(build_tree_arrays(offsets, good, parents, {}, 3, narrow.arrays()), ConfigError);
+  build_tree_arrays(offsets, good, parents, {}, 3, wide.arrays());
   CHECK(wide.arrays().num_nodes[0] == 3);
 }
 
