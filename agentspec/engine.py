@@ -115,9 +115,7 @@ class Engine:
             learning_rate=config.learning_rate,
         )
 
-    def open(
-        self, request_id: str, prompt: TokenArray, namespace: str = "", *, max_length: int | None = None
-    ) -> None:
+    def open(self, request_id: str, prompt: TokenArray, namespace: str = "", *, max_length: int | None = None) -> None:
         """Starts a request with its prompt, one token at least.
 
         The text, prompt included, may grow to `max_length` tokens; `draft_rows()` drafts nothing beyond. None: there is
@@ -175,9 +173,7 @@ class Engine:
         """
         return self._core.rows(tuple(request_ids))
 
-    def grow(
-        self, rows: _core.Rows, accepted: NDArray[np.int64], lengths: NDArray[np.int64] | None = None
-    ) -> int:
+    def grow(self, rows: _core.Rows, accepted: NDArray[np.int64], lengths: NDArray[np.int64] | None = None) -> int:
         """Appends to the texts of a batch what a step accepted, in one native call that releases the GIL.
 
         Estimates learn from it with the next learn(), or at the latest when the texts grow again.

@@ -14,7 +14,7 @@ namespace {
 // A match is carried over so many new tokens; beyond that it is faster to look for it anew.
 constexpr std::size_t kMaxCarried = 6;
 // Smaller batches are drafted on the caller's thread: to wake another takes longer than their rows.
-constexpr std::size_t kSharedRows = 16;
+constexpr std::size_t kSharedRows = 32;
 
 void observe(Estimator& estimator, std::span<const DraftNode> drafted, std::span<const Token> tokens) {
   std::int32_t node = 0;
@@ -360,9 +360,14 @@ void Engine::draft_rows(DraftBatch& batch) {
     is_distinct = std::adjacent_find(sorted_.begin(), sorted_.end()) == sorted_.end();
   }
   if (is_shared && is_distinct) {
-    pool_.for_rows(rows_.size(), [&](std::size_t thread, std::size_t row) {
-      if (rows_[row]) draft_row(thread, *rows_[row], limits_[row]);
-    });
+    // A few turns a thread: rows differ in what they take, and each turn has its price.
+    const std::size_t rows_at_once = std::max<std::size_t>(rows_.size() / (4 * pool_.num_threads()), 2);
+    pool_.for_rows(
+        rows_.size(),
+        [&](std::size_t thread, std::size_t row) {
+          if (rows_[row]) draft_row(thread, *rows_[row], limits_[row]);
+        },
+        rows_at_once);
     for (const RequestPtr& row : rows_) append(row.get());
   } else {
     for (std::size_t row = 0; row < rows_.size(); ++row) {

@@ -1,4 +1,4 @@
-"""What the device has written, read back to the host by one copy a forward.
+"""What the device has written, read back to the host by one copy a forward, and appended to the engine's texts.
 
 With the overlap schedule SGLang launches step N + 1 before it has processed the result of step N. The tokens of step N
 are then on the device alone, not in `req.output_ids`:
@@ -7,34 +7,22 @@ are then on the device alone, not in `req.output_ids`:
     <------- processed tokens ------> <---- unprocessed --->
     <------------- KV in the cache (seq_len) ----------->  |   the last accepted token has no KV yet
 
-so that seq_len + 1 == processed + unprocessed, always. The same holds for the first decode after a prefill, whose
-sampled token is unprocessed. Some attention backends keep no lengths on the host either: they are known here.
+So the engine's text does not follow `output_ids`. It grows by what each forward wrote, as the device tells it, together
+with the tokens that are in the KV cache behind it: a text has one token more than that, or it is not drafted from.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Texts:
-    """Where the b rows of a step stand."""
-
-    seq_lens: NDArray[np.int64]
-    """[b], tokens in the KV cache."""
-    unprocessed: list[Sequence[int]]
-    """For each row the tokens behind `prompt + output_ids` that the scheduler has not processed."""
-    is_known: NDArray[np.bool_]
-    """[b]; False where the scheduler's counts contradict what the device wrote, or where nothing was read back. The other
-    fields then hold what the scheduler knows, and the row must not be drafted for."""
+from agentspec._core import Rows
+from agentspec.engine import Engine
 
 
 class HostCopy:
@@ -60,81 +48,116 @@ class HostCopy:
 class ReadBack:
     """The tokens of one forward, on their way to the host."""
 
-    def __init__(self, requests: Sequence[Any], packed: torch.Tensor, starts: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        requests: list[Any],
+        rows: Rows,
+        lengths: NDArray[np.int64],
+        packed: torch.Tensor,
+        ends: NDArray[np.int64] | None = None,
+    ) -> None:
         """Starts the copy.
 
         Args:
             requests: SGLang's `Req`, one a row.
-            packed: int64 [b, 1 + w] on the device: how many tokens are accepted, and these, in front.
-            starts: int64 [b], tokens in the KV cache before them.
+            rows: The engine's.
+            lengths: int64[b], tokens of their texts before the forward.
+            packed: int64[b, 1 + w] on the device: how many tokens are accepted, and these in front of w places. Where
+                `ends` is None the last place holds the tokens in the KV cache behind the forward.
+            ends: int64[b], these.
         """
-        self.requests = list(requests)
-        self._starts = starts
+        self.requests, self.rows, self.lengths = requests, rows, lengths
+        self._ends = ends
         self._copy = HostCopy(packed)
 
     def wait(self) -> NDArray[np.int64]:
-        """int64 [b, 1 + w], as it was packed; waits for the copy."""
+        """int64[b, 1 + w], as it was packed; waits for the copy."""
         return self._copy.wait()
 
-    def ends(self) -> list[tuple[int, list[int]]]:
-        """For each row the tokens in the KV cache behind the forward, and those that it accepted."""
-        rows = self.wait().tolist()
-        return [(start + row[0], row[1 : row[0] + 1]) for start, row in zip(self._starts.tolist(), rows, strict=True)]
+    def ends(self) -> NDArray[np.int64]:
+        """int64[b], tokens in the KV cache behind the forward; waits for the copy."""
+        return self.wait()[:, -1] if self._ends is None else self._ends
 
 
 class AcceptedTokens:
-    """The latest tokens of each request, whether the scheduler has processed them or not.
+    """Appends to the engine's texts what forwards have written, in their order. Owned by a worker, on the scheduler's
+    thread."""
 
-    A request is forgotten with SGLang's object for it. Owned by a worker, on the scheduler's thread.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine, on_lost: Callable[[int], object] = lambda rows: None) -> None:
+        """`on_lost` is told of rows that the engine does not draft for any more, how many there are."""
+        self._engine = engine
+        self._on_lost = on_lost
         self._pending: deque[ReadBack] = deque()
-        self._known: WeakKeyDictionary[Any, tuple[int, list[int]]] = WeakKeyDictionary()
+        self._verified: ReadBack | None = None
+        # Where the KV cache ends of requests that were prefilled since.
+        self._prefilled: dict[Any, int] = {}
 
-    def prefilled(self, requests: Sequence[Any], ends: Sequence[int], next_tokens: torch.Tensor) -> None:
+    def prefilled(
+        self,
+        requests: Sequence[Any],
+        rows: Rows,
+        ends: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        next_tokens: torch.Tensor,
+    ) -> None:
         """The target read prompts, or chunks of them.
 
         Args:
             requests: SGLang's `Req`, one a row.
-            ends: For each row the tokens in the KV cache behind the chunk.
-            next_tokens: integer [b] on the device, what it wrote behind each; nothing decodes from that of a chunk
-                before the last.
+            rows: The engine's.
+            ends: int64[b], tokens in the KV cache behind the chunk.
+            lengths: int64[b], tokens of the texts up to there. The text of a request whose chunk is not the last is
+                longer, so that it does not grow by what the target wrote behind the chunk.
+            next_tokens: integer[b] on the device, what it wrote.
         """
         packed = torch.stack([torch.ones_like(next_tokens), next_tokens], dim=1).to(torch.int64)
+        self._pending.append(ReadBack(list(requests), rows, lengths, packed, ends))
+        if len(self._prefilled) > _MANY:
+            # Requests that end with their prefill are in no verification that would make room for others.
+            self._prefilled = {request: end for request, end in self._prefilled.items() if not request.finished()}
         # The token has no KV yet.
-        self._pending.append(ReadBack(requests, packed, np.array(ends, np.int64) - 1))
+        self._prefilled.update(zip(requests, ends.tolist(), strict=True))
 
-    def verified(
-        self, requests: Sequence[Any], seq_lens: NDArray[np.int64], tokens: torch.Tensor, lens: torch.Tensor
-    ) -> ReadBack:
+    def verified(self, requests: list[Any], rows: Rows, lengths: NDArray[np.int64], result: Any) -> ReadBack:
         """A verification was launched.
 
         Args:
             requests: SGLang's `Req`, one a row.
-            seq_lens: int64 [b], tokens in the KV cache before it.
-            tokens: integer [b * w] on the device, accepted ones in front of each row's w.
-            lens: integer [b] on the device, how many; the bonus token counts.
+            rows: The engine's.
+            lengths: int64[b], tokens of their texts before it.
+            result: SGLang's, with `next_token_ids`, integer[b * w], accepted ones in front of each row's w;
+                `accept_lens`, integer[b], how many, the bonus token included; and `new_seq_lens`, integer[b].
         """
-        packed = torch.cat([lens[:, None], tokens.view(len(lens), -1)], dim=1).to(torch.int64)
-        self._pending.append(read := ReadBack(requests, packed, seq_lens))
+        lens, tokens = result.accept_lens, result.next_token_ids
+        columns = [lens[:, None], tokens.view(len(requests), -1), result.new_seq_lens[:, None]]
+        read = ReadBack(requests, rows, lengths, torch.cat(columns, dim=1).to(torch.int64))
+        self._pending.append(read)
+        self._verified = read
+        self._prefilled.clear()
         return read
 
-    def texts(self, requests: Sequence[Any]) -> Texts:
-        """Where the requests of the next step stand; waits for the copies that are under way."""
+    def wait(self) -> None:
+        """Waits for what all forwards so far have written."""
+        for read in self._pending:
+            read.wait()
+
+    def catch_up(self) -> None:
+        """Brings the texts to what all forwards so far have written; waits for it."""
         while self._pending:
             read = self._pending.popleft()
-            for request, end in zip(read.requests, read.ends(), strict=True):
-                self._known[request] = end
-        b = len(requests)
-        seq_lens, is_known = np.zeros(b, np.int64), np.zeros(b, np.bool_)
-        unprocessed: list[Sequence[int]] = [()] * b
-        for row, request in enumerate(requests):
-            processed = len(request.origin_input_ids) + len(request.output_ids)
-            seq_len, tokens = self._known.get(request, (-1, []))
-            missing = seq_len + 1 - processed
-            seq_lens[row] = processed - 1 if seq_len < 0 else seq_len
-            is_known[row] = seq_len >= 0 and missing in (0, len(tokens))
-            if is_known[row] and missing:
-                unprocessed[row] = tokens
-        return Texts(seq_lens, unprocessed, is_known)
+            lost = self._engine.grow(read.rows, read.wait(), read.lengths)
+            if lost:
+                self._on_lost(lost)
+
+    def ends(self, requests: list[Any]) -> NDArray[np.int64]:
+        """int64[b], tokens in the KV cache of the requests of the next step, as the device has told; -1 where it has
+        not. To be called after catch_up()."""
+        read = self._verified
+        if read is not None and not self._prefilled and read.requests == requests:
+            return read.ends()
+        known = {} if read is None else dict(zip(read.requests, read.ends().tolist(), strict=True))
+        known.update(self._prefilled)
+        return np.array([known.get(request, -1) for request in requests], np.int64)
+
+
+_MANY = 1024

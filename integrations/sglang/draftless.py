@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
@@ -37,7 +38,7 @@ there was a suffix draft, but the row was left to the draft model, which made no
 
 REASONS: tuple[Reason, ...] = get_args(Reason)
 START_TOKENS = 8
-"""So many tokens of an answer are its start."""
+"""Number of leading tokens of an answer that count as its start."""
 
 _DRAFTED = len(REASONS)
 _CODES: dict[Reason, int] = {reason: code for code, reason in enumerate(REASONS)}
@@ -49,14 +50,14 @@ for _outcome, _reason in (
     (Outcome.NO_MATCH, "no_match"),
     (Outcome.UNLIKELY, "below_threshold"),
     (Outcome.NO_MEMORY, "no_memory"),
+    (Outcome.NOT_OPEN, "refused"),
+    (Outcome.OTHER_TEXT, "failed"),
 ):
     _OF_OUTCOME[_outcome] = REASONS.index(_reason)
 
 
 class DraftlessRows:
     """Counts verified rows without a draft by why they have none. For one thread.
-
-        begin ──> set, outcomes ──> count, once a step
 
     Every row without a draft is counted once.
     """
@@ -65,39 +66,39 @@ class DraftlessRows:
         self.counts = LabelledCounts(
             "rows_without_draft", "Verified rows without a draft, by why they had none", "reason", REASONS
         )
-        self._step = np.zeros(0, np.uint8)
 
-    def begin(self, num_rows: int, reason: Reason) -> None:
-        """A step; `reason` holds for all rows of which nothing else is said."""
-        self._step = np.full(num_rows, _CODES[reason], np.uint8)
-
-    def set(self, row: int, reason: Reason) -> None:
-        self._step[row] = _CODES[reason]
-
-    def outcomes(self, rows: list[int], outcomes: NDArray[np.uint8], at_start: list[bool]) -> None:
-        """What the engine says of the rows that it was asked for, in rising order: values of `Outcome`,
-        uint8[len(rows)]."""
-        codes = _OF_OUTCOME[outcomes]
-        for i in np.flatnonzero(outcomes == Outcome.NO_MATCH).tolist():
-            if at_start[i]:
-                codes[i] = _CODES["no_match_at_start"]
-        if len(rows) == len(self._step):
-            self._step = codes
-        else:
-            self._step[rows] = codes
-
-    def count(self, drafted: NDArray[np.bool_], verified: NDArray[np.bool_]) -> None:
-        """Counts the step's rows.
+    def count(
+        self,
+        outcomes: NDArray[np.uint8] | Reason,
+        drafted: NDArray[np.bool_],
+        verified: NDArray[np.bool_],
+        refine: Callable[[int, Outcome], Reason | None] = lambda row, outcome: None,
+    ) -> None:
+        """Counts the rows of a step.
 
         Args:
-            drafted: [b], rows that had a draft before the controller cut it.
-            verified: [b], rows of which something drafted is left.
+            outcomes: uint8[b], values of `Outcome`, what the engine says of each row; or one reason for all rows.
+            drafted: bool[b], rows that had a draft before the controller cut it.
+            verified: bool[b], rows of which something drafted is left.
+            refine: Told of a row for which the engine found nothing, or might not draft; says why, or None where the
+                engine has said it.
         """
         without = ~verified
         if not without.any():
             return
-        codes = np.where(drafted, _CODES["cut_by_controller"], self._step)[without]
+        if isinstance(outcomes, str):
+            codes = np.full(len(verified), _CODES[outcomes], np.uint8)
+        else:
+            codes = _OF_OUTCOME[outcomes]
+            for row in np.flatnonzero(without & _REFINED[outcomes]).tolist():
+                reason = refine(row, Outcome(outcomes[row]))
+                codes[row] = codes[row] if reason is None else _CODES[reason]
+        codes[drafted] = _CODES["cut_by_controller"]
+        codes = codes[without]
         codes[codes == _DRAFTED] = _CODES["left_by_policy"]
         for code, n in enumerate(np.bincount(codes).tolist()):
             if n:
                 self.counts.add(REASONS[code], n)
+
+
+_REFINED = np.isin(np.arange(len(Outcome)), [Outcome.NO_MATCH, Outcome.NO_ROOM, Outcome.NOT_OPEN])

@@ -33,12 +33,12 @@ import agentspec
 from agentspec.draft_tree import DraftBatch
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.acceptance_head import find_acceptance_head
-from agentspec.integrations.sglang.accepted_tokens import AcceptedTokens, ReadBack, Texts
+from agentspec.integrations.sglang.accepted_tokens import ReadBack
 from agentspec.integrations.sglang.device_clock import DeviceClock
 from agentspec.integrations.sglang.draft_stop import DraftStop
 from agentspec.integrations.sglang.draft_worker import EagleTreeDrafting, LaunchedTrees, StandaloneTreeDrafting
-from agentspec.integrations.sglang.rows import DraftedStep, roots_only
-from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
+from agentspec.integrations.sglang.rows import DraftedStep
+from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter, SuffixStep
 from agentspec.integrations.sglang.verify_input import VerifyStaging
 from agentspec.integrations.sglang.width_control import PlannedStep
 from agentspec.integrations.sglang.width_tiers import WidthTiers
@@ -58,9 +58,10 @@ class _Order:
     """Whether the draft model reads what this step accepts, and prompts from now on."""
     least_gain: float | None
     """Accepted tokens that a further pass must promise; None: the passes do not run."""
-    drafts: DraftBatch | None = None
-    """None as long as it waits for the passes."""
-    planned: PlannedStep | None = None
+    built: NDArray[np.int64] | None = None
+    """For other ranks what is verified, as VerifyStaging.built(); None as long as it waits for the passes."""
+    width: int = 0
+    num_drafted: NDArray[np.int32] | None = None
     most_context: int = 0
     """At least the tokens in the KV cache over all rows."""
 
@@ -69,15 +70,17 @@ class _Order:
 class _Step:
     """A step on the first rank, from its drafts until the scheduler has processed its result."""
 
-    requests: list[Any]
     rids: list[str]
-    texts: Texts
-    suffix: DraftBatch
+    suffix: SuffixStep
     choice: Choice
     drafts: DraftBatch
+    """Of both drafters, before they are cut."""
+    num_drafted: NDArray[np.int32] | None = None
     planned: PlannedStep | None = None
     drafted: DraftedStep | None = None
     read: ReadBack | None = None
+    seconds: float = 0.0
+    """Of drafting."""
 
 
 class _Hybrid:
@@ -104,11 +107,10 @@ class _Hybrid:
         self._clock = DeviceClock(self.device)
         # Made when attention backends are there: they say what masks they want.
         self._staging: VerifyStaging | None = None
-        self._accepted = AcceptedTokens()
         self._step: _Step | None = None
         self._least_gain = 0.0
         self._runs_in_a_row = 0
-        self._planned: PlannedStep | None = None
+        self._width = 1
         self._pending: deque[_Step] = deque()
         # Requests of whose texts the draft model has missed something, until they end.
         self._unread: WeakSet[Any] = WeakSet()
@@ -190,7 +192,7 @@ class _Hybrid:
         done.drafted.count_accepted(self.counters, num_accepted)
         self.suffix.control.observe(done.planned, num_accepted)
         found = done.read.wait()
-        self.policy.observe(done.rids, done.drafts, (found[:, 0] - 1).astype(np.int32), found[:, 1:])
+        self.policy.observe(done.rids, done.drafts, (found[:, 0] - 1).astype(np.int32), found[:, 1:-1])
 
     def forward_batch_generation(self: Any, batch: Any, on_publish: Any = None, **kwargs: Any) -> Any:
         if batch.forward_mode.is_decode() and batch.reqs:
@@ -201,11 +203,10 @@ class _Hybrid:
         num_read = sum(batch.extend_lens) if requests else 0
         result = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)  # type: ignore[misc]
         if requests and self.suffix.drafts_here:
-            self._accepted.prefilled(requests, ends, result.next_token_ids)
             if not self._draft_worker.follows:
                 self._unread.update(requests)
             self._pause.observe_prompts(self.policy.costs.read(num_read))
-            self.suffix.admit(requests)
+            self.suffix.prefilled(requests, ends, result.next_token_ids)
         return result
 
     def _decode(self: Any, batch: Any, on_publish: Any, kwargs: dict[str, Any]) -> Any:
@@ -216,7 +217,8 @@ class _Hybrid:
         finally:
             self._use_width(self.max_width)
         if self._step is not None:
-            result.cap_lens = self._finish(self._step)
+            result.cap_lens = torch.from_numpy(self._step.num_drafted)
+            self._finish(self._step)
             self._pending.append(self._step)
         return result
 
@@ -234,14 +236,12 @@ class _Hybrid:
             if self.suffix.drafts_here:
                 order = self._united(order, trees, self._step or self._begun_beside_passes(batch))
             order = self._agreed(order)
-        planned, width = order.planned, order.planned.width
+        self._width = width = order.width
         staging = self._made_staging()
         if not self.suffix.drafts_here:
-            # The first rank has built it to see that it can be.
-            staging.build(order.drafts, width)
+            staging.receive(order.built, width, order.num_drafted)
         # The mask goes to memory of this width's graphs.
         self._use_width(width)
-        self._planned = planned
         tensors = staging.tensors(batch.seq_lens, draft_input.bonus_tokens, order.most_context)
         backend = self.target_worker.model_runner.attn_backend
         return EagleVerifyInput(
@@ -272,9 +272,9 @@ class _Hybrid:
         if self._runs_in_a_row >= _CERTAIN_AFTER and self._has_room(batch.reqs):
             return _Order(follows=True, least_gain=self._least_gain)
         step: _Step = self._begun(batch)
-        follows: bool = self._follows(step.texts)
+        follows: bool = self._follows(step.suffix)
         if not follows:
-            self._unread.update(step.requests)
+            self._unread.update(step.suffix.requests)
             self.counters.add("drafter_paused_steps", 1)
         order = _Order(follows, step.choice.least_gain if step.choice.rows.any() else None)
         return order if order.least_gain is not None else self._united(order, None, step)
@@ -282,44 +282,48 @@ class _Hybrid:
     def _begun(self: Any, batch: Any) -> _Step:
         """Suffix drafts of a step, and which of its rows want the draft model's."""
         requests = list(batch.reqs)
-        texts = self._accepted.texts(requests)
-        started = time.perf_counter()
-        suffix = self.suffix.drafts(requests, texts)
+        try:
+            suffix = self.suffix.draft(requests)
+        except Exception:
+            self.suffix.failed("agentspec could not follow the texts; this step verifies roots only")
+            suffix = self.suffix.nothing(requests)
         choice = Choice(np.zeros(len(requests), np.bool_), 0.0)
         rids = [request.rid for request in requests]
         try:
-            choice = self._chosen(requests, rids, texts, suffix)
+            choice = self._chosen(rids, suffix)
         except Exception:
             self.suffix.failed("agentspec could not choose between drafts; this step has suffix drafts alone")
-        step = self._step = _Step(requests, rids, texts, suffix, choice, suffix)
+        seconds = time.perf_counter() - suffix.began
+        step = self._step = _Step(rids, suffix, choice, suffix.drafts, seconds=seconds)
         self._least_gain = choice.least_gain
         self._runs_in_a_row = self._runs_in_a_row + 1 if choice.rows.any() else 0
-        self.counters.add("drafting_seconds", time.perf_counter() - started)
         return step
 
-    def _chosen(self: Any, requests: list[Any], rids: list[str], texts: Texts, suffix: DraftBatch) -> Choice:
+    def _chosen(self: Any, rids: list[str], suffix: SuffixStep) -> Choice:
         control = self.suffix.control
         self.policy.costs.rest = control.rest
         width = self.max_width if control.is_fixed else None
-        choice: Choice = self.policy.choose(rids, suffix, self._fit(requests, texts), width=width)
-        extend = self.policy.costs.extend(len(requests) * (width or int(np.diff(suffix.offsets).max())))
+        choice: Choice = self.policy.choose(rids, suffix.drafts, self._fit(suffix), width=width)
+        extend = self.policy.costs.extend(len(rids) * (width or int(np.diff(suffix.drafts.offsets).max())))
         self._pause.observe_step(choice.saved, bool(choice.rows.any()), extend)
         return choice
 
-    def _fit(self: Any, requests: list[Any], texts: Texts) -> NDArray[np.bool_]:
+    def _fit(self: Any, suffix: SuffixStep) -> NDArray[np.bool_]:
         """[b], the rows for which the draft model can draft. The passes run for all rows, so none may ask for positions
         that the draft model does not know."""
-        longest = int(texts.seq_lens.max()) + self._draft_worker.shape.steps
+        longest = int(suffix.ends.max()) + self._draft_worker.shape.steps
         if not self._draft_worker.follows or longest > self._max_position:
-            return np.zeros(len(requests), np.bool_)
-        may = [request not in self._unread and self.suffix.may_draft(request.rid) for request in requests]
-        fit: NDArray[np.bool_] = texts.is_known & np.array(may)
+            return np.zeros(len(suffix.ends), np.bool_)
+        fit: NDArray[np.bool_] = suffix.ends >= 0
+        if self._unread or self.suffix.some_may_not_draft:
+            may = [request not in self._unread and self.suffix.may_draft(request.rid) for request in suffix.requests]
+            fit &= np.array(may)
         return fit
 
-    def _follows(self: Any, texts: Texts) -> bool:
+    def _follows(self: Any, suffix: SuffixStep) -> bool:
         """Whether draft-extend runs behind this step: not while the draft model is paused, nor where it would have to
         read positions past the context, as padding."""
-        return bool(self._is_awake and int(texts.seq_lens.max()) + self.max_width - 1 <= self._max_position)
+        return bool(self._is_awake and int(suffix.ends.max()) + self.max_width - 1 <= self._max_position)
 
     def _has_room(self: Any, requests: list[Any]) -> bool:
         """As _follows(), by what the scheduler knows without waiting: at most two steps are not processed."""
@@ -348,68 +352,70 @@ class _Hybrid:
         """As _begun(), while the passes run already: what they bring costs nothing more."""
         step: _Step = self._begun(batch)
         if not step.choice.rows.any():
-            step.choice = replace(step.choice, rows=self._fit(step.requests, step.texts))
+            step.choice = replace(step.choice, rows=self._fit(step.suffix))
         return step
 
     def _united(self, order: _Order, trees: LaunchedTrees | None, step: _Step) -> _Order:
         """On the first rank: what is verified of suffix drafts and the model's; None: of suffix drafts alone."""
         started = time.perf_counter()
-        drafts, rows = step.suffix, step.choice.rows
+        suffix, rows = step.suffix, step.choice.rows
         try:
             model = None if trees is None else trees.wait()
-            rows = rows & (model is not None)
-            drafts = self.policy.combine(
-                step.rids, step.suffix, model, rows, self.suffix.rooms(step.requests, step.texts)
-            )
+            # Without the model's trees there is nothing to unite, unless suffix drafts are not wanted at all.
+            if model is not None or self.policy.config.tau == math.inf:
+                step.drafts = self.policy.combine(
+                    step.rids, suffix.drafts, model, rows & (model is not None), suffix.rooms
+                )
         except Exception:
             self.suffix.failed("agentspec could not unite drafts; this step has suffix drafts alone")
         seconds = time.perf_counter() - started
-        self.counters.add("drafting_seconds", seconds)
-        return self._plan(order, drafts, seconds if trees is not None else 0.0)
-
-    def _plan(self, order: _Order, drafts: DraftBatch, drafter_seconds: float) -> _Order:
-        """What of the drafts is verified, built; roots alone where that fails."""
-        step, staging = self._step, self._made_staging()
-        assert step is not None
         try:
-            drafts, planned = self.suffix.plan(drafts, step.texts.seq_lens)
-            staging.build(drafts, planned.width)
+            num_drafted, planned = self._built(step)
         except Exception:
             self.suffix.failed("agentspec could not build the drafts of a step; it verifies roots only")
-            drafts, planned = self.suffix.plan(roots_only(drafts.tokens[drafts.offsets[:-1]]), step.texts.seq_lens)
-            staging.build(drafts, planned.width)
-        planned.drafter_seconds = drafter_seconds
-        step.drafts, step.planned = drafts, planned
-        rows = len(step.requests)
-        most = planned.context if step.texts.is_known.all() else rows * (self._max_position + 1)
-        return replace(order, drafts=drafts, planned=planned, most_context=most)
+            step.drafts = self.suffix.nothing(suffix.requests).drafts
+            num_drafted, planned = self._built(step)
+        planned.drafter_seconds = seconds if trees is not None else 0.0
+        step.num_drafted, step.planned = num_drafted, planned
+        step.seconds += time.perf_counter() - started
+        is_known = int(suffix.ends.min()) >= 0
+        most = planned.context if is_known else len(step.rids) * (self._max_position + 1)
+        built = None if self._tp_group is None else self._made_staging().built()
+        return replace(order, built=built, width=planned.width, num_drafted=num_drafted, most_context=most)
 
-    def _finish(self: Any, step: _Step) -> Any:
-        """Counts a step that was launched; its drafted tokens by row, int32 [b]."""
-        assert step.planned is not None
-        step.drafted = DraftedStep.of(step.drafts)
-        step.drafted.count_drafted(self.counters)
+    def _built(self: Any, step: _Step) -> tuple[NDArray[np.int32], PlannedStep]:
+        num_drafted, planned = self.suffix.control.plan(step.drafts, step.suffix.context)
+        self._made_staging().build(step.drafts, planned.width, num_drafted)
+        return num_drafted, planned
+
+    def _finish(self: Any, step: _Step) -> None:
+        """Counts a step that was launched."""
+        assert step.planned is not None and step.num_drafted is not None
+        step.drafted = DraftedStep.of(step.drafts, step.num_drafted)
+        self.suffix.launched(step.suffix, step.drafted)
         self.counters.add("verified_tokens", step.planned.num_tokens)
-        if not isinstance(step.drafts, HybridBatch):
+        self.counters.add("drafting_seconds", step.seconds)
+        if isinstance(step.drafts, HybridBatch):
+            step.drafts = step.drafts.first(step.num_drafted)
+        else:
             # Views of the engine's memory, which the next step's drafts overwrite before this one is observed.
-            step.drafts = replace(step.drafts, offsets=step.drafts.offsets.copy(), sources=step.drafts.sources.copy())
-        return torch.from_numpy(step.drafted.num_drafted)
+            offsets = np.concatenate(([0], np.cumsum(step.num_drafted + 1))).astype(np.int32)
+            step.drafts = replace(step.drafts, offsets=offsets)
 
     def verify(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """SGLang's verification, at this step's width and breadth; what it accepts starts for the host at once."""
-        planned = self._planned
+        planned, width = self._step and self._step.planned, self._width
         kept = self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens
-        self.topk, self.speculative_num_draft_tokens = self._verify_topk, planned.width
-        self.speculative_num_steps = planned.width - 1
+        self.topk, self.speculative_num_draft_tokens = self._verify_topk, width
+        self.speculative_num_steps = width - 1
         try:
             with self._clock.timed(partial(self._verify_took, planned)):
                 result = super().verify(batch, *args, **kwargs)  # type: ignore[misc]
         finally:
             self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens = kept
         if (step := self._step) is not None:
-            step.read = self._accepted.verified(
-                step.requests, step.texts.seq_lens, result.next_token_ids, result.accept_lens
-            )
+            suffix = step.suffix
+            step.read = self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result)
         return result
 
     def _agreed(self: Any, order: _Order | None) -> _Order:
@@ -427,12 +433,13 @@ class _Hybrid:
     def _passes_took(self: Any, rows: int, seconds: float) -> None:
         passes = self._draft_worker.num_passes
         self.policy.costs.observe_draft(rows, passes, seconds)
-        context = self._planned.context if self._planned is not None else 0
-        self.suffix.control.drafted(rows, passes, context, seconds)
+        planned = self._step and self._step.planned
+        self.suffix.control.drafted(rows, passes, planned.context if planned else 0, seconds)
 
-    def _verify_took(self: Any, planned: PlannedStep, seconds: float) -> None:
-        planned.took(seconds)
-        self.policy.costs.observe_verify(planned.num_tokens, seconds)
+    def _verify_took(self: Any, planned: PlannedStep | None, seconds: float) -> None:
+        if planned is not None:
+            planned.took(seconds)
+            self.policy.costs.observe_verify(planned.num_tokens, seconds)
 
     def _made_staging(self: Any) -> VerifyStaging:
         if self._staging is None:

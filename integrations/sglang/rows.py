@@ -1,4 +1,4 @@
-"""The rows of a decode step: their roots, their drafts, and what is counted of them."""
+"""The rows of a decode step: their drafts, and what is counted of them."""
 
 from __future__ import annotations
 
@@ -12,56 +12,42 @@ from numpy.typing import NDArray
 from agentspec.draft_tree import DraftBatch, Source
 from agentspec.integrations.sglang.counters import Counters
 
-_SOURCE_LABELS = {
-    int(Source.ROOT): "none",
-    int(Source.REQUEST): "request",
-    int(Source.GLOBAL): "global",
-    int(Source.CORPUS): "corpus",
-    int(Source.MODEL): "model",
-}
+_SOURCE_LABELS = tuple(source.name.lower() if source is not Source.ROOT else "none" for source in Source)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftedStep:
     """What was drafted in a step whose result is not processed yet; one entry a row."""
 
-    sources: list[str]
-    """Where the likeliest token of the row's draft came from."""
+    sources: NDArray[np.uint8]
+    """[b], values of `Source`: where the likeliest token of the row's draft came from; the root where there is none."""
     num_drafted: NDArray[np.int32]
-    """Drafted tokens, the root not counted."""
+    """[b], drafted tokens, the root not counted."""
 
     @classmethod
-    def of(cls, drafts: DraftBatch) -> DraftedStep:
-        num_drafted = np.diff(drafts.offsets).astype(np.int32) - 1
-        sources = [
-            _SOURCE_LABELS[int(drafts.sources[drafts.offsets[row] + 1]) if n else int(Source.ROOT)]
-            for row, n in enumerate(num_drafted.tolist())
-        ]
-        return cls(sources, num_drafted)
+    def of(cls, drafts: DraftBatch, num_drafted: NDArray[np.int32]) -> DraftedStep:
+        """Of the first num_drafted[i] nodes behind the root of each row."""
+        return cls(drafts.sources[drafts.offsets[:-1] + (num_drafted > 0)], num_drafted)
 
     def count_drafted(self, counters: Counters) -> None:
         counters.add("steps", 1)
-        for source, n in zip(self.sources, self.num_drafted.tolist(), strict=True):
-            counters.add("verify_steps", 1, source)
-            counters.add("drafted_tokens", n, source)
+        rows = np.bincount(self.sources, minlength=len(_SOURCE_LABELS))
+        self._add("verify_steps", rows, rows, counters)
+        self._add("drafted_tokens", self._sums(self.num_drafted), rows, counters)
 
     def count_accepted(self, counters: Counters, num_accepted: Sequence[int]) -> None:
         """Takes the accepted tokens of each row, bonus tokens not counted."""
-        for source, accepted in zip(self.sources, num_accepted, strict=False):
-            counters.add("accepted_tokens", accepted, source)
+        if len(num_accepted) == len(self.sources):
+            rows = np.bincount(self.sources, minlength=len(_SOURCE_LABELS))
+            self._add("accepted_tokens", self._sums(num_accepted), rows, counters)
 
+    def _sums(self, values: Sequence[int] | NDArray[np.int32]) -> NDArray[Any]:
+        return np.bincount(self.sources, weights=values, minlength=len(_SOURCE_LABELS))
 
-def last_token(request: Any, tail: Sequence[int]) -> int:
-    """The root of a row, from the scheduler's data alone.
-
-    Args:
-        request: SGLang's `Req`.
-        tail: tokens accepted in a step that the scheduler has not processed; may be empty.
-    """
-    for tokens in (tail, request.output_ids, request.origin_input_ids):
-        if len(tokens):
-            return int(tokens[-1])
-    raise ValueError("a request without any token cannot be decoded")
+    @staticmethod
+    def _add(name: str, amounts: NDArray[Any], rows: NDArray[np.int64], counters: Counters) -> None:
+        for source in np.flatnonzero(rows).tolist():
+            counters.add(name, int(amounts[source]), _SOURCE_LABELS[source])
 
 
 def roots_only(roots: NDArray[np.int32]) -> DraftBatch:
@@ -75,30 +61,4 @@ def roots_only(roots: NDArray[np.int32]) -> DraftBatch:
         sources=np.full(n, int(Source.ROOT), np.uint8),
         match_lens=np.zeros(n, np.int32),
         scores=np.zeros(n, np.float32),
-    )
-
-
-def spread(drafts: DraftBatch, rows: list[int], roots: NDArray[np.int32]) -> DraftBatch:
-    """Places the trees of `rows`, in rising order, among all rows of the batch; the others get their root."""
-    sizes = np.ones(len(roots), np.int64)
-    sizes[rows] = np.diff(drafts.offsets)
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    n = int(offsets[-1])
-    tokens, parents = np.zeros(n, np.int32), np.full(n, -1, np.int32)
-    estimates, sources = np.ones(n, np.float32), np.zeros(n, np.uint8)
-    match_lens, scores = np.zeros(len(roots), np.int32), np.zeros(len(roots), np.float32)
-    tokens[offsets[:-1]] = roots
-    for i, row in enumerate(rows):
-        source, target = slice(*drafts.offsets[i : i + 2]), slice(*offsets[row : row + 2])
-        tokens[target], parents[target] = drafts.tokens[source], drafts.parents[source]
-        estimates[target], sources[target] = drafts.estimates[source], drafts.sources[source]
-        match_lens[row], scores[row] = drafts.match_lens[i], drafts.scores[i]
-    return DraftBatch(
-        offsets=offsets,
-        tokens=tokens,
-        parents=parents,
-        estimates=estimates,
-        sources=sources,
-        match_lens=match_lens,
-        scores=scores,
     )

@@ -9,18 +9,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 import agentspec
-from agentspec.draft_tree import DraftBatch, DraftBuffers
+from agentspec._core import Rows
+from agentspec.draft_tree import DraftBatch, DraftBuffers, Outcome
 from agentspec.engine import Engine
 from agentspec.integrations.sglang import compat
-from agentspec.integrations.sglang.accepted_tokens import Texts
+from agentspec.integrations.sglang.accepted_tokens import AcceptedTokens
 from agentspec.integrations.sglang.admin import wire
 from agentspec.integrations.sglang.admin.corpora import Served
 from agentspec.integrations.sglang.admin.desk import AdminDesk
@@ -28,25 +30,54 @@ from agentspec.integrations.sglang.admin.metrics import AdminMetrics
 from agentspec.integrations.sglang.answer_ends import end_at_first_stop
 from agentspec.integrations.sglang.breaker import Breaker
 from agentspec.integrations.sglang.counters import Counters
-from agentspec.integrations.sglang.draftless import START_TOKENS, DraftlessRows
+from agentspec.integrations.sglang.draftless import START_TOKENS, DraftlessRows, Reason
 from agentspec.integrations.sglang.request_counts import RequestCounts
 from agentspec.integrations.sglang.requests import KeptOutput, RequestBook
-from agentspec.integrations.sglang.rows import last_token, roots_only, spread
+from agentspec.integrations.sglang.rows import DraftedStep, roots_only
 from agentspec.integrations.sglang.setting_sources import resolve_for_process
 from agentspec.integrations.sglang.state_metrics import StateMetrics
 from agentspec.integrations.sglang.store_metrics import StoreMetrics
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
 from agentspec.integrations.sglang.tenants import Handling, Tenants
-from agentspec.integrations.sglang.width_control import PlannedStep, WidthControl, profile_key
+from agentspec.integrations.sglang.width_control import WidthControl, profile_key
 from agentspec.integrations.sglang.width_tiers import tier_widths
 
 logger = logging.getLogger("agentspec")
 
 
+@dataclass(slots=True)
+class SuffixStep:
+    """The suffix drafts of a step of b rows. Arrays are views of memory that the next step overwrites."""
+
+    requests: list[Any]
+    """SGLang's `Req`."""
+    rows: Rows
+    drafts: DraftBatch
+    """A row that cannot be drafted for is its root alone, and all are where no draft would pay."""
+    lengths: NDArray[np.int64]
+    """[b], tokens of the texts."""
+    ends: NDArray[np.int64]
+    """[b], tokens in the KV cache, as the device has told; -1 where it has not."""
+    rooms: NDArray[np.int32]
+    """[b], the most drafted tokens that can count: up to max_tokens, the context's end and the width of a row."""
+    outcomes: NDArray[np.uint8] | Reason
+    """[b], values of `Outcome`; or why no row was drafted for."""
+    began: float
+    """When the last result was there, by time.perf_counter()."""
+
+    @property
+    def context(self) -> int:
+        """Tokens in the KV cache over all rows, as far as the device has told."""
+        return int(self.ends.sum())
+
+
 class SuffixDrafter:
     """Drafts from the texts of requests, of finished outputs and of corpora.
 
-        admit ──> draft, a step at a time ──> finish, abort or idle
+        admit ──> draft ─ plan ─ launched, a step at a time ──> finish, abort or idle
+
+    What stands between the device's result and the next launch is in draft() and plan(). All else about a step is in
+    launched(), while the device works.
 
     Ranks must verify the same trees: the first one drafts for all, and it alone uses the store.
     """
@@ -71,7 +102,6 @@ class SuffixDrafter:
         counters = Counters()
         self.counters = counters
         self.drafts_here = drafts_here
-        self._context_length = int(model_config.context_len)
         self._breaker = Breaker(settings.breaker_failures)
         self._started = time.time()
         scope = self._scope = served_scope(settings, server_args)
@@ -105,13 +135,19 @@ class SuffixDrafter:
         self._book = RequestBook(
             self.engine,
             tenants,
+            int(model_config.context_len),
             on_error=lambda: counters.add("draft_errors", 1),
             on_kept=self._share,
             on_opened=partial(self.guarded, self._opened),
         )
         end_at_first_stop()
+        self.accepted = AcceptedTokens(self.engine, lambda rows: counters.add("draft_errors", rows))
+        """What forwards write; told by the worker that launches them."""
         # Drafts are read before the next step is drafted, so one place for them is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
+        self._batch: tuple[list[Any], Rows, NDArray[np.int64] | None] | None = None
+        # Requests whose texts are not what the scheduler decodes.
+        self._astray: list[Any] = []
         self.profile = settings.step_profile()
         """Of the target and its drafter; None: none is known."""
         self.control = WidthControl(
@@ -168,11 +204,27 @@ class SuffixDrafter:
             self._sharing.engine_cleared()
         self.engine.clear()
 
-    def admit(self, requests: Sequence[Any]) -> None:
-        """A prefill of the requests was launched. After the launch: on a GPU a prompt's index is built meanwhile."""
+    def prefilled(self, requests: Sequence[Any], ends: Sequence[int], next_tokens: torch.Tensor) -> None:
+        """A prefill of the requests was launched. After the launch: on a GPU a prompt's index is built meanwhile.
+
+        Args:
+            requests: SGLang's `Req`, one a row.
+            ends: For each row the tokens in the KV cache behind the chunk.
+            next_tokens: integer[b] on the device, what the target wrote behind it.
+        """
         if self.drafts_here:
-            for request in requests:
-                self.guarded(self._book.admit, request)
+            self.guarded(self._prefilled, requests, np.array(ends, np.int64), next_tokens)
+
+    def _prefilled(self, requests: Sequence[Any], ends: NDArray[np.int64], next_tokens: torch.Tensor) -> None:
+        # What was accepted before must not be taken for what a retraction dropped.
+        self.accepted.catch_up()
+        lengths = ends - self._book.padding(requests)
+        for request, length in zip(requests, lengths.tolist(), strict=True):
+            self.guarded(self._book.admit, request, length)
+        rows = self.engine.rows([request.rid for request in requests])
+        self.accepted.prefilled(requests, rows, ends, lengths, next_tokens)
+        # A request may have been opened anew.
+        self._batch = None
 
     def finish(self, rid: str) -> None:
         self.guarded(self._book.finish, rid)
@@ -182,54 +234,109 @@ class SuffixDrafter:
 
     def idle(self) -> None:
         """The scheduler runs nothing: what ended in its last batch is closed, for no later step will see it."""
-        self.guarded(self._book.reap, set())
+        self.guarded(self._book.reap, ())
 
-    def drafts(self, requests: Sequence[Any], texts: Texts) -> DraftBatch:
-        """One tree a row, its root from the scheduler's own data; a row that cannot be drafted for is its root, and all
-        are where no draft would pay. A text that is not followed meanwhile is made up for by the next draft.
+    def draft(self, requests: list[Any]) -> SuffixStep:
+        """Brings the texts to what the device has written, which it waits for, and drafts one tree a row.
 
         Args:
             requests: SGLang's `Req`, one a row.
-            texts: Where they stand.
+
+        Raises:
+            Exception: Texts cannot be followed; the step then verifies roots only.
         """
-        roots = np.array([last_token(r, tail) for r, tail in zip(requests, texts.unprocessed, strict=True)], np.int32)
-        drafts = roots_only(roots)
-        wanted = self.control.wants_draft(len(roots), int(texts.seq_lens.sum()))
+        if self._astray:
+            self._call_back()
+        self.accepted.wait()
+        began = time.perf_counter()
+        self.accepted.catch_up()
+        rows, padding = self._rows_of(requests)
+        ends = self.accepted.ends(requests)
+        lengths = ends + 1 if padding is None else ends + 1 - padding
+        wanted = self.control.wants_draft(len(requests), int(ends.sum()))
         self.counters.add("paused_steps", not wanted)
-        self._draftless.begin(len(roots), "breaker" if wanted else "paused_by_controller")
+        outcomes: NDArray[np.uint8] | Reason = "breaker" if wanted else "paused_by_controller"
+        buffers, b = self._buffers_for(len(requests)), len(requests)
+        drafts = None
         if wanted and self._breaker.allow():
             try:
-                drafts = _checked(self._engine_drafts(requests, texts, roots), roots)
+                drafts = self.engine.draft_rows(rows, lengths=lengths, max_tokens=self.max_width - 1, out=buffers)
+                outcomes = buffers.outcomes[:b]
                 self._breaker.succeeded()
             except Exception:
-                self._draftless.begin(len(roots), "failed")
+                outcomes = "failed"
                 self.failed("agentspec could not draft; this step verifies roots only")
-        self.guarded(self._book.reap, {request.rid for request in requests})
-        return drafts
+        if drafts is None:
+            drafts = self.engine.draft_rows(rows, lengths=lengths, max_tokens=0, out=buffers)
+        return SuffixStep(requests, rows, drafts, buffers.lengths[:b], ends, buffers.rooms[:b], outcomes, began)
 
-    def plan(self, drafts: DraftBatch, seq_lens: NDArray[np.int64]) -> tuple[DraftBatch, PlannedStep]:
-        """What of a step's drafts is verified, as WidthControl.plan() says; counts the rows that have no draft."""
-        had_draft = np.diff(drafts.offsets) > 1
-        drafts, planned = self.control.plan(drafts, seq_lens)
-        self.guarded(self._draftless.count, had_draft, np.diff(drafts.offsets) > 1)
-        return drafts, planned
+    def nothing(self, requests: list[Any]) -> SuffixStep:
+        """A step without drafts, where draft() failed."""
+        b = len(requests)
+        none, began = np.zeros(b, np.int64), time.perf_counter()
+        rows, drafts = self.engine.rows([""] * b), roots_only(np.zeros(b, np.int32))
+        return SuffixStep(requests, rows, drafts, none, none - 1, np.zeros(b, np.int32), "failed", began)
+
+    def launched(self, step: SuffixStep, drafted: DraftedStep) -> None:
+        """The verification of a step was launched: counts its rows, learns, and closes what has ended.
+
+        Args:
+            step: What draft() returned; nothing was drafted since.
+            drafted: What is verified of it.
+        """
+        drafted.count_drafted(self.counters)
+        self.guarded(self._launched, step, drafted)
+
+    def _launched(self, step: SuffixStep, drafted: DraftedStep) -> None:
+        self.engine.learn(step.rows)
+        offsets = step.drafts.offsets
+        had_draft = (offsets[1:] - offsets[:-1]) > 1
+        self._draftless.count(
+            step.outcomes, had_draft, drafted.num_drafted > 0, lambda row, outcome: self._reason(step, row, outcome)
+        )
+        if not isinstance(step.outcomes, str):
+            for row in np.flatnonzero(step.outcomes == Outcome.OTHER_TEXT).tolist():
+                self._astray.append(step.requests[row])
+        self._book.reap(step.requests)
+
+    def _reason(self, step: SuffixStep, row: int, outcome: Outcome) -> Reason | None:
+        request = step.requests[row]
+        if outcome is Outcome.NO_MATCH:
+            return "no_match_at_start" if len(request.output_ids) < START_TOKENS else None
+        if not self._book.may_draft(request.rid):
+            return "disabled_by_request"
+        # One that has ended runs for a step more, and no one reads what it goes on to write.
+        return "no_room" if outcome is Outcome.NOT_OPEN and request.finished() else None
+
+    def _call_back(self) -> None:
+        astray, self._astray = self._astray, []
+        self._batch = None
+        for request in astray:
+            if request.finished():
+                continue
+            self.counters.add("draft_errors", 1)
+            logger.error("agentspec does not draft for a row whose text is not the scheduler's")
+            self.guarded(self._book.reopen, request)
+
+    def _rows_of(self, requests: list[Any]) -> tuple[Rows, NDArray[np.int64] | None]:
+        """See RequestBook.rows(); found once for all steps of the same batch."""
+        if self._batch is None or self._batch[0] != requests:
+            self._batch = (list(requests), *self._book.rows(requests))
+        return self._batch[1], self._batch[2]
+
+    def _buffers_for(self, rows: int) -> DraftBuffers:
+        if rows > self._buffers.max_rows:
+            self._buffers = DraftBuffers(1 << (rows - 1).bit_length(), self.max_width - 1)
+        return self._buffers
+
+    @property
+    def some_may_not_draft(self) -> bool:
+        """Whether may_draft() is False for some request that is open."""
+        return self._book.num_without_drafts > 0
 
     def may_draft(self, rid: str) -> bool:
         """False where the request asked for no drafts, whoever makes them."""
         return self._book.may_draft(rid)
-
-    def rooms(self, requests: Sequence[Any], texts: Texts) -> NDArray[np.int32]:
-        """int32[b], how many drafted tokens can still count: up to max_tokens, the context's end and the width of a row."""
-        rows = zip(requests, texts.seq_lens.tolist(), texts.unprocessed, strict=True)
-        return np.array([self._room(request, seq_len, len(tail)) for request, seq_len, tail in rows], np.int32)
-
-    def _room(self, request: Any, seq_len: int, num_unprocessed: int) -> int:
-        answer = request.sampling_params.max_new_tokens
-        room = min(self._context_length - seq_len - 1, self.max_width - 1)
-        if answer is not None:
-            # The bonus token takes one of the places.
-            room = min(room, answer - len(request.output_ids) - num_unprocessed - 1)
-        return max(room, 0)
 
     def failed(self, message: str) -> None:
         """To be called where an exception is handled: drafting failed, and pauses after some failures in a row."""
@@ -244,37 +351,6 @@ class SuffixDrafter:
         except Exception:
             logger.exception("agentspec could not follow a request; it only costs drafts")
             self.counters.add("draft_errors", 1)
-
-    def _engine_drafts(self, requests: Sequence[Any], texts: Texts, roots: NDArray[np.int32]) -> DraftBatch:
-        """One native call for the rows that may be drafted for, spread over all rows of the batch."""
-        rows, ids, caps, at_start = [], [], [], []
-        caps_of_all = self.rooms(requests, texts).tolist()
-        for row, (request, tail, is_known) in enumerate(
-            zip(requests, texts.unprocessed, texts.is_known.tolist(), strict=True)
-        ):
-            if not is_known and request.finished():
-                # It ended behind some of the tokens that this row accepted, and no one reads what it goes on to write.
-                self._draftless.set(row, "no_room")
-                continue
-            if not is_known:
-                self._draftless.set(row, "failed")
-                self.counters.add("draft_errors", 1)
-                logger.error("agentspec does not draft for a row whose counts contradict each other")
-                continue
-            if self._book.sync(request, tail):
-                rows.append(row)
-                ids.append(request.rid)
-                caps.append(caps_of_all[row])
-                at_start.append(len(request.output_ids) + len(tail) < START_TOKENS)
-            else:
-                self._draftless.set(row, "refused" if self._book.may_draft(request.rid) else "disabled_by_request")
-        if not rows:
-            return roots_only(roots)
-        if len(ids) > self._buffers.max_rows:
-            self._buffers = DraftBuffers(1 << (len(ids) - 1).bit_length(), self.max_width - 1)
-        drafts = self.engine.draft(ids, max_tokens=np.array(caps, np.int32), out=self._buffers)
-        self._draftless.outcomes(rows, self._buffers.outcomes[: len(rows)], at_start)
-        return drafts if len(rows) == len(roots) else spread(drafts, rows, roots)
 
     def _opened(self, handling: Handling, prompt: NDArray[np.int32]) -> None:
         self._requests.opened(handling, prompt)
@@ -294,10 +370,3 @@ class SuffixDrafter:
             kept.output,
             kept.num_output_tokens,
         )
-
-
-def _checked(drafts: DraftBatch, roots: NDArray[np.int32]) -> DraftBatch:
-    """Refuses drafts that do not start from the scheduler's last tokens: they would be about another text."""
-    if not np.array_equal(drafts.tokens[drafts.offsets[:-1]], roots):
-        raise ValueError("the engine's text does not end where the scheduler's does")
-    return drafts

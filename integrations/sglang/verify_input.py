@@ -27,7 +27,7 @@ class VerifyTensors:
 class VerifyStaging:
     """Memory that steps' trees are built in and copied to the device from, used again every other step.
 
-        build(drafts, width) ─> arrays in pinned memory ─ tensors(seq_lens, roots) ─> copies on the device
+        build(drafts, width) ─> arrays in pinned memory ─ tensors(seq_lens, roots) ─ one copy ─> the device
 
     Tensors are copies also where the device is the CPU, so a step may keep them. Copies to a GPU run beside the host:
     the step after the next one waits for them before it writes to the same memory. It grows with the largest batch.
@@ -51,20 +51,38 @@ class VerifyStaging:
         self._steps = 0
         self._nodes = torch.empty(0, dtype=torch.int64)
 
-    def build(self, drafts: DraftBatch, width: int) -> TreeArrays:
+    def build(self, drafts: DraftBatch, width: int, num_drafted: NDArray[np.int32] | None = None) -> TreeArrays:
         """The step's trees, padded to `width`; valid until the next step but one.
 
+        Of row i the best num_drafted[i] nodes are taken, its root not counted; None: all.
+
         Raises:
-            ConfigError: A row has more nodes than `width`, `width` is larger than the largest, or a row is no tree.
+            ConfigError: More nodes of a row are taken than `width` or than it has, `width` is larger than the largest, or
+                a row is no tree.
         """
-        rows = len(drafts)
+        half = self._next(len(drafts))
+        half.arrays = build_tree_arrays(drafts, width, half.buffers, num_drafted=num_drafted)
+        return half.arrays
+
+    def built(self) -> NDArray[np.int64]:
+        """What was built last, to be received by other ranks: int64, as TreeBuffers.memory."""
+        rows, width = self.arrays.tokens.shape
+        return self._half.buffers.memory[: -(-TreeBuffers.num_bytes(rows, width) // 8)]
+
+    def receive(self, built: NDArray[np.int64], width: int, num_drafted: NDArray[np.int32]) -> None:
+        """Takes what another rank has built, `width` and num_drafted[b] being those of its build()."""
+        half = self._next(len(num_drafted))
+        half.buffers.memory[: len(built)] = built
+        half.buffers.num_nodes[: len(num_drafted)] = num_drafted + 1
+        half.arrays = half.buffers.arrays(len(num_drafted), width)
+
+    def _next(self, rows: int) -> _Half:
+        """The memory of the step that begins; waits until nothing is copied from it any more."""
         if rows > self._max_rows:
             self._grow(rows)
         self._steps += 1
-        half = self._half
-        half.wait()
-        half.arrays = build_tree_arrays(drafts, width, half.buffers)
-        return half.arrays
+        self._half.wait()
+        return self._half
 
     def tensors(
         self, seq_lens: torch.Tensor, roots: torch.Tensor | None = None, total: int | None = None
@@ -81,10 +99,11 @@ class VerifyStaging:
         half = self._half
         rows, width = half.arrays.tokens.shape
         n = rows * width
-        integers = self._copied(half.integers[: 4 * n])
-        cells = self._copied(half.cells[: n * width])
+        copied = half.bytes[: TreeBuffers.num_bytes(rows, width)].to(self._device, non_blocking=True, copy=True)
         half.record()
-        tokens, positions, next_token, next_sibling = integers.view(4, rows, width).unbind()
+        integers = copied[: 32 * n].view(torch.int64).view(4, rows, width)
+        cells = copied[32 * n :].view(torch.bool)
+        tokens, positions, next_token, next_sibling = integers.unbind()
         if roots is not None:
             tokens[:, 0] = roots
         positions.add_(seq_lens[:, None]).clamp_max_(self._max_position)
@@ -109,9 +128,6 @@ class VerifyStaging:
     def _half(self) -> _Half:
         return self._halves[self._steps % 2]
 
-    def _copied(self, host: torch.Tensor) -> torch.Tensor:
-        return host.to(self._device, non_blocking=True, copy=True)
-
     def _grow(self, rows: int) -> None:
         # What is still copied from must not be freed.
         for half in self._halves:
@@ -133,8 +149,7 @@ class _Half:
             return memory
 
         self.buffers = TreeBuffers(max_rows, max_width, allocate)
-        self.integers = torch.from_numpy(self.buffers.integers)
-        self.cells = torch.from_numpy(self.buffers.mask)
+        self.bytes = torch.from_numpy(self.buffers.memory).view(torch.uint8)
         self.arrays = self.buffers.arrays(1, 1)
         self._copies = None if on_host else torch.get_device_module(device).Event()
 

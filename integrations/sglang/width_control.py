@@ -187,37 +187,34 @@ class WidthControl:
             self._failed()
             return True
 
-    def plan(self, drafts: DraftBatch, seq_lens: NDArray[np.int64]) -> tuple[DraftBatch, PlannedStep]:
+    def plan(self, drafts: DraftBatch, context: int) -> tuple[NDArray[np.int32], PlannedStep]:
         """What of the drafts is verified, and how wide.
 
         Args:
             drafts: Of the step's b rows.
-            seq_lens: int64[b], tokens in the KV cache.
+            context: Tokens in the KV cache over all rows.
+
+        Returns:
+            int32[b], how many of each row's best nodes are verified, its root not counted; and the plan.
         """
-        rows, context = len(drafts), int(seq_lens.sum())
-        state = StepState(drafts, context, self.widths, self._max_width, self.rest, self.ragged)
-        widest = int(np.diff(drafts.offsets).max())
-        plan = None
+        rows = len(drafts)
+        plan: StepPlan | None = None
         if not self.is_fixed and self._breaker.allow():
             try:
+                state = StepState(drafts, context, self.widths, self._max_width, self.rest, self.ragged)
                 plan = self.controller.plan(state)
-                drafts = drafts.first(plan.num_nodes)
-                widest = int(plan.num_nodes.max()) + 1
                 self._breaker.succeeded()
             except Exception:
-                plan = None
                 self._failed()
+        num_nodes = num_drafted(drafts) if plan is None else plan.num_nodes
+        widest = int(num_nodes.max()) + 1
         if self._profiling and plan is not None:
             widest = plan.width
         width = padded_width(widest, self.widths)
-        num_tokens = state.num_tokens(num_drafted(drafts), width)
-        if plan is not None:
-            # A step is hardly wider than its widest row, whatever was planned.
-            planned_width = -(-num_tokens // rows) if self.ragged else width
-            plan = replace(plan, width=planned_width, num_tokens=num_tokens)
+        num_tokens = rows + int(num_nodes.sum()) if self.ragged else rows * width
         planned = PlannedStep(plan, rows, width, num_tokens, context)
         self._rest.planned(planned)
-        return drafts, planned
+        return num_nodes, planned
 
     def drafted(self, rows: int, passes: int, context: int, seconds: float) -> None:
         """A model drafter drafted for so many rows, in so many passes."""
@@ -233,6 +230,9 @@ class WidthControl:
             self._steps.append((step.rows, step.width, step.context, step.seconds))
         if step.plan is None or len(num_accepted) != step.rows:
             return
+        # A step is hardly wider than its widest row, whatever was planned.
+        width = -(-step.num_tokens // step.rows) if self.ragged else step.width
+        step.plan = replace(step.plan, width=width, num_tokens=step.num_tokens)
         try:
             self.controller.observe(step.plan, np.array(num_accepted, np.int32), step.seconds, context=step.context)
         except Exception:

@@ -1,11 +1,12 @@
 """The worker without a draft model: NGRAMWorker's verification, fed with suffix drafts of varying width.
 
-One decode step:
-  1. bring the engine's text of each row to what was accepted, also in a step not yet processed (accepted_tokens.py);
-  2. one native call drafts a tree for every row; a row whose draft promises nothing keeps only its root;
-  3. the controller cuts the drafts to what pays (width_control.py); pad, and build tokens, positions, links and mask
-     (verify_input.py);
+One decode step. From the device's last result to the next launch, the device idles:
+  1. the engine's texts grow by what was accepted, also in a step not yet processed (accepted_tokens.py), and one native
+     call drafts a tree for every row; a row whose draft promises nothing keeps only its root (suffix_drafter.py);
+  2. the controller says how much of the drafts pays (width_control.py);
+  3. one native call pads the rows and writes tokens, positions, links and mask, which one copy moves (verify_input.py);
   4. the base class runs the target, accepts, moves the KV of accepted nodes, computes logprobs and masks grammars.
+Then, while the device works: counts, metrics, learning, and requests that have ended.
 
 Correctness does not lean on the engine: roots and positions are read on the device from SGLang's own relay, and
 everything else is only a proposal. Whatever fails between 1 and 3 leaves rows with their root alone. Where several
@@ -20,18 +21,18 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative import ngram_worker
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
 import agentspec
-from agentspec.draft_tree import DraftBatch, TreeArrays
 from agentspec.integrations.sglang import compat
-from agentspec.integrations.sglang.accepted_tokens import AcceptedTokens, Texts
 from agentspec.integrations.sglang.device_clock import DeviceClock
-from agentspec.integrations.sglang.rows import DraftedStep, roots_only
-from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter
+from agentspec.integrations.sglang.rows import DraftedStep
+from agentspec.integrations.sglang.suffix_drafter import SuffixDrafter, SuffixStep
 from agentspec.integrations.sglang.verify_input import VerifyStaging, grammar_mask
 from agentspec.integrations.sglang.width_control import PlannedStep
 from agentspec.integrations.sglang.width_tiers import WidthTiers
@@ -43,11 +44,24 @@ logger = logging.getLogger("agentspec")
 class _Step:
     """A step from its drafts until the scheduler has processed its result."""
 
-    planned: PlannedStep
-    drafted: DraftedStep
-    texts: Texts | None
-    """None on other ranks than the first."""
-    requests: list[Any]
+    num_drafted: NDArray[np.int32]
+    """[b], verified nodes of each row, its root not counted."""
+    planned: PlannedStep | None = None
+    """None on other ranks than the first, as are the others."""
+    suffix: SuffixStep | None = None
+    seconds: float = 0.0
+    """From the last result to the launch."""
+    drafted: DraftedStep | None = None
+    """None before the launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What the first rank tells the others to verify."""
+
+    built: NDArray[np.int64]
+    width: int
+    num_drafted: NDArray[np.int32]
 
 
 class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
@@ -75,7 +89,6 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             device=self.device,
         )
         self._tp_group = compat.tensor_parallel_group()
-        self._accepted = AcceptedTokens()
         self._step: _Step | None = None
         self._pending: deque[_Step] = deque()
         self._clock = DeviceClock(self.device)
@@ -119,8 +132,9 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         del batch_size
         if self._pending:
             step = self._pending.popleft()
-            step.drafted.count_accepted(self.counters, num_correct_drafts_per_req)
-            self.suffix.control.observe(step.planned, num_correct_drafts_per_req)
+            if step.drafted is not None and step.planned is not None:
+                step.drafted.count_accepted(self.counters, num_correct_drafts_per_req)
+                self.suffix.control.observe(step.planned, num_correct_drafts_per_req)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         if batch.forward_mode.is_decode():
@@ -132,9 +146,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             [n + prefix for n, prefix in zip(batch.extend_lens, batch.prefix_lens, strict=True)] if is_prompts else []
         )
         result = super().forward_batch_generation(batch, *args, **kwargs)
-        if is_prompts and self.suffix.drafts_here:
-            self._accepted.prefilled(requests, ends, result.next_token_ids)
-            self.suffix.admit(requests)
+        if is_prompts:
+            self.suffix.prefilled(requests, ends, result.next_token_ids)
         return result
 
     def _decode(self, batch: Any, args: Any, kwargs: Any) -> Any:
@@ -147,53 +160,70 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             self._tiers.use(self.max_width)
         step = self._step
         assert step is not None
-        self._clock.stop(self._started, step.planned.took)
+        if step.suffix is not None and step.planned is not None:
+            self._launched(step, step.suffix, step.planned, result)
         self._pending.append(step)
-        if step.texts is not None:
-            self._accepted.verified(step.requests, step.texts.seq_lens, result.next_token_ids, result.accept_lens)
-        result.cap_lens = torch.from_numpy(step.drafted.num_drafted)
+        result.cap_lens = torch.from_numpy(step.num_drafted)
         self._widen(result.next_draft_input, width)
         return result
+
+    def _launched(self, step: _Step, suffix: SuffixStep, planned: PlannedStep, result: Any) -> None:
+        """On the first rank, while the device verifies."""
+        self._clock.stop(self._started, planned.took)
+        self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result)
+        step.drafted = DraftedStep.of(suffix.drafts, step.num_drafted)
+        self.suffix.launched(suffix, step.drafted)
+        self.counters.add("verified_tokens", planned.num_tokens)
+        self.counters.add("drafting_seconds", step.seconds)
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:
         if not batch.forward_mode.is_decode():
             return
         relayed = batch.spec_info
+        # Asked for before the host waits for the last result.
         accepted = relayed.accept_tokens.view(len(batch.reqs), -1)
         roots = accepted.gather(1, (relayed.accept_lens - 1).long()[:, None])[:, 0]
-        self.suffix.control.step_begins()
-        started = time.perf_counter()
-        texts, drafts, planned = None, None, None
-        if self.suffix.drafts_here:
-            texts = self._accepted.texts(batch.reqs)
-            drafts, planned = self._planned(batch, texts)
-        if self._tp_group is not None:
-            drafts, planned = self._tp_group.broadcast_object((drafts, planned), src=0)
-        assert drafts is not None and planned is not None
-        arrays = self._staging.arrays if self.suffix.drafts_here else self._staging.build(drafts, planned.width)
-        drafted = DraftedStep.of(drafts)
-        drafted.count_drafted(self.counters)
-        self.counters.add("verified_tokens", planned.num_tokens)
-        self.counters.add("drafting_seconds", time.perf_counter() - started)
-        self._step = _Step(planned, drafted, texts, list(batch.reqs))
-        self._set_width(planned.width)
-        self._tiers.use(planned.width)
+        width = self._ordered(batch)
+        self._set_width(width)
+        self._tiers.use(width)
         self._started = self._clock.start()
-        self._set_verify_input(batch, arrays, roots)
+        self._set_verify_input(batch, roots)
 
-    def _planned(self, batch: Any, texts: Texts) -> tuple[DraftBatch, PlannedStep]:
-        """What is verified, built; roots alone where that fails."""
-        drafts = self.suffix.drafts(batch.reqs, texts)
+    def _ordered(self, batch: Any) -> int:
+        """Makes the step, builds what is verified, and returns its width. The same on all ranks."""
+        order = None
+        if self.suffix.drafts_here:
+            self.suffix.control.step_begins()
+            self._step, width = self._drafted(list(batch.reqs))
+            if self._tp_group is not None:
+                order = _Order(self._staging.built(), width, self._step.num_drafted)
+        if self._tp_group is not None:
+            order = self._tp_group.broadcast_object(order, src=0)
+        if not self.suffix.drafts_here:
+            assert order is not None
+            self._step, width = _Step(order.num_drafted), order.width
+            self._staging.receive(order.built, width, order.num_drafted)
+        return width
+
+    def _drafted(self, requests: list[Any]) -> tuple[_Step, int]:
+        """On the first rank: the step and its width, built; roots alone where that fails."""
         try:
-            drafts, planned = self.suffix.plan(drafts, texts.seq_lens)
-            self._staging.build(drafts, planned.width)
+            suffix = self.suffix.draft(requests)
+            num_drafted, planned = self._built(suffix)
         except Exception:
             self.suffix.failed("agentspec could not build the drafts of a step; it verifies roots only")
-            drafts, planned = self.suffix.plan(roots_only(drafts.tokens[drafts.offsets[:-1]]), texts.seq_lens)
-            self._staging.build(drafts, planned.width)
-        return drafts, planned
+            suffix = self.suffix.nothing(requests)
+            num_drafted, planned = self._built(suffix)
+        seconds = time.perf_counter() - suffix.began
+        return _Step(num_drafted, planned, suffix, seconds), planned.width
 
-    def _set_verify_input(self, batch: Any, arrays: TreeArrays, roots: torch.Tensor) -> None:
+    def _built(self, suffix: SuffixStep) -> tuple[NDArray[np.int32], PlannedStep]:
+        num_drafted, planned = self.suffix.control.plan(suffix.drafts, suffix.context)
+        self._staging.build(suffix.drafts, planned.width, num_drafted)
+        return num_drafted, planned
+
+    def _set_verify_input(self, batch: Any, roots: torch.Tensor) -> None:
+        arrays = self._staging.arrays
         tensors = self._staging.tensors(batch.seq_lens, roots, int(batch.seq_lens_cpu.sum()))
         self.grammar_tree_host = (grammar_mask(arrays), arrays.tokens.ravel()) if batch.has_grammar else None
         batch.forward_mode = ForwardMode.TARGET_VERIFY
