@@ -14,6 +14,8 @@ from typing import Any
 from agentspec.integrations.emulated_device.work import Work
 
 _DEFINED_IN = ("sglang.kernels.", "sgl_kernel", "agentspec.integrations.sglang_cpu.")
+# SGLang keeps the n-gram corpus, which works on the host, among its kernels.
+_ON_HOST = ("sglang.kernels.ops.speculative.ngram_corpus",)
 _USED_IN = ("sglang.", "sgl_kernel", "agentspec.integrations.")
 # A GPU has a kernel for each of these in the same module, which a CPU does not take.
 _BY_NAME = (
@@ -42,7 +44,7 @@ def wrap_kernels(work: Work) -> list[str]:
             if not isinstance(value, FunctionType) or getattr(value, "_emulated_kernel", False):
                 continue
             defined_in = value.__module__ or ""
-            if defined_in.startswith(_DEFINED_IN) or id(value) in listed:
+            if (defined_in.startswith(_DEFINED_IN) and defined_in not in _ON_HOST) or id(value) in listed:
                 setattr(module, name, of(value))
     return sorted(names)
 

@@ -21,6 +21,8 @@ from agentspec.integrations.sglang import compat, replay_hooks
 
 _DRAFT_VOCABULARY = 16
 _FREE_TOKENS = 1000
+_CAPTURED = [1, 2, 4, 8, *range(16, 1025, 16)]
+"""Rows that graphs are captured for; steps of other numbers are not padded here."""
 _SWEEP_SECONDS = 1.0
 
 
@@ -144,7 +146,7 @@ class TargetGraphs:
         self.capture_forward_mode = ForwardMode.TARGET_VERIFY if speculates else ForwardMode.DECODE
         self.shape = shape
         self.bs = 0
-        self.capture_bs: list[int] = []
+        self.capture_bs = _CAPTURED
 
     def can_run_graph(self, forward_batch: Any) -> bool:
         return True
@@ -159,6 +161,7 @@ class DraftGraphs:
 
     def __init__(self, forwards: Forwards, worker: Any) -> None:
         self._forwards, self._worker = forwards, worker
+        self.capture_bs = _CAPTURED
 
     def can_run_graph(self, forward_batch: Any) -> bool:
         return True

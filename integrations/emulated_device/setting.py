@@ -9,9 +9,9 @@ from pathlib import Path
 from agentspec.errors import ConfigError
 from agentspec.integrations.emulated_device.step_times import StepTimes
 
-VARIABLE = "AGENTSPEC_EMULATE"
+VARIABLE = "EMULATED_DEVICE"
 """The name of a device, or the path of a file of step times."""
-TRACE_VARIABLE = "AGENTSPEC_EMULATED_TRACE"
+TRACE_VARIABLE = "EMULATED_DEVICE_TRACE"
 """The file that the scheduler writes a Chrome trace to; unset: none is written."""
 
 _SITE = Path(__file__).resolve().parent / "site"

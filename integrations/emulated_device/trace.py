@@ -7,7 +7,7 @@ The host is in one category at a time: that of the innermost span. A gap between
 categories that the host was in meanwhile. Where the server had no request at all, nobody is to blame: such time is told
 apart.
 
-With AGENTSPEC_EMULATED_TRACE=FILE both rows are written as a Chrome trace, for chrome://tracing or Perfetto; times are
+With EMULATED_DEVICE_TRACE=FILE both rows are written as a Chrome trace, for chrome://tracing or Perfetto; times are
 emulated.
 """
 

@@ -151,8 +151,10 @@ class Work:
         def kernel(*args: Any, **kwargs: Any) -> Any:
             with self.inside():
                 result = function(*args, **kwargs)
-                _to_device(result)
-            self.kernel(label, 0)
+                has_tensors = _to_device(result) or _has_tensors((args, tuple(kwargs.values())))
+            # Some decide on the host what is launched.
+            if has_tensors:
+                self.kernel(label, 0)
             return result
 
         kernel._emulated_kernel = True  # type: ignore[attr-defined]
@@ -179,10 +181,16 @@ class Work:
         return end
 
 
-def _to_device(result: Any) -> None:
+def _to_device(result: Any) -> bool:
+    """Says of all tensors of a result that they are on the device; whether there were any."""
     if isinstance(result, Tensor):
         if not isinstance(result, DeviceTensor | PendingTensor):
             to_device(result)
-    elif isinstance(result, list | tuple):
-        for item in result:
-            _to_device(item)
+        return True
+    return isinstance(result, list | tuple) and any([_to_device(item) for item in result])
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_has_tensors(item) for item in value)
+    return isinstance(value, Tensor)
