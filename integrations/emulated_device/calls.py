@@ -194,7 +194,7 @@ class Calls(TorchFunctionMode):
                 continue
             if name in ("__getitem__", "__setitem__", "index_put_"):
                 self.work.upload(tensor.nbytes, blocking=True)
-            elif tensor.numel():
+            elif tensor.numel() and not self.work.is_inside:
                 self.mixed[name] += 1
 
     @staticmethod

@@ -10,6 +10,7 @@ Nothing of agentspec's or SGLang's own knows of it.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
 from typing import Any
@@ -91,6 +92,7 @@ class Emulation:
         return {**totals, "mixed_operations": dict(self.calls.mixed), "torch_call_seconds": self.calls.overhead}
 
     def _emulate_platform(self) -> None:
+        from sglang.srt.managers import overlap_utils
         from sglang.srt.platforms import current_platform
         from sglang.srt.speculative import eagle_utils, eagle_worker_v2, ngram_worker
 
@@ -99,6 +101,9 @@ class Emulation:
         full = eagle_utils.TreeMaskMode.FULL_MASK
         eagle_utils.default_tree_mask_mode = lambda: full
         ngram_worker._is_cpu = False
+        # Tensors of the emulated device know the call that those of a CPU refuse.
+        relay = overlap_utils.FutureMap
+        relay._resolve_spec_extras = inspect.unwrap(relay._resolve_spec_extras)
         type(current_platform).is_pin_memory_available = lambda self, device=None: str(device) != "cpu" or _named(device)
 
     def _replace_forwards(self) -> None:

@@ -118,6 +118,11 @@ class Work:
     def prefill(self, kind: str, seconds: float) -> None:
         self._launch(kind, seconds, self.steps.host_prefill_launch)
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether what runs is counted as something else, or not at all."""
+        return self._inside > 0
+
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
         """What runs in the block is work of the device, or of the emulation, and none of it is counted."""
