@@ -92,6 +92,7 @@ class Emulation:
         return {**totals, "mixed_operations": dict(self.calls.mixed), "torch_call_seconds": self.calls.overhead}
 
     def _emulate_platform(self) -> None:
+        from sglang.srt.layers.attention import intel_amx_backend
         from sglang.srt.managers import overlap_utils
         from sglang.srt.platforms import current_platform
         from sglang.srt.speculative import eagle_utils, eagle_worker_v2, ngram_worker
@@ -101,6 +102,9 @@ class Emulation:
         full = eagle_utils.TreeMaskMode.FULL_MASK
         eagle_utils.default_tree_mask_mode = lambda: full
         ngram_worker._is_cpu = False
+        # As FlashAttention 3 and Triton, which serve these models on a GPU, verify and extend without lengths on the host.
+        intel_amx_backend.IntelAMXAttnBackend.needs_cpu_seq_lens = False
+        intel_amx_backend.IntelAMXMultiStepDraftBackend.needs_cpu_seq_lens = False
         # Tensors of the emulated device know the call that those of a CPU refuse.
         relay = overlap_utils.FutureMap
         relay._resolve_spec_extras = inspect.unwrap(relay._resolve_spec_extras)
