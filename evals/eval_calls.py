@@ -10,16 +10,19 @@ import asyncio
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.demo_passes import check_active
+from agentspec.evals.emulation import device_counts, difference, emulated_span
 from agentspec.evals.eval_cells import Cell
 from agentspec.evals.eval_client import ChainModel, Reply, Sender, StreamingSender
+from agentspec.evals.prepared_sender import PreparedSender
 from agentspec.evals.server import Server
 from agentspec.evals.systems import System
 from agentspec.evals.tasks.task import Conversation, Unit
@@ -39,6 +42,13 @@ class Asking:
     """Makes messages to the token ids of a prompt."""
     is_replay: bool
     load_generator: str = "own"
+    client_work: int = 0
+    """Of servers that emulate a device: requests are prepared beforehand, and this is how often each is encoded and each
+    answer parsed while the server works. 0: servers emulate none."""
+
+    @property
+    def is_emulated(self) -> bool:
+        return self.client_work > 0
 
     def __post_init__(self) -> None:
         if self.load_generator not in LOAD_GENERATORS:
@@ -73,7 +83,7 @@ class CellResult:
     """Digest of all answers in the order of the work, the same for every server; None where a call failed."""
     counts: Counts
     seconds: float
-    """From the first request of a turn to its last answer, over all turns."""
+    """From the first request of a turn to its last answer, over all turns; emulated where a device is."""
     cpu_seconds: float
     """CPU time of the server's processes meanwhile."""
     prompt_tokens_cut: int
@@ -83,6 +93,10 @@ class CellResult:
     """Share of the forced answers that came back token for token; None without any."""
     task_seconds: tuple[float, ...] = ()
     """Of each question from its first call to its answer, tools included; () without questions."""
+    wall_seconds: float = 0.0
+    """Where a device is emulated, what passed by the client's clock; `seconds` are emulated then."""
+    device: Mapping[str, float] = field(default_factory=dict)
+    """What the emulated device counted meanwhile, see emulation.device_counts; {} without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +131,21 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
                 raise ServerError(f"a call to {system.label} failed while it learnt: {failed[0]}")
         before = _counted(server, system)
         done: list[_Done] = []
-        seconds = cpu_seconds = 0.0
+        device: Counter[str] = Counter()
+        seconds = cpu_seconds = wall_seconds = 0.0
         turns = cell.turns
         for number, units in enumerate(turns, 1):
             began = server.cpu_seconds()
+            device_began = device_counts(server) if asking.is_emulated else {}
             some = asyncio.run(_ask(server, units, cell.concurrency, asking))
             cpu_seconds += server.cpu_seconds() - began
             answers = [reply for one in some for reply in one.replies]
             took = max(reply.ended for reply in answers) - min(reply.began for reply in answers)
+            wall_seconds += took
+            if asking.is_emulated:
+                counted = difference(device_counts(server), device_began)
+                device.update(counted)
+                took = emulated_span(counted, took)
             done, seconds = done + some, seconds + took
             result = None
             if number == len(turns):
@@ -132,6 +153,8 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
                 after = _counted(server, system)
                 counts = Counts(**{name: after[name] - before[name] for name in after})
                 result = _result(cell, done, counts, seconds, cpu_seconds)
+                if asking.is_emulated:
+                    result = replace(result, wall_seconds=wall_seconds, device=dict(device))
                 if result.exact_answers == 0.0:
                     raise ServerError(f"{system.label} gave none of the recorded answers; its figures are refused")
             yield Turn(cell=cell, tokens=sum(reply.tokens for reply in answers), seconds=took, result=result)
@@ -238,7 +261,10 @@ async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Aski
     """What became of the units, in their order; so many are worked off at a time."""
     async with AsyncExitStack() as stack:
         sender: Sender
-        if asking.load_generator == "sglang":
+        if asking.is_emulated:
+            bodies = [call.body for unit in units if isinstance(unit, Conversation) for call in unit.calls]
+            sender = await stack.enter_async_context(PreparedSender(server.url, bodies, asking.client_work))
+        elif asking.load_generator == "sglang":
             from agentspec.evals.sglang_load import SGLangSender
 
             sender = SGLangSender(server.url)

@@ -12,6 +12,13 @@ drafter_step_share     steps in which a model drafter ran, of the batch's steps
 task_seconds_mean      of a question, from its first call to its answer
 outside_share          of that, what no call to the model was waited for: SQL, its checks, the agents themselves
 identical              whether all answers are those of the system that is compared with
+
+Where a device is emulated seconds are those of the scheduler's clock, so that tokens_per_second and goodput are a GPU's;
+wall_seconds are the client's. Latencies are left out, for clients live by another clock.
+
+device_busy            share of the time with requests in which the device worked
+device_idle            shares of that time in which it waited, by what for
+host_reads_a_step, eager_ops_a_step, h2d_copies_a_step    of a decode or verify step, prefills' included
 """
 
 from __future__ import annotations
@@ -77,10 +84,11 @@ def record_of(system_name: str, system: System, result: CellResult, context: Map
         "drafted_tokens": drafted,
         "accepted_tokens": accepted,
         "tokens_per_cpu_second": round(tokens / result.cpu_seconds, 2) if result.cpu_seconds else None,
+        **({} if not result.device else _device(result)),
         **_times("ttft_ms", [1e3 * (reply.first - reply.began) for reply in good if reply.first]),
         **_times("tpot_ms", [_tpot_ms(reply) for reply in good if reply.tokens > 1 and reply.first]),
-        "latency_p50_s": _percentile([reply.seconds for reply in good], 50),
-        "latency_p99_s": _percentile([reply.seconds for reply in good], 99),
+        "latency_p50_s": None if result.device else _percentile([reply.seconds for reply in good], 50),
+        "latency_p99_s": None if result.device else _percentile([reply.seconds for reply in good], 99),
         "draft_share": _draft_share(result),
         "drafter_step_share": _drafter_step_share(system, result),
         "accuracy": None if result.accuracy is None else round(result.accuracy, 4),
@@ -174,6 +182,21 @@ def _times(name: str, values: Sequence[float]) -> Record:
 
 def _percentile(values: Sequence[float], percent: float) -> float | None:
     return round(float(np.percentile(values, percent)), 3) if values else None
+
+
+def _device(result: CellResult) -> Record:
+    """What an emulated device says of a cell."""
+    device = result.device
+    active, steps = device["active_seconds"], device["steps"]
+    names = ("host_reads", "eager_ops", "h2d_copies")
+    idle = {name.removeprefix("idle "): value for name, value in device.items() if name.startswith("idle ")}
+    return {
+        "wall_seconds": round(result.wall_seconds, 3),
+        "device_steps": int(steps),
+        "device_busy": round(device["busy_seconds"] / active, 4) if active else None,
+        "device_idle": {name: round(value / active, 4) for name, value in idle.items() if active},
+        **{f"{name}_a_step": round(device[name] / steps, 2) if steps else None for name in names},
+    }
 
 
 def _draft_share(result: CellResult) -> float | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
+from agentspec.evals.emulation import Emulation, bind
 from agentspec.evals.environment import without_folders
 from agentspec.evals.eval_calls import Asking, Turn, ask_cells
 from agentspec.evals.eval_cells import Cell, Key
@@ -46,9 +47,13 @@ class Servers:
     on_cpu: bool
     arguments: tuple[str, ...] = ()
     """For every server, besides those of its system."""
+    emulation: Emulation | None = None
+    """The device that every server emulates, if any."""
 
     def start(self, stack: ExitStack, name: str, system: System, *, is_replay: bool, repeat: int) -> Server:
         """A server that the stack stops."""
+        if self.emulation is not None:
+            return self._start_emulated(stack, self.emulation, name, system, repeat)
         arguments = [*system.arguments, "--max-running-requests", str(self.max_running)]
         if self.on_cpu:
             # On a GPU SGLang finds out what fits. Here all clients' requests should run at the same time.
@@ -66,6 +71,21 @@ class Servers:
                 on_wait=waiting,
             )
         )
+        say(f"  {name} ready after {server.start_seconds:.0f} s")
+        return server
+
+    def _start_emulated(self, stack: ExitStack, emulation: Emulation, name: str, system: System, repeat: int) -> Server:
+        server = stack.enter_context(
+            emulation.server(
+                system,
+                max_running=self.max_running,
+                log=self.logs / f"{emulation.name}-{name}-{repeat}.log",
+                arguments=self.arguments,
+                start_seconds=_START_SECONDS,
+                on_wait=waiting,
+            )
+        )
+        bind(server)
         say(f"  {name} ready after {server.start_seconds:.0f} s")
         return server
 

@@ -84,17 +84,27 @@ _COLUMNS = (
     ("task s", "task_seconds_mean", ".2f"),
     ("outside", "outside_share", ".1%"),
 )
+_EMULATED_COLUMNS = (
+    *_COLUMNS[:5],
+    ("device busy", "device_busy", ".1%"),
+    ("reads/step", "host_reads_a_step", ".1f"),
+    ("ops/step", "eager_ops_a_step", ".1f"),
+    ("copies/step", "h2d_copies_a_step", ".1f"),
+    ("drafter steps", "drafter_step_share", ".0%"),
+)
 
 
 def table(records: Records) -> str:
     """For people: a block for each task."""
     parts = []
     for task, rows in _by_task(records):
-        shown = [["pass", "at once", "system", *(title for title, _, _ in _COLUMNS), "spread", "outputs"]]
-        shown += [_cells(row) for row in rows]
+        columns = _columns(rows)
+        shown = [["pass", "at once", "system", *(title for title, _, _ in columns), "spread", "outputs"]]
+        shown += [_cells(row, columns) for row in rows]
         widths = [max(len(line[i]) for line in shown) for i in range(len(shown[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in shown]
-        parts.append("\n".join([task, *(line.rstrip() for line in lines)]))
+        parts.append("\n".join([f"{task}{_emulated(rows)}", *(line.rstrip() for line in lines)]))
+        parts += _best(rows)
         parts += [f"{row.system} failed: {row.error}" for row in _failed(rows)]
     return "\n\n".join(parts) or "no records"
 
@@ -103,9 +113,11 @@ def markdown(records: Records, *, command: str) -> str:
     """The same in Markdown, with what it depends on."""
     parts = [f"    {command}"]
     for task, rows in _by_task(records):
-        titles = ["pass", "at a time", "system", *(title for title, _, _ in _COLUMNS), "spread", "outputs"]
-        lines = [f"## {task}", "", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
-        lines += [f"| {' | '.join(cell.replace('|', '/') for cell in _cells(row))} |" for row in rows]
+        columns = _columns(rows)
+        titles = ["pass", "at a time", "system", *(title for title, _, _ in columns), "spread", "outputs"]
+        lines = [f"## {task}{_emulated(rows)}", "", f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
+        lines += [f"| {' | '.join(cell.replace('|', '/') for cell in _cells(row, columns))} |" for row in rows]
+        lines += [f"\n{line}" for line in _best(rows)]
         lines += [f"\n{row.system} failed: {row.error}" for row in _failed(rows)]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
@@ -135,10 +147,47 @@ def _failed(rows: Sequence[Summary]) -> list[Summary]:
     return list({(row.system, row.error): row for row in rows if row.error}.values())
 
 
-def _cells(row: Summary) -> list[str]:
+def _columns(rows: Sequence[Summary]) -> tuple[tuple[str, str, str], ...]:
+    return _EMULATED_COLUMNS if _emulated(rows) else _COLUMNS
+
+
+def _emulated(rows: Sequence[Summary]) -> str:
+    """For titles: the device that was emulated, if any."""
+    names = {record["emulated"]: None for row in rows for record in row.records if record.get("emulated")}
+    return f", emulated {', '.join(names)}" if names else ""
+
+
+def _best(rows: Sequence[Summary]) -> list[str]:
+    """Where a device is emulated: of each cell the best of each rival's widths or steps, and agentspec beside them."""
+    if not _emulated(rows):
+        return []
+    cells: dict[tuple[str, int], dict[str, float]] = {}
+    for row in rows:
+        speed = row.median("tokens_per_second")
+        if speed is not None:
+            cells.setdefault((row.pass_name, row.concurrency), {})[row.system] = speed
+    lines = []
+    for (pass_name, clients), speeds in cells.items():
+        best = {
+            family: max(some, key=lambda name: speeds[name])
+            for family in ("ngram", "eagle3", "suffix")
+            if (some := [name for name in speeds if name.partition("-")[0] == family])
+        }
+        words = [f"best {family} {name} {speeds[name]:.0f}" for family, name in best.items() if family != "suffix"]
+        if "suffix" in speeds and "ngram" in best:
+            words.append(f"suffix over it {speeds['suffix'] / speeds[best['ngram']]:.2f}")
+        single = [speeds[name] for name in best.values()] + [speeds["none"]] if "none" in speeds else []
+        if "hybrid" in speeds and single:
+            words.append(f"hybrid over the best single {speeds['hybrid'] / max(single):.2f}")
+        if words:
+            lines.append(f"{pass_name}, {clients} at once: {'; '.join(words)}")
+    return ["\n".join(lines)] if lines else []
+
+
+def _cells(row: Summary, columns: Sequence[tuple[str, str, str]]) -> list[str]:
     head = [row.pass_name, str(row.concurrency), row.system]
     if not row.records:
-        return [*head, "failed", *[""] * (len(_COLUMNS) - 1), "", ""]
-    values = [row.median(name) for _, name, _ in _COLUMNS]
-    shown = ["" if value is None else format(value, form) for value, (_, _, form) in zip(values, _COLUMNS, strict=True)]
+        return [*head, "failed", *[""] * (len(columns) - 1), "", ""]
+    values = [row.median(name) for _, name, _ in columns]
+    shown = ["" if value is None else format(value, form) for value, (_, _, form) in zip(values, columns, strict=True)]
     return [*head, *shown, f"{row.spread:.0%}", row.identical]

@@ -91,6 +91,7 @@ class Server(RunningServer):
         arguments: further arguments for SGLang.
         environment: variables over those of this process.
         python: the interpreter that runs the server, where its environment is not that of this process.
+        emulate: the device that the server emulates, or a file of step times; None: it computes.
         start_seconds: how long the server may take until it answers.
         on_wait: called about once a second while waiting, with the seconds so far.
 
@@ -107,6 +108,7 @@ class Server(RunningServer):
         arguments: Sequence[str] = (),
         environment: dict[str, str] | None = None,
         python: str = sys.executable,
+        emulate: str | None = None,
         start_seconds: float = 600.0,
         on_wait: Callable[[float], None] = lambda _: None,
     ) -> None:
@@ -117,7 +119,7 @@ class Server(RunningServer):
         self._limit = start_seconds
         self._on_wait = on_wait
         rest = ["--host", "127.0.0.1", "--port", str(self.port), *arguments]
-        self.command, variables = launch_command(str(model), algorithm, rest, python)
+        self.command, variables = launch_command(str(model), algorithm, rest, python, emulate)
         # Nothing may be looked up or fetched from outside, and no server may know what an earlier one has learned
         # unless it is told so.
         defaults = {"HF_HUB_OFFLINE": "1", "AGENTSPEC_STORE": "memory://"}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentspec.errors import ConfigError
+from agentspec.integrations.emulated_device import setting as emulated_device
 from agentspec.integrations.sglang.compat import ALGORITHM
 from agentspec.integrations.sglang_cpu import activate, environment
 
@@ -32,17 +33,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"default {ALGORITHM}; none for plain decoding, or any other that SGLang knows",
     )
+    parser.add_argument(
+        "--emulate",
+        metavar="NAME|FILE",
+        help="serve with an emulated GPU on this CPU: h200-8b, h200-32b or a file of step times. Requests bring their "
+        "answers (custom_params.agentspec.replay.ids), and the model computes nothing",
+    )
     parser.epilog = "Every other argument goes to SGLang as it is, --agentspec-* among them."
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     """Replaces this process by the server. Returns only by raising: ConfigError for a model that is not there."""
-    command, variables = launch_command(args.model, args.speculative_algorithm, rest)
+    command, variables = launch_command(args.model, args.speculative_algorithm, rest, emulate=args.emulate)
     os.execve(command[0], command, {**os.environ, **variables})
 
 
 def launch_command(
-    model: str, algorithm: str, rest: Sequence[str], python: str = sys.executable
+    model: str, algorithm: str, rest: Sequence[str], python: str = sys.executable, emulate: str | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """The command line of the server, and the variables to add to its environment.
 
@@ -51,11 +58,14 @@ def launch_command(
         algorithm: as for --speculative-algorithm; "none" for plain decoding.
         rest: arguments for SGLang; what is given here wins over the defaults for a CPU.
         python: the interpreter of the environment that holds SGLang and agentspec.
+        emulate: the device to emulate, or a file of step times; None: the server computes.
 
     Raises:
-        ConfigError: `model` is a path and nothing is there, or it holds no model.
+        ConfigError: `model` is a path and nothing is there, or it holds no model; there is no such device.
     """
     _check_model(model)
+    if emulate is not None:
+        rest = [*rest, *emulated_device.arguments(model, rest)]
     # -P: the folder this is called from must not shadow installed packages.
     command = [python, "-P", "-m", "sglang.launch_server", "--model-path", model]
     if algorithm.lower() != "none":
@@ -69,6 +79,10 @@ def launch_command(
         for flag, value in _CPU_DEFAULTS.items():
             if flag not in given:
                 command += [flag] if value is None else [flag, value]
+        if emulate is not None:
+            variables |= emulated_device.environment(emulate, variables)
+    elif emulate is not None:
+        raise ConfigError("--emulate needs a machine without a GPU, on which SGLang runs with agentspec's CPU kernels")
     return [*command, *rest], variables
 
 

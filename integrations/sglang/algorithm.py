@@ -11,9 +11,9 @@ is EAGLE, EAGLE3 or STANDALONE, whichever the draft model is for.
     scheduler:      SpeculativeAlgorithm.create_worker -> our worker, where the record says so
 
 With a draft model --speculative-num-steps and --speculative-eagle-topk ask for the shape of its drafts
-(`compat.draft_shape`), and --speculative-num-draft-tokens is the width that is verified, which suffix drafts fill too.
-SGLang ties the three together: at topk 1 it resets the width to steps + 1, and at topk 1 attention backends read no
-mask. So SGLang's own arguments describe what is verified:
+(`compat.draft_shape`), and --speculative-num-draft-tokens is the width that is verified, which suffix drafts fill too;
+its default is in graph_sizes.py. SGLang ties the three together: at topk 1 it resets the width to steps + 1, and at topk
+1 attention backends read no mask. So SGLang's own arguments describe what is verified:
 
     trees    speculative_eagle_topk = max(2, asked), speculative_num_steps as asked, num_draft_tokens = width
     chains   speculative_eagle_topk = 1, speculative_num_steps = width - 1, num_draft_tokens = width
@@ -31,7 +31,14 @@ import os
 from typing import Any
 
 from agentspec.errors import ConfigError, UnsupportedError
-from agentspec.integrations.sglang import compat, replay_hooks, replay_setting, setting_sources, settings
+from agentspec.integrations.sglang import (
+    compat,
+    graph_sizes,
+    replay_hooks,
+    replay_setting,
+    setting_sources,
+    settings,
+)
 from agentspec.integrations.sglang.admin import wire
 from agentspec.integrations.sglang.attention_backends import tree_obstacle
 from agentspec.integrations.sglang.drafter_checkpoint import (
@@ -47,12 +54,11 @@ from agentspec.integrations.sglang.store_setup import check_store, served_scope
 
 logger = logging.getLogger("agentspec")
 
-# Tokens verified in a row, root included.
-DEFAULT_WIDTH = 16
-
 # The settings of the command line whose record SGLang makes: a release that resolves a record at once does so before
 # they can be noted on it.
 _launched: contextvars.ContextVar[settings.Settings | None] = contextvars.ContextVar("agentspec_launched", default=None)
+# Whether graphs of a draft model's draft-extend are being captured.
+_captures_draft_extend: contextvars.ContextVar[bool] = contextvars.ContextVar("agentspec_draft_extend", default=False)
 
 
 def install() -> None:
@@ -90,6 +96,12 @@ def install() -> None:
     HookRegistry.register(f"{scheduler}.on_idle", _on_idle, HookType.BEFORE)
     pool = "sglang.srt.mem_cache.memory_pool.ReqToTokenPool"
     HookRegistry.register(f"{pool}.__init__", _roomier_pool, HookType.AROUND)
+    runners = "sglang.srt.model_executor.runner.base_cuda_graph_runner"
+    HookRegistry.register(f"{runners}.get_batch_sizes_to_capture", _bounded_batch_sizes, HookType.AFTER)
+    runner = "sglang.srt.model_executor.model_runner.ModelRunner"
+    HookRegistry.register(f"{runner}.max_decode_logits_rows", _logits_rows, HookType.AFTER)
+    extend = "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner.EAGLEDraftExtendCudaGraphRunner"
+    HookRegistry.register(f"{extend}.__init__", _capture_draft_extend, HookType.AROUND)
     manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
     HookRegistry.register(f"{manager}._validate_one_request", _before_validation, HookType.BEFORE)
     HookRegistry.register(path, _describe_into if gets_state else _describe_in_reply, HookType.AFTER)
@@ -169,7 +181,12 @@ def _handle_server_args(original: Any, algorithm: Any, server_args: Any) -> Any:
             )
         # Some of it SGLang sets itself, by the model.
         refuse_unsupported(server_args)
+        if compat.server_args_setting(server_args, "speculative_num_draft_tokens") is None:
+            width = graph_sizes.default_width(server_args, chosen.widths)
+            compat.decide(server_args, speculative_num_draft_tokens=width)
         compat.decide(server_args, **_verified_shape(server_args, chosen, base))
+        if compat.captures_graphs(server_args):
+            compat.note_graph_limits(server_args, graph_sizes.limits(server_args))
     return original(algorithm, server_args)
 
 
@@ -226,8 +243,6 @@ def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
     """The base algorithm and those of its arguments that SGLang may read before it handles them."""
     base, draft_model = _base(args, chosen)
     wanted: dict[str, Any] = {"speculative_algorithm": base}
-    if compat.server_args_setting(args, "speculative_num_draft_tokens") is None:
-        wanted["speculative_num_draft_tokens"] = DEFAULT_WIDTH
     if draft_model is None:
         return wanted
     if not compat.server_args_setting(args, "speculative_draft_model_path"):
@@ -266,6 +281,32 @@ def _roomier_pool(original: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
     call = inspect.signature(original).bind(pool, *args, **kwargs)
     call.arguments["max_context_len"] += compat.extra_row_slots()
     original(*call.args, **call.kwargs)
+
+
+def _bounded_batch_sizes(
+    result: tuple[list[int], list[int]], model_runner: Any, captured_req_width: int = 1, **rest: Any
+) -> tuple[list[int], list[int]]:
+    """Of the batch sizes that SGLang would capture, those whose verify steps are small enough; see graph_sizes.py."""
+    del rest
+    # The runner of draft-extend, which reads the rows of a verify step, asks without a width.
+    width = compat.verify_width(model_runner.server_args) if _captures_draft_extend.get() else captured_req_width
+    sizes = graph_sizes.bounded(result[0], width, model_runner)
+    return sizes, [size for size in result[1] if size in sizes]
+
+
+def _logits_rows(rows: int, model_runner: Any) -> int:
+    """The buffer of logits, which the graphs of all widths share: SGLang counts the rows of the greatest width alone."""
+    widths = graph_sizes.captured_widths(model_runner)
+    sizes = {width: compat.batch_sizes_to_capture(model_runner, width) for width in widths}
+    return max([rows, *(width * batch_sizes[-1] for width, batch_sizes in sizes.items())])
+
+
+def _capture_draft_extend(original: Any, *args: Any, **kwargs: Any) -> None:
+    capturing = _captures_draft_extend.set(True)
+    try:
+        original(*args, **kwargs)
+    finally:
+        _captures_draft_extend.reset(capturing)
 
 
 def _before_validation(manager: Any, obj: Any, input_ids: Any) -> None:
@@ -311,17 +352,19 @@ def _after_manager(result: Any, manager: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _describe_into(result: Any, component: Any, state: dict[str, Any]) -> Any:
-    describe = getattr(component.scheduler.draft_worker, "describe", None)
-    if describe is not None:
-        state["agentspec"] = describe()
-    replay_hooks.describe_into(state)
+    _describe_worker(component.scheduler.draft_worker, state)
     return result
 
 
 def _describe_in_reply(reply: Any, scheduler: Any, recv_req: Any) -> Any:
     del recv_req
-    describe = getattr(scheduler.draft_worker, "describe", None)
-    if describe is not None:
-        reply.internal_state["agentspec"] = describe()
-    replay_hooks.describe_into(reply.internal_state)
+    _describe_worker(scheduler.draft_worker, reply.internal_state)
     return reply
+
+
+def _describe_worker(worker: Any, state: dict[str, Any]) -> None:
+    describe = getattr(worker, "describe", None)
+    if describe is not None:
+        tiers = getattr(worker, "_tiers", None)
+        state["agentspec"] = {**describe(), "graphs": [] if tiers is None else tiers.describe()}
+    replay_hooks.describe_into(state)

@@ -41,6 +41,11 @@ CHAIN_BACKENDS = frozenset(
 # Backends that take the width of a verify step from the step itself, where no graph fixes it. The others read it from the
 # configuration once, and would cut the rows of a narrower step wrongly.
 _ANY_WIDTH_BACKENDS = frozenset({"triton", "flashinfer", "intel_amx"})
+# Bytes that the graphs of one width keep for each captured token and each position of the context: the slots of the
+# prefix and the mask. The others keep tables by row, which are small beside that.
+_BYTES_PER_POSITION = {"triton": 8 + 1, "flashinfer": 4 + 1, "fa3": 0, "fa4": 0}
+# Triton also keeps partial results in float32, eight for each of a token's attention outputs.
+_TRITON_PARTIAL_BYTES = 8 * 4
 # Backends whose trees SGLang admits where a page of the KV cache holds several tokens: without and with a draft model.
 _PAGED_WITHOUT_DRAFT_MODEL = frozenset({"flashinfer"})
 _PAGED_WITH_DRAFT_MODEL = frozenset({"flashinfer", "fa3", "triton"})
@@ -97,6 +102,21 @@ def takes_any_width(server_args: Any) -> bool:
     """Whether verify steps without captured graphs may differ in width."""
     backends = backends_in_use(server_args)
     return bool(backends) and all(_serving(name) in _ANY_WIDTH_BACKENDS for name in backends)
+
+
+def graph_bytes_per_token(server_args: Any, *, context_length: int, hidden_size: int) -> int:
+    """Bytes that the attention backends' buffers for the graphs of one width take for each token of the largest step;
+    more rather than less for backends that are not known here.
+
+    Args:
+        server_args: Resolved as far as the attention backends.
+        context_length: The longest context, in tokens.
+        hidden_size: Of the target; about the size of a token's attention output.
+    """
+    names = [_serving(name) for name in backends_in_use(server_args)]
+    unknown = max(_BYTES_PER_POSITION.values())
+    by_position = max((_BYTES_PER_POSITION.get(name, unknown) for name in names), default=unknown)
+    return by_position * context_length + (_TRITON_PARTIAL_BYTES * hidden_size if "triton" in names else 0)
 
 
 def _serving(name: str) -> str:

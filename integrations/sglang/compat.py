@@ -11,6 +11,7 @@ Supported: 0.5.17 and 0.5.23. Where they differ:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import sys
@@ -30,6 +31,8 @@ DRAFTER_ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE")
 SETTINGS_ATTRIBUTE = "_agentspec_settings"
 # And another one for what was asked of a draft model.
 SHAPE_ATTRIBUTE = "_agentspec_asked_shape"
+# And one for what bounds the memory of captured graphs.
+LIMITS_ATTRIBUTE = "_agentspec_graph_limits"
 DRAFT_SHAPE_FIELDS = ("speculative_num_steps", "speculative_eagle_topk")
 # A draft model's steps, at most where a draft can stop by itself, and the tokens it goes on with in each.
 DRAFT_STEPS = 4
@@ -76,6 +79,70 @@ def marked_settings(server_args: Any) -> dict[str, Any] | None:
     """The settings that `mark` noted, or None."""
     found = getattr(server_args, SETTINGS_ATTRIBUTE, None)
     return found if isinstance(found, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLimits:
+    """What bounds the memory of captured graphs. The launcher finds it, so that all ranks agree."""
+
+    tokens: int
+    """Tokens of a captured verify step, at most: its rows times their width."""
+    attention_bytes: int
+    """What attention backends keep for each of these tokens, in each width's graphs."""
+    spare_gb: float
+    """Of each device, what neither weights nor KV cache take; 0 where the device's memory is unknown."""
+
+
+def note_graph_limits(server_args: Any, limits: GraphLimits) -> None:
+    """Notes the limits on the record for the scheduler processes."""
+    setattr(server_args, LIMITS_ATTRIBUTE, dataclasses.asdict(limits))
+
+
+def graph_limits(server_args: Any) -> GraphLimits | None:
+    """The limits that were noted, or None."""
+    noted = getattr(server_args, LIMITS_ATTRIBUTE, None)
+    return GraphLimits(**noted) if isinstance(noted, dict) else None
+
+
+def captures_graphs(server_args: Any) -> bool:
+    """Whether a server will capture graphs of its verify steps: it runs on a GPU and was not told to do without.
+
+    Known once SGLang has resolved the device and its configuration of graphs. An emulated GPU replaces this function.
+    """
+    if server_args_setting(server_args, "device") in (None, "cpu"):
+        return False
+    decode = getattr(server_args_setting(server_args, "cuda_graph_config"), "decode", None)
+    is_disabled = server_args_setting(server_args, "disable_cuda_graph")
+    return not is_disabled and getattr(decode, "backend", "full") != "disabled"
+
+
+def spare_memory(server_args: Any) -> float:
+    """GB of each device that SGLang leaves for everything but weights and KV cache; 0 where that is unknown, or the device
+    is the CPU, whose memory is no reserve of this server."""
+    if server_args_setting(server_args, "device") == "cpu":
+        return 0.0
+    utils: Any = importlib.import_module("sglang.srt.utils.common")
+    megabytes = utils.get_device_memory_capacity(server_args_setting(server_args, "device"))
+    fraction = server_args_setting(server_args, "mem_fraction_static")
+    return float(megabytes) / 1024 * (1.0 - float(fraction)) if megabytes and fraction else 0.0
+
+
+def enables_adapters(server_args: Any) -> bool:
+    """Whether requests of a server may ask for adapters (LoRA)."""
+    return bool(server_args_setting(server_args, "enable_lora") or server_args_setting(server_args, "lora_paths"))
+
+
+def target_config(server_args: Any) -> Any:
+    """SGLang's configuration of the target; reads the target's config."""
+    base = sys.modules.get("sglang.srt.arg_groups.model_override_base")
+    find = getattr(base, "model_config_of", None)
+    return server_args.get_model_config() if find is None else find(server_args)
+
+
+def keeps_token_states(server_args: Any) -> bool:
+    """Whether the target has layers (Mamba, linear attention) that keep a state for every token of a verify step."""
+    hybrid: Any = importlib.import_module("sglang.srt.configs.hybrid_arch")
+    return hybrid.mambaish_config(target_config(server_args)) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +286,17 @@ def has_adapters(model_runner: Any) -> bool:
     return getattr(model_runner, "lora_manager", None) is not None
 
 
+def batch_sizes_to_capture(model_runner: Any, width: int) -> tuple[int, ...]:
+    """The batch sizes, ascending, that SGLang would capture verify steps of `width` tokens a row for."""
+    module: Any = importlib.import_module("sglang.srt.model_executor.runner.base_cuda_graph_runner")
+    return tuple(module.get_batch_sizes_to_capture(model_runner, width)[0])
+
+
+def captured_batch_sizes(graphs: Any) -> tuple[int, ...]:
+    """The batch sizes, ascending, that a runner of captured graphs has graphs for; smaller ones are padded."""
+    return tuple(graphs.capture_bs)
+
+
 def free_memory(model_runner: Any) -> float:
     """GB that are free on this rank's device; all ranks may ask at different times."""
     utils: Any = importlib.import_module("sglang.srt.utils")
@@ -229,6 +307,13 @@ def graph_memory(model_runner: Any, draft_worker: Any) -> float:
     """GB that SGLang's own graphs of a verify step and, where there is a draft worker, of its draft-extend took."""
     extend = getattr(draft_worker, "_specialized_graph_memory_usage", {})
     return float(model_runner.graph_memory_usage.get("target_verify", 0.0) + extend.get("draft_extend", 0.0))
+
+
+def graph_seconds(model_runner: Any, draft_worker: Any) -> float:
+    """Seconds that SGLang's own captures of the same took."""
+    extend = getattr(draft_worker, "_specialized_graph_time_usage", {})
+    own = getattr(model_runner, "graph_time_usage", {})
+    return float(own.get("target_verify", 0.0) + extend.get("draft_extend", 0.0))
 
 
 def verifies_unpadded(model_runner: Any) -> bool:

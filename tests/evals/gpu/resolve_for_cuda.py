@@ -84,6 +84,8 @@ def resolved(words: list[str]) -> dict[str, Any]:
         found["is_ours"] = compat.wants_agentspec(record)
         if found["is_ours"]:
             found["trees"] = compat.verifies_trees(record)
+            limits = compat.graph_limits(record)
+            found["graph_tokens"] = None if limits is None else limits.tokens
             if compat.has_draft_model(record):
                 shape = compat.draft_shape(record)
                 found["draft_shape"] = [shape.steps, shape.topk]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentspec.evals.gpu.servers import BACKENDS, HEAD_STEPS, SYSTEMS, WIDTHS, algorithm, arguments, device_arguments
-from agentspec.evals.gpu.sizes import SIZES, model_folder, write_model
+from agentspec.evals.gpu.sizes import SIZES, head_folder, model_folder, write_model
 from agentspec.evals.systems import EAGLE3_FOLDER
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 
@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[3]
 PYTHONS = {"installed": Path(sys.executable), "0.5.17": ROOT / ".venv-old-sglang/bin/python"}
 HOPPER = 9
 HEAD = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
+# Leaves 13.5 GB of 141 for everything but weights and KV cache, as SGLang does by itself.
+SPARE = ("--mem-fraction-static", "0.904")
 
 # A model of real size, and one with next-token layers; nothing but the shapes.
 LLAMA: dict[str, Any] = {
@@ -62,6 +64,8 @@ def command_lines(data: Path) -> dict[str, list[str]]:
     deepseek = str(write_config(data / "deepseek", DEEPSEEK))
     ours = ("--speculative-algorithm", "AGENTSPEC")
     small = ("--model-path", str(MODEL_FOLDER), *ours)
+    large = ("--model-path", str(model_folder(size, data)), *ours)
+    head = ("--speculative-draft-model-path", str(head_folder(size, data)))
     lines: dict[str, Any] = {}
     for system in SYSTEMS:
         name = algorithm(system)
@@ -80,6 +84,22 @@ def command_lines(data: Path) -> dict[str, list[str]]:
         "chains, a head with branches": (*small, *HEAD, "--agentspec-mode", "chain", "--speculative-eagle-topk", "4"),
         "a head with branches": (*small, *HEAD, "--speculative-eagle-topk", "4", "--speculative-num-steps", "3"),
         "narrow": (*small, *HEAD, "--speculative-num-draft-tokens", "3"),
+        "128 requests": (*small, "--max-running-requests", "128"),
+        "256 requests": (*small, *HEAD, "--max-running-requests", "256"),
+        "512 requests": (*small, "--max-running-requests", "512"),
+        "512 requests, asked": (*small, "--max-running-requests", "512", "--speculative-num-draft-tokens", "64"),
+        "no graphs": (*small, "--disable-cuda-graph"),
+        "no decode graphs": (*small, *HEAD, "--cuda-graph-backend-decode", "disabled"),
+        "one width": (*small, "--agentspec-widths", "one"),
+        "narrow widths": (*small, "--agentspec-widths", "1,4"),
+        "widths up to 32": (*small, "--agentspec-widths", "1,4,32"),
+        "adapters": (*small, "--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all"),
+        "8B": (*large, *SPARE),
+        "8B by triton": (*large, *SPARE, "--attention-backend", "triton"),
+        "8B by triton with a head": (*large, *head, *SPARE, "--attention-backend", "triton"),
+        "8B by flashinfer": (*large, *SPARE, "--attention-backend", "flashinfer"),
+        "8B with little memory": (*large, "--mem-fraction-static", "0.97"),
+        "a CPU": (*small, "--device", "cpu"),
         "pages": (*small, "--page-size", "16"),
         "pages with a head": (*small, *HEAD, "--page-size", "16"),
         "trees in pages": (*small, "--page-size", "16", "--agentspec-mode", "tree"),
@@ -135,13 +155,13 @@ def test_each_system_that_is_measured_can_start(resolved: dict[str, dict[str, An
 @pytest.mark.parametrize(
     ("name", "topk", "steps", "width", "shape"),
     [
-        ("parity", 2, 4, 16, [4, 2]),
-        ("default with a head", 2, 4, 16, [4, 2]),
-        ("chains", 1, 15, 16, [4, 1]),
-        ("a head with branches", 4, 3, 16, [3, 4]),
+        ("parity", 2, 4, 64, [4, 2]),
+        ("default with a head", 2, 4, 64, [4, 2]),
+        ("chains", 1, 63, 64, [4, 1]),
+        ("a head with branches", 4, 3, 64, [3, 4]),
         ("narrow", 2, 2, 3, [2, 2]),
-        ("next-token layers", 2, 4, 16, [4, 2]),
-        ("next-token layers by path", 2, 4, 16, [4, 2]),
+        ("next-token layers", 2, 4, 64, [4, 2]),
+        ("next-token layers by path", 2, 4, 64, [4, 2]),
     ],
 )
 def test_sglang_is_told_what_is_verified_and_workers_what_the_draft_model_drafts(
@@ -154,6 +174,40 @@ def test_sglang_is_told_what_is_verified_and_workers_what_the_draft_model_drafts
     assert found["draft_shape"] == shape and found["trees"] is (topk > 1)
     # What SGLang reserves for a row in a step has room for the passes of the draft model.
     assert max(topk * steps, width) >= shape[0] * shape[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "tokens"),
+    [
+        ("default", 64, 2048),
+        ("128 requests", 64, 2048),
+        ("256 requests", 32, 2048),
+        ("512 requests", 16, 2048),
+        ("512 requests, asked", 64, 2048),
+        ("narrow", 3, 2048),
+        ("no graphs", 16, None),
+        ("no decode graphs", 16, None),
+        ("one width", 16, 2048),
+        ("narrow widths", 16, 2048),
+        ("widths up to 32", 32, 2048),
+        ("adapters", 16, 2048),
+        # A tenth of 13.5 GB has room for 2,638 tokens' logits; of the graphs, no more than 2,048 tokens are useful.
+        ("8B", 64, 2048),
+        # Attention keeps 9 bytes a token and position with triton, 5 with flashinfer, and a draft model has its own.
+        ("8B by triton", 64, 742),
+        ("8B by triton with a head", 64, 432),
+        ("8B by flashinfer", 64, 1158),
+        ("8B with little memory", 64, 824),
+        ("a CPU", 16, None),
+    ],
+)
+def test_a_row_is_as_wide_by_default_as_memory_allows(
+    resolved: dict[str, dict[str, Any]], name: str, width: int, tokens: int | None
+) -> None:
+    found = resolved[name]
+    assert "error" not in found
+    assert found["speculative_num_draft_tokens"] == width
+    assert found["graph_tokens"] == (None if tokens is None else pytest.approx(tokens, rel=0.03))
 
 
 @pytest.mark.parametrize(

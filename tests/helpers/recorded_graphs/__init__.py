@@ -19,6 +19,9 @@ EAGER = "verified without a recorded graph"
 CHECKS_VARIABLE = "RECORDED_GRAPHS_CHECKS"
 """Names the file that a scheduler writes what checks.py finds to; unset: nothing is checked."""
 
+TOKENS_VARIABLE = "RECORDED_GRAPHS_TOKENS"
+"""Tokens of a captured verify step, at most; unset: as on a GPU."""
+
 
 def site(folder: Path) -> Path:
     """Makes `folder` hold what SGLang finds the plugin by; it and HELPERS have to be on PYTHONPATH."""

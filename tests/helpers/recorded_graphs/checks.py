@@ -19,7 +19,7 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from torch import Tensor
 
 # Slots of the KV cache for each row: more than a prefix and the widest row.
-_ROW_SLOTS = 64
+_ROW_SLOTS = 128
 _MOST_PREFIX = 24
 
 

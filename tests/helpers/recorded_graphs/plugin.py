@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from recorded_graphs import CHECKS_VARIABLE
+from recorded_graphs import CHECKS_VARIABLE, TOKENS_VARIABLE
 
 
 def register() -> None:
@@ -23,9 +23,14 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.speculative import eagle_worker_v2
 
+    from agentspec.integrations.sglang import compat, graph_sizes
     from recorded_graphs.attention import RecordedAttention, RecordedDraftAttention
     from recorded_graphs.backend import RecordedGraphs
 
+    # The launcher decides by this how wide steps may be.
+    compat.captures_graphs = lambda server_args: True
+    if tokens := os.environ.get(TOKENS_VARIABLE):
+        graph_sizes.MOST_TOKENS = int(tokens)
     utils.FullCudaGraphBackend = RecordedGraphs
     intel_amx_backend.IntelAMXAttnBackend = RecordedAttention
     intel_amx_backend.IntelAMXMultiStepDraftBackend = RecordedDraftAttention

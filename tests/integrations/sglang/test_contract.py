@@ -162,6 +162,19 @@ USED = [
         frozenset({"model_runner", "attn_backend", "speculative_num_steps", "speculative_num_draft_tokens"}),
     ),
     Uses(
+        "sglang.srt.model_executor.runner.base_cuda_graph_runner",
+        ("get_batch_sizes_to_capture",),
+        frozenset({"model_runner", "captured_req_width"}),
+    ),
+    Uses("sglang.srt.model_executor.model_runner", ("ModelRunner", "max_decode_logits_rows")),
+    Uses(
+        "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
+        ("EAGLEDraftExtendCudaGraphRunner", "__init__"),
+        frozenset({"eagle_worker"}),
+    ),
+    Uses("sglang.srt.utils.common", ("get_device_memory_capacity",), frozenset({"device"})),
+    Uses("sglang.srt.configs.hybrid_arch", ("mambaish_config",), frozenset({"model_config"})),
+    Uses(
         "sglang.srt.model_executor.model_runner",
         ("ModelRunner", "_get_attention_backend"),
         frozenset({"init_new_workspace"}),
@@ -207,6 +220,16 @@ def test_the_target_runs_with_the_graphs_and_the_backend_that_its_runner_holds(r
     ):
         assert place in swapped
     assert "if self.speculative_num_steps > 1" in source(release, EAGLE, "EagleDraftWorker", "_capture_cuda_graphs")
+    # What is captured goes by one function, and the buffer of logits that all graphs share by another.
+    runners = (
+        ("sglang.srt.model_executor.runner.decode_cuda_graph_runner", "DecodeCudaGraphRunner"),
+        ("sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner", "EAGLEDraftExtendCudaGraphRunner"),
+    )
+    for name, runner in runners:
+        assert "self.capture_bs, " in (made := source(release, name, runner, "__init__"))
+        assert "get_batch_sizes_to_capture(model_runner" in made
+    rows = source(release, "sglang.srt.model_executor.model_runner", "ModelRunner", "max_decode_logits_rows")
+    assert "get_batch_sizes_to_capture(" in rows
     # A step whose width is not the graphs' would run without them.
     can_run = source(
         release, "sglang.srt.model_executor.runner.decode_cuda_graph_runner", "DecodeCudaGraphRunner", "can_run_graph"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,8 @@ pytestmark = pytest.mark.sglang
 torch = pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
 from recorded_graphs.recording import NO_TOKEN, CaptureError, Recording, record
 
-WIDTHS = (1, 2, 4, 8, 16)
+# The default where graphs are captured.
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 # Where a replay reads another tensor than it should, logits differ by more than this; rounding differs by less.
 NOTICED = 1e-2
 
@@ -53,9 +55,9 @@ def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]
         "AGENTSPEC",
         log=folder / "server.log",
         arguments=(
-            *(*ARGUMENTS, "--agentspec-widths", ",".join(map(str, WIDTHS))),
+            *ARGUMENTS,
             # All that is drafted is verified.
-            *("--agentspec-controller", "fixed"),
+            *("--agentspec-controller", "fixed", "--agentspec-controller-length", str(WIDTHS[-1] - 1)),
             # Batches of other sizes are padded.
             *("--cuda-graph-bs-decode", "1", "3", "8"),
             *arguments,
@@ -81,6 +83,15 @@ def hybrid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("hybrid_graphs")
     arguments = ("--speculative-draft-model-path", str(request.param), "--agentspec-tau", "1")
     with serving(folder, *arguments, SGLANG_CPU_DRAFTER="off") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With a draft model, and little room for captured steps."""
+    arguments = ("--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-tau", "1")
+    variables = {"SGLANG_CPU_DRAFTER": "off", recorded_graphs.TOKENS_VARIABLE: "100"}
+    with serving(tmp_path_factory.mktemp("bounded_graphs"), *arguments, **variables) as server:
         yield server
 
 
@@ -136,7 +147,7 @@ def test_each_step_replayed_a_graph_of_its_width(graphs: Graphs) -> None:
     counts = recorded_graphs.replays(log)
     assert sum(counts.values()) == state["counters"]["steps"] > 0
     used = {width for kind, width in counts if kind == "TARGET_VERIFY"}
-    assert len(used) >= 3 and used <= set(WIDTHS)
+    assert len(used) >= 4 and used <= set(WIDTHS) and max(used) > 16
 
 
 def test_a_draft_model_s_graphs_are_of_the_width_that_is_verified(plain: Server, hybrid: Server) -> None:
@@ -160,6 +171,30 @@ def test_a_draft_model_s_graphs_are_of_the_width_that_is_verified(plain: Server,
     assert len(of_kind["TARGET_VERIFY"]) >= 3
     # The passes are captured once, for the branches of a draft, whatever the width.
     assert of_kind["DECODE"] == {state["drafter"]["topk"]: state["counters"]["drafter_steps"]}
+
+
+def test_wide_steps_have_graphs_for_few_rows(plain: Server, bounded: Server) -> None:
+    state = bounded.agentspec_state()
+    assert state is not None
+    assert state["num_draft_tokens"] == WIDTHS[-1]
+    assert [tier["width"] for tier in state["graphs"]] == list(WIDTHS)
+    # At most 100 tokens a step, but for the narrowest width; of 1, 3 and 8 rows, for verification and draft-extend.
+    assert [tier["most_rows"] for tier in state["graphs"]] == [8, 8, 8, 8, 3, 3, 1]
+    assert [tier["num_graphs"] for tier in state["graphs"]] == [6, 6, 6, 6, 4, 4, 2]
+    requests = [
+        {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": length}}
+        for text, length in zip(chat_prompts(6, seed=8), [64, 9, 40] * 2, strict=True)
+    ]
+    expected = tokens_of(generate(plain, requests, 3))
+    for at_once in (6, 1):
+        assert_same(tokens_of(generate(bounded, requests, at_once)), expected)
+    state = bounded.agentspec_state()
+    assert state is not None and state["counters"]["draft_errors"] == state["counters"]["control_errors"] == 0
+    sizes = {
+        (int(width), int(size))
+        for width, size in re.findall(r"TARGET_VERIFY width (\d+), \d+ rows of (\d+)", served(bounded))
+    }
+    assert sizes and all(width * size <= 100 for width, size in sizes)
 
 
 def test_a_replay_runs_the_same_operations_on_the_same_tensors() -> None:

@@ -1,0 +1,248 @@
+"""Servers on an emulated GPU: what is started for each system, on which core what runs, and what the device tells.
+
+The scheduler has a core of its own, for its time is what counts. HTTP server, tokenizer, detokenizer and the load
+generator share the other cores. Where the machine has one core alone nothing is bound.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError, ServerError
+from agentspec.evals.server import RunningServer, Server
+from agentspec.evals.systems import System
+from agentspec.integrations.emulated_device.hollow_models import HOLLOW_MODELS, hollow_model
+from agentspec.integrations.emulated_device.simulated_head import VARIABLE as HEAD_VARIABLE
+from agentspec.integrations.emulated_device.simulated_head import acceptance_for
+from agentspec.integrations.emulated_device.step_times import StepTimes
+
+EMULATED = tuple(HOLLOW_MODELS)
+"""What can be emulated: the names of step times with a model of the same name."""
+HEAD_STEPS = (3, 5, 7)
+"""Passes of EAGLE-3 that are tried; the best is compared with."""
+HYBRID_STEPS = 5
+HEAD_ACCEPT_LENGTH = 4.0
+"""Of the simulated head in chains of `HYBRID_STEPS`; published are 3.2 to 4.7."""
+MAX_ANSWER_TOKENS = 2048
+"""Of the recorded answers at most: all but a few are whole."""
+
+_KV_TOKENS = {"h200-8b": 800_000, "h200-32b": 220_000}
+# What SGLang chooses for a GPU with 141 GB of memory.
+_CHUNKED_PREFILL = "8192"
+_SCHEDULER = "sglang::scheduler"
+
+
+def _eagle3(steps: int) -> System:
+    """Chains, for the simulated head cannot say which branches of a tree come true."""
+    return System(f"SGLang + EAGLE-3, {steps} steps", "EAGLE3", _head(steps, steps + 1))
+
+
+def _head(steps: int, tokens: int | None) -> tuple[str, ...]:
+    words = ("--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1")
+    return words if tokens is None else (*words, "--speculative-num-draft-tokens", str(tokens))
+
+
+def _wide(label: str, algorithm: str, tokens: int) -> System:
+    return System(f"{label}, {tokens} tokens", algorithm, ("--speculative-num-draft-tokens", str(tokens)))
+
+
+SYSTEMS: dict[str, System] = {
+    "none": System("SGLang", "none"),
+    "ngram": System("SGLang + NGRAM, 12 tokens", "NGRAM"),
+    "ngram-32": _wide("SGLang + NGRAM", "NGRAM", 32),
+    "ngram-64": _wide("SGLang + NGRAM", "NGRAM", 64),
+    **{f"eagle3-{steps}": _eagle3(steps) for steps in HEAD_STEPS},
+    "suffix": System("SGLang + agentspec", "AGENTSPEC"),
+    "suffix-16": _wide("SGLang + agentspec, at most", "AGENTSPEC", 16),
+    "suffix-64": _wide("SGLang + agentspec, at most", "AGENTSPEC", 64),
+    "hybrid": System(
+        "agentspec + EAGLE-3",
+        "AGENTSPEC",
+        (*_head(HYBRID_STEPS, None), "--agentspec-base", "EAGLE3", "--agentspec-acceptance-head", "none"),
+    ),
+}
+DEFAULT_SYSTEMS = tuple(name for name in SYSTEMS if name != "suffix-64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulation:
+    """A model on an emulated GPU, as all servers of a run get it."""
+
+    name: str
+    """Of the step times."""
+    model: Path
+    head: Path
+    context_length: int
+    kv_tokens: int
+    head_acceptance: float
+    """Probability that the simulated head drafts the right token where those before it were right."""
+
+    @staticmethod
+    def of(name: str, *, tokenizer: Path | None, head_accept_length: float) -> Emulation:
+        """Makes the model's folder.
+
+        Args:
+            name: Of EMULATED.
+            tokenizer: Folder with the model's tokenizer; None: it is fetched.
+            head_accept_length: Accept length of the simulated head in chains of `HYBRID_STEPS` passes.
+
+        Raises:
+            ConfigError: The name is unknown, the tokenizer is missing, or no chain has that accept length.
+        """
+        if name not in HOLLOW_MODELS:
+            raise ConfigError(f"--emulate must be one of {', '.join(EMULATED)}, got {name!r}")
+        try:
+            acceptance = acceptance_for(head_accept_length, HYBRID_STEPS)
+        except ValueError as error:
+            raise ConfigError(f"--head-accept-length: {error}") from error
+        model, head = hollow_model(name, tokenizer=tokenizer)
+        return Emulation(
+            name=StepTimes.load(name).name,
+            model=model,
+            head=head,
+            context_length=HOLLOW_MODELS[name].context_length,
+            kv_tokens=_KV_TOKENS[name],
+            head_acceptance=acceptance,
+        )
+
+    def server(
+        self, system: System, *, max_running: int, log: Path, arguments: Sequence[str] = (), **waiting: Any
+    ) -> Server:
+        """A server of a system; not started yet. `waiting`: further arguments of Server.
+
+        Args:
+            system: Of SYSTEMS.
+            max_running: Requests of a batch at most.
+            log: Gets what the server prints.
+            arguments: Further arguments for SGLang.
+        """
+        words = [
+            *("--load-format", "dummy", "--grammar-backend", "none", "--random-seed", "1", "--skip-server-warmup"),
+            *("--agentspec-replay", "requests", "--chunked-prefill-size", _CHUNKED_PREFILL),
+            *("--max-total-tokens", str(self.kv_tokens), "--max-running-requests", str(max_running)),
+            *system.arguments,
+        ]
+        variables = {"OMP_NUM_THREADS": "1"}
+        if uses_head(system):
+            words += ["--speculative-draft-model-path", str(self.head)]
+            variables[HEAD_VARIABLE] = str(self.head_acceptance)
+        return Server(
+            self.model,
+            system.algorithm,
+            log=log,
+            arguments=[*words, *arguments],
+            environment=variables,
+            emulate=self.name,
+            **waiting,
+        )
+
+
+def uses_head(system: System) -> bool:
+    """Whether the system drafts with the EAGLE-3 head."""
+    return "--speculative-num-steps" in system.arguments
+
+
+def systems_of(names: Sequence[str]) -> dict[str, System]:
+    """The systems by name, plain decoding first.
+
+    Raises:
+        ConfigError: A name is unknown.
+    """
+    unknown = [name for name in names if name not in SYSTEMS]
+    if unknown:
+        raise ConfigError(f"with --emulate, --system must be one of {', '.join(SYSTEMS)}, got {', '.join(unknown)}")
+    return {name: system for name, system in SYSTEMS.items() if name in names}
+
+
+def bind(server: Server) -> None:
+    """Gives the scheduler of a server a core of its own, and its other processes and this one the rest.
+
+    Raises:
+        ServerError: The server has no process of that name.
+    """
+    cores = sorted(os.sched_getaffinity(0) | {0}) if not _bound else _bound
+    if len(cores) < 2:
+        return
+    _bound[:] = cores
+    processes = server.processes()
+    schedulers = [process for process in processes if _title(process).startswith(_SCHEDULER)]
+    if not schedulers:
+        raise ServerError(
+            f"the server has no process {_SCHEDULER} among {len(processes)}, to give it a core of its own"
+        )
+    for process in (*processes, os.getpid()):
+        wanted = {cores[0]} if process in schedulers else set(cores[1:])
+        for thread in _threads(process):
+            try:
+                os.sched_setaffinity(thread, wanted)
+            except ProcessLookupError:
+                continue
+
+
+def emulated_state(server: RunningServer) -> dict[str, Any]:
+    """What the emulated device tells of itself in `/server_info`.
+
+    Raises:
+        ServerError: It tells nothing: the server emulates no device.
+    """
+    states = server.get("/server_info")["internal_states"]
+    found = states[0].get("emulated") if states else None
+    if not isinstance(found, dict):
+        raise ServerError("the server tells nothing of an emulated device in /server_info; start it with --emulate")
+    return found
+
+
+def device_counts(server: RunningServer) -> dict[str, float]:
+    """What an emulated device and its host did since the server started.
+
+    Keys: emulated_seconds, by the scheduler's clock; wall_seconds; busy_seconds of the device; active_seconds, in which
+    there were requests; host_reads, eager_ops, h2d_copies and steps; and `idle NAME`, seconds in which there were requests
+    and the device waited for that.
+    """
+    state = emulated_state(server)
+    return {
+        **{name: float(state[name]) for name in _COUNTED},
+        **{f"idle {name}": float(value) for name, value in dict(state["idle_seconds_by"]).items()},
+    }
+
+
+def difference(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """What was added in between."""
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
+
+
+def emulated_span(counts: Mapping[str, float], client_seconds: float) -> float:
+    """Emulated seconds between a client's first request and its last answer.
+
+    Args:
+        counts: What the device did meanwhile, and a little before and behind.
+        client_seconds: The same span by the client's clock. What passed besides, the server was idle, and then both clocks
+            go at the same pace.
+    """
+    return max(counts["emulated_seconds"] - max(counts["wall_seconds"] - client_seconds, 0.0), 1e-9)
+
+
+_COUNTED = (
+    *("emulated_seconds", "wall_seconds", "busy_seconds", "host_reads", "eager_ops", "h2d_copies", "steps"),
+    *("active_seconds",),
+)
+_bound: list[int] = []
+"""Cores of the machine before this process was bound to some of them."""
+
+
+def _title(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8", errors="replace").replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def _threads(process: int) -> list[int]:
+    try:
+        return [int(path.name) for path in Path(f"/proc/{process}/task").iterdir()]
+    except OSError:
+        return []

@@ -1,0 +1,92 @@
+"""The clock of an emulated server: time as it would pass on the host of a GPU.
+
+    now = seconds that passed - those of work that a device would do, and of the emulation itself + charged launches
+
+Work that a GPU would do is computed by this process all the same, because later values depend on it; that time is
+excluded. What the host of a GPU would spend to launch the work is charged instead. Everything else passes as it does:
+Python and native code of the host take what they take here.
+
+Only the scheduler's thread reads and changes the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class Clock:
+    """Seconds since any moment; never runs backwards."""
+
+    def __init__(self, wall: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep) -> None:
+        """`wall` gives seconds that really passed, `sleep` waits for so many; tests replace both."""
+        self.wall = wall
+        self._sleep = sleep
+        self.excluded = 0.0
+        """Real seconds left out so far."""
+        self.charged = 0.0
+        """Seconds added so far: those of launches, and those waited while time is left out."""
+        self.launching = 0.0
+        """Seconds of launches added so far."""
+        self._depth = 0
+        self._left_out_since = 0.0
+        self._frozen_at = 0.0
+
+    def now(self) -> float:
+        """Emulated seconds; stands still while time is left out."""
+        if self._depth:
+            return self._frozen_at
+        return self.wall() - self.excluded + self.charged
+
+    def charge(self, seconds: float) -> None:
+        """Lets time pass that the host of a GPU would need to launch something."""
+        self.launching += seconds
+        self.charged += seconds
+        self._frozen_at += seconds
+
+    def exclude(self, seconds: float) -> None:
+        """Leaves out real seconds that have passed, unless they are being left out anyway."""
+        if not self._depth:
+            self.excluded += seconds
+
+    @property
+    def stands(self) -> bool:
+        """Whether time is being left out."""
+        return self._depth > 0
+
+    def stop(self, since: float | None = None) -> None:
+        """From now on time is left out, until start(); nested calls count. `since`, an earlier reading of `wall`: from
+        then on."""
+        if not self._depth:
+            self._left_out_since = self.wall() if since is None else since
+            self._frozen_at = self._left_out_since - self.excluded + self.charged
+        self._depth += 1
+
+    def start(self) -> None:
+        """Ends what stop() began."""
+        self._depth -= 1
+        if not self._depth:
+            self.excluded += self.wall() - self._left_out_since
+
+    def sleep_until(self, moment: float) -> float:
+        """Waits until `moment`, in emulated seconds, and returns for how long it waited.
+
+        The operating system wakes threads too late, by much where the machine is busy. The host of a GPU polls. So what
+        passes beyond the moment is left out.
+        """
+        if self._depth:
+            waited = max(moment - self._frozen_at, 0.0)
+            self._sleep(waited)
+            # The sleep itself is left out with the time around it.
+            self.charged += waited
+            self._frozen_at += waited
+            return waited
+        started = self.now()
+        left = moment - started
+        if left <= 0:
+            return 0.0
+        while left > 0:
+            self._sleep(left)
+            left = moment - self.now()
+        self.excluded -= left
+        return moment - started

@@ -1,0 +1,171 @@
+"""Seconds of one forward pass of a model: of a published architecture by its roofline, or of coefficients that were measured.
+
+    seconds = fixed + per_row * rows
+              + max(weights, per_token * tokens)
+              + max(per_context * context, per_pair * tokens * context / rows)
+
+The first maximum is that of the linear layers: either the weights' bytes or the tokens' operations take longer. The second
+is that of attention: either the bytes of the KV cache, which are read once for all tokens of a row, or the operations of
+every pair of a computed token and a token of its row's context. A tree is verified by the same formula: a mask does not
+save operations.
+
+Not modelled: GEMM tiles that a batch does not fill, clocks that fall under load, rows of very different lengths (a row's
+context counts as the mean), more than one GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agentspec.errors import ConfigError
+
+_BYTES = 2
+"""Of a weight or a cached value in bfloat16."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardTime:
+    """Seconds of a forward pass; all coefficients are seconds, see the module.
+
+    Raises:
+        ConfigError: A coefficient is negative or no finite number, or all are zero.
+    """
+
+    fixed: float = 0.0
+    """Of every pass: what its kernels take besides bytes and operations."""
+    weights: float = 0.0
+    """To read all weights once."""
+    per_token: float = 0.0
+    """Operations of the linear layers for one token."""
+    per_context: float = 0.0
+    """To read one token of the KV cache."""
+    per_pair: float = 0.0
+    """Operations of attention between one computed token and one token of context."""
+    per_row: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            require_seconds(name, value)
+        if not any(asdict(self).values()):
+            raise ConfigError("a forward pass must take some time, but all its coefficients are 0")
+
+    def seconds(self, rows: int, tokens: int, context: float) -> float:
+        """Seconds of one pass.
+
+        Args:
+            rows: Requests in the batch, at least 1.
+            tokens: Computed tokens over all rows, padding included.
+            context: Tokens that are read from the KV cache, over all rows.
+        """
+        rows = max(rows, 1)
+        linear = max(self.weights, self.per_token * tokens)
+        attention = max(self.per_context * context, self.per_pair * tokens * context / rows)
+        return self.fixed + self.per_row * rows + linear + attention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """The sizes of a decoder, as its config.json names them."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    vocab_size: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def kv_width(self) -> int:
+        """Values of a token's keys in one layer, and as many of its values."""
+        return self.num_key_value_heads * self.head_dim
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of one token in the KV cache, over all layers."""
+        return 2 * self.kv_width * self.num_hidden_layers * _BYTES
+
+    def layer_parameters(self, input_width: int | None = None) -> int:
+        """Of the matrices of one layer.
+
+        Args:
+            input_width: Of what queries, keys and values are made from; None: the hidden size.
+        """
+        width = input_width or self.hidden_size
+        attention = width * (self.hidden_size + 2 * self.kv_width) + self.hidden_size * self.hidden_size
+        return attention + 3 * self.hidden_size * self.intermediate_size
+
+    @property
+    def output_parameters(self) -> int:
+        """Of the matrix from hidden states to logits; the embedding has as many, but a pass reads only its tokens' rows."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def parameters(self) -> int:
+        """Of all matrices, for a model whose embedding and output are not tied."""
+        return self.num_hidden_layers * self.layer_parameters() + 2 * self.output_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """What a GPU reaches in practice."""
+
+    bandwidth: float
+    """Bytes of its memory a second."""
+    flops: float
+    """Operations a second in bfloat16 matrix products."""
+    layer_seconds: float
+    """Of one layer's kernels besides bytes and operations: launches within a graph, norms, their tails."""
+    output_seconds: float
+    """The same of what follows the last layer: logits and the choice of a token."""
+
+
+def target_time(shape: ModelShape, device: Accelerator) -> ForwardTime:
+    """A decode or verify step: logits for every token."""
+    linear = shape.num_hidden_layers * shape.layer_parameters() + shape.output_parameters
+    return _time(shape, device, shape.num_hidden_layers, linear, linear)
+
+
+def prefill_time(shape: ModelShape, device: Accelerator) -> ForwardTime:
+    """A prefill: logits only for each row's last token, whose operations are left out."""
+    layers = shape.num_hidden_layers * shape.layer_parameters()
+    return _time(shape, device, shape.num_hidden_layers, layers + shape.output_parameters, layers)
+
+
+def head_time(shape: ModelShape, device: Accelerator, draft_vocabulary: int) -> ForwardTime:
+    """A pass of an EAGLE-3 head: one layer of the target's width over an embedding beside a hidden state, and logits of the
+    draft vocabulary by an output matrix of its own. The target's output matrix is not read."""
+    linear = shape.layer_parameters(2 * shape.hidden_size) + draft_vocabulary * shape.hidden_size
+    return _time(shape, device, 1, linear, linear)
+
+
+def head_extend_time(shape: ModelShape, device: Accelerator, draft_vocabulary: int) -> ForwardTime:
+    """A head's pass over verified tokens: first three of the target's hidden states are joined to one."""
+    joined = 3 * shape.hidden_size * shape.hidden_size
+    linear = joined + shape.layer_parameters(2 * shape.hidden_size) + draft_vocabulary * shape.hidden_size
+    return _time(shape, device, 1, linear, linear)
+
+
+def _time(shape: ModelShape, device: Accelerator, layers: int, read: int, multiplied: int) -> ForwardTime:
+    """Of `layers` layers; `read`: parameters read once, `multiplied`: those that every token is multiplied with."""
+    kv_bytes = 2 * shape.kv_width * layers * _BYTES
+    # Scores and their products with values: a multiplication and an addition each, for every head.
+    pair = 4 * shape.num_attention_heads * shape.head_dim * layers
+    return ForwardTime(
+        fixed=device.output_seconds + layers * device.layer_seconds,
+        weights=read * _BYTES / device.bandwidth,
+        per_token=2 * multiplied / device.flops,
+        per_context=kv_bytes / device.bandwidth,
+        per_pair=pair / device.flops,
+    )
+
+
+def require_seconds(name: str, value: Any) -> None:
+    """Raises ConfigError unless the value is a number of seconds, finite and at least 0."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+        raise ConfigError(f"{name} must be seconds >= 0 and finite, got {value!r}")

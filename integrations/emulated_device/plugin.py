@@ -1,0 +1,210 @@
+"""Where the emulation takes hold of SGLang. SGLang calls register() in each process; only the scheduler's changes.
+
+    before Scheduler.__init__    the clock, the device, streams and events in torch; every torch call is seen
+    while weights are loaded     no call is seen
+    behind Scheduler.__init__    kernels and the parts of a step are wrapped, now that all modules are there
+
+Nothing of agentspec's or SGLang's own knows of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+from typing import Any
+
+from agentspec.integrations.emulated_device import setting
+
+logger = logging.getLogger("agentspec")
+
+DEFAULT_ACCEPTANCE = 0.7
+"""Of each token of a draft model, where SIMULATED_HEAD_ACCEPTANCE says nothing."""
+
+_emulation: Any = None
+
+
+def register() -> None:
+    """Registers the hooks of an emulated server; does nothing where the environment asks for none."""
+    if not os.environ.get(setting.VARIABLE):
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from agentspec.integrations.sglang import compat
+
+    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.__init__", _around_scheduler, HookType.AROUND)
+    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.on_idle", _on_idle, HookType.AFTER)
+    path, gets_state = compat.internal_state_hook()
+    HookRegistry.register(path, _describe_into if gets_state else _describe_in_reply, HookType.AFTER)
+
+
+class Emulation:
+    """Of one scheduler process."""
+
+    def __init__(self) -> None:
+        from agentspec.integrations.emulated_device.calls import Calls
+        from agentspec.integrations.emulated_device.clock import Clock
+        from agentspec.integrations.emulated_device.model import Forwards
+        from agentspec.integrations.emulated_device.spans import Steps
+        from agentspec.integrations.emulated_device.trace import ChromeTrace
+        from agentspec.integrations.emulated_device.work import Work
+
+        times, path = setting.chosen(), setting.trace_path()
+        assert times is not None
+        self.work = Work(times, Clock(), None if path is None else ChromeTrace(path))
+        self.calls = Calls(self.work)
+        self.steps = Steps(self.work)
+        self.forwards = Forwards(self.work)
+
+    def begin(self) -> None:
+        """Before the scheduler makes anything."""
+        import torch
+        from sglang.srt import runtime_context
+
+        from agentspec.integrations.emulated_device.overhead import seconds_of_a_call
+        from agentspec.integrations.emulated_device.tensors import DeviceName, name_backend
+
+        if not self.work.steps.blocking:
+            self.work.device.replace_torch(torch.cpu)
+            name_backend(torch.cpu)
+            runtime_context.get_device()._set("device", DeviceName("cpu"))
+            self._emulate_platform()
+        self._replace_forwards()
+        self.calls.overhead = seconds_of_a_call()
+        self.calls.__enter__()
+
+    def end(self, scheduler: Any) -> None:
+        """Once the scheduler is complete."""
+        from agentspec.integrations.emulated_device.kernels import wrap_kernels
+        from agentspec.integrations.emulated_device.spans import wrap_spans
+
+        kernels = wrap_kernels(self.work)
+        missing = wrap_spans(self.work, self.steps, scheduler.model_worker)
+        for name in missing:
+            logger.warning("the emulated device's trace has no part for %s, which is not there", name)
+        logger.info("agentspec EMULATES A DEVICE, %s: forwards compute nothing", self.work.steps.name)
+        logger.debug("functions that count as one kernel: %s", ", ".join(kernels))
+
+    def describe(self) -> dict[str, Any]:
+        """The block `emulated` of `/server_info`."""
+        totals = {**self.work.totals(), **self.steps.totals()}
+        return {**totals, "mixed_operations": dict(self.calls.mixed), "torch_call_seconds": self.calls.overhead}
+
+    def _emulate_platform(self) -> None:
+        from sglang.srt.layers.attention import intel_amx_backend
+        from sglang.srt.managers import overlap_utils
+        from sglang.srt.platforms import current_platform
+        from sglang.srt.speculative import eagle_utils, eagle_worker_v2, ngram_worker
+
+        # Masks of a GPU cover the prefix. EAGLE's own keep the layout of the CPU's kernel, which builds them.
+        assert eagle_worker_v2.default_tree_mask_mode is not None
+        full = eagle_utils.TreeMaskMode.FULL_MASK
+        eagle_utils.default_tree_mask_mode = lambda: full
+        ngram_worker._is_cpu = False
+        # As FlashAttention 3 and Triton, which serve these models on a GPU, verify and extend without lengths on the host.
+        intel_amx_backend.IntelAMXAttnBackend.needs_cpu_seq_lens = False
+        intel_amx_backend.IntelAMXMultiStepDraftBackend.needs_cpu_seq_lens = False
+        # Tensors of the emulated device know the call that those of a CPU refuse.
+        relay = overlap_utils.FutureMap
+        relay._resolve_spec_extras = inspect.unwrap(relay._resolve_spec_extras)
+        type(current_platform).is_pin_memory_available = lambda self, device=None: str(device) != "cpu" or _named(device)
+
+    def _replace_forwards(self) -> None:
+        from sglang.srt.model_executor import model_runner
+        from sglang.srt.model_executor.model_runner_components import cuda_graph_setup
+        from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
+
+        from agentspec.integrations.emulated_device.model import DraftGraphs, ExtendGraphs, TargetGraphs
+        from agentspec.integrations.emulated_device.simulated_head import VARIABLE, SimulatedHead
+        from agentspec.integrations.sglang.draft_stop import DraftStop
+        from agentspec.integrations.sglang.replay_target import ReplayTarget
+
+        runner, forwards, work, calls = model_runner.ModelRunner, self.forwards, self.work, self.calls
+
+        def forward(self: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
+            return forwards.forward(self, forward_batch)
+
+        load = runner.load_model
+
+        @functools.wraps(load)
+        def load_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+            calls.suspended = True
+            try:
+                return load(self, *args, **kwargs)
+            finally:
+                calls.suspended = False
+
+        runner.forward, runner.load_model = forward, load_model
+        for name in ("admit", "sweep"):
+            setattr(ReplayTarget, name, _left_out(work, getattr(ReplayTarget, name)))
+        head = SimulatedHead(float(os.environ.get(VARIABLE) or DEFAULT_ACCEPTANCE))
+        draft = EagleDraftWorker.draft
+
+        def drafted(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+            found = draft(self, batch, *args, **kwargs)
+            with work.left_out():
+                return head.rewritten(found, batch)
+
+        EagleDraftWorker.draft = drafted
+        DraftStop.is_over = lambda self, scores, num_passes: False  # type: ignore[method-assign]
+        if work.steps.blocking:
+            return
+        runner.verifies_unpadded = False
+
+        def capture_decode_graph(*, model_runner: Any) -> Any:
+            graphs = TargetGraphs(model_runner)
+            phase = "target_verify" if graphs.capture_forward_mode.is_target_verify() else "decode"
+            return cuda_graph_setup.GraphCapture(
+                runner=graphs, memory_phase=phase, memory_usage_gb=0.0, capture_time=0.0
+            )
+
+        for module in (cuda_graph_setup, model_runner):
+            module.capture_decode_graph = capture_decode_graph
+
+        def capture_cuda_graphs(self: Any) -> None:
+            self.cuda_graph_runner = DraftGraphs(forwards, self) if self.speculative_num_steps > 1 else None
+            self.cuda_graph_runner_for_draft_extend = ExtendGraphs(forwards, self)
+
+        EagleDraftWorker._capture_cuda_graphs = capture_cuda_graphs
+
+
+def _left_out(work: Any, function: Any) -> Any:
+    @functools.wraps(function)
+    def left_out(*args: Any, **kwargs: Any) -> Any:
+        with work.left_out():
+            return function(*args, **kwargs)
+
+    return left_out
+
+
+def _named(device: Any) -> bool:
+    from agentspec.integrations.emulated_device.tensors import DeviceName
+
+    return isinstance(device, DeviceName)
+
+
+def _around_scheduler(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    global _emulation
+    _emulation = Emulation()
+    _emulation.begin()
+    original(scheduler, *args, **kwargs)
+    _emulation.end(scheduler)
+
+
+def _on_idle(result: Any, scheduler: Any) -> Any:
+    if _emulation is not None:
+        _emulation.work.timeline.nothing_to_do()
+    return result
+
+
+def _describe_into(result: Any, component: Any, state: dict[str, Any]) -> Any:
+    if _emulation is not None:
+        state["emulated"] = _emulation.describe()
+    return result
+
+
+def _describe_in_reply(reply: Any, scheduler: Any, recv_req: Any) -> Any:
+    if _emulation is not None:
+        reply.internal_state["emulated"] = _emulation.describe()
+    return reply

@@ -1,0 +1,86 @@
+"""Which environment variables make a server's processes emulate a device, and which arguments such a server needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from agentspec.errors import ConfigError
+from agentspec.integrations.emulated_device.step_times import StepTimes
+
+VARIABLE = "EMULATED_DEVICE"
+"""The name of a device, or the path of a file of step times."""
+TRACE_VARIABLE = "EMULATED_DEVICE_TRACE"
+"""The file that the scheduler writes a Chrome trace to; unset: none is written."""
+
+_SITE = Path(__file__).resolve().parent / "site"
+_DEFAULTS: dict[str, str] = {
+    "--agentspec-replay": "requests",
+    "--max-running-requests": "256",
+    "--chunked-prefill-size": "8192",
+    "--grammar-backend": "none",
+}
+_TOKENS, _HOLLOW_TOKENS = 262_144, 2_000_000
+
+
+def environment(name_or_path: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables to add to a server's environment, so that SGLang finds the plugin in each of its processes.
+
+    Args:
+        name_or_path: A device or a file of step times.
+        variables: What else is added; its PYTHONPATH is extended.
+
+    Raises:
+        ConfigError: There is no such device and no such file.
+    """
+    known = StepTimes.load(name_or_path)
+    path = Path(name_or_path)
+    paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(_SITE)]
+    return {
+        VARIABLE: str(path.resolve()) if path.is_file() else known.name,
+        "PYTHONPATH": os.pathsep.join([str(_SITE), *paths]),
+        "SGLANG_CPU_OVERLAP": "on",
+        # Draft models run in SGLang's own loop, as on a GPU.
+        "SGLANG_CPU_DRAFTER": "off",
+    }
+
+
+def arguments(model: str, rest: Sequence[str]) -> list[str]:
+    """Arguments of SGLang that an emulated server needs and `rest` does not have.
+
+    Args:
+        model: The folder of the model. Where it holds no weights, none are loaded.
+    """
+    given = {argument.partition("=")[0] for argument in rest}
+    folder = Path(model)
+    hollow = folder.is_dir() and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin"))
+    wanted = {**_DEFAULTS, "--max-total-tokens": str(_HOLLOW_TOKENS if hollow else _TOKENS)}
+    if hollow:
+        wanted["--load-format"] = "dummy"
+    return [word for flag, value in wanted.items() if flag not in given for word in (flag, value)]
+
+
+def chosen() -> StepTimes | None:
+    """The step times that the environment asks for; None where it asks for no emulation.
+
+    Raises:
+        ConfigError: They cannot be read.
+    """
+    name = os.environ.get(VARIABLE)
+    return StepTimes.load(name) if name else None
+
+
+def trace_path() -> Path | None:
+    """Where the environment wants the Chrome trace to be written.
+
+    Raises:
+        ConfigError: The folder is not there.
+    """
+    name = os.environ.get(TRACE_VARIABLE)
+    if not name:
+        return None
+    path = Path(name)
+    if not path.parent.is_dir():
+        raise ConfigError(f"{TRACE_VARIABLE} must be a file in a folder that is there, got {name!r}")
+    return path

@@ -1,0 +1,163 @@
+"""Which functions belong to which part of a step: the only table of names that the emulation has.
+
+A name that does not exist is reported and otherwise ignored. A function of no part counts as the scheduler's.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from agentspec.integrations.emulated_device.work import Work
+
+_OURS = "agentspec.integrations.sglang"
+_THEIRS = "sglang.srt"
+SPANS: dict[str, str] = {
+    f"{_OURS}.accepted_tokens.AcceptedTokens.texts": "reading",
+    f"{_OURS}.draft_worker.LaunchedTrees.wait": "reading",
+    f"{_OURS}.suffix_drafter.SuffixDrafter.drafts": "drafting",
+    f"{_OURS}.requests.RequestBook.sync": "growing",
+    f"{_OURS}.hybrid_worker._Hybrid._chosen": "planning",
+    f"{_OURS}.hybrid_worker._Hybrid._united": "drafting",
+    f"{_OURS}.suffix_drafter.SuffixDrafter.plan": "planning",
+    f"{_OURS}.verify_input.VerifyStaging.build": "staging",
+    f"{_OURS}.verify_input.VerifyStaging.tensors": "staging",
+    f"{_THEIRS}.managers.overlap_utils.FutureMap.resolve_seq_lens_cpu": "reading",
+    f"{_THEIRS}.speculative.ngram_worker.NGRAMWorker._prepare_draft_tokens": "drafting",
+    f"{_THEIRS}.speculative.ngram_worker.NGRAMWorker._update_ngram_corpus": "growing",
+    f"{_THEIRS}.speculative.eagle_worker_v2.EagleDraftWorker.draft": "drafting",
+    f"{_THEIRS}.managers.schedule_batch.ScheduleBatch.prepare_for_extend": "prefill",
+    f"{_THEIRS}.managers.scheduler.Scheduler.get_new_batch_prefill": "prefill",
+}
+NATIVE: tuple[str, ...] = (
+    f"{_THEIRS}.speculative.cpp_ngram.ngram_corpus.NgramCorpus.batch_get",
+    f"{_THEIRS}.speculative.cpp_ngram.ngram_corpus.NgramCorpus.batch_put",
+    f"{_THEIRS}.speculative.cpp_ngram.ngram_corpus.NgramCorpus.synchronize",
+    f"{_THEIRS}.speculative.cpp_ngram.ngram_corpus.NgramCorpus.erase_match_state",
+)
+_NATIVE_MODULE = "agentspec._core"
+"""All of it is native."""
+
+
+class Steps:
+    """Host seconds of decode steps: from the call of the speculative worker until it has launched all of the step."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._inside_native = 0
+        self._native = 0.0
+        self.python_seconds = 0.0
+        """Python, torch calls of the host and views among them; without launches, waits and native code."""
+        self.native_seconds = 0.0
+        self.launch_seconds = 0.0
+        self.wait_seconds = 0.0
+
+    def as_native(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with its time counted as native."""
+
+        @functools.wraps(function)
+        def native(*args: Any, **kwargs: Any) -> Any:
+            if self._inside_native:
+                return function(*args, **kwargs)
+            self._inside_native += 1
+            started = self._work.clock.now()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._native += self._work.clock.now() - started
+                self._inside_native -= 1
+
+        return native
+
+    def as_step(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A worker's `forward_batch_generation`, measured where it decodes."""
+        work = self._work
+
+        @functools.wraps(function)
+        def step(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+            if batch is None or not batch.forward_mode.is_decode():
+                work.timeline.enter("prefill")
+                try:
+                    return function(worker, batch, *args, **kwargs)
+                finally:
+                    work.timeline.leave()
+            clock, device = work.clock, work.device
+            before = clock.now(), clock.launching, device.waited, self._native
+            result = function(worker, batch, *args, **kwargs)
+            took, launching, waited, native = (
+                now - then for now, then in zip((clock.now(), clock.launching, device.waited, self._native), before, strict=True)
+            )
+            self.python_seconds += took - launching - waited - native
+            self.native_seconds += native
+            self.launch_seconds += launching
+            self.wait_seconds += waited
+            work.counts.steps += 1
+            return result
+
+        return step
+
+    def totals(self) -> dict[str, float]:
+        """Milliseconds a step, in the mean over all decode steps so far."""
+        steps = max(self._work.counts.steps, 1)
+        names = ("python_seconds", "native_seconds", "launch_seconds", "wait_seconds")
+        return {f"step_{name}": getattr(self, name) / steps for name in names}
+
+
+def wrap_spans(work: Work, steps: Steps, worker: Any) -> list[str]:
+    """Wraps the functions of the tables, and the step of `worker`, the scheduler's; returns the names that are missing."""
+    missing = []
+    for path, category in SPANS.items():
+        if not _replace(path, functools.partial(_spanned, work, category)):
+            missing.append(path)
+    for path in NATIVE:
+        if not _replace(path, steps.as_native):
+            missing.append(path)
+    _wrap_native_module(steps)
+    bound = worker.forward_batch_generation
+    worker.forward_batch_generation = functools.partial(steps.as_step(type(worker).forward_batch_generation), worker)
+    del bound
+    return missing
+
+
+def _spanned(work: Work, category: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def spanned(*args: Any, **kwargs: Any) -> Any:
+        work.timeline.enter(category)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            work.timeline.leave()
+
+    return spanned
+
+
+def _replace(path: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
+    """Puts wrap(function) in the place of a function or method; False where there is none of that name."""
+    parts = path.split(".")
+    for count in range(len(parts) - 1, 0, -1):
+        try:
+            owner: Any = importlib.import_module(".".join(parts[:count]))
+        except ImportError:
+            continue
+        for name in parts[count:-1]:
+            owner = getattr(owner, name, None)
+        function = getattr(owner, parts[-1], None)
+        if owner is None or function is None:
+            return False
+        setattr(owner, parts[-1], wrap(function))
+        return True
+    return False
+
+
+def _wrap_native_module(steps: Steps) -> None:
+    module = importlib.import_module(_NATIVE_MODULE)
+    for owner in (module, *(value for value in vars(module).values() if isinstance(value, type))):
+        for name, value in list(vars(owner).items()):
+            if callable(value) and not isinstance(value, type) and not name.startswith("__"):
+                # Enumerations and the like refuse new attributes.
+                try:
+                    setattr(owner, name, steps.as_native(value))
+                except (AttributeError, TypeError):
+                    continue

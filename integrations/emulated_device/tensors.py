@@ -1,0 +1,111 @@
+"""Tensors of an emulated device: CPU tensors that say they are somewhere else.
+
+    DeviceName      the server's device, "cpu", told from the literal "cpu" by its type
+    DeviceTensor    on the emulated device; torch.device("emulated") to whoever asks
+    PendingTensor   on the host, and a copy from the device to it is under way
+    ForcedLogits    a target's logits, of which only the likeliest token is known
+
+A tensor changes its kind by its class alone, so whatever holds it sees the change. The classes compute as plain tensors do,
+also on threads without an emulation; calls.py keeps the kinds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BACKEND = "emulated"
+
+
+class EmulationError(RuntimeError):
+    """Something happened that no GPU would allow, or that the emulation does not know."""
+
+
+class DeviceName(str):
+    """The name of the server's device. It equals "cpu", which SGLang compares it with."""
+
+    __slots__ = ()
+
+
+def name_backend(module: Any) -> None:
+    """Lets torch.device("emulated") exist; `module` is what torch.get_device_module() gives for it. Once a process."""
+    if torch._C._get_privateuse1_backend_name() != BACKEND:
+        torch.utils.rename_privateuse1_backend(BACKEND)
+    if not hasattr(torch, BACKEND):
+        setattr(torch, BACKEND, module)
+
+
+def emulated_device() -> torch.device:
+    return torch.device(BACKEND, 0)
+
+
+def is_emulated(device: Any) -> bool:
+    """Whether an argument that names a device means the emulated one."""
+    if isinstance(device, torch.device):
+        return device.type == BACKEND
+    return isinstance(device, DeviceName)
+
+
+class DeviceTensor(Tensor):
+    """Memory of the emulated device."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return emulated_device()
+
+    @property
+    def is_cpu(self) -> bool:  # type: ignore[override]
+        return False
+
+    def record_stream(self, stream: Any) -> None:
+        """No allocator gives memory out again while it is in use."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DeviceTensor:
+        return to_device(self.clone())
+
+
+class PendingTensor(Tensor):
+    """Memory of the host that a copy from the device writes to."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    ready_at: float
+    """When the copy is done, in emulated seconds."""
+
+
+class ForcedLogits(DeviceTensor):
+    """int64 [n, 1], the likeliest token of each row of logits that do not exist."""
+
+    vocab_size: int
+
+
+def to_device(tensor: Tensor) -> DeviceTensor:
+    """The same object, on the device from now on."""
+    if not isinstance(tensor, DeviceTensor):
+        tensor.__class__ = DeviceTensor
+    return tensor  # type: ignore[return-value]
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """The same object, on the host from now on."""
+    tensor.__class__ = Tensor
+    return tensor
+
+
+def pending(tensor: Tensor, ready_at: float) -> Tensor:
+    """The same object, on the host and not to be read before `ready_at`, in emulated seconds."""
+    tensor.__class__ = PendingTensor
+    tensor.ready_at = ready_at  # type: ignore[attr-defined]
+    return tensor
+
+
+def forced_logits(tokens: Tensor, vocab_size: int) -> ForcedLogits:
+    """Logits of which `tokens`, int64 [n], are the likeliest."""
+    made = tokens.detach().reshape(-1, 1).clone()
+    made.__class__ = ForcedLogits
+    made.vocab_size = vocab_size  # type: ignore[attr-defined]
+    return made  # type: ignore[return-value]

@@ -1,0 +1,135 @@
+"""What the device did and, while it idled, what the host was busy with.
+
+    device   ███████            ████████        idle gap: 1.1 ms, of which reading 0.2, drafting 0.7, launch 0.2
+    host       wait ▒ reading ▒ drafting ▒ launch ▒ scheduler ...
+
+The host is in one category at a time: that of the innermost span. A gap between two pieces of work is divided by the
+categories that the host was in meanwhile. Where the server had no request at all, nobody is to blame: such time is told
+apart.
+
+With EMULATED_DEVICE_TRACE=FILE both rows are written as a Chrome trace, for chrome://tracing or Perfetto; times are
+emulated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NO_REQUESTS, SCHEDULER, LAUNCH = "no_requests", "scheduler", "launch"
+CATEGORIES = ("reading", "growing", "drafting", "planning", "staging", "prefill", SCHEDULER, LAUNCH)
+_MOST_MARKS = 100_000
+
+
+class Timeline:
+    """One for a device; on the scheduler's thread."""
+
+    def __init__(self, now: Callable[[], float], trace: ChromeTrace | None = None) -> None:
+        self._now = now
+        self._trace = trace
+        self._stack = [SCHEDULER]
+        self._began = [0.0]
+        self._marks: deque[tuple[float, str]] = deque([(0.0, SCHEDULER)], maxlen=_MOST_MARKS)
+        self._nothing_until = 0.0
+        self._busy_until = 0.0
+        self._first = -1.0
+        self.busy = 0.0
+        """Seconds in which the device worked."""
+        self.busy_of: Counter[str] = Counter()
+        """Seconds of work by kind; kinds overlap where streams do."""
+        self.idle_of: Counter[str] = Counter()
+        """Seconds in which the device had nothing to do, by what the host did."""
+
+    def enter(self, category: str) -> None:
+        """The host begins with something; leave() ends it."""
+        now = self._now()
+        self._stack.append(category)
+        self._began.append(now)
+        self._marks.append((now, category))
+
+    def leave(self) -> None:
+        now = self._now()
+        category, began = self._stack.pop(), self._began.pop()
+        self._marks.append((now, self._stack[-1]))
+        if self._trace is not None:
+            self._trace.add("host", category, began, now)
+
+    def launching(self) -> None:
+        """The host is about to launch something; launched() ends it."""
+        self._marks.append((self._now(), LAUNCH))
+
+    def launched(self) -> None:
+        self._marks.append((self._now(), self._stack[-1]))
+
+    def nothing_to_do(self) -> None:
+        """Until now there was no request."""
+        self._nothing_until = self._now()
+
+    def worked(self, kind: str, begin: float, end: float, stream: Any) -> None:
+        """The device works from `begin` to `end`, in emulated seconds; called when that is queued."""
+        del stream
+        if self._first < 0:
+            self._first = self._busy_until = begin
+        if begin > self._busy_until:
+            self._idle(self._busy_until, begin)
+            self._busy_until = begin
+        self.busy += max(end - self._busy_until, 0.0)
+        self._busy_until = max(end, self._busy_until)
+        self.busy_of[kind] += end - begin
+        if self._trace is not None:
+            self._trace.add("device", kind, begin, end)
+
+    def totals(self) -> dict[str, Any]:
+        """Seconds of the device since its first work, and shares of the time in which there were requests."""
+        idle = {name: seconds for name, seconds in self.idle_of.items() if name != NO_REQUESTS}
+        active = self.busy + sum(idle.values())
+        return {
+            "active_seconds": active,
+            "busy_seconds": self.busy,
+            "no_requests_seconds": self.idle_of[NO_REQUESTS],
+            "busy_share": self.busy / active if active else 0.0,
+            "idle_seconds_by": {name: idle.get(name, 0.0) for name in (*CATEGORIES, *(set(idle) - {*CATEGORIES}))},
+            "idle_share_by": {name: seconds / active for name, seconds in idle.items()} if active else {},
+            "busy_seconds_by": dict(self.busy_of),
+        }
+
+    def _idle(self, begin: float, end: float) -> None:
+        nothing = min(max(self._nothing_until, begin), end)
+        self.idle_of[NO_REQUESTS] += nothing - begin
+        marks, at, category = self._marks, nothing, SCHEDULER
+        # The last mark before the gap is still in force when it begins.
+        while marks and marks[0][0] <= end:
+            moment, following = marks.popleft()
+            if moment > at:
+                self.idle_of[category] += moment - at
+                at = moment
+            category = following
+        self.idle_of[category] += end - at
+        marks.appendleft((end, category))
+
+
+class ChromeTrace:
+    """A file in the format of chrome://tracing, written as things happen; the format needs no closing bracket."""
+
+    def __init__(self, path: Path, most_events: int = 500_000) -> None:
+        self._file = path.open("w", encoding="utf-8")
+        self._file.write("[\n")
+        self._left = most_events
+        self._lanes = {"device": 0, "host": 1}
+        for name, lane in self._lanes.items():
+            self._write({"ph": "M", "pid": 0, "tid": lane, "name": "thread_name", "args": {"name": name}})
+
+    def add(self, lane: str, name: str, begin: float, end: float) -> None:
+        """Something went on from `begin` to `end`, in seconds."""
+        if self._left > 0:
+            self._left -= 1
+            event = {"ph": "X", "pid": 0, "tid": self._lanes[lane], "name": name}
+            self._write({**event, "ts": round(begin * 1e6, 2), "dur": round((end - begin) * 1e6, 2)})
+            if self._left % 500 == 0:
+                self._file.flush()
+
+    def _write(self, event: dict[str, Any]) -> None:
+        self._file.write(json.dumps(event) + ",\n")
