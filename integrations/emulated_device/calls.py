@@ -55,12 +55,43 @@ _ALLOCATIONS = frozenset(
 # Tell something about a tensor that its host knows.
 _FACTS = frozenset(
     {
-        *("shape", "dtype", "ndim", "layout", "requires_grad", "is_sparse", "is_quantized", "is_leaf", "grad_fn", "grad"),
+        *(
+            "shape",
+            "dtype",
+            "ndim",
+            "layout",
+            "requires_grad",
+            "is_sparse",
+            "is_quantized",
+            "is_leaf",
+            "grad_fn",
+            "grad",
+        ),
         *("is_cuda", "is_cpu", "is_xpu", "is_meta", "is_mps", "is_mkldnn", "is_nested", "itemsize", "nbytes", "names"),
-        *("device", "output_nr", "_version", "is_inference", "is_npu", "is_musa", "is_hpu", "is_mtia", "is_ipu", "is_maia"),
+        *(
+            "device",
+            "output_nr",
+            "_version",
+            "is_inference",
+            "is_npu",
+            "is_musa",
+            "is_hpu",
+            "is_mtia",
+            "is_ipu",
+            "is_maia",
+        ),
         *("size", "dim", "numel", "nelement", "stride", "storage_offset", "data_ptr", "element_size", "is_contiguous"),
         *("untyped_storage", "is_floating_point", "is_complex", "is_signed", "__len__", "get_device", "is_pinned"),
-        *("is_same_size", "storage", "typed_storage", "__hash__", "ndimension", "_is_view", "retain_grad", "type_dtype"),
+        *(
+            "is_same_size",
+            "storage",
+            "typed_storage",
+            "__hash__",
+            "ndimension",
+            "_is_view",
+            "retain_grad",
+            "type_dtype",
+        ),
         *("is_shared", "is_set_to", "__get__", "is_conj", "is_neg", "is_tensor", "get_default_dtype", "_is_zerotensor"),
     }
 )

@@ -103,7 +103,9 @@ class StreamContext(AbstractContextManager[Any]):
 class Device:
     """Owned by the scheduler's thread."""
 
-    def __init__(self, clock: Clock, blocking: bool = False, on_work: OnWork = lambda kind, begin, end, stream: None) -> None:
+    def __init__(
+        self, clock: Clock, blocking: bool = False, on_work: OnWork = lambda kind, begin, end, stream: None
+    ) -> None:
         """`blocking`: whether the host waits for all that it launches, as where it is the device itself."""
         self.clock = clock
         self.blocking = blocking

@@ -108,9 +108,7 @@ class Forwards:
         states = tokens if hidden_mode is not None and hidden_mode.is_full() else num_logits
         hidden = _hidden(runner, states, hidden_mode)
         if runner.is_draft_worker:
-            return LogitsProcessorOutput(
-                next_token_logits=_zeros(num_logits, _DRAFT_VOCABULARY), hidden_states=hidden
-            )
+            return LogitsProcessorOutput(next_token_logits=_zeros(num_logits, _DRAFT_VOCABULARY), hidden_states=hidden)
         logits = forced_logits(
             self._forced_tokens(runner, forward_batch, num_logits), int(runner.model_config.vocab_size)
         )

@@ -21,6 +21,9 @@ from agentspec.store.config import SharingConfig
 from agentspec.store.secrets import NAMESPACE_KEY_VARIABLE, PASSWORD_VARIABLE, STORE_KEY_VARIABLE
 from agentspec.store.urls import place, redact
 
+# More wait for each other's memory.
+_MOST_THREADS = 8
+
 FLAG_PREFIX = "--agentspec-"
 
 
@@ -62,7 +65,9 @@ class Settings:
         128, "memory for the indexes of finished requests, kept for the next turns of conversations, in MiB, >= 0", int
     )
     prompt_tail: int = _setting(16, "tokens of a prompt's end that are kept before its output, 0 to 1024", int)
-    num_threads: int = _setting(1, "threads that share out a batch's drafting, 1 to 64", int)
+    num_threads: int = _setting(
+        0, "threads that share out the drafting of 32 rows and more, up to 64; 0: one for each core, at most 8", int
+    )
     estimates: str = _setting(
         "", "file that `agentspec tune` wrote; empty: the estimates that come with agentspec", str
     )
@@ -305,7 +310,7 @@ class Settings:
             budget_bytes=self.budget_mb << 20,
             conversation_bytes=self.conversation_mb << 20,
             prompt_tail=self.prompt_tail,
-            num_threads=self.num_threads,
+            num_threads=self.num_threads or min(len(os.sched_getaffinity(0)), _MOST_THREADS),
             background=True,
             tokenizer=tokenizer,
             estimates=Estimates.load(self.estimates) if self.estimates else None,

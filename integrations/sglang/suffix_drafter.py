@@ -257,10 +257,11 @@ class SuffixDrafter:
         self.counters.add("paused_steps", not wanted)
         outcomes: NDArray[np.uint8] | Reason = "breaker" if wanted else "paused_by_controller"
         buffers, b = self._buffers_for(len(requests)), len(requests)
+        most = self.control.most_width(b) - 1
         drafts = None
         if wanted and self._breaker.allow():
             try:
-                drafts = self.engine.draft_rows(rows, lengths=lengths, max_tokens=self.max_width - 1, out=buffers)
+                drafts = self.engine.draft_rows(rows, lengths=lengths, max_tokens=most, out=buffers)
                 outcomes = buffers.outcomes[:b]
                 self._breaker.succeeded()
             except Exception:

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from typing import Any
@@ -31,6 +31,10 @@ logger = logging.getLogger("agentspec")
 
 # Steps that a server tells of while it is measured.
 _STEPS_TOLD = 1024
+# From so many rows on widths are offered by what the latest steps took.
+_MANY_ROWS = 32
+_LATEST = 8
+_LEAST_OFFERED = 4
 
 
 @dataclass(slots=True)
@@ -91,6 +95,8 @@ class WidthControl:
         self._profile = profile
         self._max_width = max_width
         self.widths = widths
+        self._widths_for: Callable[[int], tuple[int, ...]] = lambda rows: widths
+        self._latest_widths: deque[int] = deque(maxlen=_LATEST)
         self._counters = counters
         self._breaker = Breaker(max_failures)
         self._last: PlannedStep | None = None
@@ -105,17 +111,25 @@ class WidthControl:
         self._num_drafts = 0
         self._drafts: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
 
-    def use_widths(self, widths: tuple[int, ...], *, captured: bool) -> None:
+    def use_widths(
+        self,
+        widths: tuple[int, ...],
+        *,
+        captured: bool,
+        widths_for: Callable[[int], tuple[int, ...]] | None = None,
+    ) -> None:
         """To be called before the first step: the widths that steps are padded to, see __init__.
 
         Args:
             widths: Ascending; (): any will do.
             captured: Whether steps run in captured graphs.
+            widths_for: Those of them that a step of so many rows may have; None: all.
 
         Raises:
             ConfigError: The profile was measured with captured graphs and there are none, or the other way round.
         """
         self.widths = widths
+        self._widths_for = widths_for or (lambda rows: widths)
         self._key = replace(self._key, graphs="captured" if captured else "none")
         if self._profile is not None:
             self._profile.require(self._key)
@@ -187,30 +201,46 @@ class WidthControl:
             self._failed()
             return True
 
+    def most_width(self, rows: int) -> int:
+        """The most tokens a row that the next step of `rows` rows may verify; more of them need not be drafted.
+
+        With many rows drafting takes its time, and wide steps hardly ever pay: of those no more are offered than twice
+        the widest of late.
+        """
+        widths = self._widths_for(rows)
+        most = widths[-1] if widths else self._max_width
+        if rows < _MANY_ROWS or len(widths) == 1 or not self._latest_widths:
+            return most
+        offered = max(2 * max(self._latest_widths), _LEAST_OFFERED)
+        return most if offered >= most else padded_width(offered, widths)
+
     def plan(self, drafts: DraftBatch, context: int) -> tuple[NDArray[np.int32], PlannedStep]:
         """What of the drafts is verified, and how wide.
 
         Args:
-            drafts: Of the step's b rows.
+            drafts: Of the step's b rows, none with more nodes than most_width().
             context: Tokens in the KV cache over all rows.
 
         Returns:
             int32[b], how many of each row's best nodes are verified, its root not counted; and the plan.
         """
         rows = len(drafts)
+        most = self.most_width(rows)
+        widths = tuple(width for width in self._widths_for(rows) if width <= most)
         plan: StepPlan | None = None
-        if not self.is_fixed and self._breaker.allow():
+        if len(widths) != 1 and self._breaker.allow():
             try:
-                state = StepState(drafts, context, self.widths, self._max_width, self.rest, self.ragged)
+                state = StepState(drafts, context, widths, most, self.rest, self.ragged)
                 plan = self.controller.plan(state)
                 self._breaker.succeeded()
             except Exception:
                 self._failed()
-        num_nodes = num_drafted(drafts) if plan is None else plan.num_nodes
+        num_nodes = np.minimum(num_drafted(drafts), np.int32(most - 1)) if plan is None else plan.num_nodes
         widest = int(num_nodes.max()) + 1
         if self._profiling and plan is not None:
             widest = plan.width
-        width = padded_width(widest, self.widths)
+        width = padded_width(widest, widths)
+        self._latest_widths.append(width)
         num_tokens = rows + int(num_nodes.sum()) if self.ragged else rows * width
         planned = PlannedStep(plan, rows, width, num_tokens, context)
         self._rest.planned(planned)

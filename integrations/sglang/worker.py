@@ -109,6 +109,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             "settings": {**self.settings.shown(), "mode": self.suffix.config.mode},
             "num_draft_tokens": self.max_width,
             "width": "fixed" if self.suffix.control.is_fixed else "varying",
+            "graphs": self._tiers.describe(),
             "padding_skipped": compat.padding_skipped(self.model_runner),
             **self.suffix.describe(),
         }
@@ -117,7 +118,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         """Called once, when SGLang has captured the target's graphs of the greatest width."""
         super().init_cuda_graphs()
         widths = self._tiers.capture(self.suffix.widths)
-        self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs)
+        self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs, widths_for=self._tiers.widths_for)
 
     def clear_cache_pool(self) -> None:
         """`/flush_cache` forgets finished outputs, as NGRAM's forgets its trie. What is in the store stays there."""
