@@ -243,7 +243,7 @@ class _Hybrid:
             staging.receive(order.built, width, order.num_drafted)
         # The mask goes to memory of this width's graphs.
         self._use_width(width)
-        tensors = staging.tensors(batch.seq_lens, draft_input.bonus_tokens, order.most_context)
+        tensors = staging.tensors(batch.seq_lens, draft_input.bonus_tokens[:, None], total=order.most_context)
         backend = self.target_worker.model_runner.attn_backend
         return EagleVerifyInput(
             draft_token=tensors.tokens,

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from agentspec.draft_tree import DraftBatch, TreeArrays, TreeBuffers, build_tree_arrays
+from agentspec.integrations.sglang.layout_kernel import kernel_works, lay_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class VerifyStaging:
         self._max_rows = 0
         self._steps = 0
         self._nodes = torch.empty(0, dtype=torch.int64)
+        if self._device.type == "cuda":
+            kernel_works(self._device)
 
     def build(self, drafts: DraftBatch, width: int, num_drafted: NDArray[np.int32] | None = None) -> TreeArrays:
         """The step's trees, padded to `width`; valid until the next step but one.
@@ -85,31 +88,39 @@ class VerifyStaging:
         return self._half
 
     def tensors(
-        self, seq_lens: torch.Tensor, roots: torch.Tensor | None = None, total: int | None = None
+        self,
+        seq_lens: torch.Tensor,
+        roots: torch.Tensor,
+        lens: torch.Tensor | None = None,
+        *,
+        total: int,
     ) -> VerifyTensors:
         """What was built last, on the device.
 
         Where a row's tree begins is read on the device alone, so that no count of the host can misplace it.
 
         Args:
-            seq_lens: integer [b] on the device, tokens in the KV cache.
-            roots: integer [b] on the device, the last token of each row; None: those that were built.
-            total: At least the sum of `seq_lens`, for the size of a full mask; None: it is read from the device.
+            seq_lens: integer[b] on the device, tokens in the KV cache.
+            roots: integer[b, w] on the device; the root of row i is the last of its first lens[i].
+            lens: integer[b] on the device; None: the first is.
+            total: At least the sum of `seq_lens`, for the size of a full mask.
         """
         half = self._half
         rows, width = half.arrays.tokens.shape
         n = rows * width
         copied = half.bytes[: TreeBuffers.num_bytes(rows, width)].to(self._device, non_blocking=True, copy=True)
         half.record()
-        integers = copied[: 32 * n].view(torch.int64).view(4, rows, width)
-        cells = copied[32 * n :].view(torch.bool)
-        tokens, positions, next_token, next_sibling = integers.unbind()
-        if roots is not None:
-            tokens[:, 0] = roots
-        positions.add_(seq_lens[:, None]).clamp_max_(self._max_position)
-        mask = cells
-        if self._full_mask:
-            mask = full_mask(cells.view(rows, width, width), seq_lens, int(seq_lens.sum()) if total is None else total)
+        tokens, positions, next_token, next_sibling = copied[: 32 * n].view(torch.int64).view(4, rows, width).unbind()
+        mask = lay_out(
+            tokens,
+            positions,
+            copied[32 * n :].view(torch.bool).view(rows, width, width),
+            seq_lens,
+            roots,
+            lens,
+            max_position=self._max_position,
+            total=total if self._full_mask else None,
+        )
         return VerifyTensors(
             tokens=tokens.flatten(),
             positions=positions.flatten(),
@@ -162,27 +173,6 @@ class _Half:
         """Waits until all copies that were asked for are made."""
         if self._copies is not None:
             self._copies.synchronize()
-
-
-def full_mask(cells: torch.Tensor, seq_lens: torch.Tensor, total: int) -> torch.Tensor:
-    """A mask that covers the prefix too: row b has `width` lines of seq_lens[b] ones and then its tree's cells.
-
-    Args:
-        cells: bool [b, width, width], the trees.
-        seq_lens: integer [b], on the same device.
-        total: At least the sum of `seq_lens`.
-
-    Returns:
-        bool, flat, width * (total + b * width); what lies behind the last line is not read.
-    """
-    rows, width, _ = cells.shape
-    lengths = seq_lens.long() + width
-    first = (lengths.cumsum(0) - lengths) * width + seq_lens
-    steps = torch.arange(width, device=cells.device)
-    places = first[:, None, None] + lengths[:, None, None] * steps[:, None] + steps
-    mask = torch.ones(width * (total + rows * width), dtype=torch.bool, device=cells.device)
-    mask[places.flatten()] = cells.flatten()
-    return mask
 
 
 def grammar_mask(arrays: TreeArrays) -> NDArray[np.bool_]:

@@ -181,14 +181,11 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         if not batch.forward_mode.is_decode():
             return
         relayed = batch.spec_info
-        # Asked for before the host waits for the last result.
-        accepted = relayed.accept_tokens.view(len(batch.reqs), -1)
-        roots = accepted.gather(1, (relayed.accept_lens - 1).long()[:, None])[:, 0]
         width = self._ordered(batch)
         self._set_width(width)
         self._tiers.use(width)
         self._started = self._clock.start()
-        self._set_verify_input(batch, roots)
+        self._set_verify_input(batch, relayed.accept_tokens.view(len(batch.reqs), -1), relayed.accept_lens)
 
     def _ordered(self, batch: Any) -> int:
         """Makes the step, builds what is verified, and returns its width. The same on all ranks."""
@@ -223,9 +220,10 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._staging.build(suffix.drafts, planned.width, num_drafted)
         return num_drafted, planned
 
-    def _set_verify_input(self, batch: Any, roots: torch.Tensor) -> None:
+    def _set_verify_input(self, batch: Any, accepted: torch.Tensor, lens: torch.Tensor) -> None:
+        """Takes what the step before has accepted, from SGLang's relay on the device."""
         arrays = self._staging.arrays
-        tensors = self._staging.tensors(batch.seq_lens, roots, int(batch.seq_lens_cpu.sum()))
+        tensors = self._staging.tensors(batch.seq_lens, accepted, lens, total=int(batch.seq_lens_cpu.sum()))
         self.grammar_tree_host = (grammar_mask(arrays), arrays.tokens.ravel()) if batch.has_grammar else None
         batch.forward_mode = ForwardMode.TARGET_VERIFY
         batch.input_ids = tensors.tokens

@@ -30,7 +30,9 @@ def staging(max_position: int = 100, full_mask: bool = False) -> VerifyStaging:
 
 def tensors_of(memory: VerifyStaging, batch: DraftBatch = BATCH, width: int = 4) -> VerifyTensors:
     memory.build(batch, width)
-    return memory.tensors(SEQ_LENS[: len(batch)])
+    roots = torch.from_numpy(batch.tokens[batch.offsets[:-1]])
+    lens = SEQ_LENS[: len(batch)]
+    return memory.tensors(lens, roots[:, None], total=int(lens.sum()))
 
 
 def test_tokens_positions_and_links() -> None:
@@ -45,7 +47,8 @@ def test_tokens_positions_and_links() -> None:
 def test_roots_are_those_of_the_device_whatever_was_drafted() -> None:
     memory = staging()
     memory.build(BATCH, 4)
-    tensors = memory.tensors(SEQ_LENS, torch.tensor([70, 50], dtype=torch.int32))
+    relayed = torch.tensor([[60, 70, 61], [50, 51, 52]], dtype=torch.int32)
+    tensors = memory.tensors(SEQ_LENS, relayed, torch.tensor([2, 1], dtype=torch.int32), total=99)
     assert tensors.tokens.tolist() == [70, 8, 9, 4, 50, 0, 0, 0]
 
 
@@ -64,7 +67,7 @@ def test_the_full_mask_puts_each_row_s_prefix_before_its_tree() -> None:
     assert tensors.mask.tolist() == expected
     memory = staging(full_mask=True)
     memory.build(BATCH, 4)
-    roomier = memory.tensors(SEQ_LENS, total=100)
+    roomier = memory.tensors(SEQ_LENS, torch.tensor([[7], [5]]), total=100)
     assert roomier.mask.tolist()[: len(expected)] == expected
 
 
@@ -89,7 +92,7 @@ def test_a_step_s_tensors_stay_while_later_steps_use_the_memory_again() -> None:
     )
     for _ in range(3):
         memory.build(larger, 8)
-        memory.tensors(torch.tensor([9, 8, 7]))
+        memory.tensors(torch.tensor([9, 8, 7]), torch.zeros(3, 1, dtype=torch.int64), total=24)
     for name, value in kept.items():
         assert torch.equal(getattr(first, name), value), name
 
@@ -101,6 +104,19 @@ def test_memory_that_was_used_gives_what_new_memory_gives() -> None:
     again, new = tensors_of(used), tensors_of(staging(full_mask=True))
     for name in VerifyTensors.__slots__:
         assert torch.equal(getattr(again, name), getattr(new, name)), name
+
+
+def test_what_another_rank_has_built_is_laid_out_alike() -> None:
+    first, other = staging(full_mask=True), staging(full_mask=True)
+    num_drafted = np.array([2, 0], np.int32)
+    first.build(BATCH, 3, num_drafted)
+    other.receive(first.built().copy(), 3, num_drafted)
+    roots = torch.tensor([[7], [5]])
+    one, two = (memory.tensors(SEQ_LENS, roots, total=int(SEQ_LENS.sum())) for memory in (first, other))
+    for name in VerifyTensors.__slots__:
+        assert torch.equal(getattr(one, name), getattr(two, name)), name
+    assert one.tokens.tolist() == [7, 8, 9, 5, 0, 0]
+    assert other.arrays.num_nodes.tolist() == [3, 1]
 
 
 def test_no_grammar_is_walked_through_padding() -> None:
