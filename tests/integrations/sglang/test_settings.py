@@ -131,8 +131,8 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         ({"AGENTSPEC_CONVERSATION_MB": "-1"}, "conversation_mb must be >= 0 MiB, got -1"),
         ({"AGENTSPEC_CONVERSATION_MB": "1.5"}, "AGENTSPEC_CONVERSATION_MB must be of type int, got '1.5'"),
         ({"AGENTSPEC_PROMPT_TAIL": "1025"}, r"prompt_tail must be an integer in \[0, 1024\], got 1025"),
-        ({"AGENTSPEC_NUM_THREADS": "0"}, r"num_threads must be an integer in \[1, 64\], got 0"),
-        ({"AGENTSPEC_NUM_THREADS": "65"}, "num_threads"),
+        ({"AGENTSPEC_NUM_THREADS": "-1"}, r"num_threads must be an integer in \[1, 64\], got -1"),
+        ({"AGENTSPEC_NUM_THREADS": "65"}, r"num_threads must be an integer in \[1, 64\], got 65"),
         ({"AGENTSPEC_ESTIMATES": "/nowhere/estimates.json"}, "/nowhere/estimates.json"),
         ({"AGENTSPEC_CORPORA": ":/nowhere/a:/nowhere/b"}, "/nowhere/a, /nowhere/b, which are not there"),
         ({"AGENTSPEC_STORE": "mongodb://a"}, "mongodb"),
@@ -222,9 +222,20 @@ def test_settings_become_the_engine_s(tmp_path: Path) -> None:
     assert settings.Settings().engine_config(vocab_size=10, max_draft_tokens=7, trees=True).estimates is None
 
 
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (5, 5), (8, 8), (9, 8), (200, 8)])
+def test_threads_are_one_a_core_and_no_more_than_eight(
+    cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings.os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+    for given, expected in (({}, threads), ({"num_threads": 0}, threads), ({"num_threads": 20}, 20)):
+        chosen = settings.Settings(**given)
+        assert chosen.engine_config(vocab_size=10, max_draft_tokens=7, trees=True).num_threads == expected
+
+
 def test_reports_and_simulations_draft_as_a_server_with_default_settings_does() -> None:
     served = settings.Settings().engine_config(vocab_size=None, max_draft_tokens=7, trees=True)
-    assert EngineConfig.served(7) == replace(served, background=False)
+    # Threads, of which a server has as many as its machine suggests, draft the same.
+    assert EngineConfig.served(7) == replace(served, background=False, num_threads=1)
 
 
 def test_only_given_flags_count() -> None:
