@@ -13,7 +13,7 @@ of the largest captured step takes on a device:
 So a captured step has at most 2,048 tokens, and fewer where logits and attention of the largest one would take more than
 a tenth of what SGLang leaves free of weights and KV cache: by default 13 GB of a GPU with 80 GB, so 2,048 tokens for
 Llama 3 8B with fa3 (32 rows of width 64, 64 of 32, 128 of 16, 256 of 8; logits 1.05 GB, 5.8 GB in all while requests
-sample), and 740 with triton and a context of 131,072 (10 rows of width 64, 22 of 32, 44 of 16). Wider steps would hardly
+sample), and 710 with triton and a context of 131,072 (10 rows of width 64, 22 of 32, 44 of 16). Wider steps would hardly
 pay: an 8B model computes 16 GFLOP a token, so 2,048 tokens take 55 ms at 600 TFLOP/s, and what every step takes for
 weights, 4 ms, is then 7 % of it. The narrowest width has graphs for all batch sizes that SGLang would capture; batches
 that exceed a width's largest use a narrower one.
