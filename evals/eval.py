@@ -201,6 +201,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                     encode=encode,
                     is_replay=is_replay,
                     load_generator=args.load_generator,
+                    is_emulated=emulation is not None,
                     client_work=0 if emulation is None else args.client_work,
                 )
                 of_kind = [task for task in tasks if task.is_replay == is_replay]
