@@ -29,8 +29,10 @@ from agentspec.integrations.emulated_device.tensors import (
     DeviceTensor,
     EmulationError,
     ForcedLogits,
+    HostLogits,
     PendingTensor,
     emulated_device,
+    forced_logits,
     is_emulated,
     pending,
     to_device,
@@ -55,15 +57,47 @@ _ALLOCATIONS = frozenset(
 # Tell something about a tensor that its host knows.
 _FACTS = frozenset(
     {
-        *("shape", "dtype", "ndim", "layout", "requires_grad", "is_sparse", "is_quantized", "is_leaf", "grad_fn", "grad"),
+        *(
+            "shape",
+            "dtype",
+            "ndim",
+            "layout",
+            "requires_grad",
+            "is_sparse",
+            "is_quantized",
+            "is_leaf",
+            "grad_fn",
+            "grad",
+        ),
         *("is_cuda", "is_cpu", "is_xpu", "is_meta", "is_mps", "is_mkldnn", "is_nested", "itemsize", "nbytes", "names"),
-        *("device", "output_nr", "_version", "is_inference", "is_npu", "is_musa", "is_hpu", "is_mtia", "is_ipu", "is_maia"),
+        *(
+            "device",
+            "output_nr",
+            "_version",
+            "is_inference",
+            "is_npu",
+            "is_musa",
+            "is_hpu",
+            "is_mtia",
+            "is_ipu",
+            "is_maia",
+        ),
         *("size", "dim", "numel", "nelement", "stride", "storage_offset", "data_ptr", "element_size", "is_contiguous"),
         *("untyped_storage", "is_floating_point", "is_complex", "is_signed", "__len__", "get_device", "is_pinned"),
-        *("is_same_size", "storage", "typed_storage", "__hash__", "ndimension", "_is_view", "retain_grad", "type_dtype"),
+        *(
+            "is_same_size",
+            "storage",
+            "typed_storage",
+            "__hash__",
+            "ndimension",
+            "_is_view",
+            "retain_grad",
+            "type_dtype",
+        ),
         *("is_shared", "is_set_to", "__get__", "is_conj", "is_neg", "is_tensor", "get_default_dtype", "_is_zerotensor"),
     }
 )
+_BYTES_OF_A_LOGIT = 4
 _GREEDY = "only greedy sampling of forced answers is emulated"
 
 
@@ -230,14 +264,11 @@ class Calls(TorchFunctionMode):
         if is_emulated(target) == was_there:
             result = func(source, "cpu", *rest, **options)
             if was_there and result is not source:
-                self.work.kernel("to", to_device(result).nbytes, 0.0)
+                self.work.kernel("to", to_device(result).nbytes)
             return result
-        started = self.work.clock.wall()
         result = func(source, "cpu", *rest, **options)
         if result is source:
             result = source.clone()
-        took = self.work.clock.wall() - started
-        del took
         if was_there:
             return self._downloaded(to_host(result), non_blocking, "to")
         self.work.upload(result.nbytes, blocking=not non_blocking)
@@ -296,8 +327,8 @@ class Calls(TorchFunctionMode):
             if dim not in (-1, 1):
                 raise EmulationError(f"argmax over the dimension {dim} of logits was called; {_GREEDY}")
             tokens = torch.Tensor.flatten(logits).clone()
-            self.work.kernel(name, logits.shape[0] * logits.vocab_size * 2, 0.0)
-            tokens = to_device(tokens)
+            self.work.kernel(name, tokens.numel() * logits.vocab_size * _BYTES_OF_A_LOGIT)
+            tokens = to_host(tokens) if isinstance(logits, HostLogits) else to_device(tokens)
             return tokens[:, None] if kwargs.get("keepdim") else tokens
         if name == "shape":
             return torch.Size((logits.numel(), logits.vocab_size))
@@ -315,9 +346,7 @@ class Calls(TorchFunctionMode):
         if name == "__getitem__" and isinstance(args[1], slice | Tensor):
             result = func(*args, **kwargs)
             if result.dim() == 2:
-                result.__class__ = ForcedLogits
-                result.vocab_size = logits.vocab_size
-                return result
+                return forced_logits(result, logits.vocab_size, type(logits))
         raise EmulationError(f"{name} of a target's logits was called; {_GREEDY}")
 
     def _name(self, func: Any) -> str:

@@ -18,7 +18,9 @@ from collections.abc import Callable
 class Clock:
     """Seconds since any moment; never runs backwards."""
 
-    def __init__(self, wall: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, wall: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         """`wall` gives seconds that really passed, `sleep` waits for so many; tests replace both."""
         self.wall = wall
         self._sleep = sleep

@@ -72,7 +72,7 @@ class Emulation:
             self._emulate_platform()
         self._replace_forwards()
         self.calls.overhead = seconds_of_a_call()
-        self.calls.__enter__()
+        self.calls.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self, scheduler: Any) -> None:
         """Once the scheduler is complete."""
@@ -108,7 +108,9 @@ class Emulation:
         # Tensors of the emulated device know the call that those of a CPU refuse.
         relay = overlap_utils.FutureMap
         relay._resolve_spec_extras = inspect.unwrap(relay._resolve_spec_extras)
-        type(current_platform).is_pin_memory_available = lambda self, device=None: str(device) != "cpu" or _named(device)
+        type(current_platform).is_pin_memory_available = lambda self, device=None: (
+            str(device) != "cpu" or _named(device)
+        )
 
     def _replace_forwards(self) -> None:
         from sglang.srt.model_executor import model_runner

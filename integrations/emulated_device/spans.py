@@ -87,7 +87,8 @@ class Steps:
             before = clock.now(), clock.launching, device.waited, self._native
             result = function(worker, batch, *args, **kwargs)
             took, launching, waited, native = (
-                now - then for now, then in zip((clock.now(), clock.launching, device.waited, self._native), before, strict=True)
+                now - then
+                for now, then in zip((clock.now(), clock.launching, device.waited, self._native), before, strict=True)
             )
             self.python_seconds += took - launching - waited - native
             self.native_seconds += native
