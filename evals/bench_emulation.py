@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import AgentspecError, ConfigError
-from agentspec.evals.emulation import bind, uses_head
+from agentspec.evals.emulation import DRAFT_MODEL, bind
 from agentspec.evals.environment import describe, without_folders
 from agentspec.evals.eval_calls import Asking, CellResult, ask_cells
 from agentspec.evals.eval_cells import Cell, plan_cells
@@ -42,7 +42,7 @@ BOUND = 0.1
 ACCEPT_LENGTH, STEPS = 2.5, 3
 """Of the simulated head, in chains of so many passes."""
 
-_HEAD = ("--speculative-num-steps", str(STEPS), "--speculative-eagle-topk", "1")
+_HEAD = (DRAFT_MODEL, str(EAGLE3_FOLDER), "--speculative-num-steps", str(STEPS), "--speculative-eagle-topk", "1")
 SYSTEMS = {
     "none": System("SGLang", "none"),
     "ngram": System("SGLang + NGRAM", "NGRAM"),
@@ -163,8 +163,7 @@ class Servers:
         # A drafter of agentspec's own would run outside SGLang's forwards, and both kinds of server must take the same
         # schedule.
         variables = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_DRAFTER": "off", "SGLANG_CPU_OVERLAP": "on"}
-        if uses_head(system):
-            words += ["--speculative-draft-model-path", str(EAGLE3_FOLDER)]
+        if system.has_drafter:
             head = head_variables(self._folder / "head-site", acceptance_for(ACCEPT_LENGTH, STEPS))
             if emulate is not None:
                 # It simulates the head by itself.

@@ -139,7 +139,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     tasks = chosen_tasks(args.tasks)
     emulation = _emulation(args, tasks)
     if emulation is not None:
-        systems = emulated.systems_of(args.system or emulated.DEFAULT_SYSTEMS)
+        systems = emulation.systems(args.system or emulated.DEFAULT_SYSTEMS)
     else:
         systems = systems_of(args.system or DEFAULT_SYSTEMS, args.model, args.eagle3_model, args.standalone_model)
     unknown = [name for name in args.passes if name not in PASSES]
