@@ -30,6 +30,8 @@ HEAD_ACCEPT_LENGTH = 4.0
 MAX_ANSWER_TOKENS = 2048
 """Of the recorded answers at most: all but a few are whole."""
 
+REQUESTS, CALLS_A_CLIENT = 200, 6
+"""Model calls of a cell, and for each of its clients, at least."""
 DRAFT_MODEL = "--speculative-draft-model-path"
 
 # What a card's 141 GB leave beside weights and graphs; a token takes 128 KiB with 8B, 256 KiB with 32B.
