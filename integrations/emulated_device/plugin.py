@@ -9,6 +9,7 @@ Nothing of agentspec's or SGLang's own knows of it.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
 import logging
@@ -52,7 +53,10 @@ class Emulation:
 
         times, path = setting.chosen(), setting.trace_path()
         assert times is not None
-        self.work = Work(times, Clock(), None if path is None else ChromeTrace(path))
+        trace = None if path is None else ChromeTrace(path)
+        if trace is not None:
+            atexit.register(trace.close)
+        self.work = Work(times, Clock(), trace)
         self.calls = Calls(self.work)
         self.steps = Steps(self.work)
         self.forwards = Forwards(self.work)

@@ -31,6 +31,9 @@ class DeviceName(str):
 
 def name_backend(module: Any) -> None:
     """Lets torch.device("emulated") exist; `module` is what torch.get_device_module() gives for it. Once a process."""
+    # torch.manual_seed() asks the module for both, and warns where it has none.
+    module._is_in_bad_fork = lambda: False
+    module.manual_seed_all = lambda seed: None
     if torch._C._get_privateuse1_backend_name() != BACKEND:
         torch._C._rename_privateuse1_backend(BACKEND)
     if not hasattr(torch, BACKEND):

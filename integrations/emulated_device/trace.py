@@ -142,5 +142,10 @@ class ChromeTrace:
             if self._left % 500 == 0:
                 self._file.flush()
 
+    def close(self) -> None:
+        """Nothing is written from now on."""
+        self._left = 0
+        self._file.close()
+
     def _write(self, event: dict[str, Any]) -> None:
         self._file.write(json.dumps(event) + ",\n")
