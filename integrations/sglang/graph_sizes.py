@@ -7,7 +7,8 @@ of the largest captured step takes on a device:
     logits        4 bytes * vocabulary, once for all widths: 0.5 MB for Llama 3. Where requests sample, four more copies
                   exist for a moment, and the model's own logits of 2 bytes take half as much
     attention     for each width: 9 bytes * context with triton, 5 with flashinfer (1.2 MB and 0.7 MB at 131,072) and next
-                  to nothing with fa3; twice that with a draft model, which has a backend of its own
+                  to nothing with fa3; twice that with a draft model, which has a backend of its own. Flashinfer also
+                  takes a workspace of 0.4 GB for each width
     other         activations, some 0.1 MB for an 8B model, in memory that the graphs of all widths share
 
 So a captured step has at most 2,048 tokens, and fewer where logits and attention of the largest one would take more than
