@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from agentspec.evals import (
     bench_control,
     bench_drafter_state,
+    bench_emulation,
     bench_engine,
     bench_fidelity,
     bench_hybrid,
@@ -21,6 +22,10 @@ from agentspec.evals import (
 SUITES = {
     "control": (bench_control, "what deciding how much to verify costs a decode step"),
     "drafter-state": (bench_drafter_state, "whether a head drafts as well after steps that suffix drafts served"),
+    "emulation": (
+        bench_emulation,
+        "whether an emulated device serves as fast as the real model whose step times it has",
+    ),
     "engine": (bench_engine, "the engine's time and memory beside those of its peers"),
     "fidelity": (bench_fidelity, "how well simulated latencies under load are those of real servers"),
     "hybrid": (bench_hybrid, "suffix drafts and a model drafter in one batch, beside each of them alone"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,11 @@ HEAD_ACCEPT_LENGTH = 4.0
 MAX_ANSWER_TOKENS = 2048
 """Of the recorded answers at most: all but a few are whole."""
 
+REQUESTS, CALLS_A_CLIENT = 200, 6
+"""Model calls of a cell, and for each of its clients, at least."""
+DRAFT_MODEL = "--speculative-draft-model-path"
+
+# What a card's 141 GB leave beside weights and graphs; a token takes 128 KiB with 8B, 256 KiB with 32B.
 _KV_TOKENS = {"h200-8b": 800_000, "h200-32b": 220_000}
 # What SGLang chooses for a GPU with 141 GB of memory.
 _CHUNKED_PREFILL = "8192"
@@ -109,13 +114,31 @@ class Emulation:
             head_acceptance=acceptance,
         )
 
+    def systems(self, names: Sequence[str]) -> dict[str, System]:
+        """The systems by name, plain decoding first.
+
+        Raises:
+            ConfigError: A name is unknown.
+        """
+        unknown = [name for name in names if name not in SYSTEMS]
+        if unknown:
+            raise ConfigError(f"with --emulate, --system must be one of {', '.join(SYSTEMS)}, got {', '.join(unknown)}")
+        head = (DRAFT_MODEL, str(self.head))
+        return {
+            name: replace(system, arguments=(*head, *system.arguments))
+            if "--speculative-num-steps" in system.arguments
+            else system
+            for name, system in SYSTEMS.items()
+            if name in names
+        }
+
     def server(
         self, system: System, *, max_running: int, log: Path, arguments: Sequence[str] = (), **waiting: Any
     ) -> Server:
         """A server of a system; not started yet. `waiting`: further arguments of Server.
 
         Args:
-            system: Of SYSTEMS.
+            system: As `systems` gives it.
             max_running: Requests of a batch at most.
             log: Gets what the server prints.
             arguments: Further arguments for SGLang.
@@ -127,8 +150,7 @@ class Emulation:
             *system.arguments,
         ]
         variables = {"OMP_NUM_THREADS": "1"}
-        if uses_head(system):
-            words += ["--speculative-draft-model-path", str(self.head)]
+        if system.has_drafter:
             variables[HEAD_VARIABLE] = str(self.head_acceptance)
         return Server(
             self.model,
@@ -139,23 +161,6 @@ class Emulation:
             emulate=self.name,
             **waiting,
         )
-
-
-def uses_head(system: System) -> bool:
-    """Whether the system drafts with the EAGLE-3 head."""
-    return "--speculative-num-steps" in system.arguments
-
-
-def systems_of(names: Sequence[str]) -> dict[str, System]:
-    """The systems by name, plain decoding first.
-
-    Raises:
-        ConfigError: A name is unknown.
-    """
-    unknown = [name for name in names if name not in SYSTEMS]
-    if unknown:
-        raise ConfigError(f"with --emulate, --system must be one of {', '.join(SYSTEMS)}, got {', '.join(unknown)}")
-    return {name: system for name, system in SYSTEMS.items() if name in names}
 
 
 def bind(server: Server) -> None:

@@ -60,8 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--requests",
         type=int,
-        default=32,
-        help="model calls of a cell, or more: two for each client (default %(default)s)",
+        help="model calls of a cell, or more: two for each client (default 32; with --emulate 200, and six for each client)",
     )
     add("--learn", type=int, default=48, help="model calls learnt from before a warm pass (default %(default)s)")
     add("--data", type=Path, metavar="FOLDER", help="where the traces of replay tasks are")
@@ -139,7 +138,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     tasks = chosen_tasks(args.tasks)
     emulation = _emulation(args, tasks)
     if emulation is not None:
-        systems = emulated.systems_of(args.system or emulated.DEFAULT_SYSTEMS)
+        systems = emulation.systems(args.system or emulated.DEFAULT_SYSTEMS)
     else:
         systems = systems_of(args.system or DEFAULT_SYSTEMS, args.model, args.eagle3_model, args.standalone_model)
     unknown = [name for name in args.passes if name not in PASSES]
@@ -178,6 +177,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                 args.repeat,
                 args.requests,
                 args.turns if together else 1,
+                2 if emulation is None else emulated.CALLS_A_CLIENT,
             )
             for task in tasks
         }
@@ -201,6 +201,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                     encode=encode,
                     is_replay=is_replay,
                     load_generator=args.load_generator,
+                    is_emulated=emulation is not None,
                     client_work=0 if emulation is None else args.client_work,
                 )
                 of_kind = [task for task in tasks if task.is_replay == is_replay]
@@ -218,6 +219,7 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
     if args.emulate is None:
         args.max_prompt_tokens = 2048 if args.max_prompt_tokens is None else args.max_prompt_tokens
         args.max_answer_tokens = 256 if args.max_answer_tokens is None else args.max_answer_tokens
+        args.requests = 32 if args.requests is None else args.requests
         return None
     live = [task.name for task in tasks if not task.is_replay]
     if live:
@@ -231,6 +233,7 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
     if args.max_prompt_tokens is None:
         # The widest step may write behind an answer.
         args.max_prompt_tokens = found.context_length - args.max_answer_tokens - 128
+    args.requests = emulated.REQUESTS if args.requests is None else args.requests
     args.model = found.model
     return found
 

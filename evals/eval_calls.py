@@ -42,13 +42,11 @@ class Asking:
     """Makes messages to the token ids of a prompt."""
     is_replay: bool
     load_generator: str = "own"
+    is_emulated: bool = False
+    """Whether servers emulate a device, and seconds are those of their clock."""
     client_work: int = 0
-    """Of servers that emulate a device: requests are prepared beforehand, and this is how often each is encoded and each
-    answer parsed while the server works. 0: servers emulate none."""
-
-    @property
-    def is_emulated(self) -> bool:
-        return self.client_work > 0
+    """Above 0: requests are prepared beforehand, and each answer is parsed this often while the server works, and its
+    request encoded once less; see PreparedSender. 0: requests are streamed."""
 
     def __post_init__(self) -> None:
         if self.load_generator not in LOAD_GENERATORS:
@@ -261,7 +259,7 @@ async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Aski
     """What became of the units, in their order; so many are worked off at a time."""
     async with AsyncExitStack() as stack:
         sender: Sender
-        if asking.is_emulated:
+        if asking.client_work:
             bodies = [call.body for unit in units if isinstance(unit, Conversation) for call in unit.calls]
             sender = await stack.enter_async_context(PreparedSender(server.url, bodies, asking.client_work))
         elif asking.load_generator == "sglang":

@@ -58,6 +58,7 @@ def plan_cells(
     repeats: int,
     num_requests: int,
     max_turns: int = 1,
+    calls_a_client: int = 2,
 ) -> list[Cell]:
     """The cells of a task in the order in which they are measured, repeat after repeat, the same whatever serves them.
 
@@ -67,8 +68,10 @@ def plan_cells(
         passes: Out of PASSES.
         concurrencies: Numbers of clients.
         repeats: How often each is measured.
-        num_requests: Model calls of a cell, about so many; more where that would not give every client two.
+        num_requests: Model calls of a cell, about so many; more where that would not give every client `calls_a_client`.
         max_turns: In how many parts a cell is asked at most.
+        calls_a_client: Model calls for each client at least; with few of them most clients have nothing left to do while
+            the last ones are answered.
 
     Raises:
         ConfigError: A number is below 1, or the task has too little for so many clients.
@@ -82,7 +85,7 @@ def plan_cells(
     for repeat in range(repeats):
         for pass_name in passes:
             for concurrency in concurrencies:
-                units = pool.draw(max(num_requests, 2 * concurrency), concurrency)
+                units = pool.draw(max(num_requests, calls_a_client * concurrency), concurrency)
                 learnt = pool.learnt if pass_name == "warm" else ()
                 cells.append(Cell(task, pass_name, concurrency, repeat, learnt, units, pool.asked_before(), max_turns))
     return cells

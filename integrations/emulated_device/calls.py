@@ -29,8 +29,10 @@ from agentspec.integrations.emulated_device.tensors import (
     DeviceTensor,
     EmulationError,
     ForcedLogits,
+    HostLogits,
     PendingTensor,
     emulated_device,
+    forced_logits,
     is_emulated,
     pending,
     to_device,
@@ -95,6 +97,7 @@ _FACTS = frozenset(
         *("is_shared", "is_set_to", "__get__", "is_conj", "is_neg", "is_tensor", "get_default_dtype", "_is_zerotensor"),
     }
 )
+_BYTES_OF_A_LOGIT = 4
 _GREEDY = "only greedy sampling of forced answers is emulated"
 
 
@@ -261,14 +264,11 @@ class Calls(TorchFunctionMode):
         if is_emulated(target) == was_there:
             result = func(source, "cpu", *rest, **options)
             if was_there and result is not source:
-                self.work.kernel("to", to_device(result).nbytes, 0.0)
+                self.work.kernel("to", to_device(result).nbytes)
             return result
-        started = self.work.clock.wall()
         result = func(source, "cpu", *rest, **options)
         if result is source:
             result = source.clone()
-        took = self.work.clock.wall() - started
-        del took
         if was_there:
             return self._downloaded(to_host(result), non_blocking, "to")
         self.work.upload(result.nbytes, blocking=not non_blocking)
@@ -327,8 +327,8 @@ class Calls(TorchFunctionMode):
             if dim not in (-1, 1):
                 raise EmulationError(f"argmax over the dimension {dim} of logits was called; {_GREEDY}")
             tokens = torch.Tensor.flatten(logits).clone()
-            self.work.kernel(name, logits.shape[0] * logits.vocab_size * 2, 0.0)
-            tokens = to_device(tokens)
+            self.work.kernel(name, tokens.numel() * logits.vocab_size * _BYTES_OF_A_LOGIT)
+            tokens = to_host(tokens) if isinstance(logits, HostLogits) else to_device(tokens)
             return tokens[:, None] if kwargs.get("keepdim") else tokens
         if name == "shape":
             return torch.Size((logits.numel(), logits.vocab_size))
@@ -346,9 +346,7 @@ class Calls(TorchFunctionMode):
         if name == "__getitem__" and isinstance(args[1], slice | Tensor):
             result = func(*args, **kwargs)
             if result.dim() == 2:
-                result.__class__ = ForcedLogits
-                result.vocab_size = logits.vocab_size
-                return result
+                return forced_logits(result, logits.vocab_size, type(logits))
         raise EmulationError(f"{name} of a target's logits was called; {_GREEDY}")
 
     def _name(self, func: Any) -> str:

@@ -21,6 +21,9 @@ from agentspec.integrations.emulated_device.clock import Clock
 OnWork = Callable[[str, float, float, "Stream"], None]
 """Called with what was queued, when it begins and ends, in emulated seconds, and its stream."""
 
+OnWait = Callable[[str, float, float], None]
+"""Called with what the host waited for, and from when until when, in emulated seconds."""
+
 
 class Stream:
     """In the place of torch.cpu.Stream, as torch.cuda.Stream behaves."""
@@ -104,12 +107,17 @@ class Device:
     """Owned by the scheduler's thread."""
 
     def __init__(
-        self, clock: Clock, blocking: bool = False, on_work: OnWork = lambda kind, begin, end, stream: None
+        self,
+        clock: Clock,
+        blocking: bool = False,
+        on_work: OnWork = lambda kind, begin, end, stream: None,
+        on_wait: OnWait = lambda why, begin, end: None,
     ) -> None:
         """`blocking`: whether the host waits for all that it launches, as where it is the device itself."""
         self.clock = clock
         self.blocking = blocking
         self.on_work = on_work
+        self.on_wait = on_wait
         self.launches = 0
         self.waited = 0.0
         """Seconds that the host has waited for the device."""
@@ -119,7 +127,7 @@ class Device:
         # Streams make events without a device of their own.
         Stream.device = Event.device = self
         self.default_stream: Stream = self.stream_type()
-        self.current_stream = self.default_stream
+        self.current_stream: Stream = self.default_stream
 
     def launch(self, kind: str, seconds: float, host_seconds: float) -> float:
         """Queues work on the current stream and returns when it will be done.
@@ -132,7 +140,8 @@ class Device:
         self.clock.charge(host_seconds)
         stream = self.current_stream
         begin = max(stream.free_at, self.clock.now())
-        stream.free_at = end = begin + seconds
+        end: float = begin + seconds
+        stream.free_at = end
         self.launches += 1
         self.on_work(kind, begin, end, stream)
         if self.blocking:
@@ -141,8 +150,10 @@ class Device:
 
     def wait(self, moment: float, why: str) -> None:
         """The host waits until `moment`, in emulated seconds."""
-        del why
-        self.waited += self.clock.sleep_until(moment)
+        waited = self.clock.sleep_until(moment)
+        if waited > 0:
+            self.waited += waited
+            self.on_wait(why, moment - waited, moment)
 
     def synchronize(self, device: Any = None) -> None:
         """Waits for the stream in use; others hold nothing that SGLang waits for in this way."""

@@ -21,6 +21,7 @@ _USED_IN = ("sglang.", "sgl_kernel", "agentspec.integrations.")
 _BY_NAME = (
     "sglang.srt.mem_cache.allocation.write_cache_indices",
     "sglang.srt.mem_cache.allocation.get_last_loc",
+    "sglang.srt.model_executor.forward_batch_info.compute_position",
     "sglang.srt.speculative.spec_utils.select_top_k_tokens",
     "sglang.srt.managers.overlap_utils._assert_nonneg_and_invalidate",
 )

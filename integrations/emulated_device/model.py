@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentspec.integrations.emulated_device.tensors import DeviceTensor, forced_logits, to_device
+from agentspec.integrations.emulated_device.tensors import ForcedLogits, HostLogits, forced_logits
 from agentspec.integrations.emulated_device.work import Work
 from agentspec.integrations.sglang import compat, replay_hooks
 
@@ -68,15 +68,12 @@ class Forwards:
 
     def extend(self, worker: Any, forward_batch: Any, select_index: Tensor) -> Any:
         """Runs draft-extend as one graph; logits and hidden states are those of the rows that are selected."""
-        from sglang.srt.layers.logits_processor import LogitsProcessorOutput
-
         with self.work.left_out():
             kind, seconds = self._seconds(worker.draft_runner, forward_batch, False)
             rows = len(select_index)
-            logits = _zeros(rows, _DRAFT_VOCABULARY)
-            hidden = _hidden(worker.draft_runner, rows, forward_batch.capture_hidden_mode)
+            output = self._draft_output(worker.draft_runner, rows, rows, forward_batch.capture_hidden_mode)
         self.work.graph(kind, seconds)
-        return LogitsProcessorOutput(next_token_logits=logits, hidden_states=hidden)
+        return output
 
     def _seconds(self, runner: Any, forward_batch: Any, is_prefill: bool) -> tuple[str, float]:
         steps, mode = self.work.steps, forward_batch.forward_mode
@@ -106,20 +103,33 @@ class Forwards:
         num_logits = tokens if whole else rows
         hidden_mode = forward_batch.capture_hidden_mode
         states = tokens if hidden_mode is not None and hidden_mode.is_full() else num_logits
-        hidden = _hidden(runner, states, hidden_mode)
         if runner.is_draft_worker:
-            return LogitsProcessorOutput(next_token_logits=_zeros(num_logits, _DRAFT_VOCABULARY), hidden_states=hidden)
+            return self._draft_output(runner, num_logits, states, hidden_mode)
+        hidden = _hidden(runner, states, hidden_mode)
         logits = forced_logits(
-            self._forced_tokens(runner, forward_batch, num_logits), int(runner.model_config.vocab_size)
+            self._forced_tokens(runner, forward_batch, num_logits),
+            int(runner.model_config.vocab_size),
+            HostLogits if self.work.steps.blocking else ForcedLogits,
         )
-        return LogitsProcessorOutput(next_token_logits=logits, hidden_states=hidden)
+        return LogitsProcessorOutput(
+            next_token_logits=logits, hidden_states=None if hidden is None else self.work.on_device(hidden)
+        )
+
+    def _draft_output(self, runner: Any, num_logits: int, num_states: int, hidden_mode: Any) -> Any:
+        from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+
+        hidden = _hidden(runner, num_states, hidden_mode)
+        return LogitsProcessorOutput(
+            next_token_logits=self.work.on_device(torch.zeros((num_logits, _DRAFT_VOCABULARY))),
+            hidden_states=None if hidden is None else self.work.on_device(hidden),
+        )
 
     def _forced_tokens(self, runner: Any, forward_batch: Any, num_logits: int) -> Tensor:
         """int64 [n], what the target writes behind each position."""
         slots, positions = compat.logit_positions(forward_batch, num_logits)
         following = positions.long() + 1
         vocabulary = min(_FREE_TOKENS, int(runner.model_config.vocab_size))
-        free = (slots.long() * 7919 + following * 31) % vocabulary
+        free: Tensor = (slots.long() * 7919 + following * 31) % vocabulary
         replay = replay_hooks._target
         if replay is None:
             return free
@@ -129,7 +139,7 @@ class Forwards:
             replay.sweep()
         if replay._table is None:
             return free
-        forced = replay._table.look_up(slots.long(), following)
+        forced: Tensor = replay._table.look_up(slots.long(), following)
         return torch.where(forced >= 0, forced, free)
 
 
@@ -176,15 +186,11 @@ class ExtendGraphs(DraftGraphs):
         return self._forwards.extend(self._worker, forward_batch, select_index)
 
 
-def _zeros(rows: int, columns: int) -> DeviceTensor:
-    return to_device(torch.zeros((rows, columns)))
-
-
-def _hidden(runner: Any, rows: int, mode: Any) -> DeviceTensor | None:
+def _hidden(runner: Any, rows: int, mode: Any) -> Tensor | None:
     if mode is None or not mode.need_capture():
         return None
     size = int(getattr(runner.model_config, "spec_hidden_size", runner.model_config.hidden_size))
-    return to_device(torch.zeros((rows, size), dtype=runner.model_config.dtype))
+    return torch.zeros((rows, size), dtype=runner.model_config.dtype)
 
 
 def _num_nodes(tree: Any) -> int:

@@ -16,7 +16,7 @@ class _Timed(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inside = 0.0
+        self.inside: float = 0.0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         started = time.perf_counter()
@@ -28,9 +28,10 @@ class _Timed(TorchFunctionMode):
 def seconds_of_a_call() -> float:
     """Seconds of a seen call that pass outside its handler and are no part of the call itself; the median of some rounds."""
     tensor = torch.zeros(4)
-    rounds = []
+    rounds: list[float] = []
     for _ in range(_ROUNDS):
-        with _Timed() as timed:
+        timed = _Timed()
+        with timed:
             started = time.perf_counter()
             for _ in range(_CALLS):
                 tensor.dim()

@@ -9,6 +9,7 @@ Nothing of agentspec's or SGLang's own knows of it.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
 import logging
@@ -52,7 +53,10 @@ class Emulation:
 
         times, path = setting.chosen(), setting.trace_path()
         assert times is not None
-        self.work = Work(times, Clock(), None if path is None else ChromeTrace(path))
+        trace = None if path is None else ChromeTrace(path)
+        if trace is not None:
+            atexit.register(trace.close)
+        self.work = Work(times, Clock(), trace)
         self.calls = Calls(self.work)
         self.steps = Steps(self.work)
         self.forwards = Forwards(self.work)
@@ -72,7 +76,7 @@ class Emulation:
             self._emulate_platform()
         self._replace_forwards()
         self.calls.overhead = seconds_of_a_call()
-        self.calls.__enter__()
+        self.calls.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self, scheduler: Any) -> None:
         """Once the scheduler is complete."""

@@ -31,8 +31,11 @@ class DeviceName(str):
 
 def name_backend(module: Any) -> None:
     """Lets torch.device("emulated") exist; `module` is what torch.get_device_module() gives for it. Once a process."""
+    # torch.manual_seed() asks the module for both, and warns where it has none.
+    module._is_in_bad_fork = lambda: False
+    module.manual_seed_all = lambda seed: None
     if torch._C._get_privateuse1_backend_name() != BACKEND:
-        torch.utils.rename_privateuse1_backend(BACKEND)
+        torch._C._rename_privateuse1_backend(BACKEND)
     if not hasattr(torch, BACKEND):
         setattr(torch, BACKEND, module)
 
@@ -83,6 +86,18 @@ class ForcedLogits(DeviceTensor):
     vocab_size: int
 
 
+class HostLogits(ForcedLogits):
+    """The same where the host is the device."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cpu")
+
+    @property
+    def is_cpu(self) -> bool:  # type: ignore[override]
+        return True
+
+
 def to_device(tensor: Tensor) -> DeviceTensor:
     """The same object, on the device from now on."""
     if not isinstance(tensor, DeviceTensor):
@@ -103,9 +118,9 @@ def pending(tensor: Tensor, ready_at: float) -> Tensor:
     return tensor
 
 
-def forced_logits(tokens: Tensor, vocab_size: int) -> ForcedLogits:
+def forced_logits(tokens: Tensor, vocab_size: int, kind: type[ForcedLogits] = ForcedLogits) -> ForcedLogits:
     """Logits of which `tokens`, int64 [n], are the likeliest."""
     made = tokens.detach().reshape(-1, 1).clone()
-    made.__class__ = ForcedLogits
+    made.__class__ = kind
     made.vocab_size = vocab_size  # type: ignore[attr-defined]
     return made  # type: ignore[return-value]

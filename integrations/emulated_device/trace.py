@@ -14,7 +14,7 @@ emulated.
 from __future__ import annotations
 
 import json
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,9 @@ class Timeline:
         self._first = -1.0
         self.busy = 0.0
         """Seconds in which the device worked."""
-        self.busy_of: Counter[str] = Counter()
+        self.busy_of: dict[str, float] = {}
         """Seconds of work by kind; kinds overlap where streams do."""
-        self.idle_of: Counter[str] = Counter()
+        self.idle_of: dict[str, float] = {}
         """Seconds in which the device had nothing to do, by what the host did."""
 
     def enter(self, category: str) -> None:
@@ -78,9 +78,14 @@ class Timeline:
             self._busy_until = begin
         self.busy += max(end - self._busy_until, 0.0)
         self._busy_until = max(end, self._busy_until)
-        self.busy_of[kind] += end - begin
+        self.busy_of[kind] = self.busy_of.get(kind, 0.0) + end - begin
         if self._trace is not None:
             self._trace.add("device", kind, begin, end)
+
+    def waited(self, why: str, begin: float, end: float) -> None:
+        """The host has waited for the device."""
+        if self._trace is not None:
+            self._trace.add("host", f"wait for {why}", begin, end)
 
     def totals(self) -> dict[str, Any]:
         """Seconds of the device since its first work, and shares of the time in which there were requests."""
@@ -89,7 +94,7 @@ class Timeline:
         return {
             "active_seconds": active,
             "busy_seconds": self.busy,
-            "no_requests_seconds": self.idle_of[NO_REQUESTS],
+            "no_requests_seconds": self.idle_of.get(NO_REQUESTS, 0.0),
             "busy_share": self.busy / active if active else 0.0,
             "idle_seconds_by": {name: idle.get(name, 0.0) for name in (*CATEGORIES, *(set(idle) - {*CATEGORIES}))},
             "idle_share_by": {name: seconds / active for name, seconds in idle.items()} if active else {},
@@ -98,17 +103,20 @@ class Timeline:
 
     def _idle(self, begin: float, end: float) -> None:
         nothing = min(max(self._nothing_until, begin), end)
-        self.idle_of[NO_REQUESTS] += nothing - begin
+        self._blame(NO_REQUESTS, nothing - begin)
         marks, at, category = self._marks, nothing, SCHEDULER
         # The last mark before the gap is still in force when it begins.
         while marks and marks[0][0] <= end:
             moment, following = marks.popleft()
             if moment > at:
-                self.idle_of[category] += moment - at
+                self._blame(category, moment - at)
                 at = moment
             category = following
-        self.idle_of[category] += end - at
+        self._blame(category, end - at)
         marks.appendleft((end, category))
+
+    def _blame(self, category: str, seconds: float) -> None:
+        self.idle_of[category] = self.idle_of.get(category, 0.0) + seconds
 
 
 class ChromeTrace:
@@ -118,6 +126,7 @@ class ChromeTrace:
         self._file = path.open("w", encoding="utf-8")
         self._file.write("[\n")
         self._left = most_events
+        self._first: float | None = None
         self._lanes = {"device": 0, "host": 1}
         for name, lane in self._lanes.items():
             self._write({"ph": "M", "pid": 0, "tid": lane, "name": "thread_name", "args": {"name": name}})
@@ -126,10 +135,17 @@ class ChromeTrace:
         """Something went on from `begin` to `end`, in seconds."""
         if self._left > 0:
             self._left -= 1
+            self._first = begin if self._first is None else self._first
             event = {"ph": "X", "pid": 0, "tid": self._lanes[lane], "name": name}
-            self._write({**event, "ts": round(begin * 1e6, 2), "dur": round((end - begin) * 1e6, 2)})
+            microseconds = {"ts": round((begin - self._first) * 1e6, 2), "dur": round((end - begin) * 1e6, 2)}
+            self._write({**event, **microseconds})
             if self._left % 500 == 0:
                 self._file.flush()
+
+    def close(self) -> None:
+        """Nothing is written from now on."""
+        self._left = 0
+        self._file.close()
 
     def _write(self, event: dict[str, Any]) -> None:
         self._file.write(json.dumps(event) + ",\n")

@@ -61,7 +61,7 @@ class Work:
         self.steps = steps
         self.clock = clock
         self.timeline = Timeline(clock.now, trace)
-        self.device = Device(clock, steps.blocking, self.timeline.worked)
+        self.device = Device(clock, steps.blocking, self.timeline.worked, self.timeline.waited)
         self.counts = Counts()
         self.by_name: Counter[str] = Counter()
         """Eager operations and reads by name."""
@@ -156,7 +156,7 @@ class Work:
         def kernel(*args: Any, **kwargs: Any) -> Any:
             with self.inside():
                 result = function(*args, **kwargs)
-                has_tensors = _to_device(result) or _has_tensors((args, tuple(kwargs.values())))
+                has_tensors = self.steps.blocking or self._marked(result) or _has_tensors((args, *kwargs.values()))
             # Some decide on the host what is launched.
             if has_tensors:
                 self.kernel(label, 0)
@@ -164,6 +164,21 @@ class Work:
 
         kernel._emulated_kernel = True  # type: ignore[attr-defined]
         return kernel
+
+    def on_device(self, tensor: Tensor) -> Tensor:
+        """The same tensor, as one of the device; where the host is the device it stays as it is."""
+        return tensor if self.steps.blocking else to_device(tensor)
+
+    def _marked(self, result: Any) -> bool:
+        """Says of all tensors of a result that they are on the device; whether there were any."""
+        if isinstance(result, Tensor):
+            if not isinstance(result, DeviceTensor | PendingTensor):
+                to_device(result)
+            return True
+        if not isinstance(result, list | tuple):
+            return False
+        # All of them, not up to the first.
+        return sum(map(self._marked, result)) > 0
 
     def totals(self) -> dict[str, Any]:
         """For reports: seconds, shares and counts since the server started."""
@@ -184,15 +199,6 @@ class Work:
         end = self.device.launch(kind, seconds, host_seconds)
         self.timeline.launched()
         return end
-
-
-def _to_device(result: Any) -> bool:
-    """Says of all tensors of a result that they are on the device; whether there were any."""
-    if isinstance(result, Tensor):
-        if not isinstance(result, DeviceTensor | PendingTensor):
-            to_device(result)
-        return True
-    return isinstance(result, list | tuple) and any([_to_device(item) for item in result])
 
 
 def _has_tensors(value: Any) -> bool:

@@ -7,13 +7,14 @@ of the largest captured step takes on a device:
     logits        4 bytes * vocabulary, once for all widths: 0.5 MB for Llama 3. Where requests sample, four more copies
                   exist for a moment, and the model's own logits of 2 bytes take half as much
     attention     for each width: 9 bytes * context with triton, 5 with flashinfer (1.2 MB and 0.7 MB at 131,072) and next
-                  to nothing with fa3; twice that with a draft model, which has a backend of its own
+                  to nothing with fa3; twice that with a draft model, which has a backend of its own. Flashinfer also
+                  takes a workspace of 0.4 GB for each width
     other         activations, some 0.1 MB for an 8B model, in memory that the graphs of all widths share
 
 So a captured step has at most 2,048 tokens, and fewer where logits and attention of the largest one would take more than
 a tenth of what SGLang leaves free of weights and KV cache: by default 13 GB of a GPU with 80 GB, so 2,048 tokens for
 Llama 3 8B with fa3 (32 rows of width 64, 64 of 32, 128 of 16, 256 of 8; logits 1.05 GB, 5.8 GB in all while requests
-sample), and 740 with triton and a context of 131,072 (10 rows of width 64, 22 of 32, 44 of 16). Wider steps would hardly
+sample), and 710 with triton and a context of 131,072 (10 rows of width 64, 22 of 32, 44 of 16). Wider steps would hardly
 pay: an 8B model computes 16 GFLOP a token, so 2,048 tokens take 55 ms at 600 TFLOP/s, and what every step takes for
 weights, 4 ms, is then 7 % of it. The narrowest width has graphs for all batch sizes that SGLang would capture; batches
 that exceed a width's largest use a narrower one.

@@ -27,7 +27,7 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "disaggregation_mode": (lambda v: v not in (None, "null"), "run prefill and decode in one server"),
     "speculative_num_draft_tokens": (
         lambda v: v is not None and v < 2,
-        "a row needs room for its root and one draft: set --speculative-num-draft-tokens to 2 or more, 16 is the default",
+        "a row needs room for its root and one draft: set --speculative-num-draft-tokens to 2 or more, or drop it",
     ),
 }
 # The same beside a draft model.

@@ -173,7 +173,8 @@ class Settings:
     widths: str = _setting(
         "auto",
         "on a GPU with captured graphs, the tokens a row that steps have graphs for, such as 1,2,4,8: steps are padded to "
-        "the next one; auto: 1, 2, 4, ... up to --speculative-num-draft-tokens; one: that alone",
+        "the next one; auto: 1, 2, 4, ... up to --speculative-num-draft-tokens, which is then 64 by default, less beside "
+        "more than 128 requests at once; one: that alone, 16 by default",
         str,
     )
     profile: str = _setting(

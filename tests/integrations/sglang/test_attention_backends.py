@@ -130,3 +130,18 @@ def test_an_implementation_in_the_place_of_another(monkeypatch: pytest.MonkeyPat
 def test_obstacles_name_the_backend_and_the_remedy(backend: str | None, said: str) -> None:
     obstacle = tree_obstacle(arguments(backend), has_draft_model=True)
     assert said in obstacle and "--attention-backend triton" in obstacle
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"),
+    [
+        ("triton", 9 * 1000 + 32 * 64),
+        ("flashinfer", 5 * 1000),
+        ("fa3", 0),
+        ("flashmla", 9 * 1000),
+        (None, 9 * 1000),
+    ],
+)
+def test_what_graphs_keep_for_a_token_depends_on_the_backend(backend: str | None, expected: int) -> None:
+    found = attention_backends.graph_bytes_per_token(arguments(backend), context_length=1000, hidden_size=64)
+    assert found == expected

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import urllib.error
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentspec.evals.server import Server
+
+pytestmark = [
+    pytest.mark.sglang,
+    pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="needs SGLang: run `make setup`"),
+    pytest.mark.xdist_group("emulated device"),
+]
+
+MODEL = Path(__file__).resolve().parents[3] / "evals" / "models" / "tiny-sql"
+REPEATED = [20 + (7 * place) % 900 for place in range(40)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("emulated")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    """Suffix drafts, on an emulated 8B model."""
+    variables = {"EMULATED_DEVICE_TRACE": str(folder / "trace.json")}
+    with Server(MODEL, "AGENTSPEC", log=folder / "log", emulate="h200-8b", environment=variables) as started:
+        yield started
+
+
+def _answer(number: int) -> list[int]:
+    return [1000 + number, *REPEATED[number % 5 :], 1001 + number, *REPEATED]
+
+
+def _asked(server: Server, number: int) -> list[int]:
+    answer = _answer(number)
+    body = {
+        "input_ids": [30 + number, *range(40, 100)],
+        "sampling_params": {
+            "temperature": 0,
+            "max_new_tokens": len(answer),
+            "ignore_eos": True,
+            "custom_params": {"agentspec": {"replay": {"ids": answer}}},
+        },
+    }
+    found: list[int] = server.post("/generate", body)["output_ids"]
+    return found
+
+
+def _state(server: Server) -> dict[str, Any]:
+    state: dict[str, Any] = server.get("/server_info")["internal_states"][0]["emulated"]
+    return state
+
+
+def test_answers_are_the_forced_ones_and_the_device_was_busy(server: Server, folder: Path) -> None:
+    before = _state(server)
+    with ThreadPoolExecutor(4) as clients:
+        answers = list(clients.map(lambda number: _asked(server, number), range(12)))
+    assert answers == [_answer(number) for number in range(12)]
+    after = _state(server)
+    server.check_replay(wanted=True)
+
+    def added(name: str) -> float:
+        return float(after[name] - before[name])
+
+    num_tokens = sum(map(len, answers))
+    assert 12 <= added("steps") < num_tokens
+    assert added("busy_seconds") > 0.3 * added("active_seconds")
+    assert added("busy_seconds") >= added("steps") * 0.004
+    assert after["mixed_operations"] == {}
+    # One read a step at most: the lengths; tokens come by a copy that an event covers.
+    assert added("host_reads") <= added("steps")
+    assert added("eager_ops") > added("steps")
+    assert set(after["idle_seconds_by"]) >= {"reading", "drafting", "planning", "staging", "launch", "scheduler"}
+    assert 0 < after["step_python_seconds"] < 0.1
+    events = json.loads((folder / "trace.json").read_text().rpartition("},")[0] + "}]")
+    assert {"verify", "prefill", "kernel"} <= {event["name"] for event in events if event["tid"] == 0}
+
+
+def test_requests_without_an_answer_are_refused(server: Server) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="replays recorded answers") as refusal:
+        server.post("/generate", {"input_ids": [40, 41], "sampling_params": {"max_new_tokens": 4}})
+    refusal.value.close()
