@@ -336,7 +336,8 @@ class Scheduler:
 
     def check(self) -> None:
         self.followed.accepted.catch_up()
-        for request in self.running:
+        being_read = [request for request in self.waiting if request.prefilled]
+        for request in self.running + being_read:
             assert self.followed.length(request) == len(request.text)
             assert self.followed.last_token(request) == request.text[-1]
         order = [self.running[i] for i in self.rng.permutation(len(self.running))]
