@@ -15,13 +15,13 @@ from agentspec.integrations.emulated_device.work import Work
 _OURS = "agentspec.integrations.sglang"
 _THEIRS = "sglang.srt"
 SPANS: dict[str, str] = {
-    f"{_OURS}.accepted_tokens.AcceptedTokens.texts": "reading",
+    f"{_OURS}.accepted_tokens.AcceptedTokens.wait": "reading",
     f"{_OURS}.draft_worker.LaunchedTrees.wait": "reading",
-    f"{_OURS}.suffix_drafter.SuffixDrafter.drafts": "drafting",
-    f"{_OURS}.requests.RequestBook.sync": "growing",
+    f"{_OURS}.suffix_drafter.SuffixDrafter.draft": "drafting",
+    f"{_OURS}.accepted_tokens.AcceptedTokens.catch_up": "growing",
     f"{_OURS}.hybrid_worker._Hybrid._chosen": "planning",
     f"{_OURS}.hybrid_worker._Hybrid._united": "drafting",
-    f"{_OURS}.suffix_drafter.SuffixDrafter.plan": "planning",
+    f"{_OURS}.width_control.WidthControl.plan": "planning",
     f"{_OURS}.verify_input.VerifyStaging.build": "staging",
     f"{_OURS}.verify_input.VerifyStaging.tensors": "staging",
     f"{_THEIRS}.managers.overlap_utils.FutureMap.resolve_seq_lens_cpu": "reading",

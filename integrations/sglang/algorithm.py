@@ -365,6 +365,5 @@ def _describe_in_reply(reply: Any, scheduler: Any, recv_req: Any) -> Any:
 def _describe_worker(worker: Any, state: dict[str, Any]) -> None:
     describe = getattr(worker, "describe", None)
     if describe is not None:
-        tiers = getattr(worker, "_tiers", None)
-        state["agentspec"] = {**describe(), "graphs": [] if tiers is None else tiers.describe()}
+        state["agentspec"] = describe()
     replay_hooks.describe_into(state)

@@ -195,6 +195,7 @@ def test_wide_steps_have_graphs_for_few_rows(plain: Server, bounded: Server) -> 
         for width, size in re.findall(r"TARGET_VERIFY width (\d+), \d+ rows of (\d+)", served(bounded))
     }
     assert sizes and all(width * size <= 100 for width, size in sizes)
+    assert recorded_graphs.EAGER not in served(bounded)
 
 
 def test_a_replay_runs_the_same_operations_on_the_same_tensors() -> None:
