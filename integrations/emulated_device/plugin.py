@@ -93,7 +93,12 @@ class Emulation:
     def describe(self) -> dict[str, Any]:
         """The block `emulated` of `/server_info`."""
         totals = {**self.work.totals(), **self.steps.totals()}
-        return {**totals, "mixed_operations": dict(self.calls.mixed), "torch_call_seconds": self.calls.overhead}
+        return {
+            **totals,
+            "steps_by_rows": {str(rows): sums for rows, sums in sorted(self.steps.by_rows.items())},
+            "mixed_operations": dict(self.calls.mixed),
+            "torch_call_seconds": self.calls.overhead,
+        }
 
     def _emulate_platform(self) -> None:
         from sglang.srt.layers.attention import intel_amx_backend
