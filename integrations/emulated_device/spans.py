@@ -72,7 +72,9 @@ class Steps:
             self._inside_native += 1
             started = self._work.clock.now()
             try:
-                return function(*args, **kwargs)
+                # Threads of native code wait for each other.
+                with self._work.clock.blocked():
+                    return function(*args, **kwargs)
             finally:
                 self._native += self._work.clock.now() - started
                 self._inside_native -= 1
