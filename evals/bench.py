@@ -16,6 +16,7 @@ from agentspec.evals import (
     bench_parity,
     bench_report,
     bench_specdec,
+    bench_step_cost,
     bench_store,
 )
 
@@ -33,6 +34,7 @@ SUITES = {
     "parity": (bench_parity, "whether servers answer as plain SGLang does, token by token"),
     "report": (bench_report, "whether the report's figures hold on recorded sets, and what it takes to make them"),
     "specdec": (bench_specdec, "drafts that stop where a head expects a rejection, beside drafts of a fixed length"),
+    "step-cost": (bench_step_cost, "what a decode step costs the host of a GPU, counted on an emulated one"),
     "store": (
         bench_store,
         "what the store saves a starting server, how fast replicas share, and what that costs a step",

@@ -11,23 +11,35 @@ Only the scheduler's thread reads and changes the clock.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 
 class Clock:
     """Seconds since any moment; never runs backwards."""
 
     def __init__(
-        self, wall: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
+        self,
+        wall: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+        outside: Callable[[], float] | None = None,
     ) -> None:
-        """`wall` gives seconds that really passed, `sleep` waits for so many; tests replace both."""
+        """Tests replace all of them.
+
+        Args:
+            wall: Seconds that pass for the host. CPU time of the thread leaves out what other processes take of a busy
+                machine.
+            sleep: Waits for so many seconds.
+            outside: Seconds that pass outside, where they are not those of `wall`.
+        """
         self.wall = wall
         self._sleep = sleep
+        self._outside = outside
         self.excluded = 0.0
         """Real seconds left out so far."""
         self.charged = 0.0
-        """Seconds added so far: those of launches, and those waited while time is left out."""
+        """Seconds added so far: those of launches, and what was waited and did not pass by `wall`."""
         self.launching = 0.0
         """Seconds of launches added so far."""
         self._depth = 0
@@ -43,8 +55,7 @@ class Clock:
     def charge(self, seconds: float) -> None:
         """Lets time pass that the host of a GPU would need to launch something."""
         self.launching += seconds
-        self.charged += seconds
-        self._frozen_at += seconds
+        self._add(seconds)
 
     def exclude(self, seconds: float) -> None:
         """Leaves out real seconds that have passed, unless they are being left out anyway."""
@@ -70,25 +81,32 @@ class Clock:
         if not self._depth:
             self.excluded += self.wall() - self._left_out_since
 
+    @contextlib.contextmanager
+    def blocked(self) -> Iterator[None]:
+        """The block takes the seconds that pass outside, as where it waits for requests or for other threads."""
+        if self._outside is None:
+            yield
+            return
+        began, began_outside = self.wall(), self._outside()
+        try:
+            yield
+        finally:
+            self._add(self._outside() - began_outside - (self.wall() - began))
+
     def sleep_until(self, moment: float) -> float:
         """Waits until `moment`, in emulated seconds, and returns for how long it waited.
 
-        The operating system wakes threads too late, by much where the machine is busy. The host of a GPU polls. So what
-        passes beyond the moment is left out.
+        The operating system wakes threads too late, by much where the machine is busy. The host of a GPU polls. So just
+        the seconds until the moment pass.
         """
-        if self._depth:
-            waited = max(moment - self._frozen_at, 0.0)
-            self._sleep(waited)
-            # The sleep itself is left out with the time around it.
-            self.charged += waited
-            self._frozen_at += waited
-            return waited
-        started = self.now()
-        left = moment - started
-        if left <= 0:
+        waited = moment - self.now()
+        if waited <= 0:
             return 0.0
-        while left > 0:
-            self._sleep(left)
-            left = moment - self.now()
-        self.excluded -= left
-        return moment - started
+        began = self.wall()
+        self._sleep(waited)
+        self._add(waited if self._depth else waited - (self.wall() - began))
+        return waited
+
+    def _add(self, seconds: float) -> None:
+        self.charged += seconds
+        self._frozen_at += seconds

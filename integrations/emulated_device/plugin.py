@@ -35,7 +35,7 @@ def register() -> None:
     from agentspec.integrations.sglang import compat
 
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.__init__", _around_scheduler, HookType.AROUND)
-    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.on_idle", _on_idle, HookType.AFTER)
+    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.on_idle", _on_idle, HookType.AROUND)
     path, gets_state = compat.internal_state_hook()
     HookRegistry.register(path, _describe_into if gets_state else _describe_in_reply, HookType.AFTER)
 
@@ -45,7 +45,6 @@ class Emulation:
 
     def __init__(self) -> None:
         from agentspec.integrations.emulated_device.calls import Calls
-        from agentspec.integrations.emulated_device.clock import Clock
         from agentspec.integrations.emulated_device.model import Forwards
         from agentspec.integrations.emulated_device.spans import Steps
         from agentspec.integrations.emulated_device.trace import ChromeTrace
@@ -56,7 +55,7 @@ class Emulation:
         trace = None if path is None else ChromeTrace(path)
         if trace is not None:
             atexit.register(trace.close)
-        self.work = Work(times, Clock(), trace)
+        self.work = Work(times, setting.made_clock(), trace)
         self.calls = Calls(self.work)
         self.steps = Steps(self.work)
         self.forwards = Forwards(self.work)
@@ -75,7 +74,7 @@ class Emulation:
             runtime_context.get_device()._set("device", DeviceName("cpu"))
             self._emulate_platform()
         self._replace_forwards()
-        self.calls.overhead = seconds_of_a_call()
+        self.calls.overhead = seconds_of_a_call(self.work.clock.wall)
         self.calls.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self, scheduler: Any) -> None:
@@ -93,7 +92,12 @@ class Emulation:
     def describe(self) -> dict[str, Any]:
         """The block `emulated` of `/server_info`."""
         totals = {**self.work.totals(), **self.steps.totals()}
-        return {**totals, "mixed_operations": dict(self.calls.mixed), "torch_call_seconds": self.calls.overhead}
+        return {
+            **totals,
+            "steps_by_rows": {str(rows): sums for rows, sums in sorted(self.steps.by_rows.items())},
+            "mixed_operations": dict(self.calls.mixed),
+            "torch_call_seconds": self.calls.overhead,
+        }
 
     def _emulate_platform(self) -> None:
         from sglang.srt.layers.attention import intel_amx_backend
@@ -198,9 +202,12 @@ def _around_scheduler(original: Any, scheduler: Any, *args: Any, **kwargs: Any) 
     _emulation.end(scheduler)
 
 
-def _on_idle(result: Any, scheduler: Any) -> Any:
-    if _emulation is not None:
-        _emulation.work.timeline.nothing_to_do()
+def _on_idle(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    if _emulation is None:
+        return original(scheduler, *args, **kwargs)
+    with _emulation.work.clock.blocked():
+        result = original(scheduler, *args, **kwargs)
+    _emulation.work.timeline.nothing_to_do()
     return result
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentspec.errors import ConfigError
+from agentspec.integrations.emulated_device.clock import Clock
 from agentspec.integrations.emulated_device.step_times import StepTimes
 
 VARIABLE = "EMULATED_DEVICE"
 """The name of a device, or the path of a file of step times."""
 TRACE_VARIABLE = "EMULATED_DEVICE_TRACE"
 """The file that the scheduler writes a Chrome trace to; unset: none is written."""
+
+CLOCK_VARIABLE = "EMULATED_DEVICE_CLOCK"
+"""`wall`, the default, or `thread`: the host's time is CPU time of the scheduler's thread, but for native code, in which
+threads wait for each other. Figures then do not depend on what else runs on the machine; what the thread waits for other
+threads in Python is lost."""
 
 _SITE = Path(__file__).resolve().parent / "site"
 _DEFAULTS: dict[str, str] = {
@@ -69,6 +76,18 @@ def chosen() -> StepTimes | None:
     """
     name = os.environ.get(VARIABLE)
     return StepTimes.load(name) if name else None
+
+
+def made_clock() -> Clock:
+    """The clock that the environment asks for.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    name = os.environ.get(CLOCK_VARIABLE) or "wall"
+    if name not in ("wall", "thread"):
+        raise ConfigError(f"{CLOCK_VARIABLE} must be wall or thread, got {name!r}")
+    return Clock() if name == "wall" else Clock(time.thread_time, outside=time.perf_counter)
 
 
 def trace_path() -> Path | None:

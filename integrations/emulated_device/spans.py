@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from agentspec.integrations.emulated_device.trace import NO_REQUESTS
 from agentspec.integrations.emulated_device.work import Work
 
 _OURS = "agentspec.integrations.sglang"
@@ -40,6 +41,9 @@ NATIVE: tuple[str, ...] = (
 _NATIVE_MODULE = "agentspec._core"
 """All of it is native."""
 
+_SECONDS = ("python_seconds", "native_seconds", "launch_seconds", "wait_seconds")
+_COUNTED = ("host_reads", "eager_ops", "h2d_copies", "blocking_h2d_copies", "d2h_copies", "graphs", "tokens")
+
 
 class Steps:
     """Host seconds of decode steps: from the call of the speculative worker until it has launched all of the step."""
@@ -53,6 +57,10 @@ class Steps:
         self.native_seconds = 0.0
         self.launch_seconds = 0.0
         self.wait_seconds = 0.0
+        self.by_rows: dict[int, dict[str, float]] = {}
+        """Sums over steps that followed a step of the same number of rows, with nothing else in between, by that number."""
+        self._last_rows = 0
+        self._last: dict[str, float] = {}
 
     def as_native(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, with its time counted as native."""
@@ -64,7 +72,9 @@ class Steps:
             self._inside_native += 1
             started = self._work.clock.now()
             try:
-                return function(*args, **kwargs)
+                # Threads of native code wait for each other.
+                with self._work.clock.blocked():
+                    return function(*args, **kwargs)
             finally:
                 self._native += self._work.clock.now() - started
                 self._inside_native -= 1
@@ -78,6 +88,7 @@ class Steps:
         @functools.wraps(function)
         def step(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
             if batch is None or not batch.forward_mode.is_decode():
+                self._last_rows = 0
                 work.timeline.enter("prefill")
                 try:
                     return function(worker, batch, *args, **kwargs)
@@ -95,15 +106,32 @@ class Steps:
             self.launch_seconds += launching
             self.wait_seconds += waited
             work.counts.steps += 1
+            self._ended(len(batch.reqs))
             return result
 
         return step
 
+    def _ended(self, rows: int) -> None:
+        """A step of so many rows was launched: what happened since the one before belongs to it."""
+        work, timeline = self._work, self._work.timeline
+        sums = {
+            "steps": float(work.counts.steps),
+            **{name: float(getattr(work.counts, name)) for name in _COUNTED},
+            **{name: getattr(self, name) for name in _SECONDS},
+            "busy_seconds": timeline.busy,
+            "idle_seconds": sum(timeline.idle_of.values()) - timeline.idle_of.get(NO_REQUESTS, 0.0),
+            "seconds": work.clock.now(),
+        }
+        if rows == self._last_rows:
+            found = self.by_rows.setdefault(rows, dict.fromkeys(sums, 0.0))
+            for name, value in sums.items():
+                found[name] += value - self._last[name]
+        self._last_rows, self._last = rows, sums
+
     def totals(self) -> dict[str, float]:
-        """Milliseconds a step, in the mean over all decode steps so far."""
+        """Seconds of a step, in the mean over all decode steps so far."""
         steps = max(self._work.counts.steps, 1)
-        names = ("python_seconds", "native_seconds", "launch_seconds", "wait_seconds")
-        return {f"step_{name}": getattr(self, name) / steps for name in names}
+        return {f"step_{name}": getattr(self, name) / steps for name in _SECONDS}
 
 
 def wrap_spans(work: Work, steps: Steps, worker: Any) -> list[str]:
@@ -116,9 +144,7 @@ def wrap_spans(work: Work, steps: Steps, worker: Any) -> list[str]:
         if not _replace(path, steps.as_native):
             missing.append(path)
     _wrap_native_module(steps)
-    bound = worker.forward_batch_generation
     worker.forward_batch_generation = functools.partial(steps.as_step(type(worker).forward_batch_generation), worker)
-    del bound
     return missing
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 from made_up_time import MadeUpTime
 
+from agentspec.integrations.emulated_device.clock import Clock
+
 
 def test_time_passes_but_for_what_is_left_out_and_with_what_is_charged(made_up_time: MadeUpTime) -> None:
     clock = made_up_time.clock()
@@ -49,7 +51,19 @@ def test_who_wakes_up_too_late_has_not_waited_longer(made_up_time: MadeUpTime) -
     start = clock.now()
     assert clock.sleep_until(start + 1.0) == pytest.approx(1.0)
     assert clock.now() == pytest.approx(start + 1.0)
-    assert clock.excluded == pytest.approx(0.3)
+
+
+def test_time_of_other_processes_passes_only_where_the_host_is_blocked() -> None:
+    outside = MadeUpTime()
+    clock = Clock(lambda: 5.0, outside.sleep, outside.wall)
+    start = clock.now()
+    outside.seconds += 1.0
+    assert clock.now() == start
+    with clock.blocked():
+        outside.seconds += 1.0
+    assert clock.now() == pytest.approx(start + 1.0)
+    assert clock.sleep_until(start + 3.0) == pytest.approx(2.0)
+    assert clock.now() == pytest.approx(start + 3.0)
 
 
 def test_waiting_for_what_is_past_takes_no_time(made_up_time: MadeUpTime) -> None:
