@@ -437,7 +437,11 @@ def test_the_stub_names_what_the_native_module_has() -> None:
     }
     assert functions | values | set(classes) == {name for name in dir(_core) if not name.startswith("_")}
     for name, stub_class in classes.items():
-        methods = {node.name for node in stub_class.body if isinstance(node, ast.FunctionDef)} - {"__init__"}
+        native = getattr(_core, name)
+        defined = {node.name for node in stub_class.body if isinstance(node, ast.FunctionDef)}
+        special = {method for method in defined if method.startswith("_")}
+        assert special <= set(vars(native)) | {"__init__"}
+        methods = defined - special
         # Members of an enumeration.
         methods |= {
             target.id
@@ -446,7 +450,7 @@ def test_the_stub_names_what_the_native_module_has() -> None:
             for target in node.targets
             if isinstance(target, ast.Name)
         }
-        assert methods == {method for method in dir(getattr(_core, name)) if not method.startswith("_")}
+        assert methods == {method for method in dir(native) if not method.startswith("_")}
 
 
 def test_importing_loads_no_heavy_module() -> None:

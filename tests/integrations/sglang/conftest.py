@@ -1,9 +1,10 @@
 """Real SGLang servers on CPU, shared by all tests of the session.
 
 `plain` decodes token by token and is the reference. `agentspec` drafts: from suffixes alone, and beside each kind of
-drafter. `faulty` drafts too, but every third call of its engine or its drafter fails, its draft model is paused again
-and again, and its requests are retracted over and over: it must answer the same. `plain` and the one of suffixes alone spawn their processes, as servers do
-outside of tests; the others fork.
+drafter. `faulty` drafts too, but every third call that drafts, that lets texts grow or that lays trees out fails, as do
+those of its drafter, its draft model is paused again and again, and its requests are retracted over and over: it must
+answer the same. `plain` and the one of suffixes alone spawn their processes, as servers do outside of tests; the others
+fork.
 """
 
 from __future__ import annotations
@@ -152,7 +153,8 @@ def _faulty_plugin(site: Path) -> Path:
                 from agentspec.integrations.sglang import algorithm
                 from agentspec.integrations.sglang.verify_input import VerifyStaging
 
-                Engine.draft = failing(Engine.draft)
+                Engine.draft_rows = failing(Engine.draft_rows)
+                Engine.grow = failing(Engine.grow)
                 VerifyStaging.build = failing(VerifyStaging.build)
                 worker_class = algorithm._worker_class
 
