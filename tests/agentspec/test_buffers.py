@@ -199,6 +199,38 @@ def test_drafts_beyond_the_memory_are_refused_and_change_nothing(rows: int, max_
     assert as_bytes(before) == expected
 
 
+@pytest.mark.parametrize(("rows", "max_tokens"), [(3, 0), (2, 4)])
+def test_drafts_of_rows_beyond_the_memory_are_refused_and_change_nothing(rows: int, max_tokens: int) -> None:
+    engine, buffers = opened(), DraftBuffers(max_rows=2, max_tokens=3)
+    before = engine.draft_rows(engine.rows(["0", "1"]), out=buffers, max_tokens=3)
+    written = [before.tokens, buffers.outcomes, buffers.lengths, buffers.rooms]
+    expected = [values.copy() for values in written]
+    with pytest.raises(ConfigError, match=rf"room for {rows} rows .*; make larger ones"):
+        engine.draft_rows(engine.rows(["2", "3", "1"][:rows]), out=buffers, max_tokens=max_tokens)
+    with pytest.raises(ConfigError, match="lengths"):
+        engine.draft_rows(engine.rows(["2"]), out=buffers, lengths=np.array([1, 2]), max_tokens=1)
+    for got, kept in zip(written, expected, strict=True):
+        np.testing.assert_array_equal(got, kept)
+
+
+def test_a_draft_of_fewer_rows_leaves_the_rest_of_what_is_told_as_it_was() -> None:
+    engine, buffers = opened(), DraftBuffers(max_rows=3, max_tokens=7)
+    engine.draft_rows(engine.rows(["0", "1", "2"]), out=buffers, max_tokens=7)
+    lengths, rooms = buffers.lengths.tolist(), buffers.rooms.tolist()
+    assert lengths == [engine.num_tokens(name) for name in "012"] and rooms == [7] * 3
+    engine.draft_rows(engine.rows(["3"]), out=buffers, max_tokens=2)
+    assert buffers.lengths.tolist() == [engine.num_tokens("3"), *lengths[1:]]
+    assert buffers.rooms.tolist() == [2, 7, 7]
+
+
+def test_no_rows_are_drafted_for_without_a_word() -> None:
+    engine, buffers = opened(), DraftBuffers(max_rows=1, max_tokens=7)
+    rows = engine.rows([])
+    assert engine.grow(rows, np.zeros((0, 3), np.int64)) == 0
+    engine.learn(rows)
+    assert engine.draft_rows(rows, out=buffers, max_tokens=7).offsets.tolist() == [0]
+
+
 def test_the_limits_of_all_rows_count_together() -> None:
     engine, buffers = opened(), DraftBuffers(max_rows=2, max_tokens=3)
     caps = np.array([6, 0], dtype=np.int32)

@@ -7,7 +7,7 @@ from draft_states import batch as estimated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentspec import ConfigError, DraftBatch, build_tree_arrays
+from agentspec import ConfigError, DraftBatch, TreeBuffers, build_tree_arrays
 
 # node(token)
 #
@@ -84,6 +84,57 @@ def test_random_trees_match_the_definitions(rows: list[tuple[list[int], list[int
             assert arrays.next_token[row, node] == (children if is_node and children else [-1])[0]
             assert arrays.next_sibling[row, node] == (siblings or [-1])[0]
         assert arrays.num_nodes[row] == len(tokens)
+
+
+@given(rows=st.lists(trees(), max_size=4), spare=st.integers(0, 3), data=st.data())
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+def test_the_best_nodes_of_each_row_are_a_tree_of_their_own(
+    rows: list[tuple[list[int], list[int]]], spare: int, data: st.DataObject
+) -> None:
+    counts = [data.draw(st.integers(0, len(tokens) - 1)) for tokens, _ in rows]
+    width = max(counts, default=0) + 1 + spare
+    cut = build_tree_arrays(make_batch(rows), width, num_drafted=np.array(counts, np.int32))
+    expected = build_tree_arrays(
+        make_batch([(tokens[: n + 1], parents[: n + 1]) for n, (tokens, parents) in zip(counts, rows, strict=True)]),
+        width,
+    )
+    for name in ("tokens", "depths", "mask", "next_token", "next_sibling", "num_nodes"):
+        np.testing.assert_array_equal(getattr(cut, name), getattr(expected, name), err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("num_drafted", "width", "message"),
+    [
+        ([0, 12], 14, r"num_drafted must be in \[0, 11\] for row 1, got 12"),
+        ([1, 3], 14, r"num_drafted must be in \[0, 0\] for row 0, got 1"),
+        ([0, -1], 14, r"num_drafted must be in \[0, 11\] for row 1, got -1"),
+        ([0, 4], 4, r"got 4 while row 1 has 5; .* raise width"),
+        ([0], 14, r"num_drafted must have an entry for each of 2 rows, got 1"),
+        ([0, 1, 1], 14, r"num_drafted must have an entry for each of 2 rows, got 3"),
+        pytest.param(
+            [],
+            14,
+            r"num_drafted must have an entry for each of 2 rows, got 0",
+            marks=pytest.mark.xfail(strict=True, reason="an empty array is taken for none"),
+        ),
+    ],
+)
+def test_other_nodes_than_a_row_has_are_refused(num_drafted: list[int], width: int, message: str) -> None:
+    batch = make_batch([([1], [-1]), TWELVE_NODES])
+    buffers = TreeBuffers(2, 14)
+    before = build_tree_arrays(batch, 14, buffers).mask.copy()
+    with pytest.raises(ConfigError, match=message):
+        build_tree_arrays(batch, width, buffers, num_drafted=np.array(num_drafted, np.int32))
+    assert buffers.arrays(2, 14).mask.tolist() == before.tolist(), "what was built before is as it was"
+
+
+def test_nodes_that_are_not_taken_need_not_fit() -> None:
+    """Neither the width, nor a tree."""
+    batch = make_batch([([5, 6, 7], [-1, 0, 2])])
+    arrays = build_tree_arrays(batch, 2, num_drafted=np.array([1], np.int32))
+    assert arrays.tokens.tolist() == [[5, 6]]
+    with pytest.raises(ConfigError, match="row 0: the root's parent must be -1"):
+        build_tree_arrays(batch, 3, num_drafted=np.array([2], np.int32))
 
 
 def test_too_narrow_a_width_is_refused() -> None:

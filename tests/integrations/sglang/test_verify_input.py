@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agentspec import DraftBatch, Source, build_tree_arrays
+from agentspec import ConfigError, DraftBatch, Source, build_tree_arrays
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
 from agentspec.integrations.sglang.verify_input import VerifyStaging, VerifyTensors, grammar_mask
@@ -104,6 +104,25 @@ def test_memory_that_was_used_gives_what_new_memory_gives() -> None:
     again, new = tensors_of(used), tensors_of(staging(full_mask=True))
     for name in VerifyTensors.__slots__:
         assert torch.equal(getattr(again, name), getattr(new, name)), name
+
+
+@pytest.mark.parametrize(("num_drafted", "tokens"), [([2, 0], [7, 8, 9, 5, 0, 0]), ([1, 0], [7, 8, 0, 5, 0, 0])])
+def test_only_the_nodes_that_are_verified_are_laid_out(num_drafted: list[int], tokens: list[int]) -> None:
+    memory = staging()
+    arrays = memory.build(BATCH, 3, np.array(num_drafted, np.int32))
+    assert arrays.num_nodes.tolist() == [n + 1 for n in num_drafted]
+    roots = torch.tensor([[7], [5]])
+    assert memory.tensors(SEQ_LENS, roots, total=int(SEQ_LENS.sum())).tokens.tolist() == tokens
+
+
+def test_a_step_that_is_refused_leaves_the_next_one_its_memory() -> None:
+    memory, new = staging(full_mask=True), staging(full_mask=True)
+    for num_drafted, width in (([4, 0], 8), ([3, 0], 3), ([3, 0], 9)):
+        with pytest.raises(ConfigError):
+            memory.build(BATCH, width, np.array(num_drafted, np.int32))
+        got, expected = tensors_of(memory), tensors_of(new)
+        for name in VerifyTensors.__slots__:
+            assert torch.equal(getattr(got, name), getattr(expected, name)), name
 
 
 def test_what_another_rank_has_built_is_laid_out_alike() -> None:
