@@ -52,7 +52,7 @@ class EngineLife {
 
   // Throws std::logic_error or IntegrityError if something does not hold that must.
   void step() {
-    const std::int32_t action = choose_(0, 31);
+    const std::int32_t action = choose_(0, 43);
     if (action < 6 || open_.empty()) {
       open();
     } else if (action < 14) {
@@ -81,6 +81,14 @@ class EngineLife {
       expire();
     } else if (action == 31) {
       snapshot_and_load();
+    } else if (action == 32) {
+      find_batch();
+    } else if (action < 38) {
+      grow();
+    } else if (action < 40) {
+      engine_.learn(choose_batch().rows);
+    } else {
+      draft_batch();
     }
     draft();
     check();
@@ -102,12 +110,51 @@ class EngineLife {
     std::int32_t space;
     std::vector<Token> tokens;
     std::size_t num_output;
+    int serial;  // of those that were ever opened: ids come back
+    std::size_t max_length;
+    bool is_lost;  // rows of it are drafted for no more
+  };
+  // Rows that were found once, some of them of requests that were not open, or are not any more.
+  struct Batch {
+    Engine::Rows rows;
+    std::vector<std::string> request_ids;
+    std::vector<int> serials;  // 0: was not open
   };
   struct Kept {
     std::uint64_t id;
     std::size_t num_tokens;
     std::string request_id;
     std::int64_t time;
+  };
+
+  // Memory for a draft of so many rows and nodes.
+  struct RowsDraft {
+    RowsDraft(std::size_t num_rows, std::size_t num_nodes) : lengths(num_rows), rooms(num_rows) {
+      batch.offsets.resize(num_rows + 1);
+      for (auto* const values : {&batch.tokens, &batch.parents}) values->resize(num_nodes);
+      batch.estimates.resize(num_nodes);
+      batch.sources.resize(num_nodes);
+      batch.match_lens.resize(num_rows);
+      batch.scores.resize(num_rows);
+      batch.outcomes.resize(num_rows);
+    }
+
+    [[nodiscard]] DraftSpans spans() {
+      return {batch.offsets,    batch.tokens, batch.parents,  batch.estimates, batch.sources,
+              batch.match_lens, batch.scores, batch.outcomes, lengths,         rooms};
+    }
+
+    // Only so many nodes were written.
+    void keep(std::size_t num_nodes) {
+      batch.tokens.resize(num_nodes);
+      batch.parents.resize(num_nodes);
+      batch.estimates.resize(num_nodes);
+      batch.sources.resize(num_nodes);
+    }
+
+    DraftBatch batch;
+    std::vector<std::int64_t> lengths;
+    std::vector<std::int32_t> rooms;
   };
 
   static void require(bool holds, const char* what) {
@@ -158,20 +205,23 @@ class EngineLife {
   }
 
   void open() {
-    Text text{choose_(0, kNamespaces - 1), {}, 0};
+    Text text{choose_(0, kNamespaces - 1), {}, 0, 0, 0, false};
     if (!ended_.empty() && choose_(0, 1) == 0) {
       // The next turn of a conversation, perhaps with its end rewritten, or somebody else's text.
       const Text& last =
           ended_[static_cast<std::size_t>(choose_(0, static_cast<std::int32_t>(ended_.size()) - 1))];
       text = last;
       text.num_output = 0;
+      text.is_lost = false;
       if (choose_(0, 2) == 0)
         text.tokens.resize(
             static_cast<std::size_t>(choose_(1, static_cast<std::int32_t>(text.tokens.size()))));
     }
     const std::vector<Token> more = choose_tokens(text.space, choose_(0, 3) == 0 ? 400 : 30);
     text.tokens.insert(text.tokens.end(), more.begin(), more.end());
-    const std::string request_id = std::to_string(++num_opened_);
+    text.serial = ++num_opened_;
+    std::string request_id = std::to_string(text.serial);
+    if (!closed_.empty() && choose_(0, 2) == 0) request_id = closed_.back();
     if (text.tokens.empty()) {
       try {
         engine_.open(request_id, text.tokens, name_of(text.space));
@@ -180,8 +230,11 @@ class EngineLife {
       }
       require(false, "an empty prompt is refused");
     }
-    engine_.open(request_id, text.tokens, name_of(text.space));
+    text.max_length = choose_(0, 1) == 0 ? Engine::kNoLimit
+                                         : text.tokens.size() + static_cast<std::size_t>(choose_(0, 40));
+    engine_.open(request_id, text.tokens, name_of(text.space), text.max_length);
     require(engine_.is_open(request_id), "an opened request is open");
+    std::erase(closed_, request_id);
     open_.emplace(request_id, std::move(text));
   }
 
@@ -214,8 +267,159 @@ class EngineLife {
     const std::uint64_t id = engine_.close(request_id, keep, cut);
     require((id != 0) == (num_kept > 0), "an output is kept if it is to be and there is one");
     if (id != 0) outputs_of(text.space).push_back({id, num_kept, request_id, kLatest});
+    closed_.push_back(request_id);
     ended_.push_back(std::move(text));
     if (ended_.size() > 6) ended_.erase(ended_.begin());
+  }
+
+  Batch& find_batch() {
+    Batch batch;
+    for (const auto& [request_id, text] : open_) {
+      if (choose_(0, 3) == 0) continue;
+      batch.request_ids.push_back(request_id);
+      if (choose_(0, 15) == 0) batch.request_ids.push_back(request_id);
+    }
+    if (choose_(0, 3) == 0) batch.request_ids.emplace_back("never");
+    if (choose_(0, 3) == 0 && !closed_.empty()) batch.request_ids.push_back(closed_.front());
+    for (const std::string& request_id : batch.request_ids) {
+      const auto found = open_.find(request_id);
+      batch.serials.push_back(found == open_.end() ? 0 : found->second.serial);
+    }
+    batch.rows =
+        engine_.rows(std::vector<std::string_view>(batch.request_ids.begin(), batch.request_ids.end()));
+    require(batch.rows.size() == batch.request_ids.size(), "each request of a batch has a row");
+    batches_.push_back(std::move(batch));
+    if (batches_.size() > 3) batches_.erase(batches_.begin());
+    return batches_.back();
+  }
+
+  Batch& choose_batch() {
+    if (batches_.empty() || choose_(0, 3) == 0) return find_batch();
+    return batches_[static_cast<std::size_t>(choose_(0, static_cast<std::int32_t>(batches_.size()) - 1))];
+  }
+
+  // Null: it was not open when it was looked for, or was closed since, also if its id came back.
+  Text* text_of(const Batch& batch, std::size_t row) {
+    const auto found = open_.find(batch.request_ids[row]);
+    return found != open_.end() && found->second.serial == batch.serials[row] ? &found->second : nullptr;
+  }
+
+  // What a caller says of the texts: nothing, or their lengths, which may be wrong.
+  std::vector<std::int64_t> choose_lengths(const Batch& batch) {
+    std::vector<std::int64_t> lengths;
+    if (choose_(0, 2) == 0) return lengths;
+    for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+      const Text* const text = text_of(batch, row);
+      const std::int64_t length = text == nullptr ? 7 : static_cast<std::int64_t>(text->tokens.size());
+      lengths.push_back(choose_(0, 7) == 0 ? length + choose_(-3, 3) : length);
+    }
+    return lengths;
+  }
+
+  static bool is_known(const Text& text, const std::vector<std::int64_t>& lengths, std::size_t row) {
+    return lengths.empty() || static_cast<std::int64_t>(text.tokens.size()) == lengths[row];
+  }
+
+  // What a step accepts: some of it as drafted, at times with what is no token.
+  void grow() {
+    Batch& batch = choose_batch();
+    const std::vector<std::int64_t> lengths = choose_lengths(batch);
+    const auto places = static_cast<std::size_t>(choose_(1, 8));
+    std::vector<std::int64_t> accepted;
+    std::size_t num_lost = 0;
+    for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+      Text* const text = text_of(batch, row);
+      const auto draft = drafted_.find(batch.request_ids[row]);
+      std::vector<Token> tokens;
+      if (text != nullptr && draft != drafted_.end() && choose_(0, 1) == 0) tokens = draft->second;
+      const std::vector<Token> more = choose_tokens(text == nullptr ? 0 : text->space, 8);
+      tokens.insert(tokens.end(), more.begin(), more.end());
+      tokens.resize(std::min(tokens.size(), places));
+      // More than there are places for counts as all of them.
+      const bool is_over = tokens.size() == places && choose_(0, 7) == 0;
+      const std::size_t first = accepted.size();
+      accepted.push_back(static_cast<std::int64_t>(tokens.size()) + (is_over ? 1000 : 0));
+      if (tokens.empty()) accepted.back() -= choose_(0, 1);
+      accepted.insert(accepted.end(), tokens.begin(), tokens.end());
+      accepted.resize(first + 1 + places, -5);
+      const bool is_bad = !tokens.empty() && choose_(0, 31) == 0;
+      if (is_bad) {
+        const std::int64_t bad[] = {-1, config_.num_token_ids, std::int64_t{1} << 40};
+        accepted[first + static_cast<std::size_t>(choose_(1, static_cast<std::int32_t>(tokens.size())))] =
+            bad[choose_(0, 2)];
+      }
+      if (text == nullptr || tokens.empty() || !is_known(*text, lengths, row)) continue;
+      if (is_bad) {
+        text->is_lost = true;
+        ++num_lost;
+        continue;
+      }
+      text->tokens.insert(text->tokens.end(), tokens.begin(), tokens.end());
+      text->num_output += tokens.size();
+    }
+    require(engine_.grow(batch.rows, accepted, 1 + places, lengths) == num_lost, "lost rows are told");
+    for (std::size_t row = 0; row < batch.rows.size(); ++row) {
+      const Text* const text = text_of(batch, row);
+      if (text == nullptr) continue;
+      require(engine_.num_tokens(batch.request_ids[row]) == text->tokens.size(),
+              "a row grows by what was accepted");
+    }
+  }
+
+  void draft_batch() {
+    Batch& batch = choose_batch();
+    const std::size_t num_rows = batch.rows.size();
+    const std::vector<std::int64_t> lengths = choose_lengths(batch);
+    const std::int32_t max_tokens = choose_(0, 24);
+    RowsDraft made(num_rows, num_rows * (static_cast<std::size_t>(config_.max_draft_tokens) + 1));
+    made.keep(engine_.draft(batch.rows, lengths, max_tokens, made.spans()));
+    std::vector<std::string> open_ids;
+    std::vector<std::int32_t> limits;
+    std::vector<std::size_t> open_rows;
+    batch_ = made.batch;
+    for (std::size_t row = 0; row < num_rows; ++row) {
+      const auto first = static_cast<std::size_t>(batch_.offsets[row]);
+      const auto outcome = static_cast<Outcome>(batch_.outcomes[row]);
+      const Text* const text = text_of(batch, row);
+      if (text == nullptr) {
+        require(batch_.offsets[row + 1] - batch_.offsets[row] == 1 && batch_.tokens[first] == 0 &&
+                    batch_.parents[first] == -1 && outcome == Outcome::kNotOpen,
+                "a row that is not open has a root of no token");
+        require(made.rooms[row] == 0, "a row that is not open has no room");
+        continue;
+      }
+      const std::size_t length = text->tokens.size();
+      const bool is_text = is_known(*text, lengths, row);
+      const std::size_t left = text->is_lost || text->max_length <= length ? 0 : text->max_length - length - 1;
+      const auto most = static_cast<std::size_t>(std::min(max_tokens, config_.max_draft_tokens));
+      const auto limit = static_cast<std::int32_t>(is_text ? std::min(left, most) : 0);
+      require(made.rooms[row] == limit, "a text grows to its limit, the bonus token included");
+      require(made.lengths[row] == (is_text ? static_cast<std::int64_t>(length) : lengths[row]),
+              "the length of a row's text is told");
+      require((outcome == Outcome::kOtherText) == !is_text, "a text of another length is told");
+      require(is_text || batch_.offsets[row + 1] - batch_.offsets[row] == 1,
+              "a text of another length is not drafted from");
+      check_row(row, batch.request_ids[row], limit);
+      open_rows.push_back(row);
+      open_ids.push_back(batch.request_ids[row]);
+      limits.push_back(limit);
+    }
+    // In the background an index may have become ready since.
+    if (config_.background || open_ids.empty()) return;
+    engine_.draft(open_ids, limits, batch_);
+    for (std::size_t i = 0; i < open_ids.size(); ++i) {
+      require(nodes_of(batch_, i) == nodes_of(made.batch, open_rows[i]),
+              "a row is drafted for as a request that is named");
+    }
+  }
+
+  static std::vector<std::pair<Token, float>> nodes_of(const DraftBatch& batch, std::size_t row) {
+    std::vector<std::pair<Token, float>> nodes;
+    for (auto i = static_cast<std::size_t>(batch.offsets[row]);
+         i < static_cast<std::size_t>(batch.offsets[row + 1]); ++i) {
+      nodes.emplace_back(batch.tokens[i], batch.estimates[i]);
+    }
+    return nodes;
   }
 
   void erase_output() {
@@ -375,27 +579,12 @@ class EngineLife {
   // The same into memory of the caller.
   void draft_again(const std::vector<std::string>& request_ids, const std::vector<std::int32_t>& limits) {
     const std::vector<std::string_view> ids(request_ids.begin(), request_ids.end());
-    const std::size_t num_rows = ids.size();
-    DraftBatch second;
-    const std::size_t most = num_rows * (static_cast<std::size_t>(config_.max_draft_tokens) + 1);
-    second.offsets.resize(num_rows + 1);
-    for (auto* const values : {&second.tokens, &second.parents}) values->resize(most);
-    second.estimates.resize(most);
-    second.sources.resize(most);
-    second.match_lens.resize(num_rows);
-    second.scores.resize(num_rows);
-    second.outcomes.resize(num_rows);
-    std::vector<std::int64_t> lengths(num_rows);
-    std::vector<std::int32_t> rooms(num_rows);
-    const std::size_t num_nodes =
-        engine_.draft(ids, limits,
-                      {second.offsets, second.tokens, second.parents, second.estimates, second.sources,
-                       second.match_lens, second.scores, second.outcomes, lengths, rooms});
-    second.tokens.resize(num_nodes);
-    second.parents.resize(num_nodes);
-    second.estimates.resize(num_nodes);
+    RowsDraft made(ids.size(), ids.size() * (static_cast<std::size_t>(config_.max_draft_tokens) + 1));
+    made.keep(engine_.draft(ids, limits, made.spans()));
+    const DraftBatch& second = made.batch;
     require(second.offsets == batch_.offsets && second.tokens == batch_.tokens &&
                 second.parents == batch_.parents && second.estimates == batch_.estimates &&
+                second.sources == batch_.sources &&
                 second.match_lens == batch_.match_lens && second.scores == batch_.scores &&
                 second.outcomes == batch_.outcomes,
             "a draft is the same wherever it is written to");
@@ -463,10 +652,12 @@ class EngineLife {
   Choose choose_;
   std::string folder_;
   EngineConfig config_;
+  std::vector<Batch> batches_;  // outlive the engine, as a caller's may
   Engine engine_;
   std::map<std::string, Text> open_;
   std::map<std::string, std::vector<Token>> drafted_;  // of each request, a path down its last draft
   std::vector<Text> ended_;
+  std::vector<std::string> closed_;  // ids that are free again
   std::array<std::vector<Kept>, kNamespaces> outputs_;
   DraftBatch batch_;
   int num_opened_ = 0;

@@ -76,6 +76,17 @@ void test_errors() {
   CHECK_THROWS(engine.draft(unknown, negative, batch), ConfigError);
   CHECK_THROWS(engine.draft(unknown, one, batch), ConfigError);
   CHECK_THROWS(engine.close("b", true, std::nullopt), UnknownRequestError);
+  const std::vector<std::string_view> both = {"a", "b"};
+  const Engine::Rows rows = engine.rows(both);
+  const std::vector<std::int64_t> accepted = {1, 4, 1, 4};
+  const std::vector<std::int64_t> lengths = {3};
+  CHECK(rows.size() == 2);
+  CHECK_THROWS(engine.grow(rows, accepted, 4, {}), ConfigError);
+  CHECK_THROWS(engine.grow(rows, accepted, 0, {}), ConfigError);
+  CHECK_THROWS(engine.grow(rows, accepted, 2, lengths), ConfigError);
+  CHECK_THROWS(engine.draft(rows, lengths, 1, DraftSpans{}), ConfigError);
+  CHECK_THROWS(engine.draft(rows, {}, -1, DraftSpans{}), ConfigError);
+  CHECK_THROWS(engine.draft(rows, {}, 0, DraftSpans{}), ConfigError);
   CHECK(engine.num_tokens("a") == 3);
   CHECK(!engine.is_open("b"));
   config.weights.pop_back();
