@@ -24,6 +24,7 @@ _BY_NAME = (
     "sglang.srt.model_executor.forward_batch_info.compute_position",
     "sglang.srt.speculative.spec_utils.select_top_k_tokens",
     "sglang.srt.managers.overlap_utils._assert_nonneg_and_invalidate",
+    "agentspec.integrations.sglang.layout_kernel.lay_out",
 )
 
 
