@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import AgentspecError, ConfigError
-from agentspec.evals.emulation import DRAFT_MODEL, bind
+from agentspec.evals.emulation import DRAFT_MODEL, bind, release
 from agentspec.evals.environment import describe, without_folders
 from agentspec.evals.eval_calls import Asking, CellResult, ask_cells
 from agentspec.evals.eval_cells import Cell, plan_cells
@@ -173,6 +173,7 @@ class Servers:
             kept = environment()["PYTHONPATH"] if activate() else ""
             python_path = variables.get("PYTHONPATH", kept)
             variables |= site_variables(self._folder / "timer-site", self.times_file(name), python_path)
+        release()
         kind = "timed" if is_timed else "emulated" if emulate else "real"
         return Server(
             MODEL_FOLDER,
@@ -232,6 +233,10 @@ def row_of(name: str, repeat: int, clients: int, real: CellResult, emulated: Cel
         "difference": round(speeds["emulated"] / speeds["real"] - 1, 4),
         "real_accept_length": _accept_length(real),
         "emulated_accept_length": _accept_length(emulated),
+        "real_preempted": round(real.preempted_seconds / real.wall_seconds, 4) if real.wall_seconds else 0.0,
+        "emulated_preempted": round(emulated.preempted_seconds / emulated.wall_seconds, 4)
+        if emulated.wall_seconds
+        else 0.0,
         "identical": real.outputs == emulated.outputs,
     }
 
@@ -244,7 +249,9 @@ def table(rows: Sequence[Mapping[str, Any]], fits: Sequence[Mapping[str, Any]]) 
         f"{row['median_error']:.0%}"
         for row in fits
     ]
-    lines.append(f"{'system':<8} {'clients':>7} {'real':>8} {'emulated':>9} {'error':>7}  accept length real, emulated")
+    lines.append(
+        f"{'system':<8} {'clients':>7} {'real':>8} {'emulated':>9} {'error':>7}  accept length  preempted; real, emulated"
+    )
     cells: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row.get("error"):
@@ -257,6 +264,8 @@ def table(rows: Sequence[Mapping[str, Any]], fits: Sequence[Mapping[str, Any]]) 
         )
         error = statistics.median(row["difference"] for row in some)
         lengths = f"{some[0]['real_accept_length']:.2f}, {some[0]['emulated_accept_length']:.2f}"
+        shares = [statistics.median(row[f"{kind}_preempted"] for row in some) for kind in ("real", "emulated")]
+        lengths += f"     {shares[0]:.1%}, {shares[1]:.1%}"
         note = "" if all(row["identical"] for row in some) else "  OUTPUTS DIFFER"
         note += "" if abs(error) <= BOUND else "  missed"
         lines.append(f"{system:<8} {clients:>7} {real:>8.1f} {emulated:>9.1f} {error:>+7.1%}  {lengths}{note}")

@@ -1,11 +1,13 @@
 """Servers on an emulated GPU: what is started for each system, on which core what runs, and what the device tells.
 
 The scheduler has a core of its own, for its time is what counts. HTTP server, tokenizer, detokenizer and the load
-generator share the other cores. Where the machine has one core alone nothing is bound.
+generator share the other cores. Where the machine has one core alone nothing is bound. What else the machine does still
+takes time from the scheduler now and then; how much, is told by `preempted_seconds`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +41,8 @@ _KV_TOKENS = {"h200-8b": 800_000, "h200-32b": 220_000}
 # What SGLang chooses for a GPU with 141 GB of memory.
 _CHUNKED_PREFILL = "8192"
 _SCHEDULER = "sglang::scheduler"
+_CORES = sorted(os.sched_getaffinity(0))
+_NICENESS = -15
 
 
 def _eagle3(steps: int) -> System:
@@ -164,28 +168,41 @@ class Emulation:
 
 
 def bind(server: Server) -> None:
-    """Gives the scheduler of a server a core of its own, and its other processes and this one the rest.
+    """Gives the scheduler of a server a core of its own, and its other processes and this one the rest; where the operating
+    system permits it, all of them go before other processes of the machine. `release` undoes that for this process.
 
     Raises:
         ServerError: The server has no process of that name.
     """
-    cores = sorted(os.sched_getaffinity(0) | {0}) if not _bound else _bound
-    if len(cores) < 2:
-        return
-    _bound[:] = cores
-    processes = server.processes()
-    schedulers = [process for process in processes if _title(process).startswith(_SCHEDULER)]
-    if not schedulers:
-        raise ServerError(
-            f"the server has no process {_SCHEDULER} among {len(processes)}, to give it a core of its own"
-        )
+    processes, scheduler = server.processes(), _scheduler(server)
     for process in (*processes, os.getpid()):
-        wanted = {cores[0]} if process in schedulers else set(cores[1:])
+        cores = set(_CORES[:1]) if process == scheduler else set(_CORES[1:])
         for thread in _threads(process):
-            try:
-                os.sched_setaffinity(thread, wanted)
-            except ProcessLookupError:
-                continue
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if len(_CORES) > 1:
+                    os.sched_setaffinity(thread, cores)
+                os.setpriority(os.PRIO_PROCESS, thread, _NICENESS)
+
+
+def release() -> None:
+    """Lets this process, and servers that it starts, run on all cores, and no sooner than others."""
+    for thread in _threads(os.getpid()):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.sched_setaffinity(thread, _CORES)
+            os.setpriority(os.PRIO_PROCESS, thread, 0)
+
+
+def preempted_seconds(server: Server) -> float:
+    """Seconds that a server's scheduler has been ready to run and had to wait for its core so far; as Linux tells it.
+
+    Raises:
+        ServerError: The server has no scheduler.
+    """
+    try:
+        text = Path(f"/proc/{_scheduler(server)}/schedstat").read_text(encoding="utf-8")
+    except OSError:
+        return 0.0
+    return int(text.split()[1]) / 1e9
 
 
 def emulated_state(server: RunningServer) -> dict[str, Any]:
@@ -235,8 +252,14 @@ _COUNTED = (
     *("emulated_seconds", "wall_seconds", "busy_seconds", "host_reads", "eager_ops", "h2d_copies", "steps"),
     *("active_seconds",),
 )
-_bound: list[int] = []
-"""Cores of the machine before this process was bound to some of them."""
+
+
+def _scheduler(server: Server) -> int:
+    processes = server.processes()
+    found = [process for process in processes if _title(process).startswith(_SCHEDULER)]
+    if not found:
+        raise ServerError(f"the server must have a process {_SCHEDULER}, but has {len(processes)} others")
+    return found[0]
 
 
 def _title(process: int) -> str:
