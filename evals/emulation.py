@@ -2,7 +2,7 @@
 
 The scheduler has a core of its own, for its time is what counts. HTTP server, tokenizer, detokenizer and the load
 generator share the other cores. Where the machine has one core alone nothing is bound. What else the machine does still
-takes time from the scheduler now and then; how much, is told by `preempted_seconds`.
+takes time from the scheduler now and then; `preempted_seconds` tells how much, and the emulated clock leaves it out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.server import RunningServer, Server
 from agentspec.evals.systems import System
 from agentspec.integrations.emulated_device.hollow_models import HOLLOW_MODELS, hollow_model
+from agentspec.integrations.emulated_device.setting import CLOCK_VARIABLE
 from agentspec.integrations.emulated_device.simulated_head import VARIABLE as HEAD_VARIABLE
 from agentspec.integrations.emulated_device.simulated_head import acceptance_for
 from agentspec.integrations.emulated_device.step_times import StepTimes
@@ -34,6 +35,8 @@ MAX_ANSWER_TOKENS = 2048
 
 REQUESTS, CALLS_A_CLIENT = 200, 6
 """Model calls of a cell, and for each of its clients, at least."""
+CLOCK = "thread"
+"""The scheduler's clock leaves out what other processes take of its core."""
 DRAFT_MODEL = "--speculative-draft-model-path"
 
 # What a card's 141 GB leave beside weights and graphs; a token takes 128 KiB with 8B, 256 KiB with 32B.
@@ -153,7 +156,7 @@ class Emulation:
             *("--max-total-tokens", str(self.kv_tokens), "--max-running-requests", str(max_running)),
             *system.arguments,
         ]
-        variables = {"OMP_NUM_THREADS": "1"}
+        variables = {"OMP_NUM_THREADS": "1", CLOCK_VARIABLE: CLOCK}
         if system.has_drafter:
             variables[HEAD_VARIABLE] = str(self.head_acceptance)
         return Server(
