@@ -171,7 +171,7 @@ class Emulation:
 
 
 def bind(server: Server) -> None:
-    """Gives the scheduler of a server a core of its own, and its other processes and this one the rest; where the operating
+    """Gives the scheduler's thread of a server a core of its own, and its other processes and this one the rest; where the operating
     system permits it, all of them go before other processes of the machine. `release` undoes that for this process.
 
     Raises:
@@ -179,8 +179,9 @@ def bind(server: Server) -> None:
     """
     processes, scheduler = server.processes(), _scheduler(server)
     for process in (*processes, os.getpid()):
-        cores = set(_CORES[:1]) if process == scheduler else set(_CORES[1:])
         for thread in _threads(process):
+            # A process's first thread has its number. The scheduler's others, which share its work, may run anywhere.
+            cores = _CORES[:1] if thread == scheduler else _CORES if process == scheduler else _CORES[1:]
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if len(_CORES) > 1:
                     os.sched_setaffinity(thread, cores)
