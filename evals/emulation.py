@@ -1,11 +1,13 @@
 """Servers on an emulated GPU: what is started for each system, on which core what runs, and what the device tells.
 
 The scheduler has a core of its own, for its time is what counts. HTTP server, tokenizer, detokenizer and the load
-generator share the other cores. Where the machine has one core alone nothing is bound.
+generator share the other cores. Where the machine has one core alone nothing is bound. What else the machine does still
+takes time from the scheduler now and then; `preempted_seconds` tells how much, and the emulated clock leaves it out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.server import RunningServer, Server
 from agentspec.evals.systems import System
 from agentspec.integrations.emulated_device.hollow_models import HOLLOW_MODELS, hollow_model
+from agentspec.integrations.emulated_device.setting import CLOCK_VARIABLE
 from agentspec.integrations.emulated_device.simulated_head import VARIABLE as HEAD_VARIABLE
 from agentspec.integrations.emulated_device.simulated_head import acceptance_for
 from agentspec.integrations.emulated_device.step_times import StepTimes
@@ -32,6 +35,8 @@ MAX_ANSWER_TOKENS = 2048
 
 REQUESTS, CALLS_A_CLIENT = 200, 6
 """Model calls of a cell, and for each of its clients, at least."""
+CLOCK = "thread"
+"""The scheduler's clock leaves out what other processes take of its core."""
 DRAFT_MODEL = "--speculative-draft-model-path"
 
 # What a card's 141 GB leave beside weights and graphs; a token takes 128 KiB with 8B, 256 KiB with 32B.
@@ -39,6 +44,8 @@ _KV_TOKENS = {"h200-8b": 800_000, "h200-32b": 220_000}
 # What SGLang chooses for a GPU with 141 GB of memory.
 _CHUNKED_PREFILL = "8192"
 _SCHEDULER = "sglang::scheduler"
+_CORES = sorted(os.sched_getaffinity(0))
+_NICENESS = -15
 
 
 def _eagle3(steps: int) -> System:
@@ -149,7 +156,7 @@ class Emulation:
             *("--max-total-tokens", str(self.kv_tokens), "--max-running-requests", str(max_running)),
             *system.arguments,
         ]
-        variables = {"OMP_NUM_THREADS": "1"}
+        variables = {"OMP_NUM_THREADS": "1", CLOCK_VARIABLE: CLOCK}
         if system.has_drafter:
             variables[HEAD_VARIABLE] = str(self.head_acceptance)
         return Server(
@@ -164,28 +171,42 @@ class Emulation:
 
 
 def bind(server: Server) -> None:
-    """Gives the scheduler of a server a core of its own, and its other processes and this one the rest.
+    """Gives the scheduler's thread of a server a core of its own, and its other processes and this one the rest; where the operating
+    system permits it, all of them go before other processes of the machine. `release` undoes that for this process.
 
     Raises:
         ServerError: The server has no process of that name.
     """
-    cores = sorted(os.sched_getaffinity(0) | {0}) if not _bound else _bound
-    if len(cores) < 2:
-        return
-    _bound[:] = cores
-    processes = server.processes()
-    schedulers = [process for process in processes if _title(process).startswith(_SCHEDULER)]
-    if not schedulers:
-        raise ServerError(
-            f"the server has no process {_SCHEDULER} among {len(processes)}, to give it a core of its own"
-        )
+    processes, scheduler = server.processes(), _scheduler(server)
     for process in (*processes, os.getpid()):
-        wanted = {cores[0]} if process in schedulers else set(cores[1:])
         for thread in _threads(process):
-            try:
-                os.sched_setaffinity(thread, wanted)
-            except ProcessLookupError:
-                continue
+            # A process's first thread has its number. The scheduler's others, which share its work, may run anywhere.
+            cores = _CORES[:1] if thread == scheduler else _CORES if process == scheduler else _CORES[1:]
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if len(_CORES) > 1:
+                    os.sched_setaffinity(thread, cores)
+                os.setpriority(os.PRIO_PROCESS, thread, _NICENESS)
+
+
+def release() -> None:
+    """Lets this process, and servers that it starts, run on all cores, and no sooner than others."""
+    for thread in _threads(os.getpid()):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.sched_setaffinity(thread, _CORES)
+            os.setpriority(os.PRIO_PROCESS, thread, 0)
+
+
+def preempted_seconds(server: Server) -> float:
+    """Seconds that a server's scheduler has been ready to run and had to wait for its core so far; as Linux tells it.
+
+    Raises:
+        ServerError: The server has no scheduler.
+    """
+    try:
+        text = Path(f"/proc/{_scheduler(server)}/schedstat").read_text(encoding="utf-8")
+    except OSError:
+        return 0.0
+    return int(text.split()[1]) / 1e9
 
 
 def emulated_state(server: RunningServer) -> dict[str, Any]:
@@ -235,8 +256,14 @@ _COUNTED = (
     *("emulated_seconds", "wall_seconds", "busy_seconds", "host_reads", "eager_ops", "h2d_copies", "steps"),
     *("active_seconds",),
 )
-_bound: list[int] = []
-"""Cores of the machine before this process was bound to some of them."""
+
+
+def _scheduler(server: Server) -> int:
+    processes = server.processes()
+    found = [process for process in processes if _title(process).startswith(_SCHEDULER)]
+    if not found:
+        raise ServerError(f"the server must have a process {_SCHEDULER}, but has {len(processes)} others")
+    return found[0]
 
 
 def _title(process: int) -> str:

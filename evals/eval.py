@@ -282,6 +282,11 @@ def listing() -> str:
         f"  {name:<22}{system.label}{' (default)' if name in DEFAULT_SYSTEMS else ''}"
         for name, system in EVALUATED.items()
     ]
+    lines.append("systems with --emulate")
+    lines += [
+        f"  {name:<22}{system.label}{' (default)' if name in emulated.DEFAULT_SYSTEMS else ''}"
+        for name, system in emulated.SYSTEMS.items()
+    ]
     return "\n".join(lines)
 
 

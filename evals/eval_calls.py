@@ -19,7 +19,7 @@ from typing import Any
 
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.demo_passes import check_active
-from agentspec.evals.emulation import device_counts, difference, emulated_span
+from agentspec.evals.emulation import device_counts, difference, emulated_span, preempted_seconds
 from agentspec.evals.eval_cells import Cell
 from agentspec.evals.eval_client import ChainModel, Reply, Sender, StreamingSender
 from agentspec.evals.prepared_sender import PreparedSender
@@ -92,9 +92,11 @@ class CellResult:
     task_seconds: tuple[float, ...] = ()
     """Of each question from its first call to its answer, tools included; () without questions."""
     wall_seconds: float = 0.0
-    """Where a device is emulated, what passed by the client's clock; `seconds` are emulated then."""
+    """As `seconds`, by the client's clock in any case."""
     device: Mapping[str, float] = field(default_factory=dict)
     """What the emulated device counted meanwhile, see emulation.device_counts; {} without one."""
+    preempted_seconds: float = 0.0
+    """In which others of the machine kept the server's scheduler from running; 0 where that is not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,16 +132,18 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
         before = _counted(server, system)
         done: list[_Done] = []
         device: Counter[str] = Counter()
-        seconds = cpu_seconds = wall_seconds = 0.0
+        seconds = cpu_seconds = wall_seconds = preempted = 0.0
         turns = cell.turns
         for number, units in enumerate(turns, 1):
             began = server.cpu_seconds()
+            preempted_before = preempted_seconds(server) if asking.client_work else 0.0
             device_began = device_counts(server) if asking.is_emulated else {}
             some = asyncio.run(_ask(server, units, cell.concurrency, asking))
             cpu_seconds += server.cpu_seconds() - began
             answers = [reply for one in some for reply in one.replies]
             took = max(reply.ended for reply in answers) - min(reply.began for reply in answers)
             wall_seconds += took
+            preempted += preempted_seconds(server) - preempted_before if asking.client_work else 0.0
             if asking.is_emulated:
                 counted = difference(device_counts(server), device_began)
                 device.update(counted)
@@ -151,8 +155,7 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
                 after = _counted(server, system)
                 counts = Counts(**{name: after[name] - before[name] for name in after})
                 result = _result(cell, done, counts, seconds, cpu_seconds)
-                if asking.is_emulated:
-                    result = replace(result, wall_seconds=wall_seconds, device=dict(device))
+                result = replace(result, wall_seconds=wall_seconds, device=dict(device), preempted_seconds=preempted)
                 if result.exact_answers == 0.0:
                     raise ServerError(f"{system.label} gave none of the recorded answers; its figures are refused")
             yield Turn(cell=cell, tokens=sum(reply.tokens for reply in answers), seconds=took, result=result)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.evals.emulation import Emulation, bind
+from agentspec.evals.emulation import Emulation, bind, release
 from agentspec.evals.environment import without_folders
 from agentspec.evals.eval_calls import Asking, Turn, ask_cells
 from agentspec.evals.eval_cells import Cell, Key
@@ -75,6 +75,7 @@ class Servers:
         return server
 
     def _start_emulated(self, stack: ExitStack, emulation: Emulation, name: str, system: System, repeat: int) -> Server:
+        release()
         server = stack.enter_context(
             emulation.server(
                 system,

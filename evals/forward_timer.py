@@ -1,7 +1,8 @@
 """An SGLang plugin that writes down how long each forward of a server takes, in the order in which they run.
 
 It stands around all else that is done to `ModelRunner.forward`, forced answers included: what an emulated device replaces
-is what was timed. Loaded through an entry point that a run makes; never part of an installation. FORWARD_TIMES_FILE names
+is what was timed. Times are CPU seconds of the scheduler's thread, which computes alone, so that what other processes take
+is left out; that needs OMP_NUM_THREADS=1. Loaded through an entry point that a run makes; never part of an installation. FORWARD_TIMES_FILE names
 the file, a line of JSON for each forward: [kind, rows, tokens, context, seconds].
 """
 
@@ -79,9 +80,9 @@ def _before_scheduler(*args: Any, **kwargs: Any) -> None:
     def timed(self: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
         # What the forward changes is read before it.
         kind, rows, tokens, context = _described(self, forward_batch)
-        began = time.perf_counter()
+        began = time.thread_time()
         result = original(self, forward_batch, *args, **kwargs)
-        kept.append((kind, rows, tokens, context, time.perf_counter() - began))
+        kept.append((kind, rows, tokens, context, time.thread_time() - began))
         if len(kept) >= _FLUSH_EVERY:
             with file.open("a", encoding="utf-8") as out:
                 out.write("".join(json.dumps(one) + "\n" for one in kept))

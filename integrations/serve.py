@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--emulate",
         metavar="NAME|FILE",
         help="serve with an emulated GPU on this CPU: h200-8b, h200-32b or a file of step times. Requests bring their "
-        "answers (custom_params.agentspec.replay.ids), and the model computes nothing",
+        "answers (custom_params.agentspec.replay.ids), and the model computes nothing. With EMULATED_DEVICE_TRACE=FILE the "
+        "scheduler writes a Chrome trace; EMULATED_DEVICE_CLOCK=thread leaves out what other processes take",
     )
     parser.epilog = "Every other argument goes to SGLang as it is, --agentspec-* among them."
 

@@ -38,65 +38,17 @@ from agentspec.integrations.emulated_device.tensors import (
     to_device,
     to_host,
 )
+from agentspec.integrations.emulated_device.torch_names import (
+    ALLOCATIONS,
+    CONSTRUCTORS,
+    FACTS,
+    INDEXING,
+    READS,
+    SHAPED_BY_DATA,
+    writes,
+)
 from agentspec.integrations.emulated_device.work import Work
 
-# Hand what a tensor holds to Python.
-_READS = frozenset(
-    {
-        *("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__"),
-        *("__contains__", "__repr__", "__format__", "equal", "allclose", "is_nonzero", "__reversed__", "__dlpack__"),
-    }
-)
-# The shape of the result depends on what a tensor holds.
-_SHAPED_BY_DATA = frozenset(
-    {"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount", "_unique2", "combinations"}
-)
-_ALLOCATIONS = frozenset(
-    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "new_tensor_empty"}
-)
-# Tell something about a tensor that its host knows.
-_FACTS = frozenset(
-    {
-        *(
-            "shape",
-            "dtype",
-            "ndim",
-            "layout",
-            "requires_grad",
-            "is_sparse",
-            "is_quantized",
-            "is_leaf",
-            "grad_fn",
-            "grad",
-        ),
-        *("is_cuda", "is_cpu", "is_xpu", "is_meta", "is_mps", "is_mkldnn", "is_nested", "itemsize", "nbytes", "names"),
-        *(
-            "device",
-            "output_nr",
-            "_version",
-            "is_inference",
-            "is_npu",
-            "is_musa",
-            "is_hpu",
-            "is_mtia",
-            "is_ipu",
-            "is_maia",
-        ),
-        *("size", "dim", "numel", "nelement", "stride", "storage_offset", "data_ptr", "element_size", "is_contiguous"),
-        *("untyped_storage", "is_floating_point", "is_complex", "is_signed", "__len__", "get_device", "is_pinned"),
-        *(
-            "is_same_size",
-            "storage",
-            "typed_storage",
-            "__hash__",
-            "ndimension",
-            "_is_view",
-            "retain_grad",
-            "type_dtype",
-        ),
-        *("is_shared", "is_set_to", "__get__", "is_conj", "is_neg", "is_tensor", "get_default_dtype", "_is_zerotensor"),
-    }
-)
 _BYTES_OF_A_LOGIT = 4
 _GREEDY = "only greedy sampling of forced answers is emulated"
 
@@ -116,7 +68,7 @@ class Calls(TorchFunctionMode):
         self._names: dict[Any, str] = {}
         self._special: dict[str, Callable[..., Any]] = {
             "to": self._to, "cpu": self._cpu, "cuda": self._cuda, "copy_": self._copy, "pin_memory": self._pin_memory,
-            "record_stream": lambda function, args, kwargs: None, "type": self._to_type,
+            "type": self._to_type,
         }  # fmt: skip
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -149,9 +101,9 @@ class Calls(TorchFunctionMode):
         for tensor in tensors:
             if isinstance(tensor, ForcedLogits):
                 return self._forced(func, name, tensor, args, kwargs)
-            if isinstance(tensor, PendingTensor) and name not in _FACTS:
+            if isinstance(tensor, PendingTensor) and name not in FACTS:
                 self._check(tensor, name)
-        if name in _FACTS:
+        if name in FACTS:
             return self._on_host(func, args, kwargs)
         special = self._special.get(name)
         if special is not None:
@@ -165,8 +117,8 @@ class Calls(TorchFunctionMode):
                 kwargs = {**kwargs, "device": "cpu"}
         if not on_device:
             return self._on_host(func, args, kwargs)
-        if name in ("tensor", "as_tensor", "asarray", "new_tensor", "from_numpy"):
-            return self._uploaded(func, args, kwargs)
+        if name in CONSTRUCTORS:
+            return self._constructed(func, args, kwargs, is_emulated(wanted))
         return self._on_device(func, name, args, kwargs, tensors)
 
     def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -177,10 +129,9 @@ class Calls(TorchFunctionMode):
             self.work.let_pass += self.work.clock.wall() - started
 
     def _on_device(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
-        if name in _READS:
+        if name in READS:
             self.work.read(name)
-            result = func(*args, **kwargs)
-            return result
+            return func(*args, **kwargs)
         if self._depends_on_data(name, args, kwargs):
             self.work.read(name)
         self._take_up(name, args, kwargs, tensors)
@@ -190,7 +141,7 @@ class Calls(TorchFunctionMode):
         made = list(_tensors((result,)))
         for tensor in made:
             to_device(tensor)
-        if not (_writes(name, kwargs) or self._is_new(made, tensors)) or name in _ALLOCATIONS:
+        if not (writes(name) or kwargs.get("out") is not None or self._is_new(made, tensors)) or name in ALLOCATIONS:
             self.work.let_pass += took
         else:
             written = made[0] if made else tensors[0]
@@ -198,14 +149,14 @@ class Calls(TorchFunctionMode):
         return result
 
     def _depends_on_data(self, name: str, args: Any, kwargs: dict[str, Any]) -> bool:
-        if name in _SHAPED_BY_DATA:
+        if name in SHAPED_BY_DATA:
             return True
         if name == "where":
             return len(args) == 1
         if name == "repeat_interleave":
             repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
             return isinstance(repeats, Tensor) and kwargs.get("output_size") is None
-        if name in ("__getitem__", "__setitem__", "index_put_", "index_put", "index"):
+        if name in INDEXING:
             indices = args[1] if isinstance(args[1], tuple | list) else (args[1],)
             if any(_slice_reads(index) for index in indices):
                 return True
@@ -226,7 +177,7 @@ class Calls(TorchFunctionMode):
         for tensor in tensors:
             if isinstance(tensor, DeviceTensor) or tensor.dim() == 0:
                 continue
-            if name in ("__getitem__", "__setitem__", "index_put_"):
+            if name in INDEXING:
                 self.work.upload(tensor.nbytes, blocking=True)
             elif tensor.numel() and not self.work.is_inside:
                 self.mixed[name] += 1
@@ -238,10 +189,17 @@ class Calls(TorchFunctionMode):
         known = {tensor.untyped_storage()._cdata for tensor in given}
         return any(tensor.untyped_storage()._cdata not in known for tensor in made)
 
-    def _uploaded(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        result = func(*args, **kwargs)
-        source = args[0] if args else None
+    def _constructed(self, func: Any, args: Any, kwargs: dict[str, Any], goes_there: bool) -> Any:
+        source = args[0] if args else kwargs.get("data")
         if isinstance(source, DeviceTensor):
+            return self._on_device(func, "clone", args, kwargs, [source])
+        if isinstance(source, list | tuple):
+            # Of each number in a list that is on the device, torch asks for its value.
+            for tensor in _tensors(source):
+                if isinstance(tensor, DeviceTensor):
+                    self.work.read("item")
+        result = func(*args, **kwargs)
+        if not goes_there:
             return result
         if isinstance(source, Tensor) and result.data_ptr() == source.data_ptr():
             result = result.clone()
@@ -341,7 +299,7 @@ class Calls(TorchFunctionMode):
             return func(logits) * logits.vocab_size
         if name == "nan_to_num_":
             return logits
-        if name in _FACTS:
+        if name in FACTS:
             return func(*args, **kwargs)
         if name == "__getitem__" and isinstance(args[1], slice | Tensor):
             result = func(*args, **kwargs)
@@ -365,10 +323,6 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _tensors(value)
-
-
-def _writes(name: str, kwargs: dict[str, Any]) -> bool:
-    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or kwargs.get("out") is not None
 
 
 def _slice_reads(index: Any) -> bool:

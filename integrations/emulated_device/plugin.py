@@ -79,14 +79,17 @@ class Emulation:
 
     def end(self, scheduler: Any) -> None:
         """Once the scheduler is complete."""
+        from agentspec.integrations.emulated_device.host_time import use_emulated_time
         from agentspec.integrations.emulated_device.kernels import wrap_kernels
         from agentspec.integrations.emulated_device.spans import wrap_spans
 
+        measured = use_emulated_time(self.work.clock)
         kernels = wrap_kernels(self.work)
         missing = wrap_spans(self.work, self.steps, scheduler.model_worker)
         for name in missing:
             logger.warning("the emulated device's trace has no part for %s, which is not there", name)
         logger.info("agentspec EMULATES A DEVICE, %s: forwards compute nothing", self.work.steps.name)
+        logger.debug("modules that measure emulated time: %s", ", ".join(measured))
         logger.debug("functions that count as one kernel: %s", ", ".join(kernels))
 
     def describe(self) -> dict[str, Any]:

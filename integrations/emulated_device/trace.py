@@ -21,7 +21,6 @@ from typing import Any
 
 NO_REQUESTS, SCHEDULER, LAUNCH = "no_requests", "scheduler", "launch"
 CATEGORIES = ("reading", "growing", "drafting", "planning", "staging", "prefill", SCHEDULER, LAUNCH)
-_MOST_MARKS = 100_000
 
 
 class Timeline:
@@ -32,7 +31,7 @@ class Timeline:
         self._trace = trace
         self._stack = [SCHEDULER]
         self._began = [0.0]
-        self._marks: deque[tuple[float, str]] = deque([(0.0, SCHEDULER)], maxlen=_MOST_MARKS)
+        self._marks: deque[tuple[float, str]] = deque([(0.0, SCHEDULER)])
         self._nothing_until = 0.0
         self._busy_until = 0.0
         self._first = -1.0
@@ -76,6 +75,9 @@ class Timeline:
         if begin > self._busy_until:
             self._idle(self._busy_until, begin)
             self._busy_until = begin
+        # The next gap begins later, so of what the host did before only the last is of use.
+        while len(self._marks) > 1 and self._marks[1][0] <= begin:
+            self._marks.popleft()
         self.busy += max(end - self._busy_until, 0.0)
         self._busy_until = max(end, self._busy_until)
         self.busy_of[kind] = self.busy_of.get(kind, 0.0) + end - begin

@@ -196,9 +196,12 @@ class Work:
         }
 
     def _launch(self, kind: str, seconds: float, host_seconds: float) -> float:
+        # The book-keeping is the emulation's own.
+        self.clock.stop()
         self.timeline.launching()
         end = self.device.launch(kind, seconds, host_seconds)
         self.timeline.launched()
+        self.clock.start()
         return end
 
 

@@ -23,7 +23,7 @@ def test_the_listing_names_tasks_and_systems(capsys: pytest.CaptureFixture[str])
     told = capsys.readouterr().out
     for name in (
         *("text_to_sql", "open_chat", "swe_mini_agent", "sql_rsl_bird", "sql_intercode_spider", "tools_tau_airline"),
-        *("chat_mt_bench", "math_gsm8k", "none", "ngram", "standalone", "eagle3", "suffix", "hybrid"),
+        *("chat_mt_bench", "math_gsm8k", "none", "ngram", "standalone", "eagle3", "suffix", "hybrid", "eagle3-5"),
     ):
         assert f"  {name} " in told
 

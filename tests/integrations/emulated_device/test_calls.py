@@ -56,6 +56,7 @@ READS: dict[str, Callable[[Any], object]] = {
     "equal": lambda x: torch.equal(x, x),
     "in": lambda x: 3 in x,
     "max of a list": lambda x: max(x.unbind(), key=int),
+    "list of numbers": lambda x: torch.tensor([x[1], x[2]]),
     "number to one place": lambda x: x.__setitem__(2, 5),
     "tensor of numbers": lambda x: torch.tensor([1, 2], device=HERE),
     "blocking upload": lambda x: torch.zeros(3).to(HERE),
@@ -107,6 +108,7 @@ def test_what_is_computed_from_the_device_is_there_too(work: Any) -> None:
         *numbers.split(2),
         *numbers.float().topk(2),
         torch.zeros_like(numbers),
+        torch.as_tensor(numbers),
         torch.full((2,), 1, device=numbers.device),
         torch.from_numpy(np.zeros(2)).to(HERE),
     ]
