@@ -1,7 +1,7 @@
 """Real SGLang servers on CPU, shared by all tests of the session.
 
 `plain` decodes token by token and is the reference. `agentspec` drafts: from suffixes alone, and beside each kind of
-drafter. `faulty` drafts too, but every third call that drafts, that lets texts grow or that lays trees out fails, as do
+drafter. `faulty` drafts too, but calls that draft, that let texts grow or that lay trees out fail every few steps, as do
 those of its drafter, its draft model is paused again and again, and its requests are retracted over and over: it must
 answer the same. `plain` and the one of suffixes alone spawn their processes, as servers do outside of tests; the others
 fork.
@@ -121,14 +121,22 @@ def _faulty_plugin(site: Path) -> Path:
     (site / "faulty_plugin.py").write_text(
         textwrap.dedent(
             """
-            def failing(function):
-                calls = [0]
+            def failing(function, every=3, failed=None, ends_step=False):
+                # Of calls that share `failed`, one a step.
+                calls = 0
 
                 def sometimes(self, *args, **kwargs):
-                    calls[0] += 1
-                    if calls[0] % 3 == 0:
+                    nonlocal calls
+                    calls += 1
+                    if calls >= every and not failed:
+                        calls = 0
+                        if failed is not None:
+                            failed.add(function)
                         raise MemoryError("made to fail by a test")
-                    return function(self, *args, **kwargs)
+                    result = function(self, *args, **kwargs)
+                    if ends_step:
+                        failed.clear()
+                    return result
 
                 return sometimes
 
@@ -153,9 +161,10 @@ def _faulty_plugin(site: Path) -> Path:
                 from agentspec.integrations.sglang import algorithm
                 from agentspec.integrations.sglang.verify_input import VerifyStaging
 
-                Engine.draft_rows = failing(Engine.draft_rows)
-                Engine.grow = failing(Engine.grow)
-                VerifyStaging.build = failing(VerifyStaging.build)
+                failed = set()
+                Engine.grow = failing(Engine.grow, 7, failed)
+                Engine.draft_rows = failing(Engine.draft_rows, 3, failed)
+                VerifyStaging.build = failing(VerifyStaging.build, 5, failed, ends_step=True)
                 worker_class = algorithm._worker_class
 
                 def hooked(name):
