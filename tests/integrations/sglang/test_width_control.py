@@ -269,12 +269,8 @@ def test_a_profile_of_something_else_is_refused() -> None:
 @pytest.mark.parametrize("ragged", [False, True], ids=["padded", "ragged"])
 @pytest.mark.parametrize("widths", [(), WIDTHS], ids=["any width", "graphs"])
 @pytest.mark.parametrize("name", get_args(ControllerName))
-def test_what_any_controller_leaves_can_be_laid_out(
-    name: str, widths: tuple[int, ...], ragged: bool, request: pytest.FixtureRequest
-) -> None:
+def test_what_any_controller_leaves_can_be_laid_out(name: str, widths: tuple[int, ...], ragged: bool) -> None:
     """Where it could not, neither could a step of roots alone, which makes up for steps that fail."""
-    if name == "goodput" and ragged and not widths:
-        request.applymarker(pytest.mark.xfail(strict=True, reason="ranked_first() returns int64, which is refused"))
     rng = np.random.default_rng(0)
     of = control(
         profile(peaks=(1e12, 1e11), hidden_size=64), widths=widths, max_width=32, ragged=ragged, controller=name
