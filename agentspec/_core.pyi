@@ -128,6 +128,54 @@ def build_tree_arrays(
     out: TreeBuffers,
 ) -> None: ...
 
+class Objective(enum.Enum):
+    AHEAD = 0
+    RUN = 1
+    STEP = 2
+
+class Goodput:
+    """What the goodput controller decides by; b rows, n nodes, c = widths[-1] - 1 columns."""
+
+    def __init__(
+        self,
+        *,
+        objective: Objective,
+        margin: float,
+        patience: int,
+        probe_share: float,
+        knows_costs: bool,
+        drafter_alpha: float,
+        drafter_gamma: float,
+        drafter_delta: float,
+    ) -> None: ...
+    def plan(
+        self,
+        offsets: NDArray[np.int32],
+        parents: NDArray[np.int32],
+        estimates: NDArray[np.float32],
+        widths: NDArray[np.int64],
+        context: float,
+        rest: float,
+        ragged: bool,
+        alpha: float,
+        gamma: float,
+        delta: float,
+        exponent: float,
+        num_nodes: NDArray[np.int32],
+        estimated: NDArray[np.float64],
+        sizes: NDArray[np.int64],
+    ) -> tuple[int, int, float, float, int]:
+        """Writes to num_nodes, [b], and to estimated and sizes, [c]. Returns the width, tokens verified, tokens expected,
+        seconds, and the number of the reason, in the order of PlanReason."""
+
+    def wants_draft(self, alpha: float, gamma: float, delta: float, rows: float, context: float) -> bool: ...
+    def probe_succeeded(self) -> None: ...
+    def renew_probes(self) -> None: ...
+    def width(self) -> int: ...
+    def speedup(self) -> float | None: ...
+    def num_probes(self) -> int: ...
+    def num_paused(self) -> int: ...
+
 class UnionRule(enum.Enum):
     MERGE = 0
     BETTER = 1

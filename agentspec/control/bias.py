@@ -18,6 +18,7 @@ _ROUNDS = 3
 class EstimateBias:
     """The power to which estimates, taken by columns, are right: 1 where they are, more where they promise too much.
 
+    Of a column of n nodes whose estimates are e in the mean, n * e ** exponent are expected to be accepted.
     A path's probability is a product over its nodes, so that a power corrects every depth alike, even those which were
     not verified yet.
     """
@@ -28,14 +29,14 @@ class EstimateBias:
         self._sizes = np.zeros(num_columns)
         self._accepted = 0.0
 
-    def corrected(self, estimates: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[columns], nodes expected to be accepted, of sums of estimates over columns of so many nodes."""
-        means = estimates / np.maximum(sizes, 1)
-        corrected: NDArray[np.float64] = sizes * np.minimum(means, 1.0) ** self.exponent
-        return corrected
-
     def observe(self, estimates: NDArray[np.float64], sizes: NDArray[np.int64], accepted: float) -> None:
-        """Takes in how many of the verified nodes were accepted; columns as in corrected()."""
+        """Takes in how many of the verified nodes were accepted.
+
+        Args:
+            estimates: float64[columns], sums of the estimates of each column's nodes.
+            sizes: int64[columns], these nodes.
+            accepted: Over all columns.
+        """
         columns = len(estimates)
         if columns > len(self._estimates):
             more = columns - len(self._estimates)

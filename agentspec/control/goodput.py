@@ -7,30 +7,21 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec import _core
 from agentspec.control.bias import EstimateBias
-from agentspec.control.columns import (
-    candidate_widths,
-    column_sizes,
-    column_sums,
-    cut_first,
-    num_drafted,
-    ranked_columns,
-    ranked_first,
-    ranked_sizes,
-)
-from agentspec.control.config import ControlConfig
-from agentspec.control.drafting import DraftPauses
-from agentspec.control.look_ahead import LookAhead
+from agentspec.control.columns import candidate_widths
+from agentspec.control.config import ControlConfig, Objective
 from agentspec.control.online import OnlineCosts
 from agentspec.control.plan import Reason, StepPlan, StepState
-from agentspec.control.probes import Probes
 from agentspec.control.profile import Profile
 
-_FORGETTING = 0.99
-"""What a step counts in the mean speedup after the next one."""
-_LEAST_SECONDS = 1e-9
-"""A step takes some time, whatever was fitted."""
-_LEAST_ESTIMATE = 1e-12
+_OBJECTIVES: dict[Objective, _core.Objective] = {
+    "ahead": _core.Objective.AHEAD,
+    "run": _core.Objective.RUN,
+    "step": _core.Objective.STEP,
+}
+_REASONS: tuple[Reason, ...] = ("best", "held", "probe", "nothing-drafted", "paused")
+"""In the order of PlanReason of agentspec/native/goodput.h."""
 _LUCK = 1.5
 """Standard deviations."""
 
@@ -48,10 +39,12 @@ class GoodputController:
        worth: what they bring in the run so far, or, by the objective "step", what they bring at best in this step,
        which then has the most tokens a second. The most tokens over the run come of the former: a step with good
        drafts should be wider than its own tokens a second say, because seconds are worth less elsewhere.
-       By the objective "ahead", the default, tokens that a width leaves to later steps count as well (`LookAhead`).
+       By the objective "ahead", the default, tokens that a width leaves to later steps count as well.
        A model drafter's passes, one a column, are seconds like others (equation 4).
     4. The last width is only left for one that promises clearly more, or does so for some steps.
     5. Now and then another width is tried, since only what is verified teaches anything of costs and estimates.
+
+    agentspec/native/goodput.h says how it looks ahead, when it tries widths and when it does without drafts.
     """
 
     name = "goodput"
@@ -61,144 +54,72 @@ class GoodputController:
         self.costs = OnlineCosts(profile)
         self.bias = EstimateBias()
         """Of the estimates."""
-        self._drafter = profile.drafter if profile is not None else None
-        self._pauses = DraftPauses(self._drafter)
-        self._probes = Probes(config.probe_share, known=profile is not None)
-        self._speedup = _Speedup()
-        self._look_ahead = LookAhead()
-        self._width = 1
-        self._against = 0
+        drafter = profile.drafter if profile is not None else None
+        # A step waits for plan() and wants_draft(), and numpy's calls take a microsecond each.
+        self._native = _core.Goodput(
+            objective=_OBJECTIVES[config.objective],
+            margin=config.margin,
+            patience=config.patience,
+            probe_share=config.probe_share,
+            knows_costs=profile is not None,
+            drafter_alpha=drafter.alpha if drafter is not None else 0.0,
+            drafter_gamma=drafter.gamma if drafter is not None else 0.0,
+            drafter_delta=drafter.delta if drafter is not None else 0.0,
+        )
 
     def plan(self, state: StepState) -> StepPlan:
-        drafts, rows = state.drafts, len(state.drafts)
+        drafts, costs = state.drafts, self.costs
+        rows, context = len(drafts), state.context
         widths = candidate_widths(state.widths, state.max_width)
-        counts = num_drafted(drafts)
-        most = int(widths[-1]) - 1
-        columns = ranked_columns(drafts) if state.ragged else None
-        sizes = column_sizes(counts, most) if columns is None else ranked_sizes(int(counts.sum()), rows, most)
-        estimates = column_sums(drafts, most, drafts.estimates, columns)
-        gains = self.bias.corrected(estimates, sizes)
-        promising = bool(gains.any())
-        expected = rows + _up_to(gains, widths)
-        cost = self.costs.cost
-        seconds = max(cost.seconds(state.context, 0), _LEAST_SECONDS) + cost.gamma * rows * widths.astype(np.float64)
-        taken = seconds + self._pass_seconds(state.context, rows) * (widths - 1) + state.rest
-        worth, later = self._token_rate(expected, taken), np.zeros(len(widths))
-        if self.config.objective == "ahead" and promising:
-            cut = cut_first(drafts, gains / np.maximum(estimates, _LEAST_ESTIMATE), gains, columns)
-            later, constant = self._look_ahead.later_tokens(gains, cut, rows, widths, taken)
-            worth = min(worth, constant) if self._speedup.known else constant
-        values = expected + later - worth * taken
-        reason: Reason = "best"
-        if self._pauses.skipped:
-            choice, reason = 0, "paused"
-        elif not promising:
-            choice, reason = 0, "nothing-drafted"
-        else:
-            self._pauses.drafted(gains / rows)
-            choice, reason = self._choose(widths, values, worth * taken)
-            probed = self._probes.index(choice, (values[choice] - values) / (worth * taken[choice]))
-            if probed is not None:
-                choice, reason = probed, "probe"
-        self._probes.next_step(plain=choice == 0)
-        self._speedup.observe(float(expected[choice]), rows * float(taken[choice] / taken[0]))
-        width = int(widths[choice])
-        num_nodes = np.minimum(counts, np.int32(width - 1)) if columns is None else ranked_first(drafts, columns, width)
+        alpha, gamma, delta = costs.coefficients
+        columns = int(widths[-1]) - 1
+        num_nodes, estimated, sizes = np.empty(rows, np.int32), np.empty(columns), np.empty(columns, np.int64)
+        width, num_tokens, expected_tokens, seconds, reason = self._native.plan(
+            drafts.offsets, drafts.parents, drafts.estimates, widths, context, state.rest, state.ragged,
+            alpha, gamma, delta, self.bias.exponent, num_nodes, estimated, sizes,
+        )  # fmt: skip
         return StepPlan(
-            width=width,
-            num_nodes=num_nodes,
-            num_tokens=state.num_tokens(num_nodes, width),
-            expected_tokens=float(expected[choice]),
-            seconds=float(seconds[choice]),
-            reason=reason,
-            estimated=estimates[: width - 1],
-            sizes=sizes[: width - 1],
-            extrapolated=not self.costs.covers(rows, width, state.context),
+            width,
+            num_nodes,
+            num_tokens,
+            expected_tokens,
+            seconds,
+            _REASONS[reason],
+            estimated[: width - 1],
+            sizes[: width - 1],
+            not costs.covers(rows, width, context),
         )
 
     def wants_draft(self, num_rows: int, context: int) -> bool:
-        return self._pauses.wants_draft(self.costs.cost, num_rows, context)
+        alpha, gamma, delta = self.costs.coefficients
+        return self._native.wants_draft(alpha, gamma, delta, num_rows, context)
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
         surprises = self.costs.num_surprises
         self.costs.observe(context, plan.num_tokens, seconds)
         if self.costs.num_surprises > surprises:
-            self._probes.renew()
+            self._native.renew_probes()
         if plan.num_nodes.any():
             accepted = float(num_accepted.sum())
             self.bias.observe(plan.estimated, plan.sizes, accepted)
             if plan.reason == "probe" and _exceeds(accepted, plan):
-                self._probes.succeeded()
-                self._pauses.resume()
+                self._native.probe_succeeded()
         else:
             self.bias.rest()
 
     def describe(self) -> dict[str, float | str | None]:
         return {
             "controller": self.name,
-            "width": float(self._width),
+            "width": float(self._native.width()),
             "bias": self.bias.exponent,
-            "speedup": self._speedup.value if self._speedup.known else None,
-            "probes": float(self._probes.num_probes),
-            "paused_steps": float(self._pauses.num_paused),
+            "speedup": self._native.speedup(),
+            "probes": float(self._native.num_probes()),
+            "paused_steps": float(self._native.num_paused()),
             **self.costs.describe(),
         }
-
-    def _pass_seconds(self, context: int, rows: int) -> float:
-        """Of a model drafter's pass."""
-        return self._drafter.drafting(context, rows, 1) if self._drafter is not None else 0.0
-
-    def _token_rate(self, expected: NDArray[np.float64], seconds: NDArray[np.float64]) -> float:
-        """Tokens that a second is worth: what it brings elsewhere, or at best in this step."""
-        best = float((expected / seconds).max())
-        if self.config.objective == "step" or not self._speedup.known:
-            return best
-        return self._speedup.value * float(expected[0] / seconds[0])
-
-    def _choose(
-        self, widths: NDArray[np.int64], values: NDArray[np.float64], prices: NDArray[np.float64]
-    ) -> tuple[int, Reason]:
-        """The index of the width to take: `values` is what each promises beyond its price, what its seconds are worth."""
-        best = int(values.argmax())
-        last = int(widths.searchsorted(self._width))
-        if last < len(widths) and widths[last] == self._width and last != best:
-            self._against += 1
-            gain = values[best] - values[last]
-            if self._against < self.config.patience and gain <= self.config.margin * prices[last]:
-                return last, "held"
-        self._against = 0
-        self._width = int(widths[best])
-        return best, "best"
-
-
-class _Speedup:
-    """Tokens promised over those that the same seconds would have brought without drafts, of the latest steps."""
-
-    def __init__(self) -> None:
-        self._tokens = self._plain_tokens = 0.0
-
-    @property
-    def known(self) -> bool:
-        return self._plain_tokens > 0.0
-
-    @property
-    def value(self) -> float:
-        """At least 1: that is always to be had."""
-        return max(self._tokens / self._plain_tokens, 1.0)
-
-    def observe(self, tokens: float, plain_tokens: float) -> None:
-        self._tokens = _FORGETTING * self._tokens + tokens
-        self._plain_tokens = _FORGETTING * self._plain_tokens + plain_tokens
 
 
 def _exceeds(accepted: float, plan: StepPlan) -> bool:
     """Whether so many accepted nodes are more than luck makes of what was expected."""
     nodes, expected = int(plan.num_nodes.sum()), plan.expected_tokens - len(plan.num_nodes)
     return accepted > expected + _LUCK * math.sqrt(max(expected * (1.0 - expected / nodes), 0.0)) + 0.5
-
-
-def _up_to(gains: NDArray[np.float64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
-    """[len(widths)], what a row's first w - 1 nodes bring, over the batch."""
-    sums = np.zeros(len(gains) + 1)
-    gains.cumsum(out=sums[1:])
-    return sums[widths - 1]

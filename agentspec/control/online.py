@@ -29,8 +29,16 @@ class OnlineCosts:
     def cost(self) -> StepCost:
         """The coefficients at present."""
         if self._cost is None:
-            self._cost = StepCost(*self._fit.coefficients) if self.known else StepCost(0.0, 0.0, _UNKNOWN)
+            self._cost = StepCost(*self.coefficients)
         return self._cost
+
+    @property
+    def coefficients(self) -> tuple[float, float, float]:
+        """alpha, gamma and delta of `cost`."""
+        if not self.known:
+            return 0.0, 0.0, _UNKNOWN
+        alpha, gamma, delta = self._fit.coefficients
+        return alpha, gamma, delta
 
     @property
     def known(self) -> bool:

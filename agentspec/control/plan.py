@@ -18,12 +18,8 @@ Reason = Literal["best", "held", "probe", "nothing-drafted", "paused", "length",
 has a draft; drafts were not asked for; it is the length set or looked up; it is what the hardware has to spare."""
 
 
-def _nothing() -> NDArray[np.float64]:
-    return np.zeros(0)
-
-
-def _no_nodes() -> NDArray[np.int64]:
-    return np.zeros(0, np.int64)
+_NO_ESTIMATES: NDArray[np.float64] = np.zeros(0)
+_NO_SIZES: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,10 +59,10 @@ class StepPlan:
     seconds: float
     """Predicted for the verification; drafting is not counted."""
     reason: Reason
-    estimated: NDArray[np.float64] = field(default_factory=_nothing)
+    estimated: NDArray[np.float64] = field(default_factory=lambda: _NO_ESTIMATES)
     """[width - 1], sums of the estimates of the nodes kept, as the drafts state them, by columns. Empty where the
     controller does not go by estimates."""
-    sizes: NDArray[np.int64] = field(default_factory=_no_nodes)
+    sizes: NDArray[np.int64] = field(default_factory=lambda: _NO_SIZES)
     """[width - 1], nodes of these columns."""
     extrapolated: bool = False
     """The step lies outside what the profile was measured on."""

@@ -375,6 +375,7 @@ NB_MODULE(_core, m) {
       .def("weights", &weights, "namespace"_a)
       .def("stats", &stats)
       .def("check_integrity", &agentspec::Engine::check_integrity, release);
+  bind_goodput(m);
   bind_store(m, engine);
   bind_union(m);
   m.def("build_corpus", &build_corpus, "path"_a, "tokens"_a.noconvert(), "num_token_ids"_a, "tokenizer"_a);

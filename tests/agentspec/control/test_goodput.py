@@ -11,7 +11,6 @@ from drawn_server import serve
 
 from agentspec.control import ControlConfig, OnlineCosts, StepCost, make_controller
 from agentspec.control.goodput import GoodputController
-from agentspec.control.probes import Probes
 
 EXACT = ControlConfig(objective="step", margin=0.0, patience=1, probe_share=0.0)
 MEMORY_BOUND, COMPUTE_BOUND = StepCost(1e-7, 1e-6, 0.01), StepCost(1e-8, 1e-3, 1e-4)
@@ -224,40 +223,6 @@ def test_a_drafter_that_costs_more_than_it_brings_is_paused() -> None:
         controller = GoodputController(ControlConfig(), profile(cost, drafter=drafter))
         served = serve(controller, cost, rng, steps=500, rows=2, quality=lambda _: 0.8)
         assert (served.drafted_steps > 400) is pays
-
-
-def probed_steps(probes: Probes, choice: int, losses: list[float], steps: int) -> dict[int, int]:
-    """Steps in which something else was tried, and what."""
-    found = {}
-    for step in range(1, steps + 1):
-        index = probes.index(choice, np.array(losses))
-        if index is not None:
-            found[step] = index
-        probes.next_step(plain=(choice if index is None else index) == 0)
-    return found
-
-
-def test_probes_go_to_the_other_side_ever_more_rarely() -> None:
-    probes = Probes(0.1, known=True)
-    assert probed_steps(probes, 0, [0.0, 0.5, 0.01], 200) == {9: 2, 26: 2, 59: 2, 124: 2}
-    # The controller changes sides by itself.
-    assert probed_steps(probes, 2, [0.01, 0.5, 0.0], 20) == {9: 0}
-
-
-def test_no_probe_costs_more_than_has_been_put_by() -> None:
-    assert list(probed_steps(Probes(0.01, known=True), 0, [0.0, 1.0], 190)) == [101]
-    assert not probed_steps(Probes(0.0, known=False), 0, [0.0, 0.1], 100)
-
-
-def test_a_surprise_lets_probes_go_on_but_not_for_ever() -> None:
-    probes = Probes(0.001, known=True)
-    losses = [0.0, 3.0]
-    assert not probed_steps(probes, 0, losses, 500)
-    probes.renew()
-    assert list(probed_steps(probes, 0, losses, 400)) == [1]
-    for _ in range(100):
-        probes.renew()
-    assert not probed_steps(probes, 0, losses, 50)
 
 
 def test_costs_are_refined_and_described() -> None:

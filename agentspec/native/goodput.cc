@@ -1,0 +1,467 @@
+#include "goodput.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <tuple>
+
+#include "errors.h"
+
+namespace agentspec {
+namespace {
+
+constexpr double kLeastSeconds = 1e-9;  // a step takes some time, whatever was fitted
+constexpr double kLeastEstimate = 1e-12;
+
+constexpr double kSpeedupForgetting = 0.99;  // what a step counts in the mean speedup after the next one
+constexpr double kMeansForgetting = 0.98;    // what a draft counts in the mean draft after the next one
+
+// Of probes.
+constexpr std::int64_t kFirstWait = 8;
+constexpr std::int64_t kLongestWait = 512;
+// Steps' worth that may be lost where nothing is known of costs: at first without a profile, and when it
+// proves wrong.
+constexpr double kFirstBudget = 4.0;
+constexpr double kMostBudget = 8.0;
+
+// Of pauses.
+constexpr std::int64_t kLongestPause = 256;
+// What a column's best gain keeps of its lead over the present one with each draft.
+constexpr double kFading = 0.99;
+// Even the best drafts of late must fall that share short of plain decoding before a pause.
+constexpr double kPauseMargin = 0.02;
+
+// The first of the greatest.
+std::size_t argmax(std::span<const double> values) {
+  return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+}
+
+// up_to[i]: the sum of the first i values.
+void add_up(std::span<const double> values, std::vector<double>& up_to) {
+  up_to.resize(values.size() + 1);
+  up_to[0] = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) up_to[i + 1] = up_to[i] + values[i];
+}
+
+void check(const GoodputStep& step, const PlanArrays& out) {
+  const std::span<const std::int32_t> offsets = step.offsets;
+  const std::size_t nodes = step.estimates.size();
+  if (offsets.empty() || offsets.front() != 0 || static_cast<std::size_t>(offsets.back()) != nodes ||
+      step.parents.size() != nodes) {
+    throw ConfigError(
+        "offsets must begin with 0 and end with the number of nodes, which parents and estimates share; "
+        "got " +
+        std::to_string(step.parents.size()) + " parents and " + std::to_string(nodes) +
+        " estimates; pass a batch as Engine.draft() returns it");
+  }
+  for (std::size_t row = 0; row + 1 < offsets.size(); ++row) {
+    if (offsets[row] < offsets[row + 1]) continue;
+    throw ConfigError("row " + std::to_string(row) + " must have a root, got the offsets " +
+                      std::to_string(offsets[row]) + " and " + std::to_string(offsets[row + 1]));
+  }
+  const std::span<const std::int64_t> widths = step.widths;
+  if (widths.empty() || widths.front() != 1 ||
+      std::adjacent_find(widths.begin(), widths.end(), std::greater_equal<>()) != widths.end()) {
+    throw ConfigError("widths must ascend from 1; leave out those that are not to be verified");
+  }
+  const auto columns = static_cast<std::size_t>(widths.back() - 1);
+  if (out.num_nodes.size() + 1 != offsets.size() || out.estimated.size() != columns ||
+      out.sizes.size() != columns) {
+    throw ConfigError("the arrays to write must have room for " + std::to_string(offsets.size() - 1) +
+                      " rows and " + std::to_string(columns) + " columns");
+  }
+}
+
+// Which order estimates are ranked in, ascending for descending ones: the bits of floats that are not
+// negative ascend as they do.
+std::uint32_t rank_key(float estimate) {
+  return estimate > 0.0F ? ~std::bit_cast<std::uint32_t>(estimate) : ~std::uint32_t{0};
+}
+
+// Sorts pairs by their first, of equals the earlier one first; `other` is scratch.
+void sort_by_first(std::vector<std::pair<std::uint32_t, std::uint32_t>>& pairs,
+                   std::vector<std::pair<std::uint32_t, std::uint32_t>>& other) {
+  constexpr std::size_t kDigits = 4;
+  constexpr std::uint32_t kBase = 256;
+  // So many digits are not worth counting for a few pairs.
+  if (pairs.size() < 64) {
+    // Seconds ascend.
+    std::sort(pairs.begin(), pairs.end());
+    return;
+  }
+  std::array<std::array<std::uint32_t, kBase>, kDigits> counts{};
+  for (const auto& [key, _] : pairs) {
+    for (std::size_t digit = 0; digit < kDigits; ++digit) ++counts[digit][(key >> (8 * digit)) % kBase];
+  }
+  other.resize(pairs.size());
+  for (std::size_t digit = 0; digit < kDigits; ++digit) {
+    std::array<std::uint32_t, kBase>& places = counts[digit];
+    if (places[(pairs.front().first >> (8 * digit)) % kBase] == pairs.size()) continue;
+    std::uint32_t before = 0;
+    for (std::uint32_t& place : places) before += std::exchange(place, before);
+    for (const auto& pair : pairs) other[places[(pair.first >> (8 * digit)) % kBase]++] = pair;
+    pairs.swap(other);
+  }
+}
+
+}  // namespace
+
+Probes::Probes(double share, bool known)
+    : share_(share),
+      budget_(known || share == 0.0 ? 0.0 : kFirstBudget),
+      since_renewal_(kLongestWait),
+      pause_(kFirstWait) {}
+
+std::optional<std::size_t> Probes::index(std::size_t choice, std::span<const double> losses) {
+  const bool plain = choice == 0;
+  if (!is_due(plain) || losses.size() < 2) return std::nullopt;
+  const std::size_t other =
+      plain ? static_cast<std::size_t>(std::min_element(losses.begin() + 1, losses.end()) - losses.begin())
+            : 0;
+  if (losses[other] > budget_) return std::nullopt;
+  charge_ = std::max(losses[other], 0.0);
+  budget_ -= charge_;
+  pause_ = std::min(2 * pause_, kLongestWait);
+  waited_ = -1;
+  ++num_probes_;
+  return other;
+}
+
+void Probes::succeed() {
+  budget_ += charge_;
+  charge_ = 0.0;
+  pause_ = kFirstWait;
+  waited_ = std::max(waited_, kFirstWait);
+}
+
+void Probes::renew() {
+  if (since_renewal_ < kLongestWait) return;
+  since_renewal_ = 0;
+  budget_ = std::max(budget_, share_ > 0.0 ? kFirstBudget : 0.0);
+  pause_ = kFirstWait;
+  waited_ = std::max(waited_, kFirstWait);
+}
+
+void Probes::next_step(bool plain) {
+  ++since_renewal_;
+  budget_ = std::min(budget_ + share_, kMostBudget);
+  if (waited_ < 0 || plain == plain_) {
+    ++waited_;
+    return;
+  }
+  plain_ = plain;
+  pause_ = kFirstWait;
+  waited_ = 1;
+}
+
+void DraftPauses::drafted(std::span<const double> gains, double rows) {
+  const bool first = best_gains_.size() != gains.size();
+  best_gains_.resize(gains.size());
+  for (std::size_t i = 0; i < gains.size(); ++i) {
+    const double gain = gains[i] / rows;
+    best_gains_[i] = first ? gain : std::max(gain, gain + kFading * (best_gains_[i] - gain));
+  }
+}
+
+bool DraftPauses::wants_draft(const PassCost& cost, const PassCost& drafter, double rows, double context) {
+  skipped_ = false;
+  if (rows == 0.0 || best_gains_.empty()) return true;
+  const double least = cost.seconds(context, 0.0);
+  const double plain = cost.seconds(context, rows);
+  const double pass = drafter.seconds(context, rows);
+  double gained = 0.0;
+  for (std::size_t i = 0; i < best_gains_.size(); ++i) {
+    gained += best_gains_[i];
+    const auto drafts = static_cast<double>(i + 1);
+    const double seconds = least + cost.gamma * rows * (drafts + 1.0) + pass * drafts;
+    if ((1.0 + gained) * plain / seconds >= 1.0 - kPauseMargin) {
+      pause_ = kFirstPause;
+      waited_ = 0;
+      return true;
+    }
+  }
+  if (++waited_ > pause_) {
+    pause_ = std::min(2 * pause_, kLongestPause);
+    waited_ = 0;
+    return true;
+  }
+  skipped_ = true;
+  ++num_paused_;
+  return false;
+}
+
+double Speedup::value() const { return std::max(tokens_ / plain_tokens_, 1.0); }
+
+void Speedup::observe(double tokens, double plain_tokens) {
+  tokens_ = kSpeedupForgetting * tokens_ + tokens;
+  plain_tokens_ = kSpeedupForgetting * plain_tokens_ + plain_tokens;
+}
+
+double LookAhead::later_tokens(std::span<const double> gains, std::span<const double> cut_first, double rows,
+                               std::span<const std::int64_t> widths, std::span<const double> seconds,
+                               std::span<double> later) {
+  const std::size_t columns = gains.size();
+  for (std::size_t i = means_.size(); i < columns; ++i) means_.push_back(gains[i] / rows);
+  for (std::size_t i = 0; i < columns; ++i)
+    means_[i] += (1.0 - kMeansForgetting) * (gains[i] / rows - means_[i]);
+  add_up({means_.data(), columns}, up_to_);
+  double constant = 0.0;
+  std::size_t constant_width = 1;
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    const auto width = static_cast<std::size_t>(widths[i]);
+    const double rate = rows * (1.0 + up_to_[width - 1]) / seconds[i];
+    if (i > 0 && !(rate > constant)) continue;
+    constant = rate;
+    constant_width = width;
+  }
+  // behind_[n]: the nodes of columns n, n + 1, ...; bonus_[n]: what is lost of them where columns n, n + w',
+  // n + 2 w', ... are bonus tokens, and what mean drafts bring instead of those behind. Columns count from 1.
+  behind_.assign(columns + 2, 0.0);
+  bonus_.assign(columns + 2, 0.0);
+  for (std::size_t n = columns; n > 0; --n) {
+    behind_[n] = behind_[n + 1] + gains[n - 1];
+    const double next = constant_width <= columns - n ? bonus_[n + constant_width] : 0.0;
+    bonus_[n] = next + gains[n - 1] * (1.0 + up_to_[std::min(constant_width - 1, columns - n)]);
+  }
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    const auto width = static_cast<std::size_t>(widths[i]);
+    const double beside = width <= columns ? gains[width - 1] - cut_first[width - 1] : 0.0;
+    later[i] = behind_[width] - bonus_[width] + beside;
+  }
+  return constant;
+}
+
+Goodput::Goodput(const GoodputConfig& config)
+    : config_(config), probes_(config.probe_share, config.knows_costs) {}
+
+void Goodput::probe_succeeded() {
+  probes_.succeed();
+  pauses_.resume();
+}
+
+GoodputPlan Goodput::plan(const GoodputStep& step, const PlanArrays& out) {
+  check(step, out);
+  const auto rows = static_cast<double>(step.offsets.size() - 1);
+  if (step.ragged) rank(step);
+  sum_columns(step);
+  const bool promising = correct(step.exponent);
+  weigh_widths(step);
+  const bool ahead = config_.objective == Objective::kAhead && promising;
+  if (ahead) sum_cut_first(step);
+
+  // Nothing is wrong with the step: from here on the state changes. First what a second is worth: what it
+  // brings elsewhere, or at best in this step.
+  double worth = expected_[0] / taken_[0];
+  if (config_.objective != Objective::kStep && speedup_.is_known()) {
+    worth *= speedup_.value();
+  } else {
+    for (std::size_t i = 1; i < taken_.size(); ++i) worth = std::max(worth, expected_[i] / taken_[i]);
+  }
+  later_.assign(taken_.size(), 0.0);
+  if (ahead) {
+    const double constant = look_ahead_.later_tokens(gains_, cut_first_, rows, step.widths, taken_, later_);
+    worth = speedup_.is_known() ? std::min(worth, constant) : constant;
+  }
+  values_.resize(taken_.size());
+  for (std::size_t i = 0; i < taken_.size(); ++i) values_[i] = expected_[i] + later_[i] - worth * taken_[i];
+
+  std::size_t choice = 0;
+  GoodputPlan plan;
+  if (pauses_.skipped()) {
+    plan.reason = PlanReason::kPaused;
+  } else if (promising) {
+    pauses_.drafted(gains_, rows);
+    std::tie(choice, plan.reason) = choose(step.widths, worth);
+    if (probes_.is_due(choice == 0)) {
+      losses_.resize(values_.size());
+      for (std::size_t i = 0; i < values_.size(); ++i) {
+        losses_[i] = (values_[choice] - values_[i]) / (worth * taken_[choice]);
+      }
+      if (const std::optional<std::size_t> probed = probes_.index(choice, losses_)) {
+        choice = *probed;
+        plan.reason = PlanReason::kProbe;
+      }
+    }
+  }
+  probes_.next_step(choice == 0);
+  speedup_.observe(expected_[choice], rows * (taken_[choice] / taken_[0]));
+  plan.width = step.widths[choice];
+  plan.expected_tokens = expected_[choice];
+  plan.seconds = seconds_[choice];
+  write(step, plan, out);
+  return plan;
+}
+
+// Ranks the nodes of the batch: those of column 1 are the b best, and so on. A node ranks by its estimate,
+// but never before those that come before it in its row, so that a row's nodes in the first columns are its
+// first ones.
+void Goodput::rank(const GoodputStep& step) {
+  const std::size_t rows = step.offsets.size() - 1;
+  places_.assign(step.estimates.size(), 0);
+  keys_.clear();
+  for (std::size_t row = 0; row < rows; ++row) {
+    std::uint32_t key = 0;
+    for (auto node = static_cast<std::uint32_t>(step.offsets[row]) + 1;
+         node < static_cast<std::uint32_t>(step.offsets[row + 1]); ++node) {
+      key = std::max(key, rank_key(step.estimates[node]));
+      keys_.emplace_back(key, node);
+    }
+  }
+  sort_by_first(keys_, sorted_);
+  std::size_t column = 1;
+  std::size_t left = rows;
+  for (const auto& [_, node] : keys_) {
+    if (left == 0) {
+      ++column;
+      left = rows;
+    }
+    places_[node] = column;
+    --left;
+  }
+}
+
+// Fills estimates_ and sizes_.
+void Goodput::sum_columns(const GoodputStep& step) {
+  const auto columns = static_cast<std::size_t>(step.widths.back() - 1);
+  const std::size_t rows = step.offsets.size() - 1;
+  estimates_.assign(columns, 0.0);
+  sizes_.assign(columns, 0);
+  if (step.ragged) {
+    for (std::size_t node = 0; node < places_.size(); ++node) {
+      // Roots have no column, and wrap around.
+      const std::size_t column = places_[node] - 1;
+      if (column < columns) estimates_[column] += static_cast<double>(step.estimates[node]);
+    }
+    std::size_t left = places_.size() - rows;
+    for (std::size_t i = 0; i < columns && left > 0; ++i) {
+      sizes_[i] = static_cast<std::int64_t>(std::min(left, rows));
+      left -= std::min(left, rows);
+    }
+    return;
+  }
+  for (std::size_t row = 0; row < rows; ++row) {
+    const auto first = static_cast<std::size_t>(step.offsets[row]) + 1;
+    const std::size_t drafted = std::min(static_cast<std::size_t>(step.offsets[row + 1]) - first, columns);
+    const float* const estimates = step.estimates.data() + first;
+    for (std::size_t i = 0; i < drafted; ++i) estimates_[i] += static_cast<double>(estimates[i]);
+    // Rows that end in this column; those that reach it are added up below.
+    if (drafted > 0) ++sizes_[drafted - 1];
+  }
+  for (std::size_t i = columns; i-- > 1;) sizes_[i - 1] += sizes_[i];
+}
+
+// Fills gains_: of each column the nodes that are expected to be accepted. Returns whether there are any.
+bool Goodput::correct(double exponent) {
+  gains_.resize(estimates_.size());
+  bool promising = false;
+  for (std::size_t i = 0; i < gains_.size(); ++i) {
+    const auto size = static_cast<double>(sizes_[i]);
+    const double mean = std::min(estimates_[i] / std::max(size, 1.0), 1.0);
+    gains_[i] = mean == 0.0 ? 0.0 : size * std::pow(mean, exponent);
+    promising = promising || gains_[i] != 0.0;
+  }
+  return promising;
+}
+
+// Fills expected_, seconds_ and taken_.
+void Goodput::weigh_widths(const GoodputStep& step) {
+  const auto rows = static_cast<double>(step.offsets.size() - 1);
+  const std::size_t num_widths = step.widths.size();
+  const double least = std::max(step.cost.seconds(step.context, 0.0), kLeastSeconds);
+  const double pass = config_.drafter.seconds(step.context, rows);
+  expected_.resize(num_widths);
+  seconds_.resize(num_widths);
+  taken_.resize(num_widths);
+  double gained = 0.0;
+  std::size_t column = 0;
+  for (std::size_t i = 0; i < num_widths; ++i) {
+    const auto width = static_cast<double>(step.widths[i]);
+    for (; column + 1 < static_cast<std::size_t>(step.widths[i]); ++column) gained += gains_[column];
+    expected_[i] = rows + gained;
+    seconds_[i] = least + step.cost.gamma * rows * width;
+    taken_[i] = seconds_[i] + pass * (width - 1.0) + step.rest;
+  }
+}
+
+// Fills cut_first_: for widths from 1 on the sum of the estimates of nodes that are cut while their parents
+// are kept, each estimate corrected as its column is.
+void Goodput::sum_cut_first(const GoodputStep& step) {
+  const std::size_t columns = gains_.size();
+  factors_.resize(columns + 1);
+  factors_[0] = 0.0;
+  for (std::size_t i = 0; i < columns; ++i) {
+    factors_[i + 1] = gains_[i] / std::max(estimates_[i], kLeastEstimate);
+  }
+  // A node is cut first by the widths from its parent's column + 1 to its own. First what begins with each:
+  cut_first_.assign(columns, 0.0);
+  for (std::size_t row = 0; row + 1 < step.offsets.size(); ++row) {
+    const auto first = static_cast<std::size_t>(step.offsets[row]);
+    std::size_t size = static_cast<std::size_t>(step.offsets[row + 1]) - first;
+    // Nodes beyond the columns count nothing.
+    if (!step.ragged) size = std::min(size, columns + 1);
+    for (std::size_t i = 1; i < size; ++i) {
+      const auto parent = static_cast<std::size_t>(step.parents[first + i]);
+      if (parent >= i) {
+        throw ConfigError("row " + std::to_string(row) + ": a parent must be an earlier node, got " +
+                          std::to_string(step.parents[first + i]) + " for node " + std::to_string(i));
+      }
+      const std::size_t place = step.ragged ? places_[first + i] : i;
+      // Of a row the places do not fall, so that a parent's is no greater.
+      if (place > columns) break;
+      const std::size_t from = step.ragged ? places_[first + parent] : parent;
+      const double gain = static_cast<double>(step.estimates[first + i]) * factors_[place];
+      if (from < columns) cut_first_[from] += gain;
+    }
+  }
+  // Then they are added up, less what ended with the width before: all of its column.
+  for (std::size_t i = 1; i < columns; ++i) cut_first_[i] += cut_first_[i - 1] - gains_[i - 1];
+  // Where nothing follows, what is left are rounding errors, which would decide between widths that are
+  // alike.
+  for (std::size_t i = columns; i > 0 && gains_[i - 1] == 0.0; --i) cut_first_[i - 1] = 0.0;
+}
+
+// The index of the width to take, by values_.
+std::pair<std::size_t, PlanReason> Goodput::choose(std::span<const std::int64_t> widths, double worth) {
+  const std::size_t best = argmax(values_);
+  const auto last =
+      static_cast<std::size_t>(std::lower_bound(widths.begin(), widths.end(), width_) - widths.begin());
+  if (last < widths.size() && widths[last] == width_ && last != best) {
+    ++against_;
+    const double gain = values_[best] - values_[last];
+    if (against_ < config_.patience && gain <= config_.margin * (worth * taken_[last])) {
+      return {last, PlanReason::kHeld};
+    }
+  }
+  against_ = 0;
+  width_ = widths[best];
+  return {best, PlanReason::kBest};
+}
+
+void Goodput::write(const GoodputStep& step, GoodputPlan& plan, const PlanArrays& out) const {
+  const std::size_t rows = out.num_nodes.size();
+  const auto columns = static_cast<std::size_t>(plan.width - 1);
+  std::int64_t kept_of_all = 0;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const auto first = static_cast<std::size_t>(step.offsets[row]) + 1;
+    const auto end = static_cast<std::size_t>(step.offsets[row + 1]);
+    std::size_t kept = std::min(end - first, columns);
+    if (step.ragged) {
+      const auto places = places_.begin();
+      kept = static_cast<std::size_t>(std::upper_bound(places + static_cast<std::ptrdiff_t>(first),
+                                                       places + static_cast<std::ptrdiff_t>(end), columns) -
+                                      places) -
+             first;
+    }
+    out.num_nodes[row] = static_cast<std::int32_t>(kept);
+    kept_of_all += static_cast<std::int64_t>(kept);
+  }
+  const auto b = static_cast<std::int64_t>(rows);
+  plan.num_tokens = step.ragged ? b + kept_of_all : b * plan.width;
+  std::copy_n(estimates_.begin(), columns, out.estimated.begin());
+  std::copy_n(sizes_.begin(), columns, out.sizes.begin());
+}
+
+}  // namespace agentspec

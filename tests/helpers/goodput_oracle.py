@@ -1,0 +1,237 @@
+"""What `_core.Goodput` computes, in numpy and by the definitions, each of its sums by itself."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.control import ControlConfig, Profile, StepCost
+from agentspec.control.goodput import GoodputController
+
+FIRST_WAIT, LONGEST_WAIT, LONGEST_PAUSE = 8, 512, 256
+REASONS = ("best", "held", "probe", "nothing-drafted", "paused")
+
+
+def oracle_controller(config: ControlConfig, profile: Profile | None) -> GoodputController:
+    """A controller that decides by the oracle."""
+    controller = GoodputController(config, profile)
+    controller._native = GoodputOracle(config, profile)  # type: ignore[assignment]
+    return controller
+
+
+def corrected(estimates: NDArray[np.float64], sizes: NDArray[np.int64], exponent: float) -> NDArray[np.float64]:
+    """[columns], nodes expected to be accepted, of sums of estimates over columns of so many nodes."""
+    found: NDArray[np.float64] = sizes * np.minimum(estimates / np.maximum(sizes, 1), 1.0) ** exponent
+    return found
+
+
+class GoodputOracle:
+    """Has the methods of `_core.Goodput`."""
+
+    def __init__(self, config: ControlConfig, profile: Profile | None) -> None:
+        self.config = config
+        drafter = profile.drafter if profile is not None else None
+        self.drafter = drafter or StepCost(0.0, 0.0, 0.0)
+        self.probes = Probes(config.probe_share, profile is not None)
+        self.tokens = self.plain_tokens = 0.0
+        self.means = np.zeros(0)
+        self.last_width, self.against = 1, 0
+        self.best_gains = np.zeros(0)
+        self.skipped = False
+        self.pause, self.waited, self.paused = FIRST_WAIT, 0, 0
+
+    def plan(
+        self,
+        offsets: NDArray[np.int32],
+        parents: NDArray[np.int32],
+        estimates: NDArray[np.float32],
+        widths: NDArray[np.int64],
+        context: float,
+        rest: float,
+        ragged: bool,
+        alpha: float,
+        gamma: float,
+        delta: float,
+        exponent: float,
+        num_nodes: NDArray[np.int32],
+        estimated: NDArray[np.float64],
+        sizes: NDArray[np.int64],
+    ) -> tuple[int, int, float, float, int]:
+        rows, most, cost = len(offsets) - 1, int(widths[-1]) - 1, StepCost(alpha, gamma, delta)
+        starts = np.repeat(offsets[:-1], np.diff(offsets))
+        columns = (ranked_columns if ragged else padded_columns)(offsets, estimates)
+        sizes[:] = np.bincount(columns, minlength=most + 1)[1 : most + 1]
+        estimated[:] = np.bincount(columns, weights=estimates, minlength=most + 1)[1 : most + 1]
+        gains = corrected(estimated, sizes, exponent)
+        expected = rows + np.array([gains[: w - 1].sum() for w in widths])
+        seconds = max(cost.seconds(context, 0), 1e-9) + gamma * rows * widths
+        taken = seconds + self.drafter.seconds(context, rows) * (widths - 1) + rest
+        if self.config.objective == "step" or not self.plain_tokens:
+            worth = (expected / taken).max()
+        else:
+            worth = self._speedup() * expected[0] / taken[0]
+        later = np.zeros(len(widths))
+        if self.config.objective == "ahead" and gains.any():
+            factors = np.zeros(len(columns) + most + 1)
+            factors[1 : most + 1] = gains / np.maximum(estimated, 1e-12)
+            values, above = estimates * factors[columns], columns[starts + np.maximum(parents, 0)]
+            cut = [values[(above < w) & (w <= columns)].sum() for w in range(1, most + 1)]
+            later, constant = self.later_tokens(gains, np.array(cut), rows, widths, taken)
+            worth = min(worth, constant) if self.plain_tokens else constant
+        tokens = expected + later - worth * taken
+        choice, reason = 0, "paused" if self.skipped else "nothing-drafted"
+        if gains.any() and not self.skipped:
+            lead = self.best_gains - gains / rows if len(self.best_gains) == most else np.zeros(most)
+            self.best_gains = gains / rows + np.maximum(0.99 * lead, 0.0)
+            choice, reason = self._choose(widths, tokens, worth * taken)
+            probed = self.probes.index(choice, (tokens[choice] - tokens) / (worth * taken[choice]))
+            if probed is not None:
+                choice, reason = probed, "probe"
+        self.probes.next_step(plain=choice == 0)
+        self.tokens = 0.99 * self.tokens + expected[choice]
+        self.plain_tokens = 0.99 * self.plain_tokens + rows * taken[choice] / taken[0]
+        width = int(widths[choice])
+        kept = (columns > 0) & (columns < width)
+        num_nodes[:] = [kept[start:end].sum() for start, end in pairwise(offsets)]
+        num_tokens = rows + int(num_nodes.sum()) if ragged else rows * width
+        return width, num_tokens, float(expected[choice]), float(seconds[choice]), REASONS.index(reason)
+
+    def later_tokens(
+        self,
+        gains: NDArray[np.float64],
+        cut_first: NDArray[np.float64],
+        rows: int,
+        widths: NDArray[np.int64],
+        seconds: NDArray[np.float64],
+    ) -> tuple[NDArray[np.float64], float]:
+        """See LookAhead of agentspec/native/goodput.h."""
+        columns = len(gains)
+        self.means = np.concatenate([self.means, gains[len(self.means) :] / rows])
+        self.means[:columns] += 0.02 * (gains / rows - self.means[:columns])
+        up_to = np.array([self.means[:n].sum() for n in range(columns + 1)])
+        rates = rows * (1.0 + up_to[widths - 1]) / seconds
+        again = int(widths[rates.argmax()])
+        later = np.zeros(len(widths))
+        for i, width in enumerate(widths.tolist()):
+            for node in range(width, columns + 1):
+                if (node - width) % again:
+                    later[i] += gains[node - 1]
+                else:
+                    later[i] -= gains[node - 1] * up_to[min(again - 1, columns - node)]
+            if width <= columns:
+                later[i] += gains[width - 1] - cut_first[width - 1]
+        return later, float(rates.max())
+
+    def wants_draft(self, alpha: float, gamma: float, delta: float, rows: float, context: float) -> bool:
+        self.skipped = False
+        if not rows or not len(self.best_gains):
+            return True
+        cost, drafts = StepCost(alpha, gamma, delta), np.arange(1, len(self.best_gains) + 1)
+        seconds = cost.seconds(context, 0) + gamma * rows * (drafts + 1)
+        seconds += self.drafter.seconds(context, rows) * drafts
+        if ((1 + self.best_gains.cumsum()) * cost.seconds(context, rows) / seconds).max() >= 0.98:
+            self.pause, self.waited = FIRST_WAIT, 0
+            return True
+        self.waited += 1
+        if self.waited > self.pause:
+            self.pause, self.waited = min(2 * self.pause, LONGEST_PAUSE), 0
+            return True
+        self.skipped = True
+        self.paused += 1
+        return False
+
+    def probe_succeeded(self) -> None:
+        self.probes.succeed()
+        self.waited = self.pause
+
+    def renew_probes(self) -> None:
+        self.probes.renew()
+
+    def width(self) -> int:
+        return self.last_width
+
+    def speedup(self) -> float | None:
+        return self._speedup() if self.plain_tokens else None
+
+    def num_probes(self) -> int:
+        return self.probes.num_probes
+
+    def num_paused(self) -> int:
+        return self.paused
+
+    def _speedup(self) -> float:
+        return max(self.tokens / self.plain_tokens, 1.0)
+
+    def _choose(
+        self, widths: NDArray[np.int64], values: NDArray[np.float64], prices: NDArray[np.float64]
+    ) -> tuple[int, str]:
+        best = int(values.argmax())
+        if self.last_width in widths and self.last_width != widths[best]:
+            last = widths.tolist().index(self.last_width)
+            self.against += 1
+            hardly_more = values[best] - values[last] <= self.config.margin * prices[last]
+            if self.against < self.config.patience and hardly_more:
+                return last, "held"
+        self.against, self.last_width = 0, int(widths[best])
+        return best, "best"
+
+
+class Probes:
+    """See Probes of agentspec/native/goodput.h."""
+
+    def __init__(self, share: float, known: bool) -> None:
+        self.num_probes = 0
+        self.share = share
+        self.budget, self.charge = 0.0 if known or share == 0.0 else 4.0, 0.0
+        self.since_renewal = LONGEST_WAIT
+        self.plain, self.pause, self.waited = True, FIRST_WAIT, 0
+
+    def index(self, choice: int, losses: NDArray[np.float64]) -> int | None:
+        plain = choice == 0
+        if plain != self.plain or self.waited < self.pause or len(losses) < 2:
+            return None
+        other = 1 + int(losses[1:].argmin()) if plain else 0
+        if losses[other] > self.budget:
+            return None
+        self.charge = max(float(losses[other]), 0.0)
+        self.budget -= self.charge
+        self.pause, self.waited = min(2 * self.pause, LONGEST_WAIT), -1
+        self.num_probes += 1
+        return other
+
+    def succeed(self) -> None:
+        self.budget, self.charge = self.budget + self.charge, 0.0
+        self.pause, self.waited = FIRST_WAIT, max(self.waited, FIRST_WAIT)
+
+    def renew(self) -> None:
+        if self.since_renewal >= LONGEST_WAIT:
+            self.since_renewal = 0
+            self.budget = max(self.budget, 4.0 if self.share else 0.0)
+            self.pause, self.waited = FIRST_WAIT, max(self.waited, FIRST_WAIT)
+
+    def next_step(self, *, plain: bool) -> None:
+        self.since_renewal += 1
+        self.budget = min(self.budget + self.share, 8.0)
+        if self.waited < 0 or plain == self.plain:
+            self.waited += 1
+        else:
+            self.plain, self.pause, self.waited = plain, FIRST_WAIT, 1
+
+
+def padded_columns(offsets: NDArray[np.int32], estimates: NDArray[np.float32]) -> NDArray[np.int64]:
+    """[n], the place of each node in its row; roots have 0."""
+    return np.arange(len(estimates)) - np.repeat(offsets[:-1], np.diff(offsets))
+
+
+def ranked_columns(offsets: NDArray[np.int32], estimates: NDArray[np.float32]) -> NDArray[np.int64]:
+    """[n], for b rows the b best nodes have 1, the next b 2, and so on; none is better than one before it in its row.
+    Roots have 0."""
+    rows, ranks = len(offsets) - 1, estimates.copy()
+    ranks[offsets[:-1]] = np.inf
+    for start, end in pairwise(offsets):
+        ranks[start:end] = np.minimum.accumulate(ranks[start:end])
+    columns = np.zeros(len(ranks), np.int64)
+    columns[np.argsort(-ranks, kind="stable")] = np.arange(len(ranks)) // max(rows, 1)
+    return columns
