@@ -141,8 +141,12 @@ def target_config(server_args: Any) -> Any:
 
 def keeps_token_states(server_args: Any) -> bool:
     """Whether the target has layers (Mamba, linear attention) that keep a state for every token of a verify step."""
+    return _keeps_states(target_config(server_args))
+
+
+def _keeps_states(model_config: Any) -> bool:
     hybrid: Any = importlib.import_module("sglang.srt.configs.hybrid_arch")
-    return hybrid.mambaish_config(target_config(server_args)) is not None
+    return hybrid.mambaish_config(model_config) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,6 +560,25 @@ def wants_full_mask(backend: Any) -> bool:
             f"{mode.name}; choose --attention-backend triton or flashinfer"
         )
     return bool(mode.name == "FULL_MASK")
+
+
+def leave_lengths_to_worker(model_runner: Any) -> bool:
+    """From now on the scheduler of this process does not wait for what a step has accepted before it prepares the next
+    one: for NGRAM it would read back how long texts are, whatever the attention backend needs. A worker then finds None in
+    the place of a batch's lengths on the host, as with EAGLE on a GPU, and puts them there itself.
+
+    To be called before the scheduler's relay is made. Returns False, and changes nothing, where more of SGLang than the
+    worker reads the lengths: where a batch is split in two, and for layers that keep states.
+    """
+    splits = server_args_setting(model_runner.server_args, "enable_two_batch_overlap", False)
+    if splits or _keeps_states(model_runner.model_config):
+        return False
+    name = "decide_needs_cpu_seq_lens"
+    modules = [importlib.import_module(f"sglang.srt.managers.{module}") for module in ("overlap_utils", "scheduler")]
+    for module in modules:
+        if hasattr(module, name):
+            setattr(module, name, lambda attn_backends: False)
+    return True
 
 
 def verify_mask(backend: Any, mask: Any, rows: int) -> Any:

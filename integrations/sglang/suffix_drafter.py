@@ -58,17 +58,14 @@ class SuffixStep:
     """[b], tokens of the texts."""
     ends: NDArray[np.int64]
     """[b], tokens in the KV cache, as the device has told; -1 where it has not."""
+    context: int
+    """Their sum."""
     rooms: NDArray[np.int32]
     """[b], the most drafted tokens that can count: up to max_tokens, the context's end and the width of a row."""
     outcomes: NDArray[np.uint8] | Reason
     """[b], values of `Outcome`; or why no row was drafted for."""
     began: float
     """When the last result was there, by time.perf_counter()."""
-
-    @property
-    def context(self) -> int:
-        """Tokens in the KV cache over all rows, as far as the device has told."""
-        return int(self.ends.sum())
 
 
 class SuffixDrafter:
@@ -253,10 +250,11 @@ class SuffixDrafter:
         rows, padding = self._rows_of(requests)
         ends = self.accepted.ends(requests)
         lengths = ends + 1 if padding is None else ends + 1 - padding
-        wanted = self.control.wants_draft(len(requests), int(ends.sum()))
+        b, context = len(requests), int(ends.sum())
+        wanted = self.control.wants_draft(b, context)
         self.counters.add("paused_steps", not wanted)
         outcomes: NDArray[np.uint8] | Reason = "breaker" if wanted else "paused_by_controller"
-        buffers, b = self._buffers_for(len(requests)), len(requests)
+        buffers = self._buffers_for(b)
         most = self.control.most_width(b) - 1
         drafts = None
         if wanted and self._breaker.allow():
@@ -269,14 +267,16 @@ class SuffixDrafter:
                 self.failed("agentspec could not draft; this step verifies roots only")
         if drafts is None:
             drafts = self.engine.draft_rows(rows, lengths=lengths, max_tokens=0, out=buffers)
-        return SuffixStep(requests, rows, drafts, buffers.lengths[:b], ends, buffers.rooms[:b], outcomes, began)
+        return SuffixStep(
+            requests, rows, drafts, buffers.lengths[:b], ends, context, buffers.rooms[:b], outcomes, began
+        )
 
     def nothing(self, requests: list[Any]) -> SuffixStep:
         """A step without drafts, where draft() failed."""
         b = len(requests)
         none, began = np.zeros(b, np.int64), time.perf_counter()
         rows, drafts = self.engine.rows([""] * b), roots_only(np.zeros(b, np.int32))
-        return SuffixStep(requests, rows, drafts, none, none - 1, np.zeros(b, np.int32), "failed", began)
+        return SuffixStep(requests, rows, drafts, none, none - 1, 0, np.zeros(b, np.int32), "failed", began)
 
     def launched(self, step: SuffixStep, drafted: DraftedStep) -> None:
         """The verification of a step was launched: counts its rows, learns, and closes what has ended.

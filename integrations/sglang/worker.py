@@ -62,6 +62,7 @@ class _Order:
     built: NDArray[np.int64]
     width: int
     num_drafted: NDArray[np.int32]
+    ends: NDArray[np.int64]
 
 
 class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
@@ -89,6 +90,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             device=self.device,
         )
         self._tp_group = compat.tensor_parallel_group()
+        compat.leave_lengths_to_worker(self.model_runner)
         self._step: _Step | None = None
         self._pending: deque[_Step] = deque()
         self._clock = DeviceClock(self.device)
@@ -193,14 +195,21 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         if self.suffix.drafts_here:
             self.suffix.control.step_begins()
             self._step, width = self._drafted(list(batch.reqs))
+            assert self._step.suffix is not None
+            ends = self._step.suffix.ends
             if self._tp_group is not None:
-                order = _Order(self._staging.built(), width, self._step.num_drafted)
+                order = _Order(self._staging.built(), width, self._step.num_drafted, ends)
         if self._tp_group is not None:
             order = self._tp_group.broadcast_object(order, src=0)
         if not self.suffix.drafts_here:
             assert order is not None
-            self._step, width = _Step(order.num_drafted), order.width
+            self._step, width, ends = _Step(order.num_drafted), order.width, order.ends
             self._staging.receive(order.built, width, order.num_drafted)
+        if batch.seq_lens_cpu is None:
+            # The scheduler has not waited for them: the device has told them with the tokens.
+            known = len(ends) == 0 or int(ends.min()) >= 0
+            batch.seq_lens_cpu = torch.from_numpy(ends) if known else batch.seq_lens.cpu()
+            batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
         return width
 
     def _drafted(self, requests: list[Any]) -> tuple[_Step, int]:
