@@ -86,5 +86,26 @@ def test_answers_are_the_forced_ones_and_the_device_was_busy(server: Server, fol
 
 def test_requests_without_an_answer_are_refused(server: Server) -> None:
     with pytest.raises(urllib.error.HTTPError, match="replays recorded answers") as refusal:
-        server.post("/generate", {"input_ids": [40, 41], "sampling_params": {"max_new_tokens": 4}})
+        server.post("/generate", {"input_ids": [40], "sampling_params": {"temperature": 0, "max_new_tokens": 4}})
     refusal.value.close()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "more", "reason"),
+    [
+        ({"temperature": 0.7}, {}, "decodes greedily"),
+        ({}, {}, "decodes greedily"),
+        ({"temperature": 0}, {"return_logprob": True}, "drop return_logprob"),
+        ({"temperature": 0, "frequency_penalty": 0.5}, {}, "drop frequency_penalty"),
+        ({"temperature": 0, "regex": "a+"}, {}, "drop regex"),
+    ],
+)
+def test_requests_that_read_logits_are_refused_and_the_server_goes_on(
+    server: Server, sampling: dict[str, Any], more: dict[str, Any], reason: str
+) -> None:
+    answer = {"custom_params": {"agentspec": {"replay": {"ids": [40, 41]}}}, "max_new_tokens": 2, "ignore_eos": True}
+    body = {"input_ids": [40, 41], "sampling_params": {**answer, **sampling}, **more}
+    with pytest.raises(urllib.error.HTTPError, match=reason) as refusal:
+        server.post("/generate", body)
+    refusal.value.close()
+    assert _asked(server, 1) == _answer(1)
