@@ -103,6 +103,7 @@ class Emulation:
             **totals,
             "steps_by_rows": {str(rows): sums for rows, sums in sorted(self.steps.by_rows.items())},
             "mixed_operations": dict(self.calls.mixed),
+            "unordered_operations": dict(self.work.unordered),
             "torch_call_seconds": self.calls.overhead,
         }
 
