@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -26,10 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.emulation import EMULATED, HEAD_ACCEPT_LENGTH, Emulation, bind, emulated_state
+from agentspec.evals.emulation import CLOCK, EMULATED, HEAD_ACCEPT_LENGTH, Emulation, bind, emulated_state
 from agentspec.evals.environment import describe
 from agentspec.evals.server import Server
-from agentspec.integrations.emulated_device.setting import CLOCK_VARIABLE
 from agentspec.progress import Progress
 
 SYSTEMS = {"ngram": "ngram", "eagle3": "eagle3-5", "suffix": "suffix", "hybrid": "hybrid"}
@@ -61,13 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer", type=Path, metavar="FOLDER", help="the model's tokenizer (default: it is fetched)"
     )
-    parser.add_argument(
-        "--clock",
-        choices=("thread", "wall"),
-        default="thread",
-        help="what the host's time is: CPU time of the scheduler's thread, which does not depend on what else runs on the "
-        "machine, or time as it passes (default %(default)s)",
-    )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of prompts and answers (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
@@ -83,15 +74,13 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench step-cost --help")
     emulation = Emulation.of(args.emulate, tokenizer=args.tokenizer, head_accept_length=HEAD_ACCEPT_LENGTH)
     names = [name for name in SYSTEMS if not args.system or name in args.system]
-    # Servers inherit it.
-    os.environ[CLOCK_VARIABLE] = args.clock
     rows = measure(emulation, names, args.rows, args.seed)
     print("\n".join(table(rows)))
     if args.json:
         head = {
             **describe(("agentspec", "sglang", "torch")),
             "device": emulation.name,
-            "clock": args.clock,
+            "clock": CLOCK,
             "seed": args.seed,
         }
         args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")

@@ -59,14 +59,14 @@ def _head(steps: int, tokens: int | None) -> tuple[str, ...]:
 
 
 def _wide(label: str, algorithm: str, tokens: int) -> System:
-    return System(f"{label}, {tokens} tokens", algorithm, ("--speculative-num-draft-tokens", str(tokens)))
+    return System(f"{label} {tokens} tokens", algorithm, ("--speculative-num-draft-tokens", str(tokens)))
 
 
 SYSTEMS: dict[str, System] = {
     "none": System("SGLang", "none"),
     "ngram": System("SGLang + NGRAM, 12 tokens", "NGRAM"),
-    "ngram-32": _wide("SGLang + NGRAM", "NGRAM", 32),
-    "ngram-64": _wide("SGLang + NGRAM", "NGRAM", 64),
+    "ngram-32": _wide("SGLang + NGRAM,", "NGRAM", 32),
+    "ngram-64": _wide("SGLang + NGRAM,", "NGRAM", 64),
     **{f"eagle3-{steps}": _eagle3(steps) for steps in HEAD_STEPS},
     "suffix": System("SGLang + agentspec", "AGENTSPEC"),
     "suffix-16": _wide("SGLang + agentspec, at most", "AGENTSPEC", 16),

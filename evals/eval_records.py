@@ -17,6 +17,8 @@ Where a device is emulated seconds are those of the scheduler's clock, so that t
 wall_seconds are the client's. Latencies are left out, for clients live by another clock.
 
 device_busy            share of the time with requests in which the device worked
+no_requests_share      share of the seconds in which the scheduler had no request, since clients and the server's other
+                       processes were busy with theirs
 preempted_share        seconds in which other processes kept the scheduler from running, over all: what a busy machine spoils
 device_idle            shares of that time in which it waited, by what for
 host_reads_a_step, eager_ops_a_step, h2d_copies_a_step    of a decode or verify step, prefills' included
@@ -196,6 +198,7 @@ def _device(result: CellResult) -> Record:
         "device_steps": int(steps),
         "device_busy": round(device["busy_seconds"] / active, 4) if active else None,
         "device_idle": {name: round(value / active, 4) for name, value in idle.items() if active},
+        "no_requests_share": round(max(1.0 - active / result.seconds, 0.0), 4),
         "preempted_share": round(result.preempted_seconds / result.wall_seconds, 4),
         **{f"{name}_a_step": round(device[name] / steps, 2) if steps else None for name in names},
     }

@@ -87,6 +87,7 @@ _COLUMNS = (
 _EMULATED_COLUMNS = (
     *_COLUMNS[:5],
     ("device busy", "device_busy", ".1%"),
+    ("no requests", "no_requests_share", ".1%"),
     ("preempted", "preempted_share", ".1%"),
     ("reads/step", "host_reads_a_step", ".1f"),
     ("ops/step", "eager_ops_a_step", ".1f"),

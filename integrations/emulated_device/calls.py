@@ -25,14 +25,13 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from agentspec.integrations.emulated_device.logits import logits_answer
 from agentspec.integrations.emulated_device.tensors import (
     DeviceTensor,
     EmulationError,
     ForcedLogits,
-    HostLogits,
     PendingTensor,
     emulated_device,
-    forced_logits,
     is_emulated,
     pending,
     to_device,
@@ -48,9 +47,6 @@ from agentspec.integrations.emulated_device.torch_names import (
     writes,
 )
 from agentspec.integrations.emulated_device.work import Work
-
-_BYTES_OF_A_LOGIT = 4
-_GREEDY = "only greedy sampling of forced answers is emulated"
 
 
 class Calls(TorchFunctionMode):
@@ -100,7 +96,7 @@ class Calls(TorchFunctionMode):
             tensors += _tensors(kwargs.values())
         for tensor in tensors:
             if isinstance(tensor, ForcedLogits):
-                return self._forced(func, name, tensor, args, kwargs)
+                return logits_answer(self.work, func, name, tensor, args, kwargs)
             if isinstance(tensor, PendingTensor) and name not in FACTS:
                 self._check(tensor, name)
         if name in FACTS:
@@ -129,6 +125,7 @@ class Calls(TorchFunctionMode):
             self.work.let_pass += self.work.clock.wall() - started
 
     def _on_device(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+        self.work.check_order(name, tensors)
         if name in READS:
             self.work.read(name)
             return func(*args, **kwargs)
@@ -143,9 +140,14 @@ class Calls(TorchFunctionMode):
             to_device(tensor)
         if not (writes(name) or kwargs.get("out") is not None or self._is_new(made, tensors)) or name in ALLOCATIONS:
             self.work.let_pass += took
+            # Views are ready with what they are views of.
+            known = max((tensor.ready_at for tensor in tensors if isinstance(tensor, DeviceTensor)), default=0.0)
+            for tensor in made:
+                tensor.ready_at = known  # type: ignore[attr-defined]
         else:
-            written = made[0] if made else tensors[0]
-            self.work.kernel(name, written.nbytes, took)
+            written = made or tensors[:1]
+            self.work.kernel(name, written[0].nbytes, took)
+            self.work.wrote(written)
         return result
 
     def _depends_on_data(self, name: str, args: Any, kwargs: dict[str, Any]) -> bool:
@@ -204,8 +206,7 @@ class Calls(TorchFunctionMode):
         if isinstance(source, Tensor) and result.data_ptr() == source.data_ptr():
             result = result.clone()
         # torch.tensor(values, device=...) makes a tensor on the host and copies it, blocking.
-        self.work.upload(result.nbytes, blocking=True)
-        return to_device(result)
+        return self._on_its_way(result, blocking=True)
 
     def _to(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         source = args[0]
@@ -214,6 +215,7 @@ class Calls(TorchFunctionMode):
             rest = (target.dtype, *rest)
             target = emulated_device() if isinstance(target, DeviceTensor) else "cpu"
         was_there = isinstance(source, DeviceTensor)
+        self.work.check_order("to", (source,))
         if target is None:
             if not was_there:
                 return self._on_host(func, args, kwargs)
@@ -223,14 +225,14 @@ class Calls(TorchFunctionMode):
             result = func(source, "cpu", *rest, **options)
             if was_there and result is not source:
                 self.work.kernel("to", to_device(result).nbytes)
+                self.work.wrote(result)
             return result
         result = func(source, "cpu", *rest, **options)
         if result is source:
             result = source.clone()
         if was_there:
             return self._downloaded(to_host(result), non_blocking, "to")
-        self.work.upload(result.nbytes, blocking=not non_blocking)
-        return to_device(result)
+        return self._on_its_way(result, blocking=not non_blocking)
 
     def _to_type(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if isinstance(args[0], DeviceTensor):
@@ -241,6 +243,7 @@ class Calls(TorchFunctionMode):
         source = args[0]
         if not isinstance(source, DeviceTensor):
             return self._on_host(func, args, kwargs)
+        self.work.check_order("cpu", (source,))
         return self._downloaded(to_host(source.clone()), False, "cpu")
 
     def _cuda(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -257,11 +260,18 @@ class Calls(TorchFunctionMode):
             if to_there:
                 return self._on_device(func, "copy_", args, kwargs, [target, source])
             return self._on_host(func, args, kwargs)
+        self.work.check_order("copy_", (source,))
         result = func(target, source)
         if to_there:
-            self.work.upload(source.nbytes, blocking=not non_blocking)
+            self._on_its_way(result, blocking=not non_blocking)
         else:
             self._downloaded(result, non_blocking, "copy_")
+        return result
+
+    def _on_its_way(self, result: Tensor, *, blocking: bool) -> Tensor:
+        """A tensor that is copied to the device."""
+        self.work.upload(result.nbytes, blocking)
+        self.work.wrote(to_device(result))
         return result
 
     def _downloaded(self, result: Tensor, non_blocking: bool, name: str) -> Tensor:
@@ -277,35 +287,6 @@ class Calls(TorchFunctionMode):
                 "behind the copy"
             )
         to_host(tensor)
-
-    def _forced(self, func: Any, name: str, logits: ForcedLogits, args: Any, kwargs: dict[str, Any]) -> Any:
-        """What can be asked of logits that do not exist."""
-        if name == "argmax":
-            dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-            if dim not in (-1, 1):
-                raise EmulationError(f"argmax over the dimension {dim} of logits was called; {_GREEDY}")
-            tokens = torch.Tensor.flatten(logits).clone()
-            self.work.kernel(name, tokens.numel() * logits.vocab_size * _BYTES_OF_A_LOGIT)
-            tokens = to_host(tokens) if isinstance(logits, HostLogits) else to_device(tokens)
-            return tokens[:, None] if kwargs.get("keepdim") else tokens
-        if name == "shape":
-            return torch.Size((logits.numel(), logits.vocab_size))
-        if name == "size":
-            shape = torch.Size((logits.numel(), logits.vocab_size))
-            return shape if len(args) < 2 else shape[args[1]]
-        if name == "dtype":
-            return torch.float32
-        if name == "numel":
-            return func(logits) * logits.vocab_size
-        if name == "nan_to_num_":
-            return logits
-        if name in FACTS:
-            return func(*args, **kwargs)
-        if name == "__getitem__" and isinstance(args[1], slice | Tensor):
-            result = func(*args, **kwargs)
-            if result.dim() == 2:
-                return forced_logits(result, logits.vocab_size, type(logits))
-        raise EmulationError(f"{name} of a target's logits was called; {_GREEDY}")
 
     def _name(self, func: Any) -> str:
         name = self._names.get(func)

@@ -11,31 +11,23 @@ Only the scheduler's thread reads and changes the clock.
 
 from __future__ import annotations
 
-import contextlib
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
+
+from agentspec.errors import ConfigError
 
 
 class Clock:
     """Seconds since any moment; never runs backwards."""
 
     def __init__(
-        self,
-        wall: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
-        outside: Callable[[], float] | None = None,
+        self, wall: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Tests replace all of them.
-
-        Args:
-            wall: Seconds that pass for the host. CPU time of the thread leaves out what other processes take of a busy
-                machine.
-            sleep: Waits for so many seconds.
-            outside: Seconds that pass outside, where they are not those of `wall`.
-        """
+        """`wall` gives seconds that really passed, `sleep` waits for so many; tests replace both."""
         self.wall = wall
         self._sleep = sleep
-        self._outside = outside
         self.excluded = 0.0
         """Real seconds left out so far."""
         self.charged = 0.0
@@ -81,18 +73,6 @@ class Clock:
         if not self._depth:
             self.excluded += self.wall() - self._left_out_since
 
-    @contextlib.contextmanager
-    def blocked(self) -> Iterator[None]:
-        """The block takes the seconds that pass outside, as where it waits for requests or for other threads."""
-        if self._outside is None:
-            yield
-            return
-        began, began_outside = self.wall(), self._outside()
-        try:
-            yield
-        finally:
-            self._add(self._outside() - began_outside - (self.wall() - began))
-
     def sleep_until(self, moment: float) -> float:
         """Waits until `moment`, in emulated seconds, and returns for how long it waited.
 
@@ -110,3 +90,28 @@ class Clock:
     def _add(self, seconds: float) -> None:
         self.charged += seconds
         self._frozen_at += seconds
+
+
+def undisturbed() -> Callable[[], float]:
+    """Seconds less those in which this thread was ready to run and something else had its core; as Linux tells it.
+
+    Raises:
+        ConfigError: The system does not tell.
+    """
+    path = Path("/proc/thread-self/schedstat")
+    try:
+        # Opened once: the file stays that of the thread that opens it.
+        file = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise ConfigError(f"the clock `thread` needs {path}, which cannot be read ({error}); use `wall`") from error
+    latest = 0.0
+
+    def seconds() -> float:
+        nonlocal latest
+        now = time.perf_counter()
+        waited = int(os.pread(file, 64, 0).split()[1]) * 1e-9
+        # Both are not read at one moment.
+        latest = max(latest, now - waited)
+        return latest
+
+    return seconds

@@ -52,6 +52,8 @@ class Forwards:
             work.counts.prefills += not runner.is_draft_worker
         else:
             work.graph(kind, seconds)
+        if self._passes is None:
+            work.wrote((logits.next_token_logits, logits.hidden_states))
         return ModelRunnerOutput(logits_output=logits, can_run_graph=not is_prefill)
 
     def draft(self, worker: Any, forward_batch: Any) -> Any:
@@ -64,6 +66,7 @@ class Forwards:
         finally:
             self._passes = None
         self.work.graph("draft", seconds)
+        self.work.wrote(found)
         return found
 
     def extend(self, worker: Any, forward_batch: Any, select_index: Tensor) -> Any:
@@ -73,6 +76,7 @@ class Forwards:
             rows = len(select_index)
             output = self._draft_output(worker.draft_runner, rows, rows, forward_batch.capture_hidden_mode)
         self.work.graph(kind, seconds)
+        self.work.wrote((output.next_token_logits, output.hidden_states))
         return output
 
     def _seconds(self, runner: Any, forward_batch: Any, is_prefill: bool) -> tuple[str, float]:

@@ -1,5 +1,6 @@
-"""Where the emulation takes hold of SGLang. SGLang calls register() in each process; only the scheduler's changes.
+"""Where the emulation takes hold of SGLang. SGLang calls register() in each process; nearly all happens in the scheduler's.
 
+    the launcher's requests      those that would read logits are refused
     before Scheduler.__init__    the clock, the device, streams and events in torch; every torch call is seen
     while weights are loaded     no call is seen
     behind Scheduler.__init__    kernels and the parts of a step are wrapped, now that all modules are there
@@ -17,6 +18,7 @@ import os
 from typing import Any
 
 from agentspec.integrations.emulated_device import setting
+from agentspec.integrations.emulated_device.requests import check_request
 
 logger = logging.getLogger("agentspec")
 
@@ -36,6 +38,8 @@ def register() -> None:
 
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.__init__", _around_scheduler, HookType.AROUND)
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.on_idle", _on_idle, HookType.AROUND)
+    manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+    HookRegistry.register(f"{manager}._validate_one_request", _before_validation, HookType.BEFORE)
     path, gets_state = compat.internal_state_hook()
     HookRegistry.register(path, _describe_into if gets_state else _describe_in_reply, HookType.AFTER)
 
@@ -99,6 +103,7 @@ class Emulation:
             **totals,
             "steps_by_rows": {str(rows): sums for rows, sums in sorted(self.steps.by_rows.items())},
             "mixed_operations": dict(self.calls.mixed),
+            "unordered_operations": dict(self.work.unordered),
             "torch_call_seconds": self.calls.overhead,
         }
 
@@ -197,6 +202,10 @@ def _named(device: Any) -> bool:
     return isinstance(device, DeviceName)
 
 
+def _before_validation(manager: Any, obj: Any, *args: Any, **kwargs: Any) -> None:
+    check_request(getattr(obj, "sampling_params", None), getattr(obj, "return_logprob", None))
+
+
 def _around_scheduler(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     global _emulation
     _emulation = Emulation()
@@ -208,8 +217,7 @@ def _around_scheduler(original: Any, scheduler: Any, *args: Any, **kwargs: Any) 
 def _on_idle(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
     if _emulation is None:
         return original(scheduler, *args, **kwargs)
-    with _emulation.work.clock.blocked():
-        result = original(scheduler, *args, **kwargs)
+    result = original(scheduler, *args, **kwargs)
     _emulation.work.timeline.nothing_to_do()
     return result
 

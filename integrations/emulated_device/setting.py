@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentspec.errors import ConfigError
-from agentspec.integrations.emulated_device.clock import Clock
+from agentspec.integrations.emulated_device.clock import Clock, undisturbed
 from agentspec.integrations.emulated_device.step_times import StepTimes
 
 VARIABLE = "EMULATED_DEVICE"
@@ -17,9 +16,8 @@ TRACE_VARIABLE = "EMULATED_DEVICE_TRACE"
 """The file that the scheduler writes a Chrome trace to; unset: none is written."""
 
 CLOCK_VARIABLE = "EMULATED_DEVICE_CLOCK"
-"""`wall`, the default, or `thread`: the host's time is CPU time of the scheduler's thread, but for native code, in which
-threads wait for each other. Figures then do not depend on what else runs on the machine; what the thread waits for other
-threads in Python is lost."""
+"""How the host's time is measured. `wall`, the default: as it passes. `thread`: less the seconds in which the scheduler's
+thread was ready to run and another process had its core, so that figures depend less on what else runs on the machine."""
 
 _SITE = Path(__file__).resolve().parent / "site"
 _DEFAULTS: dict[str, str] = {
@@ -79,15 +77,15 @@ def chosen() -> StepTimes | None:
 
 
 def made_clock() -> Clock:
-    """The clock that the environment asks for.
+    """The clock that the environment asks for, of this thread.
 
     Raises:
-        ConfigError: There is none of that name.
+        ConfigError: There is none of that name, or the system cannot tell.
     """
     name = os.environ.get(CLOCK_VARIABLE) or "wall"
     if name not in ("wall", "thread"):
         raise ConfigError(f"{CLOCK_VARIABLE} must be wall or thread, got {name!r}")
-    return Clock() if name == "wall" else Clock(time.thread_time, outside=time.perf_counter)
+    return Clock() if name == "wall" else Clock(undisturbed())
 
 
 def trace_path() -> Path | None:

@@ -72,9 +72,7 @@ class Steps:
             self._inside_native += 1
             started = self._work.clock.now()
             try:
-                # Threads of native code wait for each other.
-                with self._work.clock.blocked():
-                    return function(*args, **kwargs)
+                return function(*args, **kwargs)
             finally:
                 self._native += self._work.clock.now() - started
                 self._inside_native -= 1

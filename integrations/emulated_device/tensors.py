@@ -56,6 +56,9 @@ class DeviceTensor(Tensor):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
+    ready_at = 0.0
+    """When the operation that wrote it is done, in emulated seconds, as far as that is known."""
+
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return emulated_device()

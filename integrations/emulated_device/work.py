@@ -20,7 +20,7 @@ import contextlib
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -66,6 +66,8 @@ class Work:
         self.counts = Counts()
         self.by_name: Counter[str] = Counter()
         """Eager operations and reads by name."""
+        self.unordered: Counter[str] = Counter()
+        """Operations and reads on a stream that does not wait for the stream that writes what they read."""
         self.let_pass = 0.0
         """Seconds of the torch call in progress that the host of a GPU would spend as well."""
         self._inside = 0
@@ -161,10 +163,27 @@ class Work:
             # Some decide on the host what is launched.
             if has_tensors:
                 self.kernel(label, 0)
+                self.wrote(result)
             return result
 
         kernel._emulated_kernel = True  # type: ignore[attr-defined]
         return kernel
+
+    def wrote(self, result: Any) -> None:
+        """What was launched last writes these tensors."""
+        if isinstance(result, DeviceTensor):
+            result.ready_at = self.device.current_stream.free_at
+        elif isinstance(result, list | tuple):
+            for item in result:
+                self.wrote(item)
+
+    def check_order(self, name: str, tensors: Iterable[Tensor]) -> None:
+        """Reports an operation that is about to be launched before what it reads is written."""
+        if self._inside or self.steps.blocking:
+            return
+        begins = max(self.device.current_stream.free_at, self.clock.now())
+        if any(isinstance(tensor, DeviceTensor) and tensor.ready_at > begins for tensor in tensors):
+            self.unordered[name] += 1
 
     def on_device(self, tensor: Tensor) -> Tensor:
         """The same tensor, as one of the device; where the host is the device it stays as it is."""

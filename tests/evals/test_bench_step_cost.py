@@ -64,7 +64,6 @@ def test_suffix_drafts_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         emulation, "hollow_model", lambda name, tokenizer: (models / "tiny-sql", models / "tiny-sql-eagle3")
     )
     monkeypatch.setattr(bench_step_cost, "_LAST_TOKEN", 1500)
-    monkeypatch.setenv("EMULATED_DEVICE_CLOCK", "wall")
     path = tmp_path / "bench.json"
     assert main(["bench", "step-cost", "--system", "suffix", "--rows", "2", "--json", str(path)]) == 0
     [row] = json.loads(path.read_text())["rows"]

@@ -193,3 +193,19 @@ def test_logits_tell_their_likeliest_token_and_nothing_else(work: Any) -> None:
 def test_tensors_of_host_and_device_in_one_operation_are_reported(calls: Any) -> None:
     _ = _numbers() + torch.arange(6)
     assert calls.mixed == {"add": 1}
+
+
+def test_streams_that_do_not_wait_for_what_they_read_are_reported(work: Any) -> None:
+    device = work.device
+    _busy(work)
+    written = torch.arange(3, device=HERE) + 1
+    side = device.stream_type()
+    with device.context_type(side):
+        assert (written * 2).tolist() == [2, 4, 6]
+        _ = written[1:].clone()
+        assert written.cpu().tolist() == [1, 2, 3]
+    assert work.unordered == {"mul": 1, "clone": 1, "__getitem__": 1, "cpu": 1}
+    side.wait_stream(device.default_stream)
+    with device.context_type(side):
+        assert (written * 2).tolist() == [2, 4, 6]
+    assert work.unordered["mul"] == 1

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+
 import pytest
 from made_up_time import MadeUpTime
 
-from agentspec.integrations.emulated_device.clock import Clock
+from agentspec.integrations.emulated_device.clock import undisturbed
+
+BUSY = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
 
 
 def test_time_passes_but_for_what_is_left_out_and_with_what_is_charged(made_up_time: MadeUpTime) -> None:
@@ -53,17 +60,29 @@ def test_who_wakes_up_too_late_has_not_waited_longer(made_up_time: MadeUpTime) -
     assert clock.now() == pytest.approx(start + 1.0)
 
 
-def test_time_of_other_processes_passes_only_where_the_host_is_blocked() -> None:
-    outside = MadeUpTime()
-    clock = Clock(lambda: 5.0, outside.sleep, outside.wall)
-    start = clock.now()
-    outside.seconds += 1.0
-    assert clock.now() == start
-    with clock.blocked():
-        outside.seconds += 1.0
-    assert clock.now() == pytest.approx(start + 1.0)
-    assert clock.sleep_until(start + 3.0) == pytest.approx(2.0)
-    assert clock.now() == pytest.approx(start + 3.0)
+def test_time_in_which_another_thread_has_the_core_does_not_pass() -> None:
+    core = {min(os.sched_getaffinity(0))}
+    # Several processes that keep the core busy.
+    others = [subprocess.Popen([sys.executable, "-c", BUSY, str(*core)]) for _ in range(2)]
+    kept = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, core)
+        seconds = undisturbed()
+        time.sleep(0.3)
+        began, began_wall, began_cpu = seconds(), time.perf_counter(), time.thread_time()
+        while time.perf_counter() < began_wall + 0.5:
+            pass
+        passed, cpu = seconds() - began, time.thread_time() - began_cpu
+        assert passed == pytest.approx(cpu, rel=0.2)
+        assert passed < 0.45
+        before = seconds()
+        time.sleep(0.1)
+        assert seconds() - before >= 0.09
+    finally:
+        os.sched_setaffinity(0, kept)
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def test_waiting_for_what_is_past_takes_no_time(made_up_time: MadeUpTime) -> None:

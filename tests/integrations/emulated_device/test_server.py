@@ -74,7 +74,7 @@ def test_answers_are_the_forced_ones_and_the_device_was_busy(server: Server, fol
     assert 12 <= added("steps") < num_tokens
     assert added("busy_seconds") > 0.3 * added("active_seconds")
     assert added("busy_seconds") >= added("steps") * 0.004
-    assert after["mixed_operations"] == {}
+    assert after["mixed_operations"] == after["unordered_operations"] == {}
     # One read a step at most: the lengths; tokens come by a copy that an event covers.
     assert added("host_reads") <= added("steps")
     assert added("eager_ops") > added("steps")
@@ -86,5 +86,26 @@ def test_answers_are_the_forced_ones_and_the_device_was_busy(server: Server, fol
 
 def test_requests_without_an_answer_are_refused(server: Server) -> None:
     with pytest.raises(urllib.error.HTTPError, match="replays recorded answers") as refusal:
-        server.post("/generate", {"input_ids": [40, 41], "sampling_params": {"max_new_tokens": 4}})
+        server.post("/generate", {"input_ids": [40], "sampling_params": {"temperature": 0, "max_new_tokens": 4}})
     refusal.value.close()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "more", "reason"),
+    [
+        ({"temperature": 0.7}, {}, "decodes greedily"),
+        ({}, {}, "decodes greedily"),
+        ({"temperature": 0}, {"return_logprob": True}, "drop return_logprob"),
+        ({"temperature": 0, "frequency_penalty": 0.5}, {}, "drop frequency_penalty"),
+        ({"temperature": 0, "regex": "a+"}, {}, "drop regex"),
+    ],
+)
+def test_requests_that_read_logits_are_refused_and_the_server_goes_on(
+    server: Server, sampling: dict[str, Any], more: dict[str, Any], reason: str
+) -> None:
+    answer = {"custom_params": {"agentspec": {"replay": {"ids": [40, 41]}}}, "max_new_tokens": 2, "ignore_eos": True}
+    body = {"input_ids": [40, 41], "sampling_params": {**answer, **sampling}, **more}
+    with pytest.raises(urllib.error.HTTPError, match=reason) as refusal:
+        server.post("/generate", body)
+    refusal.value.close()
+    assert _asked(server, 1) == _answer(1)
