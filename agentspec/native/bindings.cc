@@ -108,7 +108,17 @@ std::size_t draft_into(agentspec::Engine& engine, const nb::tuple& request_ids,
 using Int64Array = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Int64Table = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-std::span<const std::int64_t> lengths_of(const std::optional<Int64Array>& lengths) {
+// An array of another size is none that is left out.
+template <typename Array>
+void check_rows(const char* name, const std::optional<Array>& array, std::size_t rows) {
+  if (!array || array->size() == rows) return;
+  throw agentspec::ConfigError(std::string(name) + " must have an entry for each of " + std::to_string(rows) +
+                               " rows, got " + std::to_string(array->size()) +
+                               "; pass those of the same batch");
+}
+
+std::span<const std::int64_t> lengths_of(const std::optional<Int64Array>& lengths, std::size_t rows) {
+  check_rows("lengths", lengths, rows);
   return lengths ? std::span<const std::int64_t>{lengths->data(), lengths->size()}
                  : std::span<const std::int64_t>{};
 }
@@ -122,14 +132,15 @@ agentspec::Engine::Rows rows(const agentspec::Engine& engine, const nb::tuple& r
 std::size_t grow(agentspec::Engine& engine, const agentspec::Engine::Rows& rows, const Int64Table& accepted,
                  const std::optional<Int64Array>& lengths) {
   const nb::gil_scoped_release release;
-  return engine.grow(rows, {accepted.data(), accepted.size()}, accepted.shape(1), lengths_of(lengths));
+  return engine.grow(rows, {accepted.data(), accepted.size()}, accepted.shape(1),
+                     lengths_of(lengths, rows.size()));
 }
 
 std::size_t draft_rows(agentspec::Engine& engine, const agentspec::Engine::Rows& rows,
                        const std::optional<Int64Array>& lengths, std::int32_t max_tokens,
                        const DraftBuffers& out) {
   const nb::gil_scoped_release release;
-  return engine.draft(rows, lengths_of(lengths), max_tokens, out.spans());
+  return engine.draft(rows, lengths_of(lengths, rows.size()), max_tokens, out.spans());
 }
 
 struct TrialArrays {
@@ -212,6 +223,7 @@ void build_tree_arrays(const Int32Array& offsets, const Int32Array& tokens, cons
                        const TreeBuffers& out) {
   const nb::gil_scoped_release release;
   const std::size_t rows = offsets.size() == 0 ? 0 : offsets.size() - 1;
+  check_rows("num_drafted", num_drafted, rows);
   agentspec::build_tree_arrays(view(offsets), view(tokens), view(parents), limits_of(num_drafted), width,
                                out.spans(rows, width));
 }

@@ -111,6 +111,7 @@ std::size_t Engine::grow(const Rows& rows, std::span<const std::int64_t> accepte
     const std::int64_t count = accepted[row * width];
     if (count <= 0) continue;
     const auto kept = std::min(static_cast<std::size_t>(count), width - 1);
+    if (kept == 0) continue;
     if (!grow(*request, accepted.subspan(row * width + 1, kept))) ++num_lost;
   }
   return num_lost;

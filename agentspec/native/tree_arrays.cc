@@ -38,11 +38,11 @@ void check(std::span<const std::int32_t> offsets, std::size_t num_tokens,
       throw ConfigError(name + " must have a root, got the offsets " + std::to_string(first) + " and " +
                         std::to_string(end));
     }
-    const std::int32_t size = size_of(offsets, num_drafted, row);
-    if (size < 1 || size > end - first) {
+    if (!num_drafted.empty() && (num_drafted[row] < 0 || num_drafted[row] >= end - first)) {
       throw ConfigError("num_drafted must be in [0, " + std::to_string(end - first - 1) + "] for " + name +
-                        ", got " + std::to_string(size - 1));
+                        ", got " + std::to_string(num_drafted[row]));
     }
+    const std::int32_t size = size_of(offsets, num_drafted, row);
     end = first + size;
     if (static_cast<std::size_t>(size) > width) {
       throw ConfigError("width must be at least the number of nodes of each row, got " +

@@ -52,7 +52,7 @@ def linear(
         high = low + 1.0
     step = _step(low, high)
     # A start that is not a multiple of the step, 1 for one, stays the first tick.
-    first = start if low == start else math.floor(low / step + 1e-9) * step
+    first = start if low == start else round(math.floor(low / step + 1e-9) * step, 12)
     ticks = [first]
     while ticks[-1] < high - 1e-9 * step:
         ticks.append(round((math.floor(ticks[-1] / step + 1e-9) + 1) * step, 12))

@@ -67,6 +67,7 @@ class ReadBack:
             ends: int64[b], these.
         """
         self.requests, self.rows, self.lengths = requests, rows, lengths
+        self.has_failed = False
         self._ends = ends
         self._copy = HostCopy(packed)
 
@@ -144,10 +145,23 @@ class AcceptedTokens:
     def catch_up(self) -> None:
         """Brings the texts to what all forwards so far have written; waits for it."""
         while self._pending:
-            read = self._pending.popleft()
-            lost = self._engine.grow(read.rows, read.wait(), read.lengths)
+            read = self._pending[0]
+            try:
+                lost = self._engine.grow(read.rows, read.wait(), read.lengths)
+            except Exception:
+                # Once more in the next step: a row that has grown has another length, and does not grow twice.
+                if read.has_failed:
+                    self._pending.popleft()
+                read.has_failed = True
+                raise
+            self._pending.popleft()
             if lost:
                 self._on_lost(lost)
+
+    def find_again(self, rows: Callable[[list[Any]], Rows]) -> None:
+        """Texts were opened anew; `rows` finds the engine's requests of a batch. What was written goes to the new ones."""
+        for read in self._pending:
+            read.rows = rows(read.requests)
 
     def ends(self, requests: list[Any]) -> NDArray[np.int64]:
         """int64[b], tokens in the KV cache of the requests of the next step, as the device has told; -1 where it has

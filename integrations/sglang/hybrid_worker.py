@@ -375,7 +375,8 @@ class _Hybrid:
         except Exception:
             self.suffix.failed("agentspec could not build the drafts of a step; it verifies roots only")
             step.drafts = self.suffix.nothing(suffix.requests).drafts
-            num_drafted, planned = self._built(step)
+            num_drafted, planned = self.suffix.control.plan_roots(len(step.rids), suffix.context)
+            self._made_staging().build(step.drafts, planned.width, num_drafted)
         planned.drafter_seconds = seconds if trees is not None else 0.0
         step.num_drafted, step.planned = num_drafted, planned
         step.seconds += time.perf_counter() - started

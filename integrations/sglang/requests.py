@@ -114,9 +114,7 @@ class RequestBook:
         if entry is None:
             self._open(request)
         elif length is not None and self._is_stale(entry, length):
-            self._close(request.rid, entry, keep=False)
-            self._open(request, again=True)
-            self._grow(self._entries[request.rid])
+            self._open_again(entry)
 
     def padding(self, requests: Sequence[Request]) -> NDArray[np.int64]:
         """int64[b], tokens in the KV cache of each request that stand for images and are not in its text."""
@@ -127,10 +125,20 @@ class RequestBook:
         entries = self._entries
         for request in requests:
             entry = entries.get(request.rid)
-            if entry is None or entry.request is not request:
+            # One that has ended runs for a step more, and was closed.
+            if (entry is None or entry.request is not request) and not request.finished():
                 self.admit(request)
-        rows = self._engine.rows([request.rid for request in requests])
-        return rows, self.padding(requests) if self._num_padded else None
+        return self.known_rows(requests), self.padding(requests) if self._num_padded else None
+
+    def known_rows(self, requests: Sequence[Request]) -> Rows:
+        """The engine's requests of a batch, as far as they are open now; an id that came back for another request is
+        not."""
+        entries = self._entries
+        ids = []
+        for request in requests:
+            entry = entries.get(request.rid)
+            ids.append(request.rid if entry is not None and entry.request is request else "")
+        return self._engine.rows(ids)
 
     def reopen(self, request: Request) -> bool:
         """Brings a text that went astray back to what the scheduler has processed; False where that was done before, in
@@ -141,10 +149,7 @@ class RequestBook:
         if entry.num_reopened:
             self._bar(request.rid, entry, "its text does not stay in step with the scheduler's")
             return False
-        self._close(request.rid, entry, keep=False)
-        self._open(request, again=True)
-        self._entries[request.rid].num_reopened = 1
-        self._grow(self._entries[request.rid])
+        self._open_again(entry).num_reopened = 1
         return True
 
     def finish(self, rid: str) -> None:
@@ -211,6 +216,16 @@ class RequestBook:
                 self._on_opened(entry.handling, tokens)
         except Exception:
             self._bar(request.rid, entry)
+
+    def _open_again(self, entry: _Entry) -> _Entry:
+        """Gives a request a text of what the scheduler has processed."""
+        request = entry.request
+        self._close(request.rid, entry, keep=False)
+        self._open(request, again=True)
+        new = self._entries[request.rid]
+        new.aborted, new.num_reopened = entry.aborted, entry.num_reopened
+        self._grow(new)
+        return new
 
     def _end(self, rid: str, entry: _Entry) -> None:
         """Closes the request; what it wrote is learnt from unless it was aborted or never finished."""

@@ -272,11 +272,18 @@ class SuffixDrafter:
         )
 
     def nothing(self, requests: list[Any]) -> SuffixStep:
-        """A step without drafts, where draft() failed."""
-        b = len(requests)
-        none, began = np.zeros(b, np.int64), time.perf_counter()
-        rows, drafts = self.engine.rows([""] * b), roots_only(np.zeros(b, np.int32))
-        return SuffixStep(requests, rows, drafts, none, none - 1, 0, np.zeros(b, np.int32), "failed", began)
+        """A step without drafts, where draft() or what comes after it failed; texts go on growing."""
+        b, began = len(requests), time.perf_counter()
+        try:
+            rows, padding = self._rows_of(requests)
+            ends = self.accepted.ends(requests)
+            lengths = ends + 1 if padding is None else ends + 1 - padding
+        except Exception:
+            # Nothing is known of any row.
+            rows, ends = self.engine.rows([""] * b), np.full(b, -1, np.int64)
+            lengths = np.zeros(b, np.int64)
+        drafts, rooms = roots_only(np.zeros(b, np.int32)), np.zeros(b, np.int32)
+        return SuffixStep(requests, rows, drafts, lengths, ends, int(ends.sum()), rooms, "failed", began)
 
     def launched(self, step: SuffixStep, drafted: DraftedStep) -> None:
         """The verification of a step was launched: counts its rows, learns, and closes what has ended.
@@ -318,6 +325,7 @@ class SuffixDrafter:
             self.counters.add("draft_errors", 1)
             logger.error("agentspec does not draft for a row whose text is not the scheduler's")
             self.guarded(self._book.reopen, request)
+        self.accepted.find_again(self._book.known_rows)
 
     def _rows_of(self, requests: list[Any]) -> tuple[Rows, NDArray[np.int64] | None]:
         """See RequestBook.rows(); found once for all steps of the same batch."""

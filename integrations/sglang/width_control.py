@@ -246,6 +246,13 @@ class WidthControl:
         self._rest.planned(planned)
         return num_nodes, planned
 
+    def plan_roots(self, rows: int, context: int) -> tuple[NDArray[np.int32], PlannedStep]:
+        """A step of roots alone, which nobody decides on; as plan()."""
+        width = padded_width(1, self._widths_for(rows))
+        planned = PlannedStep(None, rows, width, rows * (1 if self.ragged else width), context)
+        self._rest.planned(planned)
+        return np.zeros(rows, np.int32), planned
+
     def drafted(self, rows: int, passes: int, context: int, seconds: float) -> None:
         """A model drafter drafted for so many rows, in so many passes."""
         if self._profiling:

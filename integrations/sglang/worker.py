@@ -220,7 +220,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         except Exception:
             self.suffix.failed("agentspec could not build the drafts of a step; it verifies roots only")
             suffix = self.suffix.nothing(requests)
-            num_drafted, planned = self._built(suffix)
+            num_drafted, planned = self.suffix.control.plan_roots(len(requests), suffix.context)
+            self._staging.build(suffix.drafts, planned.width, num_drafted)
         seconds = time.perf_counter() - suffix.began
         return _Step(num_drafted, planned, suffix, seconds), planned.width
 

@@ -115,7 +115,6 @@ def test_the_best_nodes_of_each_row_are_a_tree_of_their_own(
             [],
             14,
             r"num_drafted must have an entry for each of 2 rows, got 0",
-            marks=pytest.mark.xfail(strict=True, reason="an empty array is taken for none"),
         ),
     ],
 )

@@ -228,7 +228,6 @@ def test_only_requests_of_the_book_are_brought_back(book: Book) -> None:
     assert book.errors == 0 and book.engine.num_tokens("a") == 3
 
 
-@pytest.mark.xfail(strict=True, reason="RequestBook.reopen() forgets that the request was aborted")
 def test_an_aborted_request_that_was_brought_back_is_not_learnt_from(book: Book) -> None:
     req = request()
     book.accept(req, 50)

@@ -152,13 +152,9 @@ class Serving:
                 request.output_ids.extend(tokens)
 
 
-def not_yet(reason: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, reason=reason)
-
-
 IN_TURN = pytest.param(False, id="in turn")
 BOTH_WAYS = [IN_TURN, pytest.param(True, id="overlap")]
-ASTRAY = [IN_TURN, pytest.param(True, id="overlap", marks=not_yet("a reopened text lacks the latest step's tokens"))]
+ASTRAY = [IN_TURN, pytest.param(True, id="overlap")]
 
 
 @pytest.fixture(params=BOTH_WAYS)
@@ -319,7 +315,6 @@ def test_a_step_whose_drafts_failed_altogether_has_roots_alone(serving: Serving)
     assert serving.reasons == {"failed": 2} and serving.errors == 0
 
 
-@not_yet("the rows of SuffixDrafter.nothing() do not grow, so that all texts go astray and are barred the second time")
 def test_a_step_that_could_not_be_built_costs_the_drafts_of_that_step_alone(serving: Serving) -> None:
     """Again and again, as where memory is short for a while."""
     a = Request("a")
@@ -332,7 +327,6 @@ def test_a_step_that_could_not_be_built_costs_the_drafts_of_that_step_alone(serv
     assert serving.errors == 0
 
 
-@not_yet("AcceptedTokens.catch_up() forgets what it could not take")
 def test_what_could_not_be_taken_is_taken_at_the_next_step(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     a = Request("a")
     serving.prefill([a])
@@ -393,7 +387,6 @@ def test_a_request_that_has_ended_and_runs_for_a_step_more_has_no_room(serving: 
     assert [kept.request_id for kept in serving.kept] == ["a"]
 
 
-@not_yet("RequestBook.rows() opens what has ended, and what ended is kept")
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_request_that_has_ended_is_kept_once_whatever_batch_it_is_in(alone: bool) -> None:
     serving = Serving(overlap=True)
