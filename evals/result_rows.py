@@ -272,9 +272,28 @@ def _specdec(files: Files) -> list[Row]:
     return rows
 
 
+def _emulated(files: Files) -> list[Row]:
+    rows = _eval({name: content for name, content in files.items() if "records" in content})
+    for name, content in files.items():
+        some: Sequence[Mapping[str, Any]] = [] if "records" in content else content.get("rows", [])
+        for row in some:
+            if row.get("system") in ("suffix", "hybrid") and "idle_share" in row:
+                peer = next((one for one in some if one["system"] == "ngram" and one["rows"] == row["rows"]), None)
+                rows.append(
+                    Row(
+                        f"{row['system']}, {row['rows']} rows: share of a step in which the device idles",
+                        f"{row['idle_share']:.1%}",
+                        f"NGRAM {peer['idle_share']:.1%}" if peer else "",
+                        name,
+                    )
+                )
+    return rows
+
+
 _READERS: dict[str, Callable[[Files], list[Row]]] = {
     "eval": _eval,
     "engine": _engine,
+    "emulated": _emulated,
     "hybrid": _goals,
     "load": _goals,
     "fidelity": _goals,

@@ -25,6 +25,7 @@ _MARKED = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
 _TITLES = {
     "eval": "Tasks end to end on real servers",
     "engine": "The engine beside its peers",
+    "emulated": "Tasks on an emulated H200",
     "hybrid": "Suffix drafts and a model drafter in one batch",
     "load": "More and more clients",
     "fidelity": "Simulated and real latencies",
