@@ -31,6 +31,8 @@ class DeviceName(str):
 
 def name_backend(module: Any) -> None:
     """Lets torch.device("emulated") exist; `module` is what torch.get_device_module() gives for it. Once a process."""
+    # torch looks for an accelerator in many places; for torch itself there is none.
+    module.is_available = lambda: False
     # torch.manual_seed() asks the module for both, and warns where it has none.
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None

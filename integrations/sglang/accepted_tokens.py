@@ -77,7 +77,7 @@ class ReadBack:
 
     def ends(self) -> NDArray[np.int64]:
         """int64[b], tokens in the KV cache behind the forward; waits for the copy."""
-        return self.wait()[:, -1] if self._ends is None else self._ends
+        return np.ascontiguousarray(self.wait()[:, -1]) if self._ends is None else self._ends
 
 
 class AcceptedTokens:

@@ -577,7 +577,7 @@ def leave_lengths_to_worker(model_runner: Any) -> bool:
     modules = [importlib.import_module(f"sglang.srt.managers.{module}") for module in ("overlap_utils", "scheduler")]
     for module in modules:
         if hasattr(module, name):
-            setattr(module, name, lambda attn_backends: False)
+            setattr(module, name, lambda *arguments: False)
     return True
 
 

@@ -111,6 +111,8 @@ class _Hybrid:
         self._least_gain = 0.0
         self._runs_in_a_row = 0
         self._width = 1
+        # Of the latest step that was planned.
+        self._context = 0
         self._pending: deque[_Step] = deque()
         # Requests of whose texts the draft model has missed something, until they end.
         self._unread: WeakSet[Any] = WeakSet()
@@ -379,6 +381,7 @@ class _Hybrid:
             self._made_staging().build(step.drafts, planned.width, num_drafted)
         planned.drafter_seconds = seconds if trees is not None else 0.0
         step.num_drafted, step.planned = num_drafted, planned
+        self._context = planned.context
         step.seconds += time.perf_counter() - started
         is_known = int(suffix.ends.min()) >= 0
         most = planned.context if is_known else len(step.rids) * (self._max_position + 1)
@@ -435,8 +438,7 @@ class _Hybrid:
     def _passes_took(self: Any, rows: int, seconds: float) -> None:
         passes = self._draft_worker.num_passes
         self.policy.costs.observe_draft(rows, passes, seconds)
-        planned = self._step and self._step.planned
-        self.suffix.control.drafted(rows, passes, planned.context if planned else 0, seconds)
+        self.suffix.control.drafted(rows, passes, self._context, seconds)
 
     def _verify_took(self: Any, planned: PlannedStep | None, seconds: float) -> None:
         if planned is not None:

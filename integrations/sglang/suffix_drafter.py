@@ -218,7 +218,7 @@ class SuffixDrafter:
         lengths = ends - self._book.padding(requests)
         for request, length in zip(requests, lengths.tolist(), strict=True):
             self.guarded(self._book.admit, request, length)
-        rows = self.engine.rows([request.rid for request in requests])
+        rows = self._book.known_rows(requests)
         self.accepted.prefilled(requests, rows, ends, lengths, next_tokens)
         # A request may have been opened anew.
         self._batch = None

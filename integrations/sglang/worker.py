@@ -207,9 +207,9 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             self._staging.receive(order.built, width, order.num_drafted)
         if batch.seq_lens_cpu is None:
             # The scheduler has not waited for them: the device has told them with the tokens.
-            known = len(ends) == 0 or int(ends.min()) >= 0
+            known = int(ends.min()) >= 0
             batch.seq_lens_cpu = torch.from_numpy(ends) if known else batch.seq_lens.cpu()
-            batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
+            batch.seq_lens_sum = int(ends.sum() if known else batch.seq_lens_cpu.sum())
         return width
 
     def _drafted(self, requests: list[Any]) -> tuple[_Step, int]:
