@@ -172,7 +172,8 @@ class RequestBook:
     def reap(self, decoding: Sequence[Request]) -> None:
         """Closes what has ended without a finish event; `decoding` are the requests of the current decode batch."""
         if len(self._entries) <= len(decoding):
-            # Each of the batch has an entry, so that there are no others.
+            # Nearly always each of the batch has an entry, so that there are no others. Where one of the batch has ended
+            # and has none, whatever else has ended is closed a step later.
             return
         running = {request.rid for request in decoding}
         for rid, entry in list(self._entries.items()):

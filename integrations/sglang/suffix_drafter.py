@@ -247,9 +247,7 @@ class SuffixDrafter:
         self.accepted.wait()
         began = time.perf_counter()
         self.accepted.catch_up()
-        rows, padding = self._rows_of(requests)
-        ends = self.accepted.ends(requests)
-        lengths = ends + 1 if padding is None else ends + 1 - padding
+        rows, ends, lengths = self._standing(requests)
         b, context = len(requests), int(ends.sum())
         wanted = self.control.wants_draft(b, context)
         self.counters.add("paused_steps", not wanted)
@@ -275,9 +273,7 @@ class SuffixDrafter:
         """A step without drafts, where draft() or what comes after it failed; texts go on growing."""
         b, began = len(requests), time.perf_counter()
         try:
-            rows, padding = self._rows_of(requests)
-            ends = self.accepted.ends(requests)
-            lengths = ends + 1 if padding is None else ends + 1 - padding
+            rows, ends, lengths = self._standing(requests)
         except Exception:
             # Nothing is known of any row.
             rows, ends = self.engine.rows([""] * b), np.full(b, -1, np.int64)
@@ -326,6 +322,13 @@ class SuffixDrafter:
             logger.error("agentspec does not draft for a row whose text is not the scheduler's")
             self.guarded(self._book.reopen, request)
         self.accepted.find_again(self._book.known_rows)
+
+    def _standing(self, requests: list[Any]) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
+        """Where the requests stand after the latest step: the engine's rows, tokens in the KV cache, and of the texts."""
+        rows, padding = self._rows_of(requests)
+        ends = self.accepted.ends(requests)
+        # The last accepted token has no KV yet.
+        return rows, ends, ends + 1 if padding is None else ends + 1 - padding
 
     def _rows_of(self, requests: list[Any]) -> tuple[Rows, NDArray[np.int64] | None]:
         """See RequestBook.rows(); found once for all steps of the same batch."""
