@@ -1,5 +1,6 @@
 """Where the emulation takes hold of SGLang. SGLang calls register() in each process; nearly all happens in the scheduler's.
 
+    the launcher's arguments     graphs count as captured, so that defaults are those of a GPU
     the launcher's requests      those that would read logits are refused
     before Scheduler.__init__    the clock, the device, streams and events in torch; every torch call is seen
     while weights are loaded     no call is seen
@@ -30,12 +31,15 @@ _emulation: Any = None
 
 def register() -> None:
     """Registers the hooks of an emulated server; does nothing where the environment asks for none."""
-    if not os.environ.get(setting.VARIABLE):
+    times = setting.chosen()
+    if times is None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from agentspec.integrations.sglang import compat
 
+    if not times.blocking:
+        compat.captures_graphs = lambda server_args: True
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.__init__", _around_scheduler, HookType.AROUND)
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.on_idle", _on_idle, HookType.AROUND)
     manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
