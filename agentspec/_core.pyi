@@ -223,3 +223,10 @@ def path_lengths(
     texts: NDArray[np.int64],
     lengths: NDArray[np.int32],
 ) -> NDArray[np.int32]: ...
+def sum_promises(
+    offsets: NDArray[np.int32],
+    suffix: NDArray[np.float64],
+    model: NDArray[np.float64],
+    fit: NDArray[np.bool_],
+    margin: float,
+) -> tuple[int, float, float, float, float, float, int, int, bool]: ...

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "draft_promises.h"
 #include "tree_union.h"
 
 using namespace nanobind::literals;
@@ -60,6 +61,14 @@ nb::object path_lengths_of(const Int32Array& offsets, const Int32Array& tokens, 
   return nb::cast(array1(*r, owner));
 }
 
+// Keeps the interpreter's lock: it takes a microsecond.
+nb::tuple sums_of(const Int32Array& offsets, const Vector<double>& suffix, const Vector<double>& model,
+                  const Vector<bool>& fit, double margin) {
+  const PromiseSums sums = sum_promises({view(offsets), all_of(suffix), all_of(model), all_of(fit), margin});
+  return nb::make_tuple(suffix.size(), sums.suffix, sums.gained, sums.gained_fit, sums.better, sums.model_fit,
+                        sums.num_fit, sums.widest, sums.is_idle);
+}
+
 }  // namespace
 
 void bind_union(nb::module_& m) {
@@ -75,6 +84,8 @@ void bind_union(nb::module_& m) {
         "trees"_a, "max_nodes"_a, "min_estimate"_a, "factor"_a);
   m.def("path_lengths", &path_lengths_of, "offsets"_a.noconvert(), "tokens"_a.noconvert(),
         "parents"_a.noconvert(), "texts"_a.noconvert(), "lengths"_a.noconvert());
+  m.def("sum_promises", &sums_of, "offsets"_a.noconvert(), "suffix"_a.noconvert(), "model"_a.noconvert(),
+        "fit"_a.noconvert(), "margin"_a);
 }
 
 }  // namespace agentspec::bindings

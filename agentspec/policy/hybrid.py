@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from agentspec.policy.costs import StepCosts
 from agentspec.policy.drafts import HybridBatch, ModelTrees
 from agentspec.policy.payoff import PayoffPredictor, draft_features
 from agentspec.policy.probing import Probing
-from agentspec.policy.selection import StepTimes, seconds_saved
+from agentspec.policy.selection import Promises, StepTimes
 
 _WIDTH_RATE = 0.2
 _LONG_UNFIT = 64
@@ -45,7 +45,8 @@ class Choice:
 class HybridPolicy:
     """Mixes suffix drafts and a draft model's row by row, by the rule and the tau of its settings.
 
-    Calls come in the order choose, combine, choose, ...; observe() may be some steps late, in their order. One thread
+    Calls come in the order expect, choose, combine, expect, ...; expect() may be left out, and observe() may be some steps
+    late, in their order. One thread
     at a time. No randomness: the same calls give the same choices.
     """
 
@@ -68,8 +69,21 @@ class HybridPolicy:
         self._suffix_lengths = AcceptedLengths(0.0)
         self._probing = Probing()
         self._unfit_steps = 0
+        # What expect() found, for which requests.
+        self._expected: tuple[Sequence[str], NDArray[np.float64]] | None = None
         # Nodes of the widest row of a step in which the passes ran, a running mean: at first what the prior needs.
         self._model_nodes = min(math.ceil(config.prior_accepted) + 1.0, config.max_nodes)
+
+    def expect(self, request_ids: Sequence[str]) -> None:
+        """What of the next choice can be found before its suffix drafts are there: to be called while the device works on
+        the step before. choose() must be given the same object.
+
+        Args:
+            request_ids: [b]
+        """
+        self.lengths.next_step()
+        self._suffix_lengths.next_step()
+        self._expected = (request_ids, self.lengths.expected_of(request_ids))
 
     def choose(
         self,
@@ -93,65 +107,64 @@ class HybridPolicy:
             ConfigError: The arguments are not all of b rows.
         """
         b = _check_rows(request_ids, suffix=len(suffix), fit=len(fit))
-        self.lengths.next_step()
-        self._suffix_lengths.next_step()
+        if self._expected is None or self._expected[0] is not request_ids:
+            self.expect(request_ids)
+        assert self._expected is not None
+        model = self._expected[1]
+        self._expected = None
         if self.config.tau == 0 or not b:
             return Choice(np.zeros(b, np.bool_), 0.0)
         expected = self._expected_of_suffix(request_ids, suffix)
-        model = self.lengths.expected_of(request_ids)
-        times = self._times(suffix, width)
-        choice = self._choice(suffix, expected, model, fit, times)
-        if not choice.rows.any():
-            return choice
-        return replace(choice, least_gain=self._least_gain(choice.rows, expected, model, times, width))
+        promises = Promises.of(suffix.offsets, expected, model, fit, self.config.margin)
+        times = self._times(promises, width)
+        rows, saved = self._chosen(suffix, expected, model, fit, promises, times)
+        if not rows.any():
+            return Choice(rows, saved)
+        promised = promises.better
+        if self.config.tau != "auto" or self.config.rule == "match-length":
+            promised = float(np.where(rows, np.maximum(model, expected), expected).sum())
+        return Choice(rows, saved, self._least_gain(len(rows), promised, times, width))
 
-    def _choice(
+    def _chosen(
         self,
         suffix: DraftBatch,
         expected: NDArray[np.float64],
         model: NDArray[np.float64],
         fit: NDArray[np.bool_],
+        promises: Promises,
         times: StepTimes,
-    ) -> Choice:
+    ) -> tuple[NDArray[np.bool_], float]:
+        """`rows` and `saved` of the choice."""
         config = self.config
         if config.tau == math.inf:
-            return Choice(fit.copy(), math.inf)
+            return fit.copy(), math.inf
         if config.rule == "match-length":
             short: NDArray[np.bool_] = (suffix.match_lens < config.min_match) | (np.diff(suffix.offsets) == 1)
-            return Choice(fit & short, math.inf)
+            return fit & short, math.inf
         if config.tau != "auto":
-            return Choice(fit & ~(expected > config.tau), math.inf)
-        saved = max(seconds_saved(expected, model, None, times, config.margin), 0.0)
+            return fit & ~(expected > config.tau), math.inf
+        saved = max(promises.saved(times, promises.gained), 0.0)
         if config.rule == "score":
             self.tau = float(model.mean())
-            return Choice(fit & ~(expected > model), saved)
-        any_fit = bool(fit.any())
-        self.tau = times.break_even(float(model[fit].mean()) if any_fit else self.lengths.mean, config.margin)
-        if not any_fit:
+            return fit & ~(expected > model), saved
+        num_fit = promises.num_fit
+        self.tau = times.break_even(promises.model_fit / num_fit if num_fit else self.lengths.mean, config.margin)
+        if not num_fit:
             self._unfit_steps += 1
-            return Choice(np.zeros(len(fit), np.bool_), saved)
+            return np.zeros(len(fit), np.bool_), saved
         if self._unfit_steps >= _LONG_UNFIT:
             self._probing.restart()
         self._unfit_steps = 0
-        if seconds_saved(expected, model, fit, times, config.margin) > 0.0:
+        if promises.saved(times, promises.gained_fit) > 0.0:
             self._probing.restart()
-            return Choice(fit.copy(), saved)
-        idle = bool((fit & (np.diff(suffix.offsets) == 1)).any())
-        runs = idle and self._probing.next_step()
-        return Choice(fit & runs, saved)
+            return fit.copy(), saved
+        runs = promises.is_idle and self._probing.next_step()
+        return fit & runs, saved
 
-    def _least_gain(
-        self,
-        rows: NDArray[np.bool_],
-        expected: NDArray[np.float64],
-        model: NDArray[np.float64],
-        times: StepTimes,
-        width: int | None,
-    ) -> float:
-        """What the seconds of a further pass are worth at the goodput of this step."""
-        b = len(rows)
-        promised = np.where(rows, np.maximum(model, expected), expected)
-        goodput = (b + float(promised.sum())) / times.drafted
+    def _least_gain(self, b: int, promised: float, times: StepTimes, width: int | None) -> float:
+        """What the seconds of a further pass are worth at the goodput of this step, whose b rows are promised so many
+        accepted tokens."""
+        goodput = (b + promised) / times.drafted
         more = self.costs.draft_pass(b)
         if width is None:
             # A token more in each row is verified, too.
@@ -282,11 +295,11 @@ class HybridPolicy:
         predicted[np.diff(suffix.offsets) == 1] = 0.0
         return predicted
 
-    def _times(self, suffix: DraftBatch, width: int | None) -> StepTimes:
+    def _times(self, promises: Promises, width: int | None) -> StepTimes:
         if width is not None:
-            return StepTimes.of(self.costs, len(suffix), width, width)
-        widest = int(np.diff(suffix.offsets).max())
-        return StepTimes.of(self.costs, len(suffix), widest, max(widest, round(self._model_nodes) + 1))
+            return StepTimes.of(self.costs, promises.rows, width, width)
+        widest = promises.widest
+        return StepTimes.of(self.costs, promises.rows, widest, max(widest, round(self._model_nodes) + 1))
 
 
 _NO_TREES = ModelTrees(

@@ -32,7 +32,6 @@ class DeviceClock:
         """Begins to measure; give what it returns to stop()."""
         if self._module is None:
             return time.perf_counter()
-        self._report_finished()
         start = self._module.Event(enable_timing=True)
         start.record()
         return start
@@ -44,6 +43,8 @@ class DeviceClock:
             return
         end = self._module.Event(enable_timing=True)
         end.record()
+        # Here, where the device has work, and not in start(), where it may wait for some.
+        self._report_finished()
         self._running.append((start, end, report))
 
     def _report_finished(self) -> None:

@@ -42,7 +42,7 @@ class LaunchedTrees:
     def __init__(self, found: Any, topk: int) -> None:
         """`found`: what `draft_forward` returns, as attributes `parents`, `chosen`, `tokens`, `estimates`."""
         parts = (found.parents, found.chosen, found.tokens)
-        self._ends = np.cumsum([part.shape[1] for part in parts])
+        self._widths = [part.shape[1] for part in parts]
         self._topk = topk
         # Estimates travel among the integers, bit by bit.
         bits = found.estimates.to(torch.float64).view(torch.int64)
@@ -50,9 +50,16 @@ class LaunchedTrees:
 
     def wait(self) -> ModelTrees:
         """The trees; waits for the passes."""
-        parts = np.split(self._copy.wait(), self._ends, axis=1)
-        parents, chosen, tokens, bits = (np.ascontiguousarray(part) for part in parts)
-        return ModelTrees(parents, chosen, tokens, bits.view(np.float64).astype(np.float32), self._topk)
+        groups, n, _ = self._widths
+        found = self._copy.wait()
+        bits = np.ascontiguousarray(found[:, groups + 2 * n :])
+        return ModelTrees(
+            np.ascontiguousarray(found[:, :groups]),
+            np.ascontiguousarray(found[:, groups : groups + n]),
+            np.ascontiguousarray(found[:, groups + n : groups + 2 * n]),
+            bits.view(np.float64).astype(np.float32),
+            self._topk,
+        )
 
 
 class TreeDrafting:

@@ -113,6 +113,8 @@ class _Hybrid:
         self._width = 1
         # Of the latest step that was planned.
         self._context = 0
+        # At least the tokens in the KV cache of any row of the latest batch, before its latest step.
+        self._longest = 0
         self._pending: deque[_Step] = deque()
         # Requests of whose texts the draft model has missed something, until they end.
         self._unread: WeakSet[Any] = WeakSet()
@@ -209,6 +211,7 @@ class _Hybrid:
             if not self._draft_worker.follows:
                 self._unread.update(requests)
             self._pause.observe_prompts(self.policy.costs.read(num_read))
+            self._longest = max(self._longest, *ends)
             self.suffix.prefilled(requests, ends, result.next_token_ids)
         return result
 
@@ -272,10 +275,10 @@ class _Hybrid:
         """
         control = self.suffix.control
         control.step_begins()
-        if self._runs_in_a_row >= _CERTAIN_AFTER and self._has_room(batch.reqs):
+        if self._runs_in_a_row >= _CERTAIN_AFTER and self._has_room():
             return _Order(follows=True, least_gain=self._least_gain)
         step: _Step = self._begun(batch)
-        follows: bool = self._follows(step.suffix)
+        follows: bool = self._follows()
         if not follows:
             self._unread.update(step.suffix.requests)
             self.counters.add("drafter_paused_steps", 1)
@@ -285,13 +288,18 @@ class _Hybrid:
     def _begun(self: Any, batch: Any) -> _Step:
         """Suffix drafts of a step, and which of its rows want the draft model's."""
         requests = list(batch.reqs)
+        rids = self.suffix.request_ids(requests)
+        # While the device works.
+        self.policy.costs.rest = self.suffix.control.rest
+        self.suffix.guarded(self.policy.expect, rids)
         try:
             suffix = self.suffix.draft(requests)
         except Exception:
             self.suffix.failed("agentspec could not follow the texts; this step verifies roots only")
             suffix = self.suffix.nothing(requests)
+        is_known = int(suffix.ends.min()) >= 0
+        self._longest = int(suffix.ends.max()) if is_known else self._longest + self.max_width
         choice = Choice(np.zeros(len(requests), np.bool_), 0.0)
-        rids = [request.rid for request in requests]
         try:
             choice = self._chosen(rids, suffix)
         except Exception:
@@ -303,18 +311,14 @@ class _Hybrid:
         return step
 
     def _chosen(self: Any, rids: list[str], suffix: SuffixStep) -> Choice:
-        control = self.suffix.control
-        self.policy.costs.rest = control.rest
-        width = self.max_width if control.is_fixed else None
+        width = self.max_width if self.suffix.control.is_fixed else None
         choice: Choice = self.policy.choose(rids, suffix.drafts, self._fit(suffix), width=width)
-        extend = self.policy.costs.extend(len(rids) * (width or int(np.diff(suffix.drafts.offsets).max())))
-        self._pause.observe_step(choice.saved, bool(choice.rows.any()), extend)
         return choice
 
     def _fit(self: Any, suffix: SuffixStep) -> NDArray[np.bool_]:
         """[b], the rows for which the draft model can draft. The passes run for all rows, so none may ask for positions
         that the draft model does not know."""
-        longest = int(suffix.ends.max()) + self._draft_worker.shape.steps
+        longest = self._longest + self._draft_worker.shape.steps
         if not self._draft_worker.follows or longest > self._max_position:
             return np.zeros(len(suffix.ends), np.bool_)
         fit: NDArray[np.bool_] = suffix.ends >= 0
@@ -323,16 +327,15 @@ class _Hybrid:
             fit &= np.array(may)
         return fit
 
-    def _follows(self: Any, suffix: SuffixStep) -> bool:
+    def _follows(self: Any) -> bool:
         """Whether draft-extend runs behind this step: not while the draft model is paused, nor where it would have to
         read positions past the context, as padding."""
-        return bool(self._is_awake and int(suffix.ends.max()) + self.max_width - 1 <= self._max_position)
+        return bool(self._is_awake and self._longest + self.max_width - 1 <= self._max_position)
 
-    def _has_room(self: Any, requests: list[Any]) -> bool:
-        """As _follows(), by what the scheduler knows without waiting: at most two steps are not processed."""
-        longest = max(len(request.origin_input_ids) + len(request.output_ids) for request in requests)
-        ahead = 2 * self.max_width + max(self.max_width, self._draft_worker.shape.steps)
-        return bool(self._is_awake and longest + ahead <= self._max_position)
+    def _has_room(self: Any) -> bool:
+        """As _follows(), before the host knows what the latest step has accepted."""
+        ahead = self.max_width + max(self.max_width, self._draft_worker.shape.steps)
+        return bool(self._is_awake and self._longest + ahead <= self._max_position)
 
     @property
     def _is_awake(self: Any) -> bool:
@@ -386,7 +389,7 @@ class _Hybrid:
         is_known = int(suffix.ends.min()) >= 0
         most = planned.context if is_known else len(step.rids) * (self._max_position + 1)
         built = None if self._tp_group is None else self._made_staging().built()
-        return replace(order, built=built, width=planned.width, num_drafted=num_drafted, most_context=most)
+        return _Order(order.follows, order.least_gain, built, planned.width, num_drafted, most)
 
     def _built(self: Any, step: _Step) -> tuple[NDArray[np.int32], PlannedStep]:
         num_drafted, planned = self.suffix.control.plan(step.drafts, step.suffix.context)
@@ -397,6 +400,10 @@ class _Hybrid:
         """Counts a step that was launched."""
         assert step.planned is not None and step.num_drafted is not None
         step.drafted = DraftedStep.of(step.drafts, step.num_drafted)
+        fixed = self.suffix.control.is_fixed
+        width = self.max_width if fixed else int(np.diff(step.suffix.drafts.offsets).max())
+        extend = self.policy.costs.extend(len(step.rids) * width)
+        self._pause.observe_step(step.choice.saved, bool(step.choice.rows.any()), extend)
         self.suffix.launched(step.suffix, step.drafted)
         self.counters.add("verified_tokens", step.planned.num_tokens)
         self.counters.add("drafting_seconds", step.seconds)

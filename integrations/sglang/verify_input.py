@@ -26,12 +26,14 @@ class VerifyTensors:
 
 
 class VerifyStaging:
-    """Memory that steps' trees are built in and copied to the device from, used again every other step.
+    """Memory that steps' trees are built in, and memory of the device that they are copied to; both are used again every
+    other step.
 
         build(drafts, width) ─> arrays in pinned memory ─ tensors(seq_lens, roots) ─ one copy ─> the device
 
-    Tensors are copies also where the device is the CPU, so a step may keep them. Copies to a GPU run beside the host:
-    the step after the next one waits for them before it writes to the same memory. It grows with the largest batch.
+    A step's tensors hold until those of the next step but one are made, which SGLang launches after it has processed the
+    step. Copies to a GPU run beside the host: the step after the next one waits for them before it writes to the same
+    pinned memory. The memory grows with the largest batch.
     """
 
     def __init__(self, *, max_width: int, max_position: int, full_mask: bool, device: torch.device | str) -> None:
@@ -50,7 +52,6 @@ class VerifyStaging:
         self._halves: list[_Half] = []
         self._max_rows = 0
         self._steps = 0
-        self._nodes = torch.empty(0, dtype=torch.int64)
         if self._device.type == "cuda":
             kernel_works(self._device)
 
@@ -106,15 +107,13 @@ class VerifyStaging:
             total: At least the sum of `seq_lens`, for the size of a full mask.
         """
         half = self._half
-        rows, width = half.arrays.tokens.shape
-        n = rows * width
-        copied = half.bytes[: TreeBuffers.num_bytes(rows, width)].to(self._device, non_blocking=True, copy=True)
+        views = half.views(*half.arrays.tokens.shape)
+        views.on_device.copy_(views.on_host, non_blocking=True)
         half.record()
-        tokens, positions, next_token, next_sibling = copied[: 32 * n].view(torch.int64).view(4, rows, width).unbind()
         mask = lay_out(
-            tokens,
-            positions,
-            copied[32 * n :].view(torch.bool).view(rows, width, width),
+            views.tokens,
+            views.positions,
+            views.cells,
             seq_lens,
             roots,
             lens,
@@ -122,11 +121,11 @@ class VerifyStaging:
             total=total if self._full_mask else None,
         )
         return VerifyTensors(
-            tokens=tokens.flatten(),
-            positions=positions.flatten(),
-            retrieve_index=self._nodes[:n].view(rows, width),
-            next_token=next_token,
-            next_sibling=next_sibling,
+            tokens=views.flat_tokens,
+            positions=views.flat_positions,
+            retrieve_index=views.retrieve_index,
+            next_token=views.next_token,
+            next_sibling=views.next_sibling,
             mask=mask,
         )
 
@@ -145,11 +144,30 @@ class VerifyStaging:
             half.wait()
         self._max_rows = 1 << (rows - 1).bit_length()
         self._halves = [_Half(self._max_rows, self._max_width, self._device) for _ in range(2)]
-        self._nodes = torch.arange(self._max_rows * self._max_width, device=self._device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Views:
+    """Parts of a half's memory that steps of b rows of `width` nodes use."""
+
+    on_host: torch.Tensor
+    """uint8, as TreeBuffers.memory."""
+    on_device: torch.Tensor
+    """The same on the device, of which all others are parts but `retrieve_index`."""
+    tokens: torch.Tensor  # int64 [b, width]
+    positions: torch.Tensor  # int64 [b, width]
+    cells: torch.Tensor  # bool [b, width, width]
+    flat_tokens: torch.Tensor  # int64 [b * width]
+    flat_positions: torch.Tensor  # int64 [b * width]
+    next_token: torch.Tensor  # int64 [b, width]
+    next_sibling: torch.Tensor  # int64 [b, width]
+    retrieve_index: torch.Tensor  # int64 [b, width], b * width + node
 
 
 class _Half:
     """The memory of every other step."""
+
+    _MOST_VIEWS = 512
 
     def __init__(self, max_rows: int, max_width: int, device: torch.device) -> None:
         on_host = device.type == "cpu"
@@ -160,9 +178,40 @@ class _Half:
             return memory
 
         self.buffers = TreeBuffers(max_rows, max_width, allocate)
-        self.bytes = torch.from_numpy(self.buffers.memory).view(torch.uint8)
         self.arrays = self.buffers.arrays(1, 1)
+        self._on_host = torch.from_numpy(self.buffers.memory).view(torch.uint8)
+        self._on_device = torch.empty(len(self._on_host), dtype=torch.uint8, device=device)
+        self._nodes = torch.arange(max_rows * max_width, device=device)
+        self._views: dict[tuple[int, int], _Views] = {}
         self._copies = None if on_host else torch.get_device_module(device).Event()
+
+    def views(self, rows: int, width: int) -> _Views:
+        """Those of steps of this shape, made once: each takes the host some time, while the device waits."""
+        found = self._views.get((rows, width))
+        if found is None:
+            if len(self._views) >= self._MOST_VIEWS:
+                self._views.clear()
+            found = self._views[rows, width] = self._made_views(rows, width)
+        return found
+
+    def _made_views(self, rows: int, width: int) -> _Views:
+        n, size = rows * width, TreeBuffers.num_bytes(rows, width)
+        on_device = self._on_device[:size]
+        tokens, positions, next_token, next_sibling = (
+            on_device[: 32 * n].view(torch.int64).view(4, rows, width).unbind()
+        )
+        return _Views(
+            on_host=self._on_host[:size],
+            on_device=on_device,
+            tokens=tokens,
+            positions=positions,
+            cells=on_device[32 * n :].view(torch.bool).view(rows, width, width),
+            flat_tokens=tokens.flatten(),
+            flat_positions=positions.flatten(),
+            next_token=next_token,
+            next_sibling=next_sibling,
+            retrieve_index=self._nodes[:n].view(rows, width),
+        )
 
     def record(self) -> None:
         """Marks the end of the copies that were asked for."""

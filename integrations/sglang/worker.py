@@ -183,20 +183,23 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         if not batch.forward_mode.is_decode():
             return
         relayed = batch.spec_info
-        width = self._ordered(batch)
+        width, context = self._ordered(batch)
         self._set_width(width)
         self._tiers.use(width)
         self._started = self._clock.start()
-        self._set_verify_input(batch, relayed.accept_tokens.view(len(batch.reqs), -1), relayed.accept_lens)
+        self._set_verify_input(batch, relayed.accept_tokens.view(len(batch.reqs), -1), relayed.accept_lens, context)
 
-    def _ordered(self, batch: Any) -> int:
-        """Makes the step, builds what is verified, and returns its width. The same on all ranks."""
+    def _ordered(self, batch: Any) -> tuple[int, int]:
+        """Makes the step and builds what is verified. The same on all ranks.
+
+        Returns:
+            Its width, and the tokens in the KV cache over all rows.
+        """
         order = None
         if self.suffix.drafts_here:
             self.suffix.control.step_begins()
-            self._step, width = self._drafted(list(batch.reqs))
-            assert self._step.suffix is not None
-            ends = self._step.suffix.ends
+            self._step, suffix, width = self._drafted(list(batch.reqs))
+            ends = suffix.ends
             if self._tp_group is not None:
                 order = _Order(self._staging.built(), width, self._step.num_drafted, ends)
         if self._tp_group is not None:
@@ -207,13 +210,12 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             self._staging.receive(order.built, width, order.num_drafted)
         if batch.seq_lens_cpu is None:
             # The scheduler has not waited for them: the device has told them with the tokens.
-            known = int(ends.min()) >= 0
-            batch.seq_lens_cpu = torch.from_numpy(ends) if known else batch.seq_lens.cpu()
-            batch.seq_lens_sum = int(ends.sum() if known else batch.seq_lens_cpu.sum())
-        return width
+            batch.seq_lens_cpu = torch.from_numpy(ends) if int(ends.min()) >= 0 else batch.seq_lens.cpu()
+        context = batch.seq_lens_sum = int(batch.seq_lens_cpu.numpy().sum())
+        return width, context
 
-    def _drafted(self, requests: list[Any]) -> tuple[_Step, int]:
-        """On the first rank: the step and its width, built; roots alone where that fails."""
+    def _drafted(self, requests: list[Any]) -> tuple[_Step, SuffixStep, int]:
+        """On the first rank: the step, built, and its width; roots alone where that fails."""
         try:
             suffix = self.suffix.draft(requests)
             num_drafted, planned = self._built(suffix)
@@ -223,17 +225,17 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             num_drafted, planned = self.suffix.control.plan_roots(len(requests), suffix.context)
             self._staging.build(suffix.drafts, planned.width, num_drafted)
         seconds = time.perf_counter() - suffix.began
-        return _Step(num_drafted, planned, suffix, seconds), planned.width
+        return _Step(num_drafted, planned, suffix, seconds), suffix, planned.width
 
     def _built(self, suffix: SuffixStep) -> tuple[NDArray[np.int32], PlannedStep]:
         num_drafted, planned = self.suffix.control.plan(suffix.drafts, suffix.context)
         self._staging.build(suffix.drafts, planned.width, num_drafted)
         return num_drafted, planned
 
-    def _set_verify_input(self, batch: Any, accepted: torch.Tensor, lens: torch.Tensor) -> None:
+    def _set_verify_input(self, batch: Any, accepted: torch.Tensor, lens: torch.Tensor, context: int) -> None:
         """Takes what the step before has accepted, from SGLang's relay on the device."""
         arrays = self._staging.arrays
-        tensors = self._staging.tensors(batch.seq_lens, accepted, lens, total=int(batch.seq_lens_cpu.sum()))
+        tensors = self._staging.tensors(batch.seq_lens, accepted, lens, total=context)
         self.grammar_tree_host = (grammar_mask(arrays), arrays.tokens.ravel()) if batch.has_grammar else None
         batch.forward_mode = ForwardMode.TARGET_VERIFY
         batch.input_ids = tensors.tokens

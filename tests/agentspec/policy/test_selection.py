@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from agentspec.errors import ConfigError
 from agentspec.policy import StepCosts
-from agentspec.policy.selection import StepTimes, seconds_saved
+from agentspec.policy.selection import Promises, StepTimes
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -20,11 +21,23 @@ def test_the_passes_save_time_where_they_raise_goodput(seed: int) -> None:
     # The docstring's formula, term by term.
     with_model = sum(1 + (max(suffix[i], (1 + model[i]) / (1 + margin) - 1) if fit[i] else suffix[i]) for i in range(b))
     alone = sum(1 + suffix[i] for i in range(b))
-    saved = seconds_saved(suffix, model, fit, times, margin)
+    nodes = rng.integers(1, 5, b)
+    promises = Promises.of(np.append(0, np.cumsum(nodes)).astype(np.int32), suffix, model, fit, margin)
+    saved = promises.saved(times, promises.gained_fit)
     assert (saved > 0) == (with_model / times.drafted > alone / times.plain)
     assert saved == pytest.approx(with_model / (alone / times.plain) - times.drafted)
-    everything = seconds_saved(suffix, model, None, times, margin)
-    assert everything == seconds_saved(suffix, model, np.ones(b, np.bool_), times, margin) >= saved
+    everything = Promises.of(np.arange(b + 1, dtype=np.int32), suffix, model, np.ones(b, np.bool_), margin)
+    assert promises.gained == everything.gained == everything.gained_fit >= promises.gained_fit
+    assert promises.better == pytest.approx(np.where(fit, np.maximum(suffix, model), suffix).sum())
+    assert promises.model_fit == pytest.approx(model[fit].sum())
+    assert (promises.rows, promises.num_fit, promises.widest) == (b, fit.sum(), nodes.max())
+    assert promises.is_idle == bool((fit & (nodes == 1)).any())
+
+
+def test_promises_are_of_the_same_rows() -> None:
+    two = np.ones(2)
+    with pytest.raises(ConfigError, match="same rows"):
+        Promises.of(np.arange(3, dtype=np.int32), two, np.ones(1), np.ones(2, np.bool_), 0.0)
 
 
 def test_of_one_row_the_choice_is_tau() -> None:
@@ -33,7 +46,8 @@ def test_of_one_row_the_choice_is_tau() -> None:
     assert tau == pytest.approx(4 / 1.25 - 1)
     one = np.ones(1, np.bool_)
     for suffix, worth in ((tau - 1e-9, True), (tau + 1e-9, False)):
-        assert (seconds_saved(np.array([suffix]), np.array([3.0]), one, times, 0.0) > 0) == worth
+        promises = Promises.of(np.array([0, 2], np.int32), np.array([suffix]), np.array([3.0]), one, 0.0)
+        assert (promises.saved(times, promises.gained_fit) > 0) == worth
     assert times.break_even(0.1, margin=0.0) == 0.0, "it never pays"
 
 
