@@ -17,12 +17,12 @@ from torch import Tensor
 
 from agentspec.integrations.emulated_device.tensors import ForcedLogits, HostLogits, forced_logits
 from agentspec.integrations.emulated_device.work import Work
-from agentspec.integrations.sglang import compat, replay_hooks
+from agentspec.integrations.sglang import compat, graph_sizes, replay_hooks
 
 _DRAFT_VOCABULARY = 16
 _FREE_TOKENS = 1000
 _CAPTURED = [1, 2, 4, 8, *range(16, 1025, 16)]
-"""Rows that graphs are captured for; steps of other numbers are not padded here."""
+"""Rows that graphs are captured for, as far as agentspec does not bound them; steps of other numbers are not padded."""
 _SWEEP_SECONDS = 1.0
 
 
@@ -158,7 +158,8 @@ class TargetGraphs:
         self.capture_forward_mode = ForwardMode.TARGET_VERIFY if speculates else ForwardMode.DECODE
         self.shape = shape
         self.bs = 0
-        self.capture_bs = _CAPTURED
+        width = shape.get("speculative_num_draft_tokens") or compat.verify_width(model_runner.server_args)
+        self.capture_bs = graph_sizes.bounded(_CAPTURED, width, model_runner)
 
     def can_run_graph(self, forward_batch: Any) -> bool:
         return True

@@ -22,7 +22,6 @@ thread was ready to run and another process had its core, so that figures depend
 _SITE = Path(__file__).resolve().parent / "site"
 _DEFAULTS: dict[str, str] = {
     "--agentspec-replay": "requests",
-    "--max-running-requests": "256",
     "--chunked-prefill-size": "8192",
     "--grammar-backend": "none",
 }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "check.h"
+#include "draft_promises.h"
 #include "errors.h"
 
 namespace {
@@ -276,10 +277,44 @@ void test_path_lengths() {
   CHECK_THROWS((void)lengths({6}, -1), ConfigError);
 }
 
+void test_promises() {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    Random random(seed);
+    const int rows = draw(random, 0, 6);
+    std::vector<std::int32_t> offsets = {0};
+    std::vector<double> suffix, model;
+    std::vector<char> fit;
+    double gained = 0.0, gained_fit = 0.0, better = 0.0;
+    int num_fit = 0;
+    for (int row = 0; row < rows; ++row) {
+      offsets.push_back(offsets.back() + draw(random, 1, 4));
+      suffix.push_back(draw(random, 0, 40) * 0.1);
+      model.push_back(draw(random, 0, 40) * 0.1);
+      fit.push_back(static_cast<char>(draw(random, 0, 1)));
+      const double promised = (1.0 + model.back()) / 1.25 - 1.0;
+      const double more = promised > suffix.back() ? promised - suffix.back() : 0.0;
+      gained += more;
+      gained_fit += fit.back() ? more : 0.0;
+      better += fit.back() ? std::max(suffix.back(), model.back()) : suffix.back();
+      num_fit += fit.back();
+    }
+    const std::span<const bool> fits(reinterpret_cast<const bool*>(fit.data()), fit.size());
+    const auto sums = agentspec::sum_promises({offsets, suffix, model, fits, 0.25});
+    CHECK(std::abs(sums.gained - gained) < 1e-9);
+    CHECK(std::abs(sums.gained_fit - gained_fit) < 1e-9);
+    CHECK(std::abs(sums.better - better) < 1e-9);
+    CHECK(sums.num_fit == num_fit);
+    if (rows > 0) {
+      offsets.pop_back();
+      CHECK_THROWS((void)agentspec::sum_promises({offsets, suffix, model, fits, 0.25}), ConfigError);
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
   return agentspec::test::run({test_merged_row, test_one_of_both_rows, test_limits_of_rows,
                                test_rows_that_want_nothing_are_not_read, test_empty_batch, test_refused,
-                               test_random_batches, test_path_lengths});
+                               test_random_batches, test_path_lengths, test_promises});
 }

@@ -84,6 +84,19 @@ def test_answers_are_the_forced_ones_and_the_device_was_busy(server: Server, fol
     assert {"verify", "prefill", "kernel"} <= {event["name"] for event in events if event["tid"] == 0}
 
 
+def test_it_has_the_defaults_of_a_gpu_that_captures_graphs(server: Server) -> None:
+    state = server.get("/server_info")["internal_states"][0]["agentspec"]
+    assert state["num_draft_tokens"] == 64
+    assert state["control"]["widths_captured"] == [1, 2, 4, 8, 16, 32, 64]
+    assert [
+        (tier["width"], tier["most_rows"] * tier["width"] <= 2048) for tier in state["graphs"] if tier["width"] > 8
+    ] == [
+        (16, True),
+        (32, True),
+        (64, True),
+    ]
+
+
 def test_requests_without_an_answer_are_refused(server: Server) -> None:
     with pytest.raises(urllib.error.HTTPError, match="replays recorded answers") as refusal:
         server.post("/generate", {"input_ids": [40], "sampling_params": {"temperature": 0, "max_new_tokens": 4}})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -77,7 +79,18 @@ def test_the_short_mask_is_the_trees_alone() -> None:
     assert tensors.mask.tolist() == arrays.mask.ravel().tolist()
 
 
-def test_a_step_s_tensors_stay_while_later_steps_use_the_memory_again() -> None:
+def test_a_step_s_tensors_hold_until_those_of_the_next_but_one_are_made() -> None:
+    memory = staging()
+    first = tensors_of(memory)
+    kept = {name: getattr(first, name).clone() for name in VerifyTensors.__slots__}
+    other = replace(BATCH, tokens=BATCH.tokens + 60)
+    tensors_of(memory, other)
+    for name, value in kept.items():
+        assert torch.equal(getattr(first, name), value), name
+    assert tensors_of(memory, other).tokens.data_ptr() == first.tokens.data_ptr()
+
+
+def test_a_step_s_tensors_hold_while_the_memory_grows() -> None:
     memory = staging(full_mask=True)
     first = tensors_of(memory)
     kept = {name: getattr(first, name).clone() for name in VerifyTensors.__slots__}
