@@ -51,7 +51,9 @@ class ReplayFront:
             ConfigError: There is no recorded answer, no token that ends one, or no tokenizer for texts.
         """
         if end is None:
-            raise ConfigError(f"{VARIABLE} needs a model whose tokenizer or configuration names an end-of-sequence token")
+            raise ConfigError(
+                f"{VARIABLE} needs a model whose tokenizer or configuration names an end-of-sequence token"
+            )
         self._replay, self._is_free = replay, unmatched == FREE
         self._tokenizer, self._end, self._vocab_size = tokenizer, end, vocab_size
         self.counts = LabelledCounts(

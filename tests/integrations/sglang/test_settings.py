@@ -157,7 +157,10 @@ def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
         ({"AGENTSPEC_NAMESPACE_FROM": "user"}, "namespace_from must be one of auto, extra_key"),
         ({"AGENTSPEC_TAU": "often"}, 'tau must be "auto", a number >= 0 or "inf", got \'often\''),
         ({"AGENTSPEC_TAU": "-1"}, "tau must be"),
-        ({"AGENTSPEC_HYBRID_RULE": "guess"}, "hybrid_rule must be one of expected, score, match-length, payoff, got 'guess'"),
+        (
+            {"AGENTSPEC_HYBRID_RULE": "guess"},
+            "hybrid_rule must be one of expected, score, match-length, payoff, got 'guess'",
+        ),
         ({"AGENTSPEC_DRAFT_MODEL_PAUSE": "always"}, "draft_model_pause must be one of payoff, zero-length, never, got"),
         ({"AGENTSPEC_STOP_THRESHOLD": "0"}, "stop_threshold must be a number > 0 and <= 1, got 0"),
         ({"AGENTSPEC_CONFIG": "/nowhere/agentspec.json"}, "/nowhere/agentspec.json"),
@@ -179,7 +182,10 @@ def test_bad_variables_are_refused_by_name(environment: dict[str, str], named: s
         ('{"num_threads": "2"}', "num_threads must be a whole number"),
         ('{"corpora": ["a"]}', r"corpora must be text, got \['a'\]"),
         ('{"estimates": null}', "estimates must be text, got None"),
-        ('{"tau": [2]}', r"tau must be text, got \[2\]; correct the flag --agentspec-tau, the variable AGENTSPEC_TAU or"),
+        (
+            '{"tau": [2]}',
+            r"tau must be text, got \[2\]; correct the flag --agentspec-tau, the variable AGENTSPEC_TAU or",
+        ),
         ('{"alpha": Infinity}', "alpha must be a number > 0, got inf"),
         ('{"store": ["redis://:hush@a"]}', "store must be text, got a value of type list"),
         ('{"stop_threshold": "1"}', "stop_threshold must be a number"),
@@ -214,7 +220,9 @@ def test_secrets_are_no_settings_and_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(settings.FIELDS) - set(settings.FLAGS)))
-def test_what_is_no_flag_is_refused_with_the_variable_and_the_key(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_flag_is_refused_with_the_variable_and_the_key(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         parse(settings.flag_of(name), "7")
     assert capsys.readouterr().err.endswith(
