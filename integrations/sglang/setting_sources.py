@@ -61,12 +61,12 @@ class _NoFlag(argparse.Action):
         option_string: str | None = None,
     ) -> NoReturn:
         name = self.dest.removeprefix(_DESTINATION)
-        value = "true" if values is None else str(values)
+        # The value is not shown: a word that begins like a flag for a file may be followed by the secret itself.
         parser.exit(
             2,
             f"{parser.prog}: error: {name} must be set by the variable {variable_of(name)} or the key {name} of the "
-            f"settings file, got the flag {flag_of(name)}; set {variable_of(name)}={value}, or write the key into a file "
-            f"and pass {CONFIG_FLAG} FILE\n",
+            f"settings file, got the flag {flag_of(name)}; set the variable, or write the key into a file and pass "
+            f"{CONFIG_FLAG} FILE\n",
         )
 
 

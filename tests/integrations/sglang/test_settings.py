@@ -227,8 +227,7 @@ def test_what_is_no_flag_is_refused_with_the_variable_and_the_key(
         parse(settings.flag_of(name), "7")
     assert capsys.readouterr().err.endswith(
         f"error: {name} must be set by the variable AGENTSPEC_{name.upper()} or the key {name} of the settings file, got the "
-        f"flag {settings.flag_of(name)}; set AGENTSPEC_{name.upper()}=7, or write the key into a file and pass "
-        "--agentspec-config FILE\n"
+        f"flag {settings.flag_of(name)}; set the variable, or write the key into a file and pass --agentspec-config FILE\n"
     )
 
 
