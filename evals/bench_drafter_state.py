@@ -25,7 +25,7 @@ from typing import Any
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.environment import describe
 from agentspec.evals.server import Server
-from agentspec.evals.systems import EAGLE3_FOLDER
+from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.tiny_sql.tokenizer import render
 from agentspec.integrations.sglang_cpu import environment
@@ -39,10 +39,8 @@ _TREE = (
     "--speculative-num-draft-tokens", str(_STEPS + 1),
 )  # fmt: skip
 # The head's own draft, nothing left out.
-_OURS = (
-    "--agentspec-acceptance-head", "none", "--agentspec-min-token-prob", "0",
-    "--agentspec-hybrid-rule", "score", "--agentspec-tau", "1", "--agentspec-controller", "fixed",
-)  # fmt: skip
+_OURS = ("--agentspec-min-token-prob", "0", "--agentspec-tau", "1", "--agentspec-controller", "fixed")
+_OUR_VARIABLES = {**OWN_ESTIMATES, "AGENTSPEC_HYBRID_RULE": "score"}
 _PACKAGES = ("agentspec", "sglang", "torch")
 _MAX_TOKENS = 96
 
@@ -135,6 +133,8 @@ def _served(
         "PYTHONPATH": os.pathsep.join([str(site), environment().get("PYTHONPATH", "")]).strip(os.pathsep),
         "DRAFT_RECORDER_FILE": str(file),
         "DRAFT_RECORDER_EVERY": str(every),
+        # Other algorithms do not read them.
+        **_OUR_VARIABLES,
     }
     bodies = [
         {"rid": f"r{i}", "text": text, "sampling_params": {"temperature": 0, "max_new_tokens": _MAX_TOKENS}}

@@ -25,9 +25,9 @@ from agentspec.evals.eval_calls import Asking, CellResult, ask_cells
 from agentspec.evals.eval_cells import Cell, plan_cells
 from agentspec.evals.forward_timer import TimedForward, read_times, site_variables
 from agentspec.evals.gpu.servers import head_variables
-from agentspec.evals.server import Server
+from agentspec.evals.server import REPLAYED, Server
 from agentspec.evals.step_time_fit import Fit, fit_report, fitted
-from agentspec.evals.systems import EAGLE3_FOLDER, System
+from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES, System
 from agentspec.evals.tasks import TASKS
 from agentspec.evals.tasks.task import TaskInputs
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -52,7 +52,8 @@ SYSTEMS = {
     "hybrid": System(
         "agentspec + EAGLE-3",
         "AGENTSPEC",
-        (*_HEAD, "--agentspec-base", "EAGLE3", "--agentspec-acceptance-head", "none"),
+        (*_HEAD, "--agentspec-base", "EAGLE3"),
+        OWN_ESTIMATES,
     ),
 }
 _TIMED = ("none", "ngram", "eagle3", "hybrid")
@@ -158,12 +159,13 @@ class Servers:
         system = SYSTEMS[name]
         words = [
             *("--max-running-requests", str(max(self._max_running, 16)), "--max-total-tokens", "65536"),
-            *("--agentspec-replay", "requests", "--grammar-backend", "none", "--skip-server-warmup"),
+            *("--grammar-backend", "none", "--skip-server-warmup"),
             *("--chunked-prefill-size", "8192", "--random-seed", "1", *system.arguments),
         ]
         # A drafter of agentspec's own would run outside SGLang's forwards, and both kinds of server must take the same
         # schedule.
         variables = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_DRAFTER": "off", "SGLANG_CPU_OVERLAP": "on"}
+        variables |= {**REPLAYED, **system.variables}
         if system.has_drafter:
             head = head_variables(self._folder / "head-site", acceptance_for(ACCEPT_LENGTH, STEPS))
             if emulate is not None:

@@ -182,9 +182,7 @@ def context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
     return {
         **describe(_PACKAGES),
         "systems": {
-            name: [without_folders(word) for word in ("--speculative-algorithm", s.algorithm, *s.arguments)]
-            for name, s in COMPARED.items()
-            if name in systems
+            name: [without_folders(word) for word in s.words] for name, s in COMPARED.items() if name in systems
         },
         "model": MODEL_FOLDER.name,
         "requests": args.requests,

@@ -163,13 +163,7 @@ def _context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]
     """What the figures depend on; files by their names alone."""
     return {
         **describe(_PACKAGES),
-        "systems": {
-            name: [
-                without_folders(word)
-                for word in ("--speculative-algorithm", LOADED[name].algorithm, *LOADED[name].arguments)
-            ]
-            for name in systems
-        },
+        "systems": {name: [without_folders(word) for word in LOADED[name].words] for name in systems},
         "model": MODEL_FOLDER.name,
         "requests": args.requests,
         "turns": args.turns,

@@ -128,7 +128,14 @@ def _turns(
     system = DEMONSTRATED[name]
     say(f"{system.label}: starting the server")
     server = stack.enter_context(
-        Server(args.model, system.algorithm, log=logs / f"{name}.log", arguments=system.arguments, on_wait=waiting)
+        Server(
+            args.model,
+            system.algorithm,
+            log=logs / f"{name}.log",
+            arguments=system.arguments,
+            environment=system.variables,
+            on_wait=waiting,
+        )
     )
     say(f"{system.label}: ready after {server.start_seconds:.0f} s")
     # The first decode steps pay for lazy set-up in every system; what they taught is dropped.

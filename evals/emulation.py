@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.server import RunningServer, Server
-from agentspec.evals.systems import System
+from agentspec.evals.server import REPLAYED, RunningServer, Server
+from agentspec.evals.systems import OWN_ESTIMATES, System
 from agentspec.integrations.emulated_device.hollow_models import HOLLOW_MODELS, hollow_model
 from agentspec.integrations.emulated_device.setting import CLOCK_VARIABLE
 from agentspec.integrations.emulated_device.simulated_head import VARIABLE as HEAD_VARIABLE
@@ -74,7 +74,8 @@ SYSTEMS: dict[str, System] = {
     "hybrid": System(
         "agentspec + EAGLE-3",
         "AGENTSPEC",
-        (*_head(HYBRID_STEPS, None), "--agentspec-base", "EAGLE3", "--agentspec-acceptance-head", "none"),
+        (*_head(HYBRID_STEPS, None), "--agentspec-base", "EAGLE3"),
+        OWN_ESTIMATES,
     ),
 }
 DEFAULT_SYSTEMS = tuple(name for name in SYSTEMS if name != "suffix-64")
@@ -152,11 +153,11 @@ class Emulation:
         """
         words = [
             *("--load-format", "dummy", "--grammar-backend", "none", "--random-seed", "1", "--skip-server-warmup"),
-            *("--agentspec-replay", "requests", "--chunked-prefill-size", _CHUNKED_PREFILL),
+            *("--chunked-prefill-size", _CHUNKED_PREFILL),
             *("--max-total-tokens", str(self.kv_tokens), "--max-running-requests", str(max_running)),
             *system.arguments,
         ]
-        variables = {"OMP_NUM_THREADS": "1", CLOCK_VARIABLE: CLOCK}
+        variables = {"OMP_NUM_THREADS": "1", CLOCK_VARIABLE: CLOCK, **REPLAYED, **system.variables}
         if system.has_drafter:
             variables[HEAD_VARIABLE] = str(self.head_acceptance)
         return Server(

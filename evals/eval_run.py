@@ -15,7 +15,7 @@ from agentspec.evals.eval_calls import Asking, Turn, ask_cells
 from agentspec.evals.eval_cells import Cell, Key
 from agentspec.evals.eval_file import missing, write_records
 from agentspec.evals.eval_records import Record, compared, failed_record, key_of, record_of
-from agentspec.evals.server import Server
+from agentspec.evals.server import REPLAYED, Server
 from agentspec.evals.systems import EAGLE3_FOLDER, HYBRIDS, STANDALONE_FOLDER, SYSTEMS, System, fixed_length
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.turns import ask_in_turns, say, waiting
@@ -59,14 +59,13 @@ class Servers:
             # On a GPU SGLang finds out what fits. Here all clients' requests should run at the same time.
             tokens = self.max_running * (self.replay_tokens if is_replay else _LIVE_TOKENS)
             arguments += ["--max-total-tokens", str(max(32768, tokens))]
-        if is_replay:
-            arguments += ["--agentspec-replay", "requests"]
         server = stack.enter_context(
             Server(
                 self.model,
                 system.algorithm,
                 log=self.logs / f"{_kind(is_replay)}-{name}-{repeat}.log",
                 arguments=(*arguments, *self.arguments),
+                environment={**system.variables, **(REPLAYED if is_replay else {})},
                 start_seconds=_START_SECONDS,
                 on_wait=waiting,
             )
@@ -171,7 +170,7 @@ class Run:
             yield from ask_cells(server, systems[name], todo[name], asking)
 
         def context_of(name: str) -> dict[str, Any]:
-            words = ("--speculative-algorithm", systems[name].algorithm, *systems[name].arguments, *servers.arguments)
+            words = (*systems[name].words, *servers.arguments)
             return {**self._context, "server_arguments": [without_folders(word) for word in words]}
 
         def on_turn(done: Mapping[str, Sequence[Turn]]) -> None:

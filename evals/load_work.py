@@ -26,7 +26,9 @@ LOADED = {
     "agentspec": SYSTEMS["agentspec"],
     **{f"fixed-{length}": fixed_length(length) for length in FIXED_LENGTHS},
     **{
-        objective: System(f"agentspec, {objective}", "AGENTSPEC", ("--agentspec-controller-objective", objective))
+        objective: System(
+            f"agentspec, {objective}", "AGENTSPEC", variables={"AGENTSPEC_CONTROLLER_OBJECTIVE": objective}
+        )
         for objective in ("run", "ahead")
     },
 }

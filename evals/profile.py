@@ -38,7 +38,7 @@ _SHORT_PROMPT = 16
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("url", nargs="?", metavar="URL", help="a running server that was started with --agentspec-profiling")
+    add("url", nargs="?", metavar="URL", help="a running server that was started with AGENTSPEC_PROFILING=1")
     add("--model", metavar="PATH", help="folder of a model to start servers with, one for each width")
     add("--batch-sizes", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="default 1,2,4,8,16")
     add("--context-lengths", type=numbers, default=[64, 256, 768], metavar="LIST", help="default 64,256,768")
@@ -273,17 +273,22 @@ def _server(
         "--disable-radix-cache", "--max-running-requests", str(plan.batch_sizes[-1]), "--max-total-tokens",
         str(max(needed, 4096)), "--skip-server-warmup", *plan.rest,
     ]  # fmt: skip
+    variables: dict[str, str] = {}
     if width:
-        arguments += [
-            "--agentspec-profiling", "--speculative-num-draft-tokens", str(max(width, 2)), "--agentspec-widths",
-            ",".join(map(str, plan.widths)) if sweep else "auto" if width == 1 else "one", "--agentspec-controller",
-            *(["sweep"] if sweep else ["fixed", "--agentspec-controller-length", str(width - 1)]),
-        ]  # fmt: skip
+        arguments += ["--speculative-num-draft-tokens", str(max(width, 2))]
+        arguments += ["--agentspec-controller", "sweep" if sweep else "fixed"]
+        variables = {
+            "AGENTSPEC_PROFILING": "true",
+            "AGENTSPEC_WIDTHS": ",".join(map(str, plan.widths)) if sweep else "auto" if width == 1 else "one",
+            "AGENTSPEC_CONTROLLER_LENGTH": str(width - 1),
+        }
     if draft_model:
         arguments += ["--speculative-draft-model-path", str(draft_model), "--agentspec-tau", "inf"]
     with tempfile.TemporaryDirectory(prefix="agentspec-profile-") as folder:
         log = Path(folder) / "server.log"
-        with Server(plan.model, "AGENTSPEC" if width else "none", log=log, arguments=arguments) as server:
+        with Server(
+            plan.model, "AGENTSPEC" if width else "none", log=log, arguments=arguments, environment=variables
+        ) as server:
             name = "drafter" if draft_model else "all widths" if sweep else f"width {width}" if width else "plain"
             say(f"{name}: ready after {server.start_seconds:.0f} s")
             yield server

@@ -1,4 +1,4 @@
-"""Recorded calls as requests that carry their own answers, for a server with `--agentspec-replay requests`.
+"""Recorded calls as requests that carry their own answers, for a server with `AGENTSPEC_REPLAY=requests`.
 
 The server's target is then forced to write each answer, so that a load of real traces runs at the real cost of steps,
 whoever wrote the answers. Prompts have the form of agentspec.replay.traces, in the served model's tokens.

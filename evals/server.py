@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +18,9 @@ from typing import Any, Self
 from agentspec.errors import ServerError
 from agentspec.evals.ports import free_port
 from agentspec.integrations.serve import launch_command
+
+REPLAYED = {"AGENTSPEC_REPLAY": "requests"}
+"""Variables with which a server writes the answers that requests bring."""
 
 _IDLE_SECONDS = 30
 """For requests that end."""
@@ -72,9 +75,9 @@ class RunningServer:
         """Raises ServerError unless the server replays recorded answers just where that is `wanted`, and exactly."""
         state = self.replay_state()
         if wanted and state is None:
-            raise ServerError("the server does not replay recorded answers; start it with --agentspec-replay")
+            raise ServerError("the server does not replay recorded answers; start it with AGENTSPEC_REPLAY=requests")
         if state is not None and not wanted:
-            raise ServerError("the server replays recorded answers, not its model's own; drop --agentspec-replay")
+            raise ServerError("the server replays recorded answers, not its model's own; unset AGENTSPEC_REPLAY")
         if state is not None and state.get("diverged", 0):
             raise ServerError(
                 f"{state['diverged']} outputs of the replay are not the recorded ones; see the server's log"
@@ -106,7 +109,7 @@ class Server(RunningServer):
         *,
         log: Path,
         arguments: Sequence[str] = (),
-        environment: dict[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
         python: str = sys.executable,
         emulate: str | None = None,
         start_seconds: float = 600.0,

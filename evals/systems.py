@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 
@@ -19,11 +20,13 @@ _EAGLE3 = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
 
 @dataclass(frozen=True)
 class System:
-    """A server: what people call it, its --speculative-algorithm ("none" for plain decoding), further arguments."""
+    """A server: what people call it, its --speculative-algorithm ("none" for plain decoding), further arguments and
+    environment variables."""
 
     label: str
     algorithm: str
     arguments: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_ours(self) -> bool:
@@ -32,6 +35,12 @@ class System:
     @property
     def has_drafter(self) -> bool:
         return "--speculative-draft-model-path" in self.arguments
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What tells it from other servers, for records of a run: variables as NAME=VALUE, then arguments."""
+        variables = (f"{name}={value}" for name, value in self.variables.items())
+        return (*variables, "--speculative-algorithm", self.algorithm, *self.arguments)
 
 
 SYSTEMS = {
@@ -48,7 +57,8 @@ def fixed_length(length: int) -> System:
     return System(
         f"agentspec, {length} tokens",
         "AGENTSPEC",
-        ("--agentspec-controller", "fixed", "--agentspec-controller-length", str(length)),
+        ("--agentspec-controller", "fixed"),
+        {"AGENTSPEC_CONTROLLER_LENGTH": str(length)},
     )
 
 
@@ -74,22 +84,21 @@ def eagle3_tree(steps: int) -> System:
     )  # fmt: skip
 
 
-# Of this head's drafts its own probabilities say as much as its acceptance head's.
-_OWN_ESTIMATES = (*_EAGLE3, "--agentspec-acceptance-head", "none")
+# The shipped head's own probabilities say as much of its drafts as its acceptance head does.
+OWN_ESTIMATES = {"AGENTSPEC_ACCEPTANCE_HEAD": "none"}
+
+
+def _hybrid(label: str, **settings: str) -> System:
+    """agentspec beside EAGLE-3, with settings by their names."""
+    variables = {f"AGENTSPEC_{name.upper()}": value for name, value in settings.items()}
+    return System(label, "AGENTSPEC", _EAGLE3, {**OWN_ESTIMATES, **variables})
+
 
 # Suffix drafts and a model drafter's in one batch, by the rule that chooses between them.
 HYBRIDS = {
-    "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", _OWN_ESTIMATES),
-    "hybrid-score": System(
-        "agentspec + EAGLE-3, SCORE > tau",
-        "AGENTSPEC",
-        (*_OWN_ESTIMATES, "--agentspec-rule", "suffixdecoding", "--agentspec-hybrid-rule", "score"),
-    ),
-    "hybrid-match-length": System(
-        "agentspec + EAGLE-3, match length", "AGENTSPEC", (*_OWN_ESTIMATES, "--agentspec-hybrid-rule", "match-length")
-    ),
-    "hybrid-payoff": System(
-        "agentspec + EAGLE-3, payoff", "AGENTSPEC", (*_OWN_ESTIMATES, "--agentspec-hybrid-rule", "payoff")
-    ),
+    "hybrid": _hybrid("agentspec + EAGLE-3"),
+    "hybrid-score": _hybrid("agentspec + EAGLE-3, SCORE > tau", rule="suffixdecoding", hybrid_rule="score"),
+    "hybrid-match-length": _hybrid("agentspec + EAGLE-3, match length", hybrid_rule="match-length"),
+    "hybrid-payoff": _hybrid("agentspec + EAGLE-3, payoff", hybrid_rule="payoff"),
     "hybrid-standalone": System("agentspec + STANDALONE", "AGENTSPEC", _STANDALONE),
 }

@@ -1,4 +1,4 @@
-"""What a server tells of its steps while it is profiled (`--agentspec-profiling`), and medians of that."""
+"""What a server tells of its steps while it is profiled (`AGENTSPEC_PROFILING`), and medians of that."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _control(server: RunningServer) -> dict[str, Any]:
     if "steps" not in control:
         raise ServerError(
             f"the server at {server.url} must tell how long its steps take, but does not; start it with "
-            "--speculative-algorithm AGENTSPEC --agentspec-profiling --agentspec-controller fixed"
+            "AGENTSPEC_PROFILING=1 and --speculative-algorithm AGENTSPEC --agentspec-controller fixed"
         )
     return cast(dict[str, Any], control)
 

@@ -76,6 +76,7 @@ def started(
             system.algorithm,
             log=log,
             arguments=system.arguments,
+            environment=system.variables,
             start_seconds=_START_SECONDS,
             on_wait=waiting,
         )

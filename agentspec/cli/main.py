@@ -17,6 +17,7 @@ COMMANDS = {
         "agentspec.integrations.serve",
         "start an SGLang server with agentspec on whatever device there is",
     ),
+    "settings": ("agentspec.cli.settings", "list the settings of the SGLang plugin"),
     "demo": ("agentspec.evals.demo", "plain SGLang, NGRAM and agentspec on the same text-to-SQL work"),
     "bench": ("agentspec.evals.bench", "time and memory of the engine beside its peers', and of the store"),
     "eval": ("agentspec.evals.eval", "tasks end to end on real servers, systems side by side"),

@@ -23,7 +23,7 @@ def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add.add_argument("--all", action="store_true", help="all tenants draft from it")
     add.add_argument("--tenant", action="append", default=[], metavar="NAME", help="this tenant does; may be repeated")
     add.add_argument("--namespace", action="append", default=[], metavar="ID", help="or this namespace, by its id")
-    add.add_argument("--server-file", metavar="PATH", help="a file of the server's, below its --agentspec-admin-folder")
+    add.add_argument("--server-file", metavar="PATH", help="a file of the server's, below its AGENTSPEC_ADMIN_FOLDER")
     add.add_argument(
         "--wait", type=float, default=3600.0, metavar="S", help="seconds to wait for it (default 3600); 0: do not"
     )

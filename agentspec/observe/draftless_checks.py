@@ -139,7 +139,7 @@ def _reason(reason: str, n: int, rows: int, block: Mapping[str, Any]) -> Finding
     }
     advice = _ADVICE.get(reason, _Advice(means="", remedy=""))
     if reason == "no_match_at_start" and known["tail"] < _TAIL:
-        advice = advice._replace(remedy=f"--agentspec-prompt-tail {_TAIL}: the tail kept is too short")
+        advice = advice._replace(remedy=f"AGENTSPEC_PROMPT_TAIL={_TAIL}: the tail kept is too short")
     return Finding(
         severity=Severity.ERROR if reason in _FAULTS else Severity.WARNING,
         name=f"no-draft-{reason.replace('_', '-')}",

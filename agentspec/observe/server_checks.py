@@ -54,9 +54,9 @@ def _replay() -> Finding:
     return Finding(
         severity=ERROR,
         name="replay",
-        seen="the server was started with --agentspec-replay",
+        seen="the server was started with AGENTSPEC_REPLAY",
         means="the model's own answers are overwritten with recorded ones, which is for measurements only",
-        remedy="drop --agentspec-replay and the variable AGENTSPEC_REPLAY",
+        remedy="unset the variable AGENTSPEC_REPLAY, or drop the key replay of the settings file",
     )
 
 
@@ -122,7 +122,7 @@ def _breaker(block: Mapping[str, Any], changed: Change) -> Iterator[Finding]:
             seen=f"it is open, for the {breaker.get('openings')}. time",
             means="drafting failed several times in a row and pauses for 1000 steps; the server decodes plainly",
             remedy="the server's log has the error: look for 'agentspec could not draft'; "
-            "--agentspec-breaker-failures sets after how many failures it opens",
+            "AGENTSPEC_BREAKER_FAILURES sets after how many failures it opens",
         )
     elif openings:
         yield Finding(

@@ -47,7 +47,7 @@ def check_store_health(block: Mapping[str, Any], changed: Change) -> Iterator[Fi
             name="store",
             seen=f"{url} is still being loaded",
             means="what was learned before is not drafted from yet",
-            remedy="wait; --agentspec-store-load-seconds lets the start wait for it",
+            remedy="wait; AGENTSPEC_STORE_LOAD_SECONDS lets the start wait for it",
         )
     else:
         yield Finding(
@@ -62,7 +62,7 @@ def check_store_health(block: Mapping[str, Any], changed: Change) -> Iterator[Fi
             name="store-dropped",
             seen=f"{dropped} finished outputs were dropped, as too many waited for the store",
             means="they are drafted from here, but no restart or other replica will know them",
-            remedy=f"a faster store, or --agentspec-store-queue-tokens above {settings.get('store_queue_tokens')}",
+            remedy=f"a faster store, or an AGENTSPEC_STORE_QUEUE_TOKENS above {settings.get('store_queue_tokens')}",
         )
     if skipped := counts.get("skipped_records", 0):
         yield Finding(

@@ -9,7 +9,8 @@ from pathlib import Path
 from agentspec.errors import ConfigError
 from agentspec.evals.gpu import simulated_head
 from agentspec.evals.gpu.sizes import Size, head_folder, model_folder
-from agentspec.evals.server import Server
+from agentspec.evals.server import REPLAYED, Server
+from agentspec.evals.systems import OWN_ESTIMATES
 from agentspec.integrations.sglang_cpu import activate, environment
 
 SYSTEMS = ("none", "ngram", "suffix", "eagle3", "hybrid")
@@ -59,15 +60,21 @@ def arguments(system: str, size: Size, data: Path, *, backend: str, max_running:
     words += device_arguments(backend, max_running)
     if system in ("suffix", "hybrid"):
         words += ["--speculative-num-draft-tokens", str(WIDTHS[-1])]
-        words += ["--agentspec-widths", ",".join(map(str, WIDTHS))]
     if system in WITH_HEAD:
         words += ["--speculative-draft-model-path", str(head_folder(size, data))]
         words += ["--speculative-num-steps", str(HEAD_STEPS), "--speculative-eagle-topk", "1"]
     if system == "eagle3":
         words += ["--speculative-num-draft-tokens", str(HEAD_STEPS + 1)]
     if system == "hybrid":
-        words += ["--agentspec-base", "EAGLE3", "--agentspec-acceptance-head", "none"]
+        words += ["--agentspec-base", "EAGLE3"]
     return words
+
+
+def variables(system: str) -> dict[str, str]:
+    """The environment variables of a system's server, beside those of `replay_server`."""
+    if system not in ("suffix", "hybrid"):
+        return {}
+    return {"AGENTSPEC_WIDTHS": ",".join(map(str, WIDTHS)), **(OWN_ESTIMATES if system == "hybrid" else {})}
 
 
 def device_arguments(backend: str, max_running: int) -> list[str]:
@@ -106,13 +113,13 @@ def replay_server(
         extra: Further arguments.
     """
     words = arguments(system, size, data, backend=backend, max_running=max_running)
-    variables = head_variables(log.parent / "head-site", head_acceptance) if system in WITH_HEAD else {}
+    head = head_variables(log.parent / "head-site", head_acceptance) if system in WITH_HEAD else {}
     return Server(
         model_folder(size, data),
         algorithm(system),
         log=log,
-        arguments=[*words, "--agentspec-replay", "requests", *extra],
-        environment=variables,
+        arguments=[*words, *extra],
+        environment={**variables(system), **head, **REPLAYED},
         start_seconds=_START_SECONDS,
     )
 

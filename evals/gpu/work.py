@@ -53,7 +53,7 @@ class RecordedCall:
     """Whether the answer is all that was recorded, so that the end of the turn follows."""
 
     def body(self) -> dict[str, Any]:
-        """The body of a POST to `/generate` of a server with `--agentspec-replay requests`."""
+        """The body of a POST to `/generate` of a server with `AGENTSPEC_REPLAY=requests`."""
         return ReplayRequest(self.prompt, self.answer, "", 0, "", self.is_whole).body()
 
 

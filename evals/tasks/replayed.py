@@ -1,6 +1,6 @@
 """Tasks whose answers were recorded: strong models' traces through the served model.
 
-Every request carries its answer, and a server with `--agentspec-replay requests` forces the model to write it, whatever
+Every request carries its answer, and a server with `AGENTSPEC_REPLAY=requests` forces the model to write it, whatever
 the system: so all systems emit the same tokens at the real cost of their steps, and only drafts and times differ. What
 is repeated, and so what is accepted, is the strong model's; the tokens are of the served model's tokenizer.
 

@@ -1,6 +1,6 @@
 """Models that compute nothing: forwards that take the seconds of the step times and write what they are told to.
 
-A target's likeliest token behind position p is the recorded token of p + 1 (`--agentspec-replay requests`), and where a
+A target's likeliest token behind position p is the recorded token of p + 1 (`AGENTSPEC_REPLAY=requests`), and where a
 request brings no answer a number that follows from its slot and position. A draft model's logits are zeros over a few
 tokens; which of its drafts come true is simulated (simulated_head.py). Hidden states are zeros.
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from agentspec.errors import ConfigError
 from agentspec.integrations.emulated_device.clock import Clock, undisturbed
 from agentspec.integrations.emulated_device.step_times import StepTimes
+from agentspec.integrations.sglang.replay_setting import REQUESTS
+from agentspec.integrations.sglang.replay_setting import VARIABLE as REPLAY_VARIABLE
 
 VARIABLE = "EMULATED_DEVICE"
 """The name of a device, or the path of a file of step times."""
@@ -21,7 +23,6 @@ thread was ready to run and another process had its core, so that figures depend
 
 _SITE = Path(__file__).resolve().parent / "site"
 _DEFAULTS: dict[str, str] = {
-    "--agentspec-replay": "requests",
     "--chunked-prefill-size": "8192",
     "--grammar-backend": "none",
 }
@@ -44,6 +45,8 @@ def environment(name_or_path: str, variables: Mapping[str, str]) -> dict[str, st
     return {
         VARIABLE: str(path.resolve()) if path.is_file() else known.name,
         "PYTHONPATH": os.pathsep.join([str(_SITE), *paths]),
+        # Requests bring their answers, unless the caller's environment says otherwise.
+        REPLAY_VARIABLE: os.environ.get(REPLAY_VARIABLE, REQUESTS),
         "SGLANG_CPU_OVERLAP": "on",
         # Draft models run in SGLang's own loop, as on a GPU.
         "SGLANG_CPU_DRAFTER": "off",

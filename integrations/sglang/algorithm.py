@@ -124,12 +124,11 @@ def _add_cli_args(result: Any, parser: argparse.ArgumentParser) -> Any:
 def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
     flags = setting_sources.pop_flags(args)
     if not _is_ours(getattr(args, "speculative_algorithm", None)):
-        foreign = [name for name in flags if name not in replay_setting.SETTINGS]
-        if foreign:
-            names = ", ".join(settings.FLAG_PREFIX + name.replace("_", "-") for name in foreign)
+        if flags:
+            names = ", ".join(map(settings.flag_of, flags))
             raise ConfigError(f"{names} need --speculative-algorithm {compat.ALGORITHM}")
         server_args = original(cls, args)
-        replay_hooks.activate(setting_sources.resolve(flags, replay_setting.variables(os.environ)), server_args)
+        replay_hooks.activate(setting_sources.resolve({}, replay_setting.variables(os.environ)), server_args)
         return server_args
     chosen = setting_sources.resolve(flags, os.environ)
     for name, value in _base_settings(args, chosen).items():

@@ -18,7 +18,7 @@ from typing import Any
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.labelled_counts import LabelledCounts
 from agentspec.integrations.sglang.recorded_answers import Answer, Messages, RecordedAnswers
-from agentspec.integrations.sglang.replay_setting import FLAG, FREE, REQUESTS, replay_paths
+from agentspec.integrations.sglang.replay_setting import FREE, REQUESTS, VARIABLE, replay_paths
 from agentspec.integrations.sglang.replay_wire import WIRE_KEY, packed
 from agentspec.integrations.sglang.tenants import OPTIONS_KEY, REPLAY_KEY
 from agentspec.integrations.sglang.tool_call_text import with_tool_calls
@@ -51,7 +51,9 @@ class ReplayFront:
             ConfigError: There is no recorded answer, no token that ends one, or no tokenizer for texts.
         """
         if end is None:
-            raise ConfigError(f"{FLAG} needs a model whose tokenizer or configuration names an end-of-sequence token")
+            raise ConfigError(
+                f"{VARIABLE} needs a model whose tokenizer or configuration names an end-of-sequence token"
+            )
         self._replay, self._is_free = replay, unmatched == FREE
         self._tokenizer, self._end, self._vocab_size = tokenizer, end, vocab_size
         self.counts = LabelledCounts(
@@ -64,7 +66,7 @@ class ReplayFront:
         if replay == REQUESTS:
             return
         if tokenizer is None:
-            raise ConfigError(f"{FLAG} with recorded texts needs the tokenizer; drop --skip-tokenizer-init")
+            raise ConfigError(f"{VARIABLE} with recorded texts needs the tokenizer; drop --skip-tokenizer-init")
         for _, call in read_calls(log_files(replay_paths(replay)), self._reading):
             self._answers.add(call)
         if not len(self._answers):
@@ -120,7 +122,7 @@ class ReplayFront:
         if carried is not None and self._replay != REQUESTS:
             self._count("refused")
             raise ValueError(
-                f"custom_params.{OPTIONS_KEY}.{REPLAY_KEY} needs a server with {FLAG} {REQUESTS}; this one replays files"
+                f"custom_params.{OPTIONS_KEY}.{REPLAY_KEY} needs a server with {VARIABLE}={REQUESTS}; this one replays files"
             )
         if carried is not None:
             answer, is_cut = self._carried(carried)
@@ -157,7 +159,7 @@ class ReplayFront:
         """Says what this server is."""
         logger.warning(
             "agentspec REPLAYS RECORDED ANSWERS: the model's own answers are overwritten (%s). For measurements only: %s",
-            f"{FLAG} {self._replay if self._replay == REQUESTS else 'PATH'}",
+            f"{VARIABLE}={self._replay if self._replay == REQUESTS else 'PATH'}",
             self.describe(),
         )
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentspec.errors import UnsupportedError
 from agentspec.integrations.sglang import compat
-from agentspec.integrations.sglang.replay_setting import FLAG, REQUESTS, UNMATCHED_VARIABLE, VARIABLE
+from agentspec.integrations.sglang.replay_setting import REQUESTS, UNMATCHED_VARIABLE, VARIABLE
 from agentspec.integrations.sglang.tenants import OPTIONS_KEY, REPLAY_KEY
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def activate(chosen: Settings, server_args: Any) -> None:
         if (value := compat.server_args_setting(server_args, name)) not in fitting
     ]
     if problems:
-        raise UnsupportedError(f"{FLAG} cannot run with {', '.join(problems)}: drop these arguments")
+        raise UnsupportedError(f"{VARIABLE} cannot run with {', '.join(problems)}: drop these arguments")
     os.environ[VARIABLE], os.environ[UNMATCHED_VARIABLE] = chosen.replay, chosen.replay_unmatched
     install()
     # Plugins were loaded, and hooks applied, before the arguments were known.
@@ -101,7 +101,7 @@ def before_validation(manager: Any, obj: Any, input_ids: Sequence[int] | None) -
     options = custom.get(OPTIONS_KEY) if isinstance(custom, dict) else None
     if isinstance(options, dict) and REPLAY_KEY in options:
         raise ValueError(
-            f"custom_params.{OPTIONS_KEY}.{REPLAY_KEY} needs a server that was started with {FLAG} {REQUESTS}; "
+            f"custom_params.{OPTIONS_KEY}.{REPLAY_KEY} needs a server that was started with {VARIABLE}={REQUESTS}; "
             "this one answers by itself"
         )
 

@@ -1,61 +1,119 @@
-"""Where settings come from: flag over environment variable over JSON file over default."""
+"""Where settings come from: flag over environment variable over settings file over default."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from agentspec.errors import ConfigError
-from agentspec.integrations.sglang.settings import FIELDS, FLAG_PREFIX, Settings
+from agentspec.integrations.sglang.settings import (
+    FIELDS,
+    FLAG_PREFIX,
+    FLAGS,
+    VARIABLE_PREFIX,
+    Settings,
+    default_of,
+    flag_of,
+    meaning,
+    variable_of,
+)
 from agentspec.store.secrets import NAMESPACE_KEY_VARIABLE, PASSWORD_VARIABLE, STORE_KEY_VARIABLE
 
-VARIABLE_PREFIX = "AGENTSPEC_"
-# Names of the JSON file, which cannot itself be set in that file.
-CONFIG_FLAG = "config"
-CONFIG_VARIABLE = "AGENTSPEC_CONFIG"
-# Secrets come from files or from these variables, never from a flag, and are no part of the settings.
-SECRET_VARIABLES = (PASSWORD_VARIABLE, STORE_KEY_VARIABLE, NAMESPACE_KEY_VARIABLE)
+# Names of the settings file, which cannot itself be set in that file.
+CONFIG = "config"
+CONFIG_FLAG = FLAG_PREFIX + CONFIG
+CONFIG_VARIABLE = VARIABLE_PREFIX + CONFIG.upper()
+CONFIG_MEANING = "File with any of these settings: YAML if its name ends in `.yaml` or `.yml`, else JSON."
+SECRET_VARIABLES = {
+    PASSWORD_VARIABLE: "The store's password itself.",
+    STORE_KEY_VARIABLE: "The key itself that encrypts stored outputs.",
+    NAMESPACE_KEY_VARIABLE: "The key itself that hides tenants' names in the store.",
+}
+"""Secrets come from files or from these variables, never from a flag, and are no part of the settings."""
+
+_DESTINATION = "agentspec_"
+_YAML = (".yaml", ".yml")
+
+
+class _NoFlag(argparse.Action):
+    """Refuses a setting on the command line that is not one of FLAGS, and names the variable and the key instead."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        name = self.dest.removeprefix(_DESTINATION)
+        # The value is not shown: a word that begins like a flag for a file may be followed by the secret itself.
+        parser.exit(
+            2,
+            f"{parser.prog}: error: {name} must be set by the variable {variable_of(name)} or the key {name} of the "
+            f"settings file, got the flag {flag_of(name)}; set the variable, or write the key into a file and pass "
+            f"{CONFIG_FLAG} FILE\n",
+        )
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds `--agentspec-*` to `parser`; their defaults are absent, so that only given flags count."""
-    group = parser.add_argument_group("agentspec", "settings of --speculative-algorithm AGENTSPEC")
-    for name, f in FIELDS.items():
+    group = parser.add_argument_group(
+        "agentspec",
+        "settings of --speculative-algorithm AGENTSPEC; `agentspec settings` lists these and all others",
+    )
+    for name in FLAGS:
         group.add_argument(
-            FLAG_PREFIX + name.replace("_", "-"),
-            dest="agentspec_" + name,
+            flag_of(name),
+            dest=_DESTINATION + name,
             default=argparse.SUPPRESS,
-            type=f.metadata["parse"],
-            # A switch needs no value.
-            nargs="?" if f.default is False else None,
-            const=True if f.default is False else None,
-            help=f"{f.metadata['help']} (default {f.default}; variable {VARIABLE_PREFIX}{name.upper()})",
+            help=f"{meaning(name)} (default {default_of(name)}; variable {variable_of(name)})",
         )
     group.add_argument(
-        FLAG_PREFIX + CONFIG_FLAG,
-        dest="agentspec_" + CONFIG_FLAG,
+        CONFIG_FLAG,
+        dest=_DESTINATION + CONFIG,
         default=argparse.SUPPRESS,
         metavar="FILE",
-        help=f"JSON file with any of these settings (variable {CONFIG_VARIABLE})",
+        help=f"{CONFIG_MEANING} (variable {CONFIG_VARIABLE})",
     )
+    for name in FIELDS:
+        if name not in FLAGS:
+            group.add_argument(
+                flag_of(name),
+                dest=_DESTINATION + name,
+                action=_NoFlag,
+                nargs="?",
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+            )
 
 
-def pop_flags(args: argparse.Namespace) -> dict[str, Any]:
+def pop_flags(args: argparse.Namespace) -> dict[str, str]:
     """Takes what `add_flags` parsed out of `args`; only flags that were given are in the result."""
     given = {}
-    for name in (*FIELDS, CONFIG_FLAG):
-        key = "agentspec_" + name
+    for name in (*FLAGS, CONFIG):
+        key = _DESTINATION + name
         if hasattr(args, key):
-            given[name] = getattr(args, key)
+            given[name] = str(getattr(args, key))
             delattr(args, key)
     return given
 
 
-def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
+def resolve(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
     """Merges the three places a setting may come from.
 
     Args:
@@ -66,45 +124,77 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Setting
         ConfigError: an unknown variable or key, an unreadable file, a value that does not parse or is out of range.
     """
     variables = {
-        name: value
-        for name, value in environment.items()
+        name: text
+        for name, text in environment.items()
         if name.startswith(VARIABLE_PREFIX) and name not in SECRET_VARIABLES
     }
-    path = flags.get(CONFIG_FLAG) or variables.pop(CONFIG_VARIABLE, None)
-    variables.pop(CONFIG_VARIABLE, None)
-    values: dict[str, Any] = _read_file(Path(path)) if path else {}
-    for variable, text in variables.items():
-        name = variable.removeprefix(VARIABLE_PREFIX).lower()
-        if name not in FIELDS:
-            raise ConfigError(f"unknown variable {variable}; {_known(VARIABLE_PREFIX, str.upper)}")
-        try:
-            values[name] = FIELDS[name].metadata["parse"](text)
-        except ValueError:
-            kind = FIELDS[name].metadata["parse"].__name__
-            raise ConfigError(
-                f"{variable} must be of type {kind}, got {text!r}: {FIELDS[name].metadata['help']}"
-            ) from None
-    values.update({name: value for name, value in flags.items() if name != CONFIG_FLAG})
-    return Settings(**values)
+    default_path = variables.pop(CONFIG_VARIABLE, "")
+    path = flags.get(CONFIG) or default_path
+    known = {variable_of(name): name for name in FIELDS}
+    _check_known("variable", (name for name in variables if name.upper() not in known), known)
+    in_file = _read_file(Path(path)) if path else {}
+
+    class Sourced(Settings, BaseSettings):
+        model_config = SettingsConfigDict(env_prefix=VARIABLE_PREFIX)
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            *_: PydanticBaseSettingsSource,
+            **unused: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, _Variables(settings_cls, variables), InitSettingsSource(settings_cls, in_file)
+
+    sourced = Sourced(**{name: _typed(name, text) for name, text in flags.items() if name != CONFIG})
+    return Settings.model_construct(**sourced.as_dict())
+
+
+class _Variables(EnvSettingsSource):
+    """The environment variables that it is given, each as the type of its field."""
+
+    def __init__(self, settings_cls: type[BaseSettings], variables: Mapping[str, str]) -> None:
+        super().__init__(settings_cls)
+        self.env_vars = {name.lower(): text for name, text in variables.items()}
+
+    def prepare_field_value(self, field_name: str, field: FieldInfo, value: Any, value_is_complex: bool) -> Any:
+        return None if value is None else _typed(field_name, value)
+
+
+def _typed(name: str, text: str) -> Any:
+    """A text as the type of its field. What is none stays a text, which the model refuses by the field's name."""
+    kind: Any = FIELDS[name].annotation
+    try:
+        return TypeAdapter(kind).validate_strings(text)
+    except ValidationError:
+        return text
 
 
 def _read_file(path: Path) -> dict[str, Any]:
+    is_yaml = path.suffix.lower() in _YAML
+    kind, read = ("YAML", yaml.safe_load) if is_yaml else ("JSON", json.loads)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {path}: {error.strerror}; check {CONFIG_VARIABLE}") from error
-    except ValueError as error:
-        raise ConfigError(f"the settings file {path} is not JSON: {error}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        # YAML's own message shows the line, which may hold a password.
+        mark = getattr(error, "problem_mark", None)
+        what = f"{getattr(error, 'problem', None)} in line {mark.line + 1}" if mark else str(error)
+        raise ConfigError(f"the settings file {path} is not {kind}: {what}") from None
+    if is_yaml and content is None:
+        return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"the settings file {path} must hold one JSON object, got {type(content).__name__}")
-    unknown = sorted(set(content) - set(FIELDS))
-    if unknown:
-        raise ConfigError(f"unknown settings {', '.join(unknown)} in {path}; {_known('', str.lower)}")
-    return cast(dict[str, Any], content)
+        raise ConfigError(f"the settings file {path} must hold one {kind} object, got {type(content).__name__}")
+    _check_known(f"setting in {path}:", (str(name) for name in content if name not in FIELDS), FIELDS)
+    return content
 
 
-def _known(prefix: str, case: Callable[[str], str]) -> str:
-    return "known are " + ", ".join(prefix + case(name) for name in FIELDS)
+def _check_known(kind: str, unknown: Iterable[str], known: Iterable[str]) -> None:
+    names = ", ".join(sorted(unknown))
+    if names:
+        raise ConfigError(f"unknown {kind} {names}; known are {', '.join(known)}")
 
 
 def resolve_for_process(marked: Mapping[str, Any] | None) -> Settings:

@@ -90,7 +90,7 @@ def test_rows_that_did_not_begin_together_are_asked_once_more() -> None:
 
 
 def test_a_server_that_does_not_tell_its_steps() -> None:
-    with pytest.raises(ServerError, match="--agentspec-profiling"):
+    with pytest.raises(ServerError, match="AGENTSPEC_PROFILING"):
         measured(Told(tells=False), [Cell(2, 100)], 8, random.Random(1))
 
 

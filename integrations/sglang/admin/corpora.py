@@ -192,7 +192,7 @@ class Corpora:
             if source.stat().st_size > self.room():
                 raise ManagementError(
                     f"the corpus takes {source.stat().st_size} bytes, and {self.room()} are left of "
-                    "--agentspec-admin-corpora-mb; remove others, or start the server with more",
+                    "AGENTSPEC_ADMIN_CORPORA_MB; remove others, or start the server with more",
                     413,
                 )
         else:

@@ -87,7 +87,7 @@ def _watched(documents: Iterator[NDArray[np.int32]], reading: Reading, most_byte
 
 def _too_large(found: str, most_bytes: int) -> ConfigError:
     return ConfigError(
-        f"all corpora that are added may take --agentspec-admin-corpora-mb, of which {most_bytes} bytes are left, but "
+        f"all corpora that are added may take AGENTSPEC_ADMIN_CORPORA_MB, of which {most_bytes} bytes are left, but "
         f"{found}; remove others, or start the server with more"
     )
 

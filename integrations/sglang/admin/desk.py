@@ -94,7 +94,7 @@ class AdminDesk:
         name = command["name"]
         if self._engine.config.rule != "calibrated":
             raise ManagementError(
-                f"corpora need --agentspec-rule calibrated, and the server's is {self._engine.config.rule}", 409
+                f"corpora need AGENTSPEC_RULE=calibrated, and the server's is {self._engine.config.rule}", 409
             )
         work, abandon = self.corpora.adding(name, namespaces, Path(command["path"]), is_upload=command["upload"])
         return self._submit(Job(command["id"], "add_corpus", name, work, can_stop=True, abandon=abandon))

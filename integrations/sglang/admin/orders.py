@@ -12,7 +12,7 @@ from agentspec.integrations.sglang.admin.namespaces import NAMESPACE
 
 _MOST_RECIPIENTS = 1024
 _MOST_NAME = 1024
-_FOLDER_FLAG = "--agentspec-admin-folder"
+_FOLDER_VARIABLE = "AGENTSPEC_ADMIN_FOLDER"
 HEAD_FIELDS = ("name", "all", "tenants", "namespaces")
 
 
@@ -71,10 +71,10 @@ def file_below(folder: str, name: Any) -> Path:
     """
     if not folder:
         raise ManagementError(
-            f"files of the server's machine are not read: start it with {_FOLDER_FLAG}, or send the documents", 403
+            f"files of the server's machine are not read: start it with {_FOLDER_VARIABLE}, or send the documents", 403
         )
     if not isinstance(name, str) or not name or "\0" in name:
-        raise ManagementError(f"`file` must be a path below the folder of {_FOLDER_FLAG}, got {_kind(name)}")
+        raise ManagementError(f"`file` must be a path below the folder of {_FOLDER_VARIABLE}, got {_kind(name)}")
     root = Path(folder).resolve()
     try:
         found = (root / name).resolve()
@@ -82,7 +82,7 @@ def file_below(folder: str, name: Any) -> Path:
         found = root
     # What lies elsewhere is answered like what does not exist, so that nobody learns what is there.
     if not found.is_relative_to(root) or not found.is_file():
-        raise ManagementError(f"there is no file {name!r} below the folder of {_FOLDER_FLAG}", 404)
+        raise ManagementError(f"there is no file {name!r} below the folder of {_FOLDER_VARIABLE}", 404)
     return found
 
 

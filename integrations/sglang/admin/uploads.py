@@ -25,7 +25,7 @@ MOST_JSON_BYTES = 4 << 20
 _MOST_HEAD_BYTES = 1 << 20
 _MOST_DROPPED_BYTES = 64 << 20
 """Of a body that is too large so much is read on, since many clients look for the answer only when all is sent."""
-_LIMIT_FLAG = "--agentspec-admin-upload-mb"
+_LIMIT_VARIABLE = "AGENTSPEC_ADMIN_UPLOAD_MB"
 
 
 async def read_json(request: Request, most_bytes: int = MOST_JSON_BYTES) -> Any:
@@ -48,7 +48,7 @@ async def read_lines(request: Request, stream: IO[bytes], most_bytes: int) -> An
         ManagementError: The body is too large, or its first line is no JSON.
     """
     head, has_head = bytearray(), False
-    async for part in _limited(request, most_bytes, f"by {_LIMIT_FLAG}; send less, or start the server with more"):
+    async for part in _limited(request, most_bytes, f"by {_LIMIT_VARIABLE}; send less, or start the server with more"):
         if not has_head:
             before, newline, part = part.partition(b"\n")
             head += before

@@ -40,7 +40,7 @@ def test_a_healthy_server_has_nothing_to_be_done() -> None:
 @pytest.mark.parametrize(
     ("changes", "name", "severity", "remedy"),
     [
-        ({"breaker": {"open": True, "openings": 2}}, "breaker", "error", "--agentspec-breaker-failures"),
+        ({"breaker": {"open": True, "openings": 2}}, "breaker", "error", "AGENTSPEC_BREAKER_FAILURES"),
         ({"breaker": {"open": False, "openings": 2}}, "breaker", "warning", "log"),
         ({"counters__draft_errors": 3}, "errors", "warning", "log"),
         ({"counters__verify_steps": 3}, "drafts", "info", "again"),
@@ -53,7 +53,7 @@ def test_a_healthy_server_has_nothing_to_be_done() -> None:
             {"rows_without_draft": {"no_match_at_start": 900}, "settings__prompt_tail": 2},
             "no-draft-no-match-at-start",
             "warning",
-            "--agentspec-prompt-tail 16",
+            "AGENTSPEC_PROMPT_TAIL=16",
         ),
         ({"control__widths": {"1": 400, "8": 100}}, "controller", "warning", "agentspec profile"),
         ({"control__observed_seconds": 50.0}, "controller", "warning", "--agentspec-profile"),
@@ -67,8 +67,8 @@ def test_a_healthy_server_has_nothing_to_be_done() -> None:
         ({"store": None}, "store", "warning", "--agentspec-store"),
         ({"store": None, "settings__store": "memory://"}, "store", "info", ""),
         ({"store__connected": False}, "store", "error", "agentspec store info"),
-        ({"store__ready": False}, "store", "info", "--agentspec-store-load-seconds"),
-        ({"store__dropped_outputs": 4}, "store-dropped", "warning", "--agentspec-store-queue-tokens"),
+        ({"store__ready": False}, "store", "info", "AGENTSPEC_STORE_LOAD_SECONDS"),
+        ({"store__dropped_outputs": 4}, "store-dropped", "warning", "AGENTSPEC_STORE_QUEUE_TOKENS"),
         ({"store__skipped_records": 4}, "store-records", "warning", "agentspec store verify"),
         ({"store__broken_logs": 1}, "store-logs", "warning", "key"),
         ({"store__lag_seconds": {"p50": 3.0, "p99": 9.0}}, "store-lag", "warning", "clocks"),
@@ -82,7 +82,7 @@ def test_a_healthy_server_has_nothing_to_be_done() -> None:
             {"drafter": {"base": "EAGLE3", "tau": None, "draft_ms": 1.0}, "counters__drafter_steps": 0},
             "drafter",
             "info",
-            "--agentspec-hybrid-margin",
+            "AGENTSPEC_HYBRID_MARGIN",
         ),
     ],
 )
@@ -137,11 +137,13 @@ def test_each_reason_of_the_plugin_is_explained() -> None:
     assert set(_ADVICE) | {"no_room"} == set(get_args(Reason))
 
 
-def test_every_flag_that_findings_name_exists() -> None:
-    pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
-    from agentspec.integrations.sglang.settings import FIELDS
+def test_every_flag_and_variable_that_findings_name_exists() -> None:
+    from agentspec.integrations.sglang.settings import FIELDS, FLAGS, flag_of, variable_of
 
     files = [*Path(observe.__file__).parent.glob("*.py"), ROOT / "store" / "inspection.py"]
     files += (ROOT / "integrations" / "prometheus").glob("*.yml")
-    named = {flag for file in files for flag in re.findall(r"--agentspec-([a-z-]+[a-z])", file.read_text())}
-    assert len(named) > 10 and {flag.replace("-", "_") for flag in named} <= set(FIELDS)
+    texts = [file.read_text() for file in files]
+    flags = {flag for text in texts for flag in re.findall(r"--agentspec-[a-z-]+[a-z]", text)}
+    assert len(flags) > 5 and flags <= set(map(flag_of, FLAGS))
+    variables = {name for text in texts for name in re.findall(r"AGENTSPEC_[A-Z_]+[A-Z]", text)}
+    assert len(variables) > 5 and variables <= set(map(variable_of, FIELDS))

@@ -12,8 +12,18 @@ from typing import Any
 
 import pytest
 
-from agentspec.evals.gpu.servers import BACKENDS, HEAD_STEPS, SYSTEMS, WIDTHS, algorithm, arguments, device_arguments
+from agentspec.evals.gpu.servers import (
+    BACKENDS,
+    HEAD_STEPS,
+    SYSTEMS,
+    WIDTHS,
+    algorithm,
+    arguments,
+    device_arguments,
+    variables,
+)
 from agentspec.evals.gpu.sizes import SIZES, head_folder, model_folder, write_model
+from agentspec.evals.server import REPLAYED
 from agentspec.evals.systems import EAGLE3_FOLDER
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 
@@ -55,6 +65,17 @@ def write_config(folder: Path, config: dict[str, Any]) -> Path:
     return folder
 
 
+def settings_file(data: Path, **settings: str) -> tuple[str, str]:
+    """Arguments that name a file with the settings: all command lines are resolved in one process."""
+    path = data / f"settings-{'-'.join(map(str, settings.values()))}.json"
+    path.write_text(json.dumps(settings))
+    return "--agentspec-config", str(path)
+
+
+def setting_of(variable: str) -> str:
+    return variable.removeprefix("AGENTSPEC_").lower()
+
+
 def command_lines(data: Path) -> dict[str, list[str]]:
     """The command lines by name; models that some need are made in `data`."""
     configs = write_config(data / "configs", LLAMA)
@@ -72,8 +93,9 @@ def command_lines(data: Path) -> dict[str, list[str]]:
         chosen = () if name == "none" else ("--speculative-algorithm", name)
         for backend in BACKENDS:
             words = arguments(system, size, data, backend=backend, max_running=64)
-            replayed = ("--agentspec-replay", "requests")
-            lines[f"{system} {backend}"] = ("--model-path", str(model_folder(size, data)), *chosen, *words, *replayed)
+            if found := variables(system):
+                words += settings_file(data, **{setting_of(name): value for name, value in found.items()})
+            lines[f"{system} {backend}"] = ("--model-path", str(model_folder(size, data)), *chosen, *words)
     parity = (*device_arguments("triton", 64), "--enable-deterministic-inference")
     return {name: list(words) for name, words in {
         **lines,
@@ -90,9 +112,9 @@ def command_lines(data: Path) -> dict[str, list[str]]:
         "512 requests, asked": (*small, "--max-running-requests", "512", "--speculative-num-draft-tokens", "64"),
         "no graphs": (*small, "--disable-cuda-graph"),
         "no decode graphs": (*small, *HEAD, "--cuda-graph-backend-decode", "disabled"),
-        "one width": (*small, "--agentspec-widths", "one"),
-        "narrow widths": (*small, "--agentspec-widths", "1,4"),
-        "widths up to 32": (*small, "--agentspec-widths", "1,4,32"),
+        "one width": (*small, *settings_file(data, widths="one")),
+        "narrow widths": (*small, *settings_file(data, widths="1,4")),
+        "widths up to 32": (*small, *settings_file(data, widths="1,4,32")),
         "adapters": (*small, "--enable-lora", "--max-lora-rank", "8", "--lora-target-modules", "all"),
         "8B": (*large, *SPARE),
         "8B by triton": (*large, *SPARE, "--attention-backend", "triton"),
@@ -124,7 +146,7 @@ def resolved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     run = subprocess.run(
         [python, "-P", str(Path(__file__).with_name("resolve_for_cuda.py")), str(HOPPER)],
         input=json.dumps(list(lines.values())),
-        env={"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "AGENTSPEC_STORE": "memory://"},
+        env={"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "AGENTSPEC_STORE": "memory://", **REPLAYED},
         capture_output=True,
         text=True,
         check=False,

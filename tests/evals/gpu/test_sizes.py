@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.evals.gpu.servers import CPU_BACKEND, SYSTEMS, algorithm, arguments
+from agentspec.evals.gpu.servers import CPU_BACKEND, SYSTEMS, algorithm, arguments, variables
 from agentspec.evals.gpu.sizes import SIZES, head_folder, model_folder, write_model
 from agentspec.integrations.sglang.drafter_checkpoint import inspect_drafter
 
@@ -40,7 +40,8 @@ def test_every_system_has_graphs_and_overlap(system: str, tmp_path: Path) -> Non
     assert not {"--disable-cuda-graph", "--disable-overlap-schedule"} & set(words)
     assert words[words.index("--load-format") + 1] == "dummy"
     # SGLang's own systems know no flags of agentspec's drafting.
-    assert any(word.startswith("--agentspec") for word in words) == (algorithm(system) == "AGENTSPEC")
+    assert not any(word.startswith("--agentspec") for word in words) or algorithm(system) == "AGENTSPEC"
+    assert bool(variables(system)) == (algorithm(system) == "AGENTSPEC")
     assert words.count("--speculative-num-draft-tokens") == (system in ("suffix", "hybrid", "eagle3"))
     small = arguments(system, SIZES["tiny"], tmp_path, backend=CPU_BACKEND, max_running=2)
     assert CPU_BACKEND in small and "dummy" not in small

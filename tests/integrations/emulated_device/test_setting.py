@@ -21,7 +21,6 @@ def _model(folder: Path, *files: str) -> str:
 def test_a_model_without_weights_loads_none_and_what_is_given_wins(tmp_path: Path) -> None:
     words = setting.arguments(_model(tmp_path), ["--max-running-requests", "8", "--chunked-prefill-size=512"])
     assert words[words.index("--load-format") + 1] == "dummy"
-    assert words[words.index("--agentspec-replay") + 1] == "requests"
     assert "--max-running-requests" not in words
     assert "--chunked-prefill-size" not in words
 
@@ -46,16 +45,17 @@ def test_processes_find_the_plugin_and_the_step_times(tmp_path: Path) -> None:
 
 def test_serve_emulates_only_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentspec.integrations.serve.activate", lambda: True)
-    monkeypatch.delenv(setting.VARIABLE, raising=False)
+    for name in (setting.VARIABLE, "AGENTSPEC_REPLAY"):
+        monkeypatch.delenv(name, raising=False)
     model = _model(tmp_path)
     command, variables = launch_command(model, "NGRAM", [], emulate="h200-8b")
     assert variables[setting.VARIABLE] == "h200-8b"
     assert variables["SGLANG_CPU_OVERLAP"] == "on"
-    assert "--agentspec-replay" in command
+    assert variables["AGENTSPEC_REPLAY"] == "requests"
     assert command.count("--max-total-tokens") == 1
     command, variables = launch_command(model, "NGRAM", [])
     assert setting.VARIABLE not in variables
-    assert "--agentspec-replay" not in command
+    assert "AGENTSPEC_REPLAY" not in variables
     monkeypatch.setattr("agentspec.integrations.serve.activate", lambda: False)
     with pytest.raises(ConfigError, match="without a GPU"):
         launch_command(model, "NGRAM", [], emulate="h200-8b")

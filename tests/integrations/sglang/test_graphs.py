@@ -57,12 +57,16 @@ def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]
         arguments=(
             *ARGUMENTS,
             # All that is drafted is verified.
-            *("--agentspec-controller", "fixed", "--agentspec-controller-length", str(WIDTHS[-1] - 1)),
+            *("--agentspec-controller", "fixed"),
             # Batches of other sizes are padded.
             *("--cuda-graph-bs-decode", "1", "3", "8"),
             *arguments,
         ),
-        environment={"PYTHONPATH": os.pathsep.join(path), **variables},
+        environment={
+            "PYTHONPATH": os.pathsep.join(path),
+            "AGENTSPEC_CONTROLLER_LENGTH": str(WIDTHS[-1] - 1),
+            **variables,
+        },
     )
     with server:
         yield server

@@ -64,17 +64,26 @@ def test_the_offline_engine_runs_it_by_name(plain: Server) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--agentspec-alpha", "-1"], "alpha"),
+        (["--agentspec-tau", "-1"], "tau must be"),
+        (["--agentspec-alpha", "2"], "alpha must be set by the variable AGENTSPEC_ALPHA or the key alpha"),
         (["--agentspec-corpora", "/nowhere/a.corpus"], "/nowhere/a.corpus, which are not there"),
         (["--pp-size", "2"], "pp_size=2"),
-        (["--speculative-algorithm", "NGRAM", "--agentspec-alpha", "2"], "need --speculative-algorithm AGENTSPEC"),
+        (["--speculative-algorithm", "NGRAM", "--agentspec-tau", "2"], "need --speculative-algorithm AGENTSPEC"),
         (["--agentspec-base", "EAGLE3"], "--agentspec-base EAGLE3 needs a draft model, and there is none"),
         (
             ["--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-base", "STANDALONE"],
             "which is for EAGLE3",
         ),
     ],
-    ids=["out of range", "missing", "unsupported", "flags without the algorithm", "no drafter", "another drafter"],
+    ids=[
+        "out of range",
+        "no flag",
+        "missing",
+        "unsupported",
+        "flags without the algorithm",
+        "no drafter",
+        "another drafter",
+    ],
 )
 def test_servers_that_refuse_to_start_say_why(arguments: list[str], named: str) -> None:
     run = subprocess.run(

@@ -55,13 +55,15 @@ UNITS = (
 def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """With all that there is to see: a drafter, a store, metrics. It has answered some requests."""
     folder = tmp_path_factory.mktemp("observed")
+    config = folder / "settings.yaml"
+    config.write_text("admin_upload_mb: 1\n")
     server = Server(
         MODEL,
         "AGENTSPEC",
         log=folder / "log",
         arguments=(
             *(*ARGUMENTS, "--enable-metrics", "--speculative-draft-model-path", str(EAGLE3_FOLDER)),
-            *("--admin-api-key", ADMIN_KEY, "--agentspec-admin-upload-mb", "1"),
+            *("--admin-api-key", ADMIN_KEY, "--agentspec-config", str(config)),
         ),
         environment={"AGENTSPEC_STORE": f"sqlite:///{folder}/store.sqlite3"},
     )
@@ -225,7 +227,7 @@ def test_only_the_admin_manages_and_is_told_what_fails(observed: Server) -> None
         with pytest.raises(ManagementError) as refused:
             client.get("/stats")
         assert refused.value.status == 401
-    with pytest.raises(ManagementError, match="--agentspec-admin-upload-mb") as refused:
+    with pytest.raises(ManagementError, match="AGENTSPEC_ADMIN_UPLOAD_MB") as refused:
         admin.upload("/corpora", io.BytesIO(b'{"name": "x", "all": true}\n' + b" " * (2 << 20)), (2 << 20) + 27)
     assert refused.value.status == 413
     vocabulary = admin.post("/corpora", {"name": "x", "documents": [[1 << 30]], "all": True})

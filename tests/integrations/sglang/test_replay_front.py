@@ -163,7 +163,7 @@ def test_answers_are_taken_in_one_mode_only(tmp_path: Path, monkeypatch: pytest.
         return _request(text="x", sampling_params={"custom_params": custom})
 
     carried = {"replay": {"text": "a"}}
-    with pytest.raises(ValueError, match="--agentspec-replay requests; this one replays files"):
+    with pytest.raises(ValueError, match="AGENTSPEC_REPLAY=requests; this one replays files"):
         _front(_trace(tmp_path)).before_validation(obj(agentspec=carried), [1], False)
     with pytest.raises(ValueError, match="set custom_params.agentspec.replay"):
         _front("requests").before_validation(obj(), [1], False)

@@ -57,8 +57,9 @@ def replaying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaying]:
     template = folder / "template.jinja"
     template.write_text(TEMPLATE)
     arguments = [*ARGUMENTS, "--chat-template", str(template), "--tool-call-parser", "qwen25"]
-    arguments += ["--agentspec-replay", sources, "--agentspec-controller", "fixed"]
-    with Server(MODEL, "AGENTSPEC", log=folder / "server.log", arguments=arguments) as server:
+    arguments += ["--agentspec-controller", "fixed"]
+    variables = {"AGENTSPEC_REPLAY": sources}
+    with Server(MODEL, "AGENTSPEC", log=folder / "server.log", arguments=arguments, environment=variables) as server:
         yield Replaying(server, folder, calls)
 
 

@@ -24,7 +24,7 @@ def test_sources_are_requests_or_paths_that_exist(tmp_path: Path) -> None:
     assert replay_paths(Settings(replay="requests").replay) == []
     with pytest.raises(ConfigError, match="/nowhere/b.jsonl, which are not there"):
         Settings(replay=f"{first}:/nowhere/b.jsonl")
-    with pytest.raises(ConfigError, match="refuse or free"):
+    with pytest.raises(ConfigError, match="must be one of refuse, free"):
         Settings(replay="requests", replay_unmatched="ignore")
 
 

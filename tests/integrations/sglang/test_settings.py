@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +29,18 @@ def parse(*arguments: str) -> dict[str, Any]:
 
 def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
     file = tmp_path / "agentspec.json"
-    file.write_text(json.dumps({"alpha": 1.5, "max_pattern": 7, "budget_mb": 3}))
-    environment = {"AGENTSPEC_CONFIG": str(file), "AGENTSPEC_ALPHA": "2.5", "AGENTSPEC_MAX_PATTERN": "8", "PATH": "x"}
+    file.write_text(json.dumps({"tau": "1.5", "max_pattern": 7, "budget_mb": 3}))
+    environment = {"AGENTSPEC_CONFIG": str(file), "AGENTSPEC_TAU": "2.5", "AGENTSPEC_MAX_PATTERN": "8", "PATH": "x"}
 
-    chosen = setting_sources.resolve(parse("--agentspec-alpha", "3.5"), environment)
+    chosen = setting_sources.resolve(parse("--agentspec-tau", "3.5"), environment)
 
-    assert (chosen.alpha, chosen.max_pattern, chosen.budget_mb) == (3.5, 8, 3)
+    assert (chosen.tau, chosen.max_pattern, chosen.budget_mb) == ("3.5", 8, 3)
     assert chosen.min_token_prob == settings.Settings().min_token_prob
+
+
+def test_settings_alone_read_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTSPEC_ALPHA", "2.5")
+    assert settings.Settings().alpha == 4.0
 
 
 def test_the_config_flag_wins_over_the_config_variable(tmp_path: Path) -> None:
@@ -46,7 +54,7 @@ def test_the_config_flag_wins_over_the_config_variable(tmp_path: Path) -> None:
     assert chosen.alpha == 2.0
 
 
-def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
+def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
     estimates = tmp_path / "estimates.json"
     Estimates.default().save(estimates)
     profile = tmp_path / "profile.json"
@@ -99,17 +107,23 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "admin_folder": str(tmp_path),
     }
     assert set(values) == set(settings.FIELDS)
-    flags = [part for name, value in values.items() for part in (f"--agentspec-{name.replace('_', '-')}", str(value))]
+    flags = [part for name in settings.FLAGS for part in (settings.flag_of(name), str(values[name]))]
     file = tmp_path / "agentspec.json"
     file.write_text(json.dumps(values))
+
+    yaml_file = tmp_path / "agentspec.yaml"
+    # JSON is YAML.
+    yaml_file.write_text(json.dumps(values))
 
     by_flag = setting_sources.resolve(parse(*flags), {})
     by_variable = setting_sources.resolve(
         {}, {f"AGENTSPEC_{name.upper()}": str(value) for name, value in values.items()}
     )
     by_file = setting_sources.resolve({"config": str(file)}, {})
+    by_yaml = setting_sources.resolve({"config": str(yaml_file)}, {})
 
-    assert by_flag == by_variable == by_file == settings.Settings(**values)
+    assert by_variable == by_file == by_yaml == settings.Settings(**values)
+    assert by_flag == settings.Settings(**{name: values[name] for name in settings.FLAGS})
     assert by_flag.corpus_paths == [str(path) for path in corpora]
 
 
@@ -124,31 +138,31 @@ def test_every_setting_is_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         ({"AGENTSPEC_BUDGET_MB": "-1"}, "budget_mb"),
         ({"AGENTSPEC_MODE": "forest"}, "mode"),
         ({"AGENTSPEC_BREAKER_FAILURES": "0"}, "breaker_failures"),
-        ({"AGENTSPEC_ADMIN_UPLOAD_MB": "0"}, "admin_upload_mb must be >= 1 MiB, got 0"),
-        ({"AGENTSPEC_ADMIN_CORPORA_MB": "-1"}, "admin_corpora_mb must be >= 0 MiB, got -1"),
+        ({"AGENTSPEC_ADMIN_UPLOAD_MB": "0"}, "admin_upload_mb must be a whole number >= 1, got 0"),
+        ({"AGENTSPEC_ADMIN_CORPORA_MB": "-1"}, "admin_corpora_mb must be a whole number >= 0, got -1"),
         ({"AGENTSPEC_ADMIN_FOLDER": "/nowhere"}, "admin_folder must be a folder, got '/nowhere'"),
         ({"AGENTSPEC_RULE": "guess"}, "rule must be one of calibrated, suffixdecoding, got 'guess'"),
-        ({"AGENTSPEC_CONVERSATION_MB": "-1"}, "conversation_mb must be >= 0 MiB, got -1"),
-        ({"AGENTSPEC_CONVERSATION_MB": "1.5"}, "AGENTSPEC_CONVERSATION_MB must be of type int, got '1.5'"),
-        ({"AGENTSPEC_PROMPT_TAIL": "1025"}, r"prompt_tail must be an integer in \[0, 1024\], got 1025"),
-        ({"AGENTSPEC_NUM_THREADS": "-1"}, r"num_threads must be an integer in \[1, 64\], got -1"),
-        ({"AGENTSPEC_NUM_THREADS": "65"}, r"num_threads must be an integer in \[1, 64\], got 65"),
+        ({"AGENTSPEC_CONVERSATION_MB": "-1"}, "conversation_mb must be a whole number >= 0, got -1"),
+        ({"AGENTSPEC_CONVERSATION_MB": "1.5"}, "conversation_mb must be a whole number >= 0, got '1.5'"),
+        ({"AGENTSPEC_PROMPT_TAIL": "1025"}, "prompt_tail must be a whole number >= 0 and <= 1024, got 1025"),
+        ({"AGENTSPEC_NUM_THREADS": "-1"}, "num_threads must be a whole number >= 0 and <= 64, got -1"),
+        ({"AGENTSPEC_NUM_THREADS": "65"}, "num_threads must be a whole number >= 0 and <= 64, got 65"),
         ({"AGENTSPEC_ESTIMATES": "/nowhere/estimates.json"}, "/nowhere/estimates.json"),
         ({"AGENTSPEC_CORPORA": ":/nowhere/a:/nowhere/b"}, "/nowhere/a, /nowhere/b, which are not there"),
         ({"AGENTSPEC_STORE": "mongodb://a"}, "mongodb"),
         ({"AGENTSPEC_STORE_OPTIONAL": "perhaps"}, "AGENTSPEC_STORE_OPTIONAL"),
-        ({"AGENTSPEC_STORE_TTL_DAYS": "-1"}, "ttl_seconds must be a finite number of seconds >= 0"),
-        ({"AGENTSPEC_STORE_QUOTA_MB": "-1"}, "quota_bytes must be an integer >= 0"),
-        ({"AGENTSPEC_STORE_QUEUE_TOKENS": "0"}, "queue_tokens must be an integer >= 1"),
+        ({"AGENTSPEC_STORE_TTL_DAYS": "-1"}, "store_ttl_days must be a number >= 0, got -1"),
+        ({"AGENTSPEC_STORE_QUOTA_MB": "-1"}, "store_quota_mb must be a whole number >= 0, got -1"),
+        ({"AGENTSPEC_STORE_QUEUE_TOKENS": "0"}, "store_queue_tokens must be a whole number >= 1, got 0"),
         ({"AGENTSPEC_NAMESPACE_FROM": "user"}, "namespace_from must be one of auto, extra_key"),
         ({"AGENTSPEC_TAU": "often"}, 'tau must be "auto", a number >= 0 or "inf", got \'often\''),
         ({"AGENTSPEC_TAU": "-1"}, "tau must be"),
-        ({"AGENTSPEC_HYBRID_RULE": "guess"}, "rule must be one of expected, score, match-length, payoff, got 'guess'"),
         (
-            {"AGENTSPEC_DRAFT_MODEL_PAUSE": "always"},
-            "the rule of pausing must be one of payoff, zero-length, never, got 'always'",
+            {"AGENTSPEC_HYBRID_RULE": "guess"},
+            "hybrid_rule must be one of expected, score, match-length, payoff, got 'guess'",
         ),
-        ({"AGENTSPEC_STOP_THRESHOLD": "0"}, "stop_threshold must be above 0 and at most 1, got 0"),
+        ({"AGENTSPEC_DRAFT_MODEL_PAUSE": "always"}, "draft_model_pause must be one of payoff, zero-length, never, got"),
+        ({"AGENTSPEC_STOP_THRESHOLD": "0"}, "stop_threshold must be a number > 0 and <= 1, got 0"),
         ({"AGENTSPEC_CONFIG": "/nowhere/agentspec.json"}, "/nowhere/agentspec.json"),
     ],
 )
@@ -166,9 +180,14 @@ def test_bad_variables_are_refused_by_name(environment: dict[str, str], named: s
         ('{"budget_mb": true}', "budget_mb"),
         ('{"prompt_tail": true}', "prompt_tail must be a whole number"),
         ('{"num_threads": "2"}', "num_threads must be a whole number"),
-        ('{"corpora": ["a"]}', r"corpora must be a string, got \['a'\]"),
-        ('{"estimates": null}', "estimates must be a string, got None"),
-        ('{"tau": 2}', "tau must be a string, got 2"),
+        ('{"corpora": ["a"]}', r"corpora must be text, got \['a'\]"),
+        ('{"estimates": null}', "estimates must be text, got None"),
+        (
+            '{"tau": [2]}',
+            r"tau must be text, got \[2\]; correct the flag --agentspec-tau, the variable AGENTSPEC_TAU or",
+        ),
+        ('{"alpha": Infinity}', "alpha must be a number > 0, got inf"),
+        ('{"store": ["redis://:hush@a"]}', "store must be text, got a value of type list"),
         ('{"stop_threshold": "1"}', "stop_threshold must be a number"),
         ("[1]", "one JSON object"),
         ("{", "not JSON"),
@@ -193,13 +212,49 @@ def test_secrets_are_no_settings_and_are_not_shown() -> None:
     chosen = setting_sources.resolve({}, {**secrets, "AGENTSPEC_STORE": "redis://user:hush@127.0.0.1:1"})
     assert "hush" not in repr(chosen)
     assert "hush" not in str(chosen.shown())
+    with pytest.raises(ConfigError) as refused:
+        setting_sources.resolve({}, {"AGENTSPEC_STORE": "mongodb://user:hush@a"})
+    assert "hush" not in str(refused.value)
     # The scheduler process gets the whole URL.
     assert setting_sources.resolve_for_process(chosen.as_dict()) == chosen
 
 
-def test_a_switch_needs_no_value() -> None:
-    assert setting_sources.resolve(parse("--agentspec-store-optional"), {}).store_optional
-    assert not setting_sources.resolve(parse("--agentspec-store-optional", "no"), {}).store_optional
+@pytest.mark.parametrize("name", sorted(set(settings.FIELDS) - set(settings.FLAGS)))
+def test_what_is_no_flag_is_refused_with_the_variable_and_the_key(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(settings.flag_of(name), "7")
+    assert capsys.readouterr().err.endswith(
+        f"error: {name} must be set by the variable AGENTSPEC_{name.upper()} or the key {name} of the settings file, got the "
+        f"flag {settings.flag_of(name)}; set the variable, or write the key into a file and pass --agentspec-config FILE\n"
+    )
+
+
+def test_there_are_at_most_16_flags() -> None:
+    parser = argparse.ArgumentParser(prog="x")
+    setting_sources.add_flags(parser)
+    shown = set(re.findall(r"--agentspec-[a-z-]+", parser.format_usage()))
+    assert shown == {"--agentspec-config", *map(settings.flag_of, settings.FLAGS)} and len(shown) <= 16
+
+
+def test_yaml_files(tmp_path: Path) -> None:
+    file = tmp_path / "agentspec.yml"
+    file.write_text("# why\ntau: .inf\nwidths: 8\nstore_optional: yes\nstore_ttl_days: 2\n")
+    chosen = setting_sources.resolve({"config": str(file)}, {})
+    assert (chosen.tau, chosen.widths, chosen.store_optional, chosen.store_ttl_days) == ("inf", "8", True, 2.0)
+    file.write_text("# nothing yet\n")
+    assert setting_sources.resolve({"config": str(file)}, {}) == settings.Settings()
+    file.write_text("store: 'redis://:hush@a\nalpha: 2\n")
+    with pytest.raises(ConfigError, match="is not YAML: .* in line") as refused:
+        setting_sources.resolve({"config": str(file)}, {})
+    assert "hush" not in str(refused.value)
+
+
+def test_the_core_loads_no_engine() -> None:
+    code = f"import sys, {setting_sources.__name__}; print({{'torch', 'sglang', 'redis', 'scipy'}} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "set()\n"
 
 
 def test_settings_become_the_engine_s(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_what_cannot_be_built_is_told(tmp_path: Path) -> None:
     assert job["state"] == "failed" and "line 1: token ids must be in [0, 257)" in job["error"]
     assert str(tmp_path) not in job["error"]
     job = managed.add("large", ["x" * 6000], all=True)
-    assert job["state"] == "failed" and "--agentspec-admin-corpora-mb" in job["error"]
+    assert job["state"] == "failed" and "AGENTSPEC_ADMIN_CORPORA_MB" in job["error"]
     job = managed.add("half", ["select name", [999]], all=True)
     assert job["state"] == "done" and job["result"]["skipped"] == 1 and job["result"]["documents"] == 1
     assert managed.post("/corpora", {"name": "half", "documents": ["x"], "all": True}).status_code == 409

@@ -50,7 +50,7 @@ def test_documents_come_a_line_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "headers", "status", "told"),
     [
-        (lines({"name": "x", "all": True}, {"text": "x" * 5000}), LINES, 413, "--agentspec-admin-upload-mb"),
+        (lines({"name": "x", "all": True}, {"text": "x" * 5000}), LINES, 413, "AGENTSPEC_ADMIN_UPLOAD_MB"),
         (lines({"name": "x", "all": True, "documents": ["x" * 5000]}), {}, 413, "the body has"),
         (b"{", LINES, 400, "first line must be"),
         (lines({"name": "x"}, {"text": "x"}), LINES, 400, "who may draft"),
@@ -58,7 +58,7 @@ def test_documents_come_a_line_each(tmp_path: Path) -> None:
         (lines({"name": "x", "all": True}), {}, 400, "either `documents` or `file`"),
         (lines({"name": "x", "all": True, "documents": []}), {}, 400, "`documents` must be a list"),
         (lines({"name": "x", "all": True, "documents": [[1.5]]}), {}, 400, "document 0 must be"),
-        (lines({"name": "x", "all": True, "file": "/etc/passwd"}), {}, 403, "--agentspec-admin-folder"),
+        (lines({"name": "x", "all": True, "file": "/etc/passwd"}), {}, 403, "AGENTSPEC_ADMIN_FOLDER"),
         (b"[" * 3000, {}, 400, "the body must be JSON"),
     ],
 )

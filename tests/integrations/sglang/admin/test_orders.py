@@ -72,6 +72,6 @@ def test_only_files_below_the_allowed_folder_are_read(tmp_path: Path) -> None:
     for wrong in ("", "a\0b", 7, None):
         with pytest.raises(ManagementError, match="`file` must be"):
             file_below(str(allowed), wrong)
-    with pytest.raises(ManagementError, match="--agentspec-admin-folder") as refused:
+    with pytest.raises(ManagementError, match="AGENTSPEC_ADMIN_FOLDER") as refused:
         file_below("", "docs.txt")
     assert refused.value.status == 403

@@ -1,0 +1,117 @@
+"""`agentspec settings`: every setting of the SGLang plugin."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from agentspec.errors import ConfigError
+from agentspec.integrations.sglang.setting_sources import (
+    CONFIG_FLAG,
+    CONFIG_MEANING,
+    CONFIG_VARIABLE,
+    SECRET_VARIABLES,
+)
+from agentspec.integrations.sglang.settings import (
+    FIELDS,
+    FLAGS,
+    Settings,
+    default_of,
+    flag_of,
+    meaning,
+    requirement,
+    variable_of,
+)
+
+_MARKDOWN_HEAD = f"""\
+# Settings of the SGLang plugin
+
+`agentspec settings --markdown` writes this page. A flag wins over an environment variable, a variable over the settings
+file (`{CONFIG_FLAG} FILE`), and the file over the default. Unknown names and values out of range stop the server at start.
+"""
+
+
+class Row(NamedTuple):
+    """How people set one setting, and what it does; "" where there is no such way."""
+
+    key: str
+    flag: str
+    variable: str
+    type: str
+    default: str
+    meaning: str
+
+
+def rows() -> list[Row]:
+    """All settings, those with a flag first, then the variables that hold secrets."""
+    ordered = (*FLAGS, *(name for name in FIELDS if name not in FLAGS))
+    return [
+        Row("", CONFIG_FLAG, CONFIG_VARIABLE, "text", "empty", CONFIG_MEANING),
+        *(
+            Row(
+                name,
+                flag_of(name) if name in FLAGS else "",
+                variable_of(name),
+                requirement(name),
+                default_of(name),
+                meaning(name),
+            )
+            for name in ordered
+        ),
+        *(Row("", "", variable, "text", "empty", text) for variable, text in SECRET_VARIABLES.items()),
+    ]
+
+
+def as_markdown() -> str:
+    """A page with one table."""
+    lines = ["| key of the file | flag | variable | type | default | meaning |", "|---|---|---|---|---|---|"]
+    for row in rows():
+        names = (f"`{name}`" if name else "" for name in (row.key, row.flag, row.variable))
+        lines.append(f"| {' | '.join((*names, row.type, row.default, row.meaning))} |")
+    return "\n".join([_MARKDOWN_HEAD, *lines]) + "\n"
+
+
+def as_schema() -> dict[str, Any]:
+    """The JSON schema of the settings file; of each key also its variable and, where it has one, its flag."""
+    schema = Settings.model_json_schema()
+    schema["description"] = "Settings of the SGLang plugin."
+    for name, of in schema["properties"].items():
+        of["description"] = meaning(name)
+        of["variable"] = variable_of(name)
+        if name in FLAGS:
+            of["flag"] = flag_of(name)
+    return schema
+
+
+def as_text() -> str:
+    """The settings for a terminal."""
+    blocks = []
+    for row in rows():
+        ways = ", ".join(filter(None, (row.flag, row.variable)))
+        told = textwrap.fill(row.meaning, 100, initial_indent="    ", subsequent_indent="    ")
+        blocks.append(f"{ways} ({row.type}; default {row.default})\n{told}")
+    return "\n".join(blocks) + "\n"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="write the page docs/configuration-table.md")
+    form.add_argument("--json", action="store_true", help="write the JSON schema of the settings file")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Prints the settings.
+
+    Raises:
+        ConfigError: An argument is unknown.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec settings --help")
+    if args.json:
+        print(json.dumps(as_schema(), indent=1))
+    else:
+        print(as_markdown() if args.markdown else as_text(), end="")
+    return 0
