@@ -1,4 +1,4 @@
-"""Text of a log on the page: a reader sees every character of it, and it stays on its own line and in its own direction."""
+"""Text of a log on the page: every character of it is visible, and none affects the text around it."""
 
 from __future__ import annotations
 

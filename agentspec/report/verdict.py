@@ -26,7 +26,7 @@ _DRAFTER_LENGTH, _DRAFTER_TOKENS, _DRAFTER_SHARE = 2.5, 4, 0.1
 """The draft model that is assumed where none was measured: accept length, tokens drafted, and the time of one pass as a
 share of a plain step's."""
 _DEFAULT_WIDTH = 64
-"""The default width where graphs are captured. A server picks narrower steps by itself, so only a wider one needs a flag.
+"""The default width where graphs are captured. A server picks narrower steps by itself, so only wider ones need a flag.
 Without graphs, as on a CPU, the default is 16."""
 _SIMULATED_WIDTH = 16
 """The width to simulate where the replay grid is empty."""
@@ -171,7 +171,7 @@ def _reasons(kind: str, evidence: Evidence) -> list[str]:
         )
     if kind in ("model", "hybrid"):
         reasons.append(
-            f"A draft model of {_DRAFTER_LENGTH:g} tokens per step was assumed, because a log cannot show what one reaches."
+            f"A draft model of {_DRAFTER_LENGTH:g} tokens per step was assumed, as no log can show what one reaches."
         )
     if evidence.num_outputs < 100:
         reasons.append(f"Only {evidence.num_outputs} outputs were read, so the figures may be far off.")
@@ -190,7 +190,7 @@ def _would_change(kind: str, evidence: Evidence) -> list[str]:
         ],
         "model": [
             f"Outputs that repeat more: from {_HYBRID_LENGTH:g} tokens per step on both together are better.",
-            "No draft model for the served model: use suffix drafts alone. The controller shortens drafts that do not pay.",
+            "No draft model for the served model: then suffix drafts alone, which the controller shortens where needed.",
         ],
         "none": ["A lower concurrency, or a device with more compute.", "A profile measured on your own server."],
         "unknown": ["At least 100 outputs of 20 sessions.", "The tokenizer of the served model."],
