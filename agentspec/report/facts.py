@@ -127,10 +127,10 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     first_profile = next(iter(profiles.values()))
     sample_entropy = entropy_of(kept, config.seed)
     if sample_entropy is None:
-        notes.append("The entropy: no context is in two outputs.")
+        notes.append("The entropy is not known: no context is in two outputs.")
     growth = learning.fit_growth(points, learning.first_of(sampled))
     if growth is None:
-        notes.append("How the accept length grows with more outputs: there are too few outputs for a curve.")
+        notes.append("There are too few outputs to say how the accept length grows with more of them.")
     context = _mean_context(sampled)
     judged = verdict(
         Evidence(
@@ -219,7 +219,7 @@ def _speedups(
     notes: list[str],
 ) -> list[dict[str, Any]]:
     if not recorded:
-        notes.append("The speed-up: no output has two tokens, so nothing can be drafted.")
+        notes.append("The speed-up is not known: no output has two tokens, so nothing can be drafted.")
         return []
     acceptances = [of.acceptance for of in recorded.values()]
     longest = max(int((a.prompt_tokens + a.output_tokens).max()) for a in acceptances)
@@ -235,11 +235,11 @@ def _speedups(
     for name, profile in profiles.items():
         if longest > profile.measured.context_lengths[1] or max(config.concurrency) > profile.measured.batch_sizes[1]:
             notes.append(
-                f"Speed-ups beyond the measured contexts or batch sizes of the profile {name}: they are extrapolated."
+                f"Some speed-ups are extrapolated beyond the contexts or batch sizes that the profile {name} measured."
             )
         if profile.points and profile.speculative is None:
             notes.append(
-                f"The time of requests and prefills, which the profile {name} lacks: speed-ups may be smaller. "
+                f"The profile {name} lacks the time of requests and prefills, so speed-ups may be smaller. "
                 "Measure it with `agentspec profile --serving`."
             )
     order = [Path(name).name for name in profiles]

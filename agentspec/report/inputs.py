@@ -33,26 +33,25 @@ def input_facts(log: Log, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def input_notes(log: Log) -> list[str]:
-    """What could not be measured because of the input."""
+    """The limits that the input sets to the report."""
     sample, sampled, reading, num_kept, lost = log.sample, log.sampled, log.reading, len(log.kept), log.num_lost
     total = sample.counts["all", "all"]
     notes = []
     if num_kept < total.outputs:
         notes.append(
-            f"Figures of a server that has learnt all {total.outputs} outputs: only {num_kept} outputs of "
-            f"{len(sample.drawn_sessions())} random sessions are learnt for the warm figures."
+            f"All {total.outputs} outputs are counted, but only {num_kept} outputs of {len(sample.drawn_sessions())} "
+            "random sessions are learnt. The warm figures are those of a server that has learnt that many."
         )
     if len(sampled.measured) < total.outputs:
         notes.append(
-            f"A replay of all outputs: {len(sampled.measured)} outputs of random sessions are replayed, and the others "
-            "are only learnt."
+            f"Only {len(sampled.measured)} outputs of random sessions are replayed. The others are at most learnt."
         )
     if len(total.sessions) == 1:
         notes.append(
-            "The gain from outputs of other sessions: all outputs are of one session. Intervals are over its outputs."
+            "All outputs are of one session, so the gain from other sessions is not known. Intervals are over its outputs."
         )
     if not any(len(call.prompt_parts) > 1 for call in sampled.measured):
-        notes.append("Repetition of a request's own prompt: the log has no prompts.")
+        notes.append("The log has no prompts, so repetition of a request's own prompt is not known.")
     if lost:
         notes.append(
             f"{lost} of {len(sampled.measured)} replayed outputs change when tokenized and decoded: is it the served "

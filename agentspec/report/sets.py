@@ -71,7 +71,7 @@ def set_rows(
             continue
         names.sort(key=lambda name: (-counts[kind, name].outputs, name))
         if len(names) > _MAX_SETS:
-            notes.append(f"All {len(names)} sets by {kind}: only the {_MAX_SETS} with the most outputs are shown.")
+            notes.append(f"Of {len(names)} sets by {kind}, only the {_MAX_SETS} with the most outputs are shown.")
         for name in sorted(names[:_MAX_SETS]) if kind == "day" else names[:_MAX_SETS]:
             chosen = [output for output in kept if name_of(output.labels, output.file) == name]
             mask = np.array(

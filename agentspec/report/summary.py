@@ -7,7 +7,7 @@ from typing import Any
 
 
 def summary(facts: dict[str, Any]) -> str:
-    """The verdict, then the figures that it is based on, then what could not be measured."""
+    """The verdict, then the figures that it is based on, then the limits of the report."""
     return "\n".join(_lines(facts))
 
 
@@ -50,7 +50,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
         yield difference["text"]
     if facts["could_not_tell"]:
         yield ""
-        yield "What could not be measured:"
+        yield "Limits of this report:"
         for note in facts["could_not_tell"]:
             yield f"  {note}"
 

@@ -27,7 +27,7 @@ def test_facts_are_written_and_the_verdict_printed(tmp_path: Path, capsys: pytes
     assert "</html>" in page and "--speculative-algorithm" in page
     shown = capsys.readouterr().out
     assert shown.startswith(facts["verdict"]["headline"] + "\n  python -m sglang.launch_server")
-    assert "speed-up" in shown and "What could not be measured" in shown
+    assert "speed-up" in shown and "Limits of this report" in shown
     assert str(tmp_path) not in json.dumps(facts)
 
 
