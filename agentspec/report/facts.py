@@ -1,4 +1,4 @@
-"""The report's facts, as schema.json describes them: read the logs, sample, measure, decide.
+"""The report's facts, as schema.py describes them: read the logs, sample, measure, decide.
 
 logs ─> calls ─> sample ─┬─> entropy, repetition, sets
                          ├─> replays: cold, warm, learning curve

@@ -61,7 +61,7 @@ def page(facts: Mapping[str, Any]) -> str:
     """The whole document, to be written as UTF-8.
 
     Args:
-        facts: As schema.json describes them. Values that are missing, null or not finite are shown as not known.
+        facts: As schema.py describes them. Values that are missing, null or not finite are shown as not known.
     """
     facts = _finite(facts)
     script = environment().get_template("page.js").render()
