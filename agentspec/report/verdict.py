@@ -135,9 +135,9 @@ def _headline(kind: str, evidence: Evidence) -> str:
     gains = _gain_text(evidence.speedups)
     return {
         "suffix": f"Serve with suffix drafts alone: {length}{gains}.",
-        "hybrid": f"Serve with suffix drafts and a draft model: {length}{gains}, and a draft model can serve the rest.",
-        "model": f"Serve with a draft model alone: {length}, fewer than draft models usually reach.",
-        "none": f"Serve without speculation at these concurrencies: {length}, and no draft pays for its verification.",
+        "hybrid": f"Serve with suffix drafts and a draft model: suffix drafts give {length}{gains}.",
+        "model": f"Serve with a draft model alone: suffix drafts give {length}, fewer than draft models usually reach.",
+        "none": f"Serve without speculation at these concurrencies: suffix drafts give {length}, which does not pay.",
     }[kind]
 
 
@@ -146,7 +146,7 @@ def _length_text(evidence: Evidence) -> str:
     if not values:
         return "no draft could be measured"
     low, high = f"{min(values):.1f}", f"{max(values):.1f}"
-    return f"suffix drafts give {low if low == high else f'{low} to {high}'} tokens per step"
+    return f"{low if low == high else f'{low} to {high}'} tokens per step"
 
 
 def _gain_text(speedups: Sequence[dict[str, Any]]) -> str:
