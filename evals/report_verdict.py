@@ -28,6 +28,7 @@ from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.turns import ask_in_turns, say, started
 from agentspec.evals.verdict_work import STATES, State, logged_work, measured_work, phases_of, row_name, write_log
 from agentspec.report import ReportConfig, find_tokenizer, report_facts
+from agentspec.report.verdict import best_width
 from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
 
 PLAIN, OURS = "none", "agentspec"
@@ -109,7 +110,9 @@ def verdict(plan: VerdictPlan, folder: Path, on_row: Callable[[Mapping[str, Any]
         config = ReportConfig(profiles=(str(profile),), concurrency=plan.concurrency, seed=plan.seed)
         facts = report_facts([folder / f"{workload}.jsonl"], find_tokenizer(str(MODEL_FOLDER)), config)
         say(f"{workload}: servers")
-        flags = served_flags(facts["verdict"]["flags"])
+        # A CPU's default width need not be the one that the report simulates.
+        width = ["--speculative-num-draft-tokens", str(best_width(facts["replay"]))]
+        flags = [*width, *served_flags(facts["verdict"]["flags"])]
         measured, errors = _measured(plan, workload, stream, flags, databases, folder)
         for predicted in facts["speedup"]:
             for state in STATES:

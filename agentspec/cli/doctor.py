@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
     Raises:
         ConfigError: An argument is wrong, or the target is nothing that can be looked at.
-        ServerError: Nothing answers, or it is no SGLang server.
+        ServerError: Nothing answers, or it is not an SGLang server.
         StoreError: The store cannot be opened.
     """
     if rest:

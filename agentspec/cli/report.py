@@ -36,7 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "carries one (default: mistral_common's newest tekken)",
     )
     add("--out", type=Path, metavar="FILE", help="write the report as one HTML page")
-    add("--json", type=Path, metavar="FILE", help="write the facts, as agentspec/report/schema.json describes them")
+    add(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the facts as JSON; `python -m agentspec.report.schema` prints their schema",
+    )
     add(
         "--profile",
         action="append",

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
     Raises:
         ConfigError: An argument is wrong, or rich is missing.
-        ServerError: Nothing answers at first, it is no SGLang server, or agentspec is not active in it.
+        ServerError: Nothing answers at first, it is not an SGLang server, or agentspec is not active in it.
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec top --help")

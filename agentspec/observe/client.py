@@ -1,19 +1,18 @@
-"""Asks a running server what it tells of itself."""
+"""Asks a running server for its state."""
 
 from __future__ import annotations
 
-import http.client
-import json
+import ssl
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from typing import Any
+
+import httpx
 
 from agentspec.errors import ConfigError, ServerError
 
 _PROMETHEUS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
-"""What Prometheus 2 asks for."""
+"""The formats that Prometheus 2 accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +21,11 @@ class ServerState:
 
     url: str
     time: float
-    """Seconds of a monotonic clock here."""
+    """Seconds of this machine's monotonic clock."""
     server: dict[str, Any]
-    """What SGLang tells of the whole server; it may hold secrets and is not to be shown as it is."""
+    """What SGLang says about the whole server. It may hold secrets, so it must not be shown unchanged."""
     ranks: list[dict[str, Any] | None]
-    """For each scheduler, one a data-parallel rank, its block `agentspec`; None where agentspec is not active."""
+    """The block `agentspec` of each scheduler, one per data-parallel rank; None where agentspec is not active."""
 
     def blocks(self) -> list[dict[str, Any]]:
         """The blocks of all ranks; raises ServerError where one has none."""
@@ -50,17 +49,25 @@ class ServerClient:
         if scheme not in ("http", "https") or not host or host.startswith(":") or " " in url:
             raise ConfigError(f"the server's URL must be http://HOST:PORT, got {url!r}")
         self.url = url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout = timeout
+        self._http = httpx.Client(
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=timeout,
+            follow_redirects=True,
+            # The certificates of the system: certifi does not know an operator's own authority.
+            verify=ssl.create_default_context(),
+            # A server may close an idle connection at any time.
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
 
     def state(self) -> ServerState:
-        """Raises ServerError if nothing answers, if it asks for a key, or if it is no SGLang server."""
+        """Raises ServerError if nothing answers, if the server wants a key, or if it is not an SGLang server."""
+        answer = self._request("GET", "/server_info")
+        if answer.status_code != 404:
+            self._check(answer)
         try:
-            info = self._json("/server_info")
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                raise self._other_engine() from None
-            raise self._refusal(error) from None
+            info = answer.json()
+        except ValueError:
+            raise self._other_engine() from None
         states = info.get("internal_states") if isinstance(info, dict) else None
         if not isinstance(states, list):
             raise self._other_engine()
@@ -69,59 +76,43 @@ class ServerClient:
             self.url,
             time.monotonic(),
             {name: value for name, value in info.items() if name != "internal_states"},
-            # A block that is not active tells of a replay on a server that does not draft with agentspec.
+            # A block that is not active is of a server that replays recorded answers without agentspec's drafts.
             [block if isinstance(block, dict) and block.get("active", True) else None for block in blocks],
         )
 
     def metrics(self) -> str | None:
         """What Prometheus 2 would scrape; None where the server has no metrics. Raises ServerError as state() does."""
+        answer = self._request("GET", "/metrics", headers={"Accept": _PROMETHEUS})
+        return None if answer.status_code == 404 else self._check(answer).text
+
+    def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """The answer, whatever its status; raises ServerError if there is none."""
         try:
-            return self._get("/metrics", accept=_PROMETHEUS)
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return None
-            raise self._refusal(error) from None
+            return self._http.request(method, self.url + path, **options)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServerError(
+                f"no server answers at {self.url}: {error}; is it running, and is this its host and port?"
+            ) from None
 
-    def _get(self, path: str, accept: str = "*/*") -> str:
-        request = urllib.request.Request(self.url + path, headers={**self._headers, "Accept": accept})
-        try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as response:
-                return str(response.read().decode(errors="replace"))
-        except urllib.error.HTTPError as error:
-            # It holds the connection.
-            error.close()
-            raise
-        except (OSError, http.client.HTTPException) as error:
-            raise self._no_answer(error) from None
-
-    def _json(self, path: str) -> Any:
-        text = self._get(path)
-        try:
-            return json.loads(text)
-        except ValueError:
-            raise self._other_engine() from None
-
-    def _no_answer(self, error: Exception) -> ServerError:
-        reason = getattr(error, "reason", None) or error
-        return ServerError(f"no server answers at {self.url}: {reason}; is it running, and is this its host and port?")
-
-    def _refusal(self, error: urllib.error.HTTPError) -> ServerError:
-        if error.code in (401, 403):
-            return ServerError(
-                f"the server at {self.url} asks for its API key (status {error.code}); pass --api-key-file FILE"
+    def _check(self, answer: httpx.Response) -> httpx.Response:
+        if answer.status_code in (401, 403):
+            raise ServerError(
+                f"the server at {self.url} asks for its API key (status {answer.status_code}); pass --api-key-file FILE"
             )
-        return ServerError(f"the server at {self.url} answers with status {error.code}: {error.reason}; see its log")
+        if answer.is_error:
+            raise ServerError(
+                f"the server at {self.url} answers with status {answer.status_code}: {answer.reason_phrase}; see its log"
+            )
+        return answer
 
     def _other_engine(self) -> ServerError:
-        """Names who serves there, if it says so."""
-        owners: set[str] = set()
+        """Names the engine that serves there, if it says its name."""
         try:
-            models = json.loads(self._get("/v1/models"))["data"]
+            models = self._request("GET", "/v1/models").json()["data"]
             owners = {str(model["owned_by"]) for model in models if "owned_by" in model}
-        except (ServerError, urllib.error.HTTPError, ValueError, KeyError, TypeError):
-            # It does not say.
-            pass
+        except (ServerError, ValueError, KeyError, TypeError):
+            owners = set()
         named = f" (its models are owned by {', '.join(sorted(owners))})" if owners else ""
         return ServerError(
-            f"the server at {self.url} is no SGLang server{named}: it has no /server_info; agentspec runs in SGLang"
+            f"the server at {self.url} is not an SGLang server{named}: it has no /server_info; agentspec runs in SGLang"
         )

@@ -1,6 +1,6 @@
-"""Whether suffix drafts suit what a service writes, told from its logs without a model.
+"""Whether suffix drafts suit a service, estimated from its logs without running a model.
 
-report_facts(paths, tokenizer, config) ─> facts, a dictionary that schema.json describes ─> summary(), page()
+report_facts(paths, tokenizer, config) ─> facts, a dictionary that schema.py describes ─> summary(), page()
 """
 
 from agentspec.report.facts import ReportConfig, report_facts

@@ -1,7 +1,7 @@
 """Intervals of ratios by the bootstrap over sessions.
 
-Outputs of a session resemble each other, so that sessions are drawn, not outputs. Only sums are drawn anew: what was
-learnt stays, for a session that is there twice would repeat itself.
+Outputs of one session resemble each other, so sessions are drawn instead of outputs. Only the sums are resampled. What
+the engine has learnt stays the same, because a session that is drawn twice would repeat itself.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _SHARE = 0.9
 def ratio_interval(
     numerators: NDArray[np.float64], denominators: NDArray[np.float64], groups: Sequence[str], seed: int
 ) -> dict[str, float] | None:
-    """The ratio of two sums, and the range that 90 % of the draws of groups fall in.
+    """The ratio of two sums, and the range that holds 90 % of the ratios when groups are drawn at random.
 
     Args:
         numerators: [n]
         denominators: [n], >= 0.
-        groups: [n], the session of each. Where all are one, items are drawn by themselves.
-        seed: Of the draws.
+        groups: [n], the session of each item. If all items have the same session, items are drawn instead.
+        seed: Seed of the draws.
 
     Returns:
         mean, low and high; None if the denominators are all 0.

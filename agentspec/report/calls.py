@@ -1,4 +1,4 @@
-"""A recorded model call as text, whatever it was recorded by."""
+"""A recorded model call as text, independent of the program that recorded it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LAST_TIME = 32503680000.0
 
 
 class BadRecordError(ValueError):
-    """A record is of no known format, or not whole; the message says what was looked for."""
+    """A record has no known format, or lacks a part; the message says what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What a record says about where its calls belong; "" where it says nothing."""
+    """The sets that a record's calls belong to; "" where the record does not say."""
 
     session: str = ""
     role: str = ""
@@ -32,7 +32,7 @@ class Labels:
     day: str = ""
     """YYYY-MM-DD, UTC."""
     task: str = ""
-    """What the session was about, where a trace names it."""
+    """The task of the session, where a trace names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class LoggedCall:
     messages: tuple[tuple[str, str], ...]
     """(role, text) of all messages before the output; () if none were recorded."""
     header: str
-    """What stands between the messages and the output: a role's header, or the name of a stage."""
+    """The text between the messages and the output: a role's header, or the name of a stage."""
     output: str
     labels: Labels
     position: int = 0
-    """Among the calls of its record."""
+    """Its index among the calls of its record."""
     tokens: tuple[int, ...] | None = None
-    """The output as token ids where those were recorded; `output` is then ""."""
+    """The output as token ids, if the record has them; `output` is then ""."""
     message: Mapping[str, Any] | None = None
-    """The output as the message that was recorded, if it was one."""
+    """The output as a chat message, if it was recorded as one."""
 
     @property
     def has_prompt(self) -> bool:
@@ -62,11 +62,11 @@ class LoggedCall:
 
 
 def labels_of(record: Mapping[str, Any], *, session: str = "") -> Labels:
-    """The labels in a record's own fields or those of its `metadata`, shortened to what a reader may see.
+    """The labels in a record's own fields or in its `metadata`, shortened for display.
 
     Args:
         record: The record.
-        session: Where the record names none.
+        session: The session's name if the record has none.
     """
     places = [record, *(record[key] for key in ("metadata", "request", "body") if isinstance(record.get(key), dict))]
     places += [place["metadata"] for place in places[1:] if isinstance(place.get("metadata"), dict)]
@@ -79,7 +79,7 @@ def labels_of(record: Mapping[str, Any], *, session: str = "") -> Labels:
 
 
 def shown(name: str, longest: int = _MAX_NAME) -> str:
-    """A name without control and direction characters, cut to so many characters."""
+    """A name without control and direction characters, cut to `longest` characters."""
     kept = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in name[: 4 * longest])
     kept = " ".join(kept.split())
     return kept if len(kept) <= longest else kept[: longest - 1] + "…"

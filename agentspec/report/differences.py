@@ -1,4 +1,4 @@
-"""Sets of one kind that behave differently: tenants, days, roles or files whose intervals do not touch."""
+"""Tenants, days, roles or files that behave differently: their intervals do not overlap."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 _LEAST_RATIO = 1.25
-_MEASURES = (("accept_length", "accept length", "tokens a step"), ("entropy", "entropy", "bits"))
+_MEASURES = (("accept_length", "accept length", "tokens per step"), ("entropy", "entropy", "bits per token"))
 
 
 def differences(sets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One for each kind of set and measure, between the set with the least and the one with the greatest value.
+    """The differences between the lowest and the highest set of each kind, for each measure.
 
     Args:
-        sets: Of the facts.
+        sets: The sets of the facts.
     """
     found = []
     for kind in dict.fromkeys(entry["by"] for entry in sets if entry["by"] != "all"):
@@ -37,8 +37,8 @@ def differences(sets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                     "what": measure,
                     "low": low["mean"],
                     "high": high["mean"],
-                    "text": f"By {kind}, the {words} goes from {low['mean']:.2f} {unit} ({low_name}) to "
-                    f"{high['mean']:.2f} ({high_name}); their intervals do not touch.",
+                    "text": f"By {kind}, the {words} ranges from {low['mean']:.2f} {unit} ({low_name}) to "
+                    f"{high['mean']:.2f} ({high_name}). Their intervals do not overlap.",
                 }
             )
     return found

@@ -1,4 +1,4 @@
-"""Calls as token ids, in the same form as agentspec.replay reads traces."""
+"""Calls as token ids, in the form in which agentspec.replay reads traces."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from agentspec.replay.tokenizer import Tokenizer
 from agentspec.report.calls import BadRecordError, LoggedCall
 
 _TAIL_CHARACTERS = 16 * EngineConfig().prompt_tail
-"""Of a message's end, enough for as many tokens as an engine keeps of a prompt."""
+"""Characters at a message's end that are enough for the tokens that an engine keeps of a prompt."""
 
 
 class Encoder:
-    """Tokenizes calls; keeps what it tokenized of messages and headers, up to a number of tokens."""
+    """Tokenizes calls, and caches the tokens of messages and headers up to a number of tokens."""
 
     def __init__(self, tokenizer: Tokenizer, max_cached_tokens: int = 1 << 20) -> None:
         self.tokenizer = tokenizer
@@ -27,10 +27,10 @@ class Encoder:
         self._cached: OrderedDict[str, NDArray[np.int32]] = OrderedDict()
 
     def output(self, call: LoggedCall) -> NDArray[np.int32]:
-        """The output and the end of the turn, int32[n]; recorded token ids stay as they are.
+        """The output and the end of the turn, int32[n]; recorded token ids are used unchanged.
 
         Raises:
-            BadRecordError: Recorded ids lie outside of the vocabulary.
+            BadRecordError: A recorded id is outside the vocabulary.
         """
         if call.tokens is not None:
             ids = np.array(call.tokens, np.int64)
@@ -38,13 +38,13 @@ class Encoder:
             if len(ids) and not (0 <= ids.min() and ids.max() < size):
                 wrong = ids.max() if ids.max() >= size else ids.min()
                 raise BadRecordError(
-                    f"token id {wrong} lies outside of the tokenizer's {size}; is it the served model's?"
+                    f"token id {wrong} is outside the vocabulary of {size} tokens; is it the served model's tokenizer?"
                 )
             return ids.astype(np.int32)
         return np.concatenate([self.tokenizer.encode(without_surrogates(call.output)), self._end])
 
     def prompt_parts(self, call: LoggedCall) -> tuple[NDArray[np.int32], ...]:
-        """The prompt in pieces, together one token at least."""
+        """The prompt in pieces, which together have at least one token."""
         parts = []
         for role, text in call.messages:
             parts += [self._cached_piece(f"<|{role}|>\n"), self._cached_piece(text), self._end]
@@ -52,7 +52,7 @@ class Encoder:
         return tuple(parts)
 
     def prompt_tail(self, call: LoggedCall) -> NDArray[np.int32]:
-        """The end of the prompt, as much as an engine keeps before an output; the whole need not be tokenized."""
+        """The end of the prompt that an engine keeps before an output. Only that part is tokenized."""
         parts = [self._cached_piece(call.header) if call.header else self._end]
         if call.messages:
             end = self.tokenizer.encode(without_surrogates(call.messages[-1][1][-_TAIL_CHARACTERS:]))
@@ -60,7 +60,7 @@ class Encoder:
         return np.concatenate(parts)[-EngineConfig().prompt_tail :]
 
     def survives(self, call: LoggedCall) -> bool:
-        """Whether decoding gives back the output; True where that cannot be known."""
+        """Whether decoding restores the output; True where that cannot be known."""
         if call.tokens is not None:
             return True
         try:
@@ -68,7 +68,7 @@ class Encoder:
         except UnicodeEncodeError:
             return False
         except ConfigError:
-            # It only encodes.
+            # This tokenizer can only encode.
             return True
 
     def _cached_piece(self, text: str) -> NDArray[np.int32]:
@@ -85,5 +85,5 @@ class Encoder:
 
 
 def without_surrogates(text: str) -> str:
-    """The text with lone surrogates, which JSON can hold and no tokenizer takes, replaced."""
+    """The text with lone surrogates replaced, since JSON allows them and tokenizers reject them."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,13 +1,14 @@
-"""Empirical entropy of outputs (SuffixDecoding, appendix A.2): how well what was written before tells the next token.
+"""Empirical entropy of outputs (SuffixDecoding, appendix A.2): how well earlier text predicts the next token.
 
-The outputs make a suffix tree. A node is a context, a text of 1 to 4 tokens, and its children are the tokens that
-followed it. With n_v occurrences of the context v, n_vt of them followed by t,
+The outputs form a suffix tree. A node is a context of 1 to 4 tokens, and its children are the tokens that followed it.
+If context v occurs n_v times and t follows it n_vt times,
 
     H(v) = - sum over t of n_vt / n_v * log2(n_vt / n_v)         entropy = sum n_v H(v) / sum n_v
 
-The paper leaves open which nodes count. Here v counts if it stands in two outputs at least: what an output repeats of
-itself is not what others tell of it. The root does not count, whose entropy is that of the tokens' frequencies, which
-no drafter draws on; nor do deeper contexts, because a long repeat is one at every depth and would outweigh all else.
+The paper leaves open which nodes count. Here a context counts if it is in at least two outputs, because repetition
+within one output says nothing about other outputs. The root does not count, because its entropy is that of token
+frequencies, which no drafter uses. Deeper contexts do not count either: a long repeat occurs at every depth and would
+outweigh the rest.
 """
 
 from __future__ import annotations
@@ -22,38 +23,38 @@ from agentspec.report.bootstrap import ratio_interval
 
 DEPTH = 4
 METHOD = (
-    f"mean entropy in bits of the next token, over all contexts of 1 to {DEPTH} tokens that stand in two of the "
-    "sampled outputs at least, weighted by how often they occur (SuffixDecoding, appendix A.2); interval: bootstrap by "
-    "session with the tree as it is"
+    f"mean entropy of the next token in bits, over all contexts of 1 to {DEPTH} tokens that are in at least two of the "
+    "sampled outputs, weighted by the number of their occurrences (SuffixDecoding, appendix A.2). The interval is a "
+    "bootstrap over sessions; the tree is not rebuilt"
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputEntropy:
-    """What each of n outputs adds to the two sums."""
+    """The part of each of n outputs in the two sums."""
 
     bits: NDArray[np.float64]
-    """[n], of -log2(n_vt / n_v) over the output's tokens and their contexts."""
+    """[n], the sum of -log2(n_vt / n_v) over the output's tokens and their contexts."""
     contexts: NDArray[np.float64]
-    """[n], how many those are."""
+    """[n], the number of those contexts."""
 
     @property
     def value(self) -> float | None:
-        """Bits a token; None where no context stands in two outputs."""
+        """Bits per token; None where no context is in two outputs."""
         total = self.contexts.sum()
         return float(self.bits.sum() / total) if total else None
 
     def interval(self, sessions: Sequence[str], seed: int) -> dict[str, float] | None:
-        """mean, low and high; None where no context stands in two outputs."""
+        """The mean, low and high of the entropy; None where no context is in two outputs."""
         return ratio_interval(self.bits, self.contexts, sessions, seed)
 
 
 def output_entropy(outputs: Sequence[NDArray[np.int32]], depth: int = DEPTH) -> OutputEntropy:
-    """Builds the levels of the tree one after another and sums them up.
+    """The entropy of outputs, computed level by level of the tree.
 
     Args:
         outputs: int32[n] each.
-        depth: Tokens of the longest contexts, >= 1.
+        depth: The number of tokens of the longest contexts, >= 1.
     """
     n = len(outputs)
     bits, contexts = np.zeros(n), np.zeros(n)
@@ -74,7 +75,7 @@ def output_entropy(outputs: Sequence[NDArray[np.int32]], depth: int = DEPTH) -> 
         nodes = np.unique(nodes * size + symbols[positions - length], return_inverse=True)[1].reshape(-1)
         occurrences = np.bincount(nodes)[nodes]
         firsts = np.unique(nodes * n + owner[positions], return_index=True)[1]
-        # A context of one output has none but such below it.
+        # All contexts below one that is in a single output are in that output only.
         repeated = np.bincount(nodes[firsts])[nodes] >= 2
         positions, nodes, occurrences = positions[repeated], nodes[repeated], occurrences[repeated]
         children = np.unique(nodes * size + symbols[positions], return_inverse=True)[1].reshape(-1)
@@ -85,15 +86,14 @@ def output_entropy(outputs: Sequence[NDArray[np.int32]], depth: int = DEPTH) -> 
 
 
 def reading(value: float) -> str:
-    """What a value usually means, in words."""
+    """The usual meaning of a value, in words."""
     if value < 1.0:
-        return (
-            "The next token nearly always follows from those before it: outputs of one mould, made for suffix drafts."
-        )
+        return "The tokens before it nearly always determine the next token: suffix drafts suit such outputs very well."
     if value < 1.75:
         return (
-            "Much is told by the tokens before it, as in generated SQL, tool calls or edits: suffix drafts work well."
+            "Earlier tokens often determine the next one, as in generated SQL, tool calls or edits: suffix drafts work "
+            "well."
         )
     if value < 2.1:
-        return "Some of it repeats, as in step-by-step work: suffix drafts help in places."
-    return "Little of it repeats, as in open chat: suffix drafts alone gain little."
+        return "A part of the text repeats, as in step-by-step work: suffix drafts help in places."
+    return "Little of the text repeats, as in open chat: suffix drafts alone gain little."

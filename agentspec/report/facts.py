@@ -1,4 +1,4 @@
-"""The report's facts, as schema.json describes them: read, sample, measure, judge.
+"""The report's facts, as schema.py describes them: read the logs, sample, measure, decide.
 
 logs ─> calls ─> sample ─┬─> entropy, repetition, sets
                          ├─> replays: cold, warm, learning curve
@@ -36,31 +36,31 @@ from agentspec.simulation import find_profile
 
 SCHEMA = 1
 WIDTH = 16
-"""Tokens a row, the root included: SGLang's default, at which sets and the learning curve are measured."""
+"""Tokens per row, the root included, at which the sets and the learning curve are measured."""
 _BASE_MB, _BYTES_A_KEPT_BYTE = 384, 16
-"""The process without a log; and what an engine and the analysis take for each byte of outputs kept."""
+"""Memory of the process without a log, and memory of the engine and the analysis for each byte of kept outputs."""
 _PART_TOKENS, _PART_PROMPT_TOKENS = 10_000, 600_000
-"""Of the calls at every place of which drafts are recorded."""
+"""At most this many output and prompt tokens of the calls for which drafts are recorded at every position."""
 _DRAFT_SHARE_TAU = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportConfig:
-    """What is asked of a report.
+    """The options of a report.
 
     Raises:
         ConfigError: A field is out of range, or a profile is not found.
     """
 
     profiles: tuple[str, ...] = ("smartspec-a100-7b",)
-    """Files of `agentspec profile`, or names of agentspec.simulation.BUILT_IN_PROFILES."""
+    """Files of `agentspec profile`, or names in agentspec.simulation.BUILT_IN_PROFILES."""
     concurrency: tuple[int, ...] = (1, 8, 64)
     memory_mb: int = 1024
-    """Of the whole process, about; what does not fit is sampled."""
+    """The approximate memory of the whole process. A log that does not fit is sampled."""
     seed: int = 0
     include_text: bool = False
     model: str = "MODEL"
-    """What the command of the verdict serves."""
+    """The served model in the command of the verdict."""
     command: str = "agentspec report"
 
     def __post_init__(self) -> None:
@@ -87,8 +87,8 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
 
     Args:
         paths: Files and folders, see agentspec.report.source.
-        tokenizer: The served model's.
-        config: What is asked for.
+        tokenizer: The served model's tokenizer.
+        config: The options.
 
     Raises:
         ConfigError: A path does not exist, or no output could be read.
@@ -127,10 +127,10 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     first_profile = next(iter(profiles.values()))
     sample_entropy = entropy_of(kept, config.seed)
     if sample_entropy is None:
-        notes.append("The entropy: no context stands in two outputs.")
+        notes.append("The entropy is not known: no context is in two outputs.")
     growth = learning.fit_growth(points, learning.first_of(sampled))
     if growth is None:
-        notes.append("How the accept length grows with more outputs: there are too few to draw a curve.")
+        notes.append("There are too few outputs to say how the accept length grows with more of them.")
     context = _mean_context(sampled)
     judged = verdict(
         Evidence(
@@ -187,7 +187,7 @@ def _ten_times(growth: learning.Growth, num_outputs: int) -> dict[str, float]:
 
 
 def _grid(part: Sampled, budget_bytes: int) -> tuple[list[dict[str, Any]], dict[str, Recorded]]:
-    """The rows of the replay grid, and what the calibrated rule drafts: cold, and warm if there is such."""
+    """The rows of the replay grid, and the recorded drafts of the calibrated rule: cold, and warm if possible."""
     rows: list[dict[str, Any]] = []
     recorded: dict[str, Recorded] = {}
     done = 0
@@ -219,7 +219,7 @@ def _speedups(
     notes: list[str],
 ) -> list[dict[str, Any]]:
     if not recorded:
-        notes.append("The speed-up: no output has two tokens, so that nothing can be drafted.")
+        notes.append("The speed-up is not known: no output has two tokens, so nothing can be drafted.")
         return []
     acceptances = [of.acceptance for of in recorded.values()]
     longest = max(int((a.prompt_tokens + a.output_tokens).max()) for a in acceptances)
@@ -234,17 +234,20 @@ def _speedups(
                 progress.update(len(rows), f"{name}, {concurrency} clients")
     for name, profile in profiles.items():
         if longest > profile.measured.context_lengths[1] or max(config.concurrency) > profile.measured.batch_sizes[1]:
-            notes.append(f"Speed-ups under {name} beyond the contexts or batches that it measured are extrapolated.")
+            notes.append(
+                f"Some speed-ups are extrapolated beyond the contexts or batch sizes that the profile {name} measured."
+            )
         if profile.points and profile.speculative is None:
             notes.append(
-                f"What requests and prefills take under {name}: speed-ups may be smaller; measure it with --serving."
+                f"The profile {name} lacks the time of requests and prefills, so speed-ups may be smaller. "
+                "Measure it with `agentspec profile --serving`."
             )
     order = [Path(name).name for name in profiles]
     return sorted(rows, key=lambda row: order.index(row["profile"]))
 
 
 def _memory(indexed: Sequence[tuple[int, int]], num_tokens: int, num_outputs: int) -> dict[str, Any]:
-    # An index of few tokens is not sealed yet and larger; the engine's own figure is nearer then.
+    # An index of few tokens is not sealed yet and is larger. The engine's own figure is then more accurate.
     largest = max(indexed, key=lambda item: item[1], default=(0, 0))
     bytes_a_token = largest[0] / largest[1] if largest[1] else 18.0
     index_bytes = bytes_a_token * num_tokens

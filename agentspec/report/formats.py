@@ -1,4 +1,4 @@
-"""Formats of recorded calls, told apart by what a record has.
+"""Formats of recorded calls, recognized by the fields of a record.
 
 openai      {"messages", "completion" | "response" | "choices"}, {"request", "response"}, {"prompt", "completion"}
             or of the Responses API, {"input", "response": {"output"}}
@@ -8,7 +8,7 @@ swe-agent   {"history" | "trajectory", "info"}, or several of them as {"attempts
 mini-swe-agent  {"messages", "info" | "trajectory_format"}
 chat        {"messages"}: each assistant message is an output
 staged      {"calls": [{"stage", "output", "messages"?}, ...]}
-tokens      {"tokens", "num_prompt_tail"?}, what `agentspec store export` writes
+tokens      {"tokens", "num_prompt_tail"?}, as `agentspec store export` writes
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agentspec.report.calls import BadRecordError, Labels, LoggedCall, labels_of
 from agentspec.report.message_text import ASSISTANT_HEADER, as_messages, chat_calls, output_text
 
 _ANSWERS = ("completion", "response", "output", "choices")
-# What a model really wrote, where its answer was turned into calls of functions that it does not know.
+# The text that a model wrote, where its answer was converted to function calls that the model has no format for.
 _RAW_ANSWER = "raw_response"
 _SHAREGPT_ROLES = {
     "human": "user",
@@ -40,7 +40,7 @@ _SHAREGPT_ROLES = {
     "tool_response": "tool",
 }
 _SAMPLED_MESSAGES = 2
-"""A conversation without a name is known by so many of its first messages."""
+"""The number of first messages that identify a conversation without a name."""
 
 
 def format_of(record: Any) -> str:
@@ -63,7 +63,7 @@ def format_of(record: Any) -> str:
     if has & {"request", "prompt", "input", "response", "choices"}:
         return "openai"
     raise BadRecordError(
-        f"no known format has just the fields {', '.join(sorted(map(shown, list(has)[:6]))) or '(none)'}"
+        f"no known format matches a record with the fields {', '.join(sorted(map(shown, list(has)[:6]))) or '(none)'}"
     )
 
 
@@ -72,16 +72,16 @@ def calls_of(record: Any, fallback_session: str) -> tuple[str, list[LoggedCall]]
 
     Args:
         record: Parsed JSON.
-        fallback_session: The session's name where the record says none.
+        fallback_session: The session's name if the record has none.
 
     Raises:
-        BadRecordError: The record is of no known format, or not whole.
-        ValueError: A message in it is no message.
+        BadRecordError: The record has no known format, or lacks a part.
+        ValueError: One of its messages is not a message.
     """
     name = format_of(record)
     calls = list(_READERS[name](record, fallback_session))
     if not calls:
-        raise BadRecordError(f"a record of the format {name} without outputs")
+        raise BadRecordError(f"a record of the format {name} has no outputs")
     return name, calls
 
 
@@ -104,7 +104,7 @@ def _openai(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
         messages = [("system", instructions), *messages]
     answer = next((record[key] for key in (_RAW_ANSWER, *_ANSWERS) if record.get(key) is not None), None)
     if answer is None:
-        raise BadRecordError(f"an answer must stand in one of {', '.join(_ANSWERS)}")
+        raise BadRecordError(f"an answer must be in one of the fields {', '.join(_ANSWERS)}")
     labels = labels_of(record)
     if not labels.session:
         labels = replace(labels, session=_conversation(messages) or session)
@@ -131,7 +131,7 @@ def _answers(answer: Any) -> list[Any]:
 
 
 def _body(value: Any) -> Any:
-    """What a request or response holds, unwrapped from `body` and from JSON in a string."""
+    """The content of a request or response, unwrapped from `body` and from JSON in a string."""
     for _ in range(3):
         if isinstance(value, dict) and isinstance(value.get("body"), dict | str):
             value = value["body"]
@@ -146,7 +146,7 @@ def _body(value: Any) -> Any:
 
 
 def _conversation(messages: Sequence[tuple[str, str]]) -> str:
-    """A name for conversations that begin alike: requests that go on from one another are one session."""
+    """A name for conversations with the same beginning: requests that continue each other are one session."""
     first = [text for role, text in messages if role != "system"][:1] or [text for _, text in messages]
     if not first:
         return ""
@@ -162,7 +162,7 @@ def _chat(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
         labels = replace(labels, day=labels_of({"ts": times[0]}).day)
     messages = as_messages(values)
     if len(messages) != len(values):
-        # Items were put together, so that nothing else is told of each message.
+        # Items were joined, so the other fields no longer belong to single messages.
         yield from chat_calls(messages, labels)
         return
     agents = [str(value.get("name") or value.get("agent") or "") for value in values]
@@ -184,7 +184,7 @@ def _staged(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
 
 
 def _trace_labels(record: Mapping[str, Any], session: str) -> Labels:
-    """A trace names its sessions within a task and a run, which are no roles."""
+    """The labels of a trace, whose sessions are unique only within a task and a run."""
     labels = labels_of(record, session=session)
     names = [str(record[key]) for key in ("task", "run") if isinstance(record.get(key), str | int)]
     task = record.get("task")
@@ -214,7 +214,7 @@ def _sharegpt(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
 def _swe_agent(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
     attempts = record.get("attempts")
     if isinstance(attempts, list) and attempts:
-        # Beside them stands what the best of them has.
+        # The record's other fields repeat the best attempt.
         if not all(isinstance(attempt, dict) for attempt in attempts):
             raise BadRecordError("attempts must be a list of objects")
         for number, attempt in enumerate(attempts, 1):
@@ -238,7 +238,7 @@ def _swe_agent(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
             messages.append(("assistant", response))
         if isinstance(observation, str):
             messages.append(("user", observation))
-    # Without a prompt the first response would stand alone.
+    # An empty prompt, because otherwise the first response would have none.
     yield from chat_calls([("user", ""), *messages], labels)
 
 

@@ -1,8 +1,8 @@
-"""Accept lengths over alpha, width and tau, from drafts recorded at every place of a part of the measured calls.
+"""Accept lengths over alpha, width and tau, from drafts recorded at every position of a part of the measured calls.
 
-A suffix draft is taken where its score, the tokens that its estimates promise, exceeds tau (SuffixDecoding, section
-4.2); elsewhere nothing is drafted here, and a server with a model drafter would ask that. Rows of `width` tokens hold
-their root.
+A suffix draft is used where its score, the number of accepted tokens that its estimates promise, exceeds tau
+(SuffixDecoding, section 4.2). Elsewhere nothing is drafted here; a server with a draft model would use that. A width
+counts the root.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from agentspec.simulation.acceptance import Acceptance
 WIDTHS = (4, 8, 16, 32)
 TAUS = (0.0, 1.0, 2.0, 4.0)
 ALPHAS: tuple[float | None, ...] = (None, 1.0, 2.0, 4.0)
-"""None: the calibrated rule, which has no alpha."""
+"""None stands for the calibrated rule, which has no alpha."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Walk:
-    """What serving recorded calls with one setting takes."""
+    """The steps and drafts of serving recorded calls with one setting."""
 
     call_steps: NDArray[np.int64]
     """[calls]"""
@@ -32,7 +32,7 @@ class Walk:
     drafted: int
     accepted: int
     drafting_steps: int
-    """Those with a draft above tau."""
+    """The number of steps with a draft above tau."""
 
     @property
     def steps(self) -> int:
@@ -40,7 +40,7 @@ class Walk:
 
 
 def walk(acceptance: Acceptance, width: int, tau: float) -> Walk:
-    """Serves every call by itself, all at once."""
+    """Serves every call independently, in one vectorized pass."""
     width = min(width, acceptance.max_width)
     scores = acceptance.estimates[:, 1:width].sum(axis=1)
     nodes = np.minimum(acceptance.num_nodes.astype(np.int64), width) - 1
@@ -64,7 +64,7 @@ def walk(acceptance: Acceptance, width: int, tau: float) -> Walk:
 def grid_rows(
     alpha: float | None, cold: Acceptance, warm: Acceptance | None, widths: Sequence[int] = WIDTHS
 ) -> list[dict[str, Any]]:
-    """A row for each width and tau; drafted tokens and shares are those of the warm server, if there is one."""
+    """A row for each width and tau. Drafted tokens and shares are those of the warm server, if there is one."""
     rows = []
     for width in widths:
         for tau in TAUS:

@@ -1,4 +1,4 @@
-"""What a report says about what it read."""
+"""The report's statements about its input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMED_FILES = 50
 
 
 def input_facts(log: Log, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Files, formats, bad records and numbers."""
+    """The files, formats and bad records, and their numbers."""
     reading, total = log.reading, log.sample.counts["all", "all"]
     return {
         "files": _file_rows(reading),
@@ -33,40 +33,41 @@ def input_facts(log: Log, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def input_notes(log: Log) -> list[str]:
-    """What the report cannot tell because of what was read."""
+    """The limits that the input sets to the report."""
     sample, sampled, reading, num_kept, lost = log.sample, log.sampled, log.reading, len(log.kept), log.num_lost
     total = sample.counts["all", "all"]
     notes = []
     if num_kept < total.outputs:
         notes.append(
-            f"All {total.outputs} outputs are counted, but only {num_kept} of them, of {len(sample.drawn_sessions())} "
-            "sessions drawn at random, are learnt from; the warm figures are those of a server that knows so many."
+            f"All {total.outputs} outputs are counted, but only {num_kept} outputs of {len(sample.drawn_sessions())} "
+            "random sessions are learnt. The warm figures are those of a server that has learnt that many."
         )
     if len(sampled.measured) < total.outputs:
         notes.append(
-            f"{len(sampled.measured)} outputs of sessions drawn at random are replayed; the others are only learnt from."
+            f"Only {len(sampled.measured)} outputs of random sessions are replayed. The others are at most learnt."
         )
     if len(total.sessions) == 1:
         notes.append(
-            "What outputs of other sessions bring: all outputs are of one session. Intervals are over its outputs."
+            "All outputs are of one session, so the gain from other sessions is not known. Intervals are over its outputs."
         )
     if not any(len(call.prompt_parts) > 1 for call in sampled.measured):
-        notes.append("What repeats from the own prompt: the log has no prompts.")
+        notes.append("The log has no prompts, so repetition of a request's own prompt is not known.")
     if lost:
         notes.append(
-            f"{lost} of {len(sampled.measured)} measured outputs do not survive the tokenizer: is it the served model's?"
+            f"{lost} of {len(sampled.measured)} replayed outputs change when tokenized and decoded: is it the served "
+            "model's tokenizer?"
         )
     if reading.num_bad:
-        notes.append(f"{reading.num_bad} records could not be read; the first are named under inputs.")
+        notes.append(f"{reading.num_bad} records could not be read; the input section lists the first of them.")
     if sample.truncated_sessions:
-        notes.append("A session longer than half of the memory was cut.")
+        notes.append("A session that needs more than half of the memory was cut.")
     if total.outputs < 100:
-        notes.append(f"Figures of {total.outputs} outputs are rough: 100 and more of many sessions are better.")
+        notes.append(f"Figures of only {total.outputs} outputs are rough: use at least 100 outputs of many sessions.")
     return notes
 
 
 def _file_rows(reading: LogReading) -> list[dict[str, Any]]:
-    """The first files by themselves, the others together."""
+    """One row for each of the first files, and one row for all others."""
     rows = [
         {
             "name": shown(file.name),

@@ -1,15 +1,15 @@
-"""The accept length against the number of outputs learnt, and what it becomes beyond the sample.
+"""The accept length by the number of outputs learnt, and its extrapolation beyond the sample.
 
-Served in random order from nothing, each output is measured with those before it learnt; larger numbers are measured
-after parts of the other outputs were learnt. Points differ in which outputs they are of, some of which are long copies
-of their prompts whatever was learnt: hence a point is how many steps its outputs take with nothing learnt over how many
-they took, times the accept length of all outputs with nothing learnt. Accepted tokens a step are close to a power of the
-number of outputs n,
+Outputs are served in random order by a server that has learnt nothing, so each is measured after those before it were
+learnt. Points at larger numbers are measured after parts of the other outputs were learnt. The points are of different
+outputs, and some outputs are long copies of their prompts whatever was learnt. A point is therefore the steps that its
+outputs take with nothing learnt, divided by the steps that they took, times the accept length of all outputs with
+nothing learnt. The number of accepted tokens per step is close to a power of the number of outputs n,
 
     accept length(n) = 1 + a * (n + 1) ** b
 
-fitted to the points; b is drawn towards what recorded agents and chats showed, the more the fewer points there are. No
-curve says what texts of another kind will bring.
+which is fitted to the points. A prior pulls b towards the values of recorded agents and chats; it matters most where
+points are few. No curve predicts texts of another kind.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from agentspec.report.bootstrap import ratio_interval
 from agentspec.report.replays import Lengths, Sampled, learn, serve
 
 _FIRST = 3
-"""Points of fewer outputs learnt are not fitted to, nor those within a first session: they hang on what comes first."""
+"""Points of fewer outputs, or of outputs within a first session, are not fitted: they depend on what comes first."""
 _USUAL_EXPONENT, _EXPONENT_SPREAD = 0.16, 0.15
-"""Of the exponents b: about what recorded sets show, and how little that says of others; see evals/results/report."""
+"""The prior of the exponent b, from recorded sets: its mean and its standard deviation; see evals/results/report."""
 _POINT_SPREAD = 0.06
-"""What a measured point is off by at least, as a share."""
+"""The least relative error of a measured point."""
 INTERVAL = 1.645
-"""Standard deviations on either side that hold 90 %."""
+"""The number of standard deviations to either side that hold 90 %."""
 _LEAST_OUTPUTS = 6
 _LEAST_ACCEPTED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """What was measured of servers that had learnt about so many outputs."""
+    """The accept length of servers that had learnt about `outputs` outputs."""
 
     outputs: int
     accept_length: float
     low: float
-    """The interval of the accept length, which other points share in part: all are of the same outputs."""
+    """The interval of the accept length. Points share a part of it, because they are of the same outputs."""
     high: float
     spread: float
-    """By what share the point may be off against the others, as a standard deviation."""
+    """The relative error of the point against the other points, as a standard deviation."""
 
     def facts(self) -> dict[str, Any]:
         return {"outputs": self.outputs, "accept_length": self.accept_length, "low": self.low, "high": self.high}
@@ -59,26 +59,26 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A fitted curve, and how far off it may be, in standard deviations of the logarithm of accepted tokens."""
+    """A fitted curve and its error, in standard deviations of the logarithm of accepted tokens."""
 
     log_scale: float
     exponent: float
     level_spread: float = 0.0
-    """Of all of the curve: other outputs of the same kind have another level."""
+    """The error of the whole curve: other outputs of the same kind have another level."""
     exponent_spread: float = 0.0
     middle: float = 0.0
-    """log(outputs + 1) around which the curve turns if the exponent is off."""
+    """The log(outputs + 1) around which an error of the exponent turns the curve."""
 
     def accept_length(self, seen: NDArray[np.float64] | float, deviations: float = 0.0) -> NDArray[np.float64]:
-        """At so many outputs learnt; of the curve that lies so many standard deviations away."""
+        """The accept length after `seen` outputs, on the curve that is `deviations` standard deviations away."""
         x = np.log(np.asarray(seen, np.float64) + 1.0)
         spread = np.hypot(self.level_spread, self.exponent_spread * (x - self.middle))
         lengths: NDArray[np.float64] = 1.0 + np.exp(self.log_scale + self.exponent * x + deviations * spread)
         return lengths
 
     def over(self, first: int, last: int, deviations: float = 0.0) -> float:
-        """Of serving outputs one after another, from the number `first` learnt to `last`: steps add up, so that it is
-        the harmonic mean."""
+        """The accept length while the number of outputs learnt grows from `first` to `last`. Steps add up, so it is a
+        harmonic mean."""
         edges = np.unique(np.geomspace(first + 1, last + 1, 200)) - 1.0
         middles, widths = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
         if not len(widths):
@@ -89,7 +89,7 @@ class Growth:
 def later_points(
     sampled: Sampled, config: EngineConfig, seed: int, on_pass: Callable[[], object] = lambda: None
 ) -> list[Lengths]:
-    """Serves the measured calls after parts of other sessions' outputs were learnt, each part four times the last."""
+    """Serves the measured calls after growing parts of other sessions' outputs were learnt; parts grow fourfold."""
     measured = {call.session for call in sampled.measured}
     by_session: dict[str, list[int]] = {}
     for i, call in enumerate(sampled.outputs):
@@ -113,7 +113,7 @@ def later_points(
 def curve_points(
     cold: Lengths, later: Sequence[Lengths], warm: Lengths, alone: Lengths, sampled: Sampled, seed: int
 ) -> list[CurvePoint]:
-    """Points of the curve, ascending, one of each pass but for the cold ones; `alone`: see serve_alone()."""
+    """The points of the curve, ascending: several of cold passes, one of each other. For `alone` see serve_alone()."""
     level = alone.interval(sampled, seed)
     if level is None:
         return []
@@ -136,7 +136,7 @@ def fit_growth(points: Sequence[CurvePoint], first: int = _FIRST) -> Growth | No
     lengths = np.array([point.accept_length for point in used])
     accepted = np.maximum(lengths - 1.0, _LEAST_ACCEPTED)
     y = np.log(accepted)
-    # Of logarithms of accepted tokens, without the bonus.
+    # Weights of the logarithms of accepted tokens, without the bonus token.
     weights = 1.0 / ((np.array([point.spread for point in used]) ** 2 + _POINT_SPREAD**2) * (lengths / accepted) ** 2)
     # Least squares with a prior on the exponent.
     mean_x, mean_y = np.average(x, weights=weights), np.average(y, weights=weights)
@@ -154,7 +154,7 @@ def fit_growth(points: Sequence[CurvePoint], first: int = _FIRST) -> Growth | No
 
 
 def first_of(sampled: Sampled) -> int:
-    """How many outputs the longest measured session has: before so many are learnt, they are of one session."""
+    """The number of outputs of the longest measured session: fewer outputs may all be of one session."""
     return max(Counter(call.session for call in sampled.measured).values(), default=0)
 
 
@@ -183,5 +183,5 @@ def _point(lengths: Lengths, alone: Lengths, level: dict[str, float], sampled: S
 
 
 def _deviation(low: float, high: float) -> float:
-    """The standard deviation of a logarithm whose interval of 90 % that is."""
+    """The standard deviation of a logarithm with this 90 % interval."""
     return math.log(high / low) / (2 * INTERVAL) if low > 0 else 1.0

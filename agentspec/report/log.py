@@ -1,4 +1,4 @@
-"""A log, read once: what is in it, and the sample that is analysed."""
+"""A log that is read once: its content, and the sample that is analysed."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from agentspec.report.source import LogReading, log_files, read_calls
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Log:
-    """What was read."""
+    """A log that was read."""
 
     reading: LogReading
     sample: LogSample
     kept: list[KeptOutput]
     sampled: Sampled
-    """The same outputs as calls, and those to be replayed."""
+    """The same outputs as calls, and the calls to replay."""
     num_prompt_tokens: int | None
-    """Of all prompts, those of later turns with what they repeat; where not all were replayed, by the characters of the
-    others. None: the log has no prompts."""
+    """The number of tokens of all prompts; a prompt counts in full, also where it repeats an earlier one. Prompts that
+    are not replayed are estimated by their characters. None: the log has no prompts."""
     num_lost: int
-    """Of those to be replayed, outputs that do not survive the tokenizer."""
+    """The number of outputs to replay that change when tokenized and decoded."""
 
 
 def read_log(paths: Sequence[Path], tokenizer: Tokenizer, limits: SampleLimits, seed: int) -> Log:
@@ -73,7 +73,8 @@ def read_log(paths: Sequence[Path], tokenizer: Tokenizer, limits: SampleLimits, 
 
 
 def _prompt_tokens(sample: LogSample, measured: Sequence[tuple[int, LoggedCall]], sampled: Sampled) -> int | None:
-    """Prompts are tokenized of replayed calls only: all of them together would take as long as the whole report."""
+    """The number of tokens of all prompts, estimated from replayed calls: tokenizing all prompts would take as long as
+    the whole report."""
     pairs = [
         (logged.num_prompt_characters, sum(map(len, call.prompt_parts)))
         for (_, logged), call in zip(measured, sampled.measured, strict=True)
@@ -87,4 +88,4 @@ def _first_bad(reading: LogReading) -> str:
     if not reading.bad:
         return ""
     first = reading.bad[0]
-    return f"; {reading.num_bad} records were bad, the first {first['file']}, {first['where']}: {first['reason']}"
+    return f"; {reading.num_bad} records are bad, the first in {first['file']}, {first['where']}: {first['reason']}"

@@ -1,4 +1,4 @@
-"""Chat messages as text, in the form that agentspec.replay.traces gives them."""
+"""Chat messages as text, in the form that agentspec.replay.traces uses."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _ASSISTANTS = ("assistant", "ai", "model", "gpt")
 
 
 def as_messages(values: Any) -> list[tuple[str, str]]:
-    """(role, text) of a list of chat messages, or of items of OpenAI's Responses API, of which those that follow one
-    another in a turn of the model are one message; raises BadRecordError if it is neither."""
+    """(role, text) of chat messages or of items of OpenAI's Responses API, where the items of one turn of the model are
+    one message; raises BadRecordError if `values` is neither."""
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise BadRecordError("messages must be a list of objects")
     if not any(map(is_item, values)):
@@ -30,13 +30,13 @@ def as_messages(values: Any) -> list[tuple[str, str]]:
 
 
 def is_item(value: Mapping[str, Any]) -> bool:
-    """Whether it is an item of the Responses API, or a whole response, that is no message with a role."""
+    """Whether a value is an item or a response of the Responses API, and not a message with a role."""
     return "role" not in value and (isinstance(value.get("type"), str) or isinstance(value.get("output"), list))
 
 
 def output_text(message: Any) -> str:
-    """The text of an answer, a string, a message with reasoning, content and tool calls, or a response of items; raises
-    BadRecordError if it is none of them."""
+    """The text of an answer: a string, a message with reasoning, content and tool calls, or a response of items; raises
+    BadRecordError if it is none of these."""
     if isinstance(message, str):
         return message
     if not isinstance(message, dict):
@@ -53,15 +53,15 @@ def chat_calls(
     agents: Sequence[str] = (),
     values: Sequence[Any] = (),
 ) -> Iterator[LoggedCall]:
-    """Each assistant message as the output of a call whose prompt is all before it.
+    """Each assistant message as the output of a call whose prompt is the messages before it.
 
     Args:
         messages: (role, text).
-        labels: Of all calls.
+        labels: The labels of all calls.
         skipped: Indexes of messages that no model wrote, such as demonstrations.
-        agents: The name of each message's agent, which is then its calls' role.
-        values: The messages as they were recorded, of which the output is then all that the model wrote; later prompts
-            may leave some of it out.
+        agents: The name of each message's agent, which becomes the role of its call.
+        values: The messages as recorded. An output is then everything that the model wrote, reasoning included,
+            although later prompts may omit a part of it.
     """
     position = 0
     for i, (role, text) in enumerate(messages):
@@ -74,7 +74,7 @@ def chat_calls(
 
 
 def _reasoning(message: Mapping[str, Any]) -> str:
-    """What a model wrote before its answer: tokens like others, though apart in most logs."""
+    """The text that a model wrote before its answer, which most logs keep in a field of its own."""
     for field in ("reasoning_content", "reasoning"):
         found = message.get(field)
         if isinstance(found, str):

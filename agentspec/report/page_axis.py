@@ -1,4 +1,4 @@
-"""Axes of plots: what they span, where their ticks are, and where a value lies on them."""
+"""Axes of plots: their range, their ticks, and the position of a value on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_TICKS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """From `low` to `high`; `reference` is a value that others are compared with, and what it is called."""
+    """An axis from `low` to `high`; `reference` is a value to compare others with, and its name."""
 
     title: str
     low: float
@@ -22,9 +22,13 @@ class Axis:
     suffix: str = ""
 
     def at(self, value: float) -> float:
-        """Where it lies, in per cent of the axis; values outside lie at an end."""
+        """The position of a value in per cent of the axis; values beyond an end lie at that end."""
         place = (self._scaled(value) - self._scaled(self.low)) / (self._scaled(self.high) - self._scaled(self.low))
-        return 100 * min(max(place, 0.0), 1.0)
+        return round(100 * min(max(place, 0.0), 1.0), 2)
+
+    def down(self, value: float) -> float:
+        """The position of a value in per cent from the upper end, as SVG counts."""
+        return round(100 - self.at(value), 2)
 
     def tick(self, value: float) -> str:
         """The label of a tick."""
@@ -45,25 +49,25 @@ def linear(
     reference: tuple[float, str] | None = None,
     suffix: str = "",
 ) -> Axis:
-    """From `start`, or from below the least value if that is less, to a tick at or above the greatest."""
+    """An axis from `start`, or from a tick below the least value, to a tick at or above the greatest value."""
     spanned = [start, *values, *([reference[0]] if reference else [])]
     low, high = min(spanned), max(spanned)
     if high <= low:
         high = low + 1.0
     step = _step(low, high)
-    # A start that is not a multiple of the step, 1 for one, stays the first tick.
+    # The start stays the first tick even where it is not a multiple of the step, as 1 often is not.
     first = start if low == start else round(math.floor(low / step + 1e-9) * step, 12)
     ticks = [first]
     while ticks[-1] < high - 1e-9 * step:
         ticks.append(round((math.floor(ticks[-1] / step + 1e-9) + 1) * step, 12))
-    # Labels of ticks closer than that would touch.
+    # Labels of closer ticks would touch.
     if len(ticks) > 2 and ticks[1] - ticks[0] < 0.5 * step:
         del ticks[1]
     return Axis(title=title, low=first, high=ticks[-1], ticks=ticks, reference=reference, suffix=suffix)
 
 
 def logarithmic(title: str, values: Iterable[float]) -> Axis:
-    """Of positive values, from the least to the greatest, with ticks at 1, 2 and 5 times powers of ten."""
+    """An axis from the least of some positive values to the greatest, with ticks at 1, 2 and 5 times powers of ten."""
     values = list(values)
     low, high = min(values), max(values)
     if high <= low:
@@ -78,7 +82,7 @@ def logarithmic(title: str, values: Iterable[float]) -> Axis:
 
 
 def _step(low: float, high: float) -> float:
-    """The least of 1, 2 and 5 times a power of ten that needs no more than the most ticks."""
+    """The least of 1, 2 and 5 times a power of ten that keeps to the maximum number of ticks."""
     power: float = 10.0 ** math.floor(math.log10((high - low) / _MAX_TICKS))
     for factor in (1, 2, 5, 10):
         if (high - low) / (factor * power) <= _MAX_TICKS - 1:

@@ -1,14 +1,14 @@
-"""Numbers of a report as a person reads them, each with its unit; what is not known is "not known"."""
+"""Numbers of a report as a person reads them, each with its unit; what was not measured is "not known"."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 UNKNOWN = "not known"
 
-# What would be written as 1000 of a unit is 1.00 of the next.
+# A number that would be written as 1000 of a unit is written as 1.00 of the next.
 _ROUNDED_UP = 0.9995
 
 
@@ -25,14 +25,14 @@ class Interval(NamedTuple):
 
 
 def known(value: object) -> float | None:
-    """The value as a number; None for what is none, is infinite or was not measured."""
+    """The value as a number; None where it is none, is not finite or was not measured."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
-def interval(value: Mapping[str, Any] | None) -> Interval | None:
-    """An interval of the facts; None where not even its mean is known."""
+def interval(value: object) -> Interval | None:
+    """An interval of the facts; None where its mean is not known."""
     if not isinstance(value, Mapping):
         return None
     mean, low, high = (known(value.get(key)) for key in ("mean", "low", "high"))
@@ -41,21 +41,21 @@ def interval(value: Mapping[str, Any] | None) -> Interval | None:
     return Interval(mean, low, high) if low is not None and high is not None else Interval(mean, None, None)
 
 
-def count(value: object) -> str:
-    """Whole and in full: 1,234,567."""
+def integer(value: object) -> str:
+    """A whole number, written in full: 1,234,567."""
     number = known(value)
     return UNKNOWN if number is None else f"{number:,.0f}"
 
 
 def counted(value: object, one: str, many: str | None = None) -> str:
-    """With what is counted: 1 session, 2 sessions."""
+    """A number with what it counts: 1 session, 2 sessions."""
     number = known(value)
     many = many or f"{one}s"
-    return f"{many} {UNKNOWN}" if number is None else f"{count(value)} {one if number == 1 else many}"
+    return f"{many} {UNKNOWN}" if number is None else f"{integer(value)} {one if number == 1 else many}"
 
 
 def short(value: object) -> str:
-    """Three digits: 12.3 thousand, 1.23 million."""
+    """A number of three digits: 12.3 thousand, 1.23 million."""
     number = known(value)
     if number is None:
         return UNKNOWN
@@ -77,7 +77,7 @@ def times(value: object) -> str:
 
 
 def share(value: object) -> str:
-    """Of a whole: 31 %, and never 0 % or 100 % for less than nothing and all."""
+    """A part of a whole: 31 %. Only nothing is 0 %, and only all of it is 100 %."""
     number = known(value)
     if number is None:
         return UNKNOWN
@@ -109,21 +109,21 @@ def seconds(value: object) -> str:
     return f"{minutes} min {rest} s" if minutes < 100 else f"{minutes / 60:.1f} h"
 
 
-def between(value: Interval | None, digits: int = 2) -> str:
-    """The interval alone: 2.60 to 3.20, or "" where there is none."""
-    if value is None or value.low is None or value.high is None:
+def between(value: object, digits: int = 2) -> str:
+    """The bounds of an interval: 2.60 to 3.20, or "" where there are none."""
+    if not isinstance(value, Interval) or value.low is None or value.high is None:
         return ""
     return f"{value.low:.{digits}f} to {value.high:.{digits}f}"
 
 
-def with_interval(value: Interval | None, digits: int = 2) -> str:
-    """2.90 (2.60 to 3.20)."""
-    if value is None:
+def with_interval(value: object, digits: int = 2) -> str:
+    """A mean with the bounds of its interval: 2.90 (2.60 to 3.20)."""
+    if not isinstance(value, Interval):
         return UNKNOWN
     bounds = between(value, digits)
     return f"{value.mean:.{digits}f} ({bounds})" if bounds else f"{value.mean:.{digits}f}"
 
 
 def _digits(number: float) -> str:
-    """Three of them."""
+    """The number with three digits."""
     return f"{number:.{0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2}f}"

@@ -1,7 +1,7 @@
-"""How far a profile's times may be off at one batch size: what was measured beside what it says of the same steps.
+"""The error of a profile at one batch size: measured times of steps against the profile's times of the same steps.
 
-Points show what its formulas miss. Verifications that were measured again, in the servers asked for what serving takes,
-show how far two servers of the same kind are apart.
+The profile's points show the error of its formulas. Verify steps that were measured again, in the servers that measured
+the costs of serving, show how much two servers of the same kind differ.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from statistics import fmean
 from agentspec.control import Profile, ServingCosts, StepTimes
 
 _DEVIATIONS = 1.645
-"""Of a normal distribution nine of ten are within."""
+"""The number of standard deviations to either side that hold 90 % of a normal distribution."""
 
 
 def profile_spread(profile: Profile, rows: int) -> float:
-    """By what share a ratio of verifying to plain steps with about so many rows is off at most, nine times of ten; 0
-    where nothing was measured.
+    """The relative error of the ratio between verify and plain steps of about `rows` rows that 9 in 10 ratios keep to;
+    0 where nothing was measured.
 
-    Of the batch sizes that were measured the nearest counts: a server with c clients makes nearly all of its steps with
-    about c rows.
+    It is that of the nearest measured batch size: nearly all steps of a server with c clients have about c rows.
     """
     return _DEVIATIONS * math.hypot(
         _of_verifications(profile, rows), _of_other_servers(profile, rows), _of_plain_steps(profile.plain, rows)

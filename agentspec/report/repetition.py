@@ -1,7 +1,7 @@
-"""Where output tokens were written before: in the request's own prompt, in other outputs, in both or in neither.
+"""Where output tokens appeared before: in the request's own prompt, in other outputs, in both or in neither.
 
-A token is repeated if it lies in a run of 8 tokens that stands elsewhere word for word. What an output repeats of
-itself does not count.
+A token is repeated if it is in a run of 8 tokens that appears identically elsewhere. Repetition within one output does
+not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PLACES = ("own_prompt", "other_outputs", "both", "neither")
 
 
 def run_hashes(tokens: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """A hash of the run of RUN tokens at each place, uint64[max(n - RUN + 1, 0)]."""
+    """A hash of the run of RUN tokens at each position, uint64[max(n - RUN + 1, 0)]."""
     count = max(len(tokens) - RUN + 1, 0)
     hashes = np.zeros(count, np.uint64)
     values = tokens.astype(np.uint64) + np.uint64(1)
@@ -28,16 +28,16 @@ def run_hashes(tokens: NDArray[np.int32]) -> NDArray[np.uint64]:
 
 
 class OutputRuns:
-    """The runs of many outputs, and in how many sessions each stands."""
+    """The runs of many outputs, and the number of outputs that contain each."""
 
     def __init__(self, outputs: Sequence[NDArray[np.int32]]) -> None:
-        """`outputs`: one for each measured output and each other one; the same output twice counts as two."""
+        """`outputs`: all outputs, measured ones and others; identical outputs count separately."""
         distinct = [np.unique(run_hashes(output)) for output in outputs]
         runs = np.concatenate(distinct) if distinct else np.zeros(0, np.uint64)
         self._runs, self._counts = np.unique(runs, return_counts=True)
 
     def elsewhere(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which runs of an output that is one of them stand in another one too."""
+        """Which runs of one of these outputs are in another one too."""
         if not len(self._runs):
             return np.zeros(len(hashes), np.bool_)
         places = np.minimum(np.searchsorted(self._runs, hashes), len(self._runs) - 1)
@@ -46,7 +46,7 @@ class OutputRuns:
 
 
 def repeated_tokens(output: NDArray[np.int32], prompt: NDArray[np.int32], others: OutputRuns) -> NDArray[np.int64]:
-    """How many tokens of an output lie in each of PLACES, int64[4]."""
+    """The number of tokens of an output in each of PLACES, int64[4]."""
     hashes = run_hashes(output)
     in_prompt = _covered(np.isin(hashes, run_hashes(prompt)), len(output))
     in_others = _covered(others.elsewhere(hashes), len(output))
@@ -61,13 +61,13 @@ def repeated_tokens(output: NDArray[np.int32], prompt: NDArray[np.int32], others
 
 
 def shares(counts: NDArray[np.int64]) -> dict[str, float] | None:
-    """The counts of PLACES as shares that sum to 1; None if there are none."""
+    """The counts of PLACES as shares that sum to 1; None if all are 0."""
     total = int(counts.sum())
     return {name: round(int(count) / total, 6) for name, count in zip(PLACES, counts, strict=True)} if total else None
 
 
 def _covered(repeated: NDArray[np.bool_], length: int) -> NDArray[np.bool_]:
-    """Which of `length` tokens lie in a run that is repeated."""
+    """Which of `length` tokens are in a repeated run."""
     changes = np.zeros(length + 1, np.int64)
     starts = np.flatnonzero(repeated)
     np.add.at(changes, starts, 1)

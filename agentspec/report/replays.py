@@ -1,10 +1,10 @@
-"""Accept lengths of the measured calls: what the engine's drafts would have been while the outputs were written.
+"""Accept lengths of the measured calls: the drafts that the engine would have made while the outputs were written.
 
-    cold    a server that knows nothing serves the measured calls, in several random orders of their sessions
+    cold    a server that has learnt nothing serves the measured calls, in several random orders of their sessions
     warm    a server that has learnt all sampled outputs of other sessions serves them
 
-Where the measured sessions are most of the sample there would be little else to learn, so that they are dealt into
-four parts and each is served by a server that has learnt the others.
+Where the measured sessions are most of the sample, little else is left to learn. They are then split into four parts,
+and each part is served by a server that has learnt the other parts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PARTS = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """What is analysed: n measured calls and m outputs to learn, none of a measured call's session lost."""
+    """What is analysed: n measured calls, and m outputs to learn, which include all of the measured calls' sessions."""
 
     measured: tuple[Call, ...]
     labels: tuple[Labels, ...]
@@ -35,10 +35,10 @@ class Sampled:
     files: tuple[str, ...]
     """[n]"""
     outputs: tuple[Call, ...]
-    """[m] all sampled outputs with the ends of their prompts, in the order of the log; also those of measured sessions."""
+    """[m], all sampled outputs with the ends of their prompts, measured sessions included, in the order of the log."""
 
     def parts(self) -> list[tuple[tuple[Call, ...], NDArray[np.int64]]]:
-        """(what is learnt before, indexes of measured calls) of each part that is served warm."""
+        """(outputs learnt before, indexes of measured calls) of each part that is served warm."""
         sessions = list(dict.fromkeys(call.session for call in self.measured))
         chosen = set(sessions)
         others = tuple(call for call in self.outputs if call.session not in chosen)
@@ -58,11 +58,11 @@ class Lengths:
     """n served calls."""
 
     calls: NDArray[np.int64]
-    """[n], indexes into what was measured."""
+    """[n], indexes into the measured calls."""
     seen: NDArray[np.int64]
-    """[n], outputs learnt before."""
+    """[n], the number of outputs learnt before."""
     tokens: NDArray[np.float64]
-    """[n], those that take steps, all but the first."""
+    """[n], the tokens that decoding steps produce, which are all but the first."""
     steps: NDArray[np.float64]
     """[n]"""
 
@@ -80,25 +80,25 @@ class Lengths:
         return float(self.tokens.sum() / total) if total else None
 
     def interval(self, sampled: Sampled, seed: int) -> dict[str, float] | None:
-        """mean, low and high of the accept length; None where there is no step."""
+        """The mean, low and high of the accept length; None where there is no step."""
         sessions = [sampled.measured[i].session for i in self.calls]
         return ratio_interval(self.tokens, self.steps, sessions, seed)
 
 
 def engine_config(width: int, budget_bytes: int) -> EngineConfig:
-    """A server's engine, for rows of `width` tokens, the root included."""
+    """The configuration of a server's engine for rows of `width` tokens, the root included."""
     return replace(EngineConfig.served(max(width - 1, 1)), budget_bytes=budget_bytes)
 
 
 def learn(engine: Engine, outputs: Sequence[Call]) -> None:
-    """Takes in finished outputs as from a store: with the ends of their prompts, which is all that is kept of those."""
+    """Adds finished outputs as a store does, with only the ends of their prompts."""
     for number, call in enumerate(outputs, 1):
         tail = call.prompt
         engine.add("", number, np.concatenate([tail, call.output]), num_prompt_tail=len(tail), time=number)
 
 
 def serve(engine: Engine, calls: Sequence[Call], indexes: NDArray[np.int64], seen: int) -> Lengths:
-    """Replays calls[i] for each index; each is learnt when it is finished."""
+    """Replays calls[i] for each index. Each call is learnt when it is finished."""
     tokens, steps = np.zeros(len(indexes)), np.zeros(len(indexes))
     for place, i in enumerate(indexes):
         tokens[place] = len(calls[i].output) - 1
@@ -124,13 +124,13 @@ def serve_cold(
 
 
 def serve_alone(sampled: Sampled, config: EngineConfig) -> Lengths:
-    """Serves each measured call by a server of its own that knows nothing, so that it drafts from its prompt only."""
+    """Serves each measured call with a server of its own that has learnt nothing, so it drafts from its prompt only."""
     passes = [serve(Engine(config), sampled.measured, np.array([i]), 0) for i in range(len(sampled.measured))]
     return Lengths.joined(passes)
 
 
 def num_orders(num_calls: int) -> int:
-    """In how many random orders so many calls are served cold: the fewer, the more it matters which come first."""
+    """The number of random orders in which calls are served cold: the fewer the calls, the more their order matters."""
     return 10 if num_calls <= 200 else 6 if num_calls <= 500 else 3
 
 
@@ -148,7 +148,7 @@ def serve_warm(
 
 
 def _serve_call(engine: Engine, call: Call) -> int:
-    """The steps that an output takes; see agentspec.replay.teacher_forcing."""
+    """The number of steps that an output takes; see agentspec.replay.teacher_forcing."""
     output = call.output
     truth = output.tolist()
     last = len(truth) - 1
@@ -157,7 +157,7 @@ def _serve_call(engine: Engine, call: Call) -> int:
     done, steps = 1, 0
     while done <= last:
         accepted = 0
-        # The last token is a bonus, whatever is drafted.
+        # The last token is always the bonus token.
         if done < last:
             batch = engine.draft([_ID])
             parents = batch.parents.tolist()

@@ -1,8 +1,8 @@
-"""What is kept of a log that is read once from beginning to end: sessions drawn at random, in bounded memory.
+"""A random sample of a log's sessions in bounded memory, from one pass over the log.
 
-A session's place in the draw is a hash of its name and the seed, so that its calls are kept or dropped together
-wherever they stand, and what is kept is a uniform sample of sessions at any moment. The first of the order are
-*measured*: their calls are kept with their prompts, to be replayed. The outputs of all sessions kept are *learnt*.
+A session's place in the draw is a hash of its name and the seed. Its calls are therefore kept or dropped together
+wherever they are in the log, and the kept sessions are a uniform sample at any time. The first sessions of the draw are
+*measured*: their calls are kept with their prompts and replayed. The outputs of all kept sessions are *learnt*.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from agentspec.report.calls import Labels, LoggedCall
 from agentspec.report.encoding import Encoder
 
 _CALL_BYTES = 400
-"""Of an output that is kept, besides its tokens."""
+"""The approximate size of a kept output without its tokens."""
 _MAX_NAMES = 1000
-"""Sets of a kind that are counted."""
+"""The number of sets that are counted separately."""
 _OTHER = "(other)"
 
 
@@ -35,13 +35,13 @@ class SampleLimits:
     """
 
     learnt_bytes: int = 16 << 20
-    """Of all outputs kept, some 2M to 3M tokens: more would take longer than it would tell."""
+    """The size of all kept outputs, some 2M to 3M tokens. More outputs would cost time and add little."""
     measured_tokens: int = 30_000
-    """Output tokens that are replayed."""
+    """The number of output tokens to replay."""
     measured_prompt_characters: int = 8_000_000
     measured_outputs: int = 2000
     outputs_a_session: int = 8
-    """Drawn of a measured session whose prompts are recorded, so that many sessions can be measured."""
+    """The number of outputs drawn from a measured session with recorded prompts, to leave room for many sessions."""
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -61,12 +61,12 @@ class KeptOutput:
     tail: NDArray[np.int32]
     """The end of its prompt."""
     tokens: NDArray[np.int32]
-    """int32[n], n >= 1, the end of the turn included."""
+    """int32[n], n >= 1, including the end of the turn."""
 
 
 @dataclass(slots=True)
 class SetCount:
-    """What all of the log has in a set, whether kept or not."""
+    """The size of a set in the whole log, whether its outputs are kept or not."""
 
     outputs: int = 0
     tokens: int = 0
@@ -77,22 +77,22 @@ class SetCount:
 class _Session:
     place: int
     outputs: list[KeptOutput] = field(default_factory=list)
-    # (draw, order, call), those of the lowest draws.
+    # (draw, order, call) of the calls with the lowest draws.
     calls: list[tuple[int, int, LoggedCall]] = field(default_factory=list)
     num_bytes: int = 0
 
 
 class LogSample:
-    """Takes in calls one after another."""
+    """A sample that takes in calls one after another."""
 
     def __init__(self, encoder: Encoder, limits: SampleLimits, seed: int) -> None:
         self.counts: dict[tuple[str, str], SetCount] = {("all", "all"): SetCount()}
-        """Of each (kind, name)."""
+        """The size of each set, by (kind, name)."""
         self.num_outputs = 0
         self.num_prompt_characters = 0
-        """Of all prompts, each with what it repeats of earlier ones."""
+        """The characters of all prompts; a prompt counts in full, also where it repeats an earlier one."""
         self.truncated_sessions: set[str] = set()
-        """Sessions that alone were more than half of the memory and were cut."""
+        """Sessions that were cut because each of them alone would take more than half of the memory."""
         self._encoder, self._limits, self._seed = encoder, limits, seed
         self._sessions: dict[str, _Session] = {}
         self._heap: list[tuple[int, str]] = []
@@ -104,7 +104,7 @@ class LogSample:
         """Counts a call and keeps it if its session is drawn.
 
         Raises:
-            BadRecordError: Its token ids lie outside of the vocabulary.
+            BadRecordError: Its token ids are outside the vocabulary.
         """
         tokens = self._encoder.output(call)
         if not len(tokens):
@@ -134,15 +134,15 @@ class LogSample:
             self._drop_last()
 
     def kept(self) -> list[KeptOutput]:
-        """All outputs of the sessions drawn, in the order of the log."""
+        """All outputs of the drawn sessions, in the order of the log."""
         return sorted((o for s in self._sessions.values() for o in s.outputs), key=lambda output: output.order)
 
     def drawn_sessions(self) -> list[str]:
-        """The names of the sessions kept, in the order of the draw."""
+        """The names of the kept sessions, in the order of the draw."""
         return sorted(self._sessions, key=lambda name: self._sessions[name].place)
 
     def measured(self) -> Iterator[tuple[int, LoggedCall]]:
-        """(place in the log, call) of those to be replayed, session by session in the order of the draw."""
+        """(place in the log, call) of the calls to replay, session by session in the order of the draw."""
         limits = self._limits
         outputs = tokens = characters = 0
         for name in self.drawn_sessions():
@@ -160,7 +160,7 @@ class LogSample:
                 yield order, call
 
     def _keep_call(self, session: _Session, order: int, call: LoggedCall, name: str) -> None:
-        # Without prompts calls draw from those before them in their session, so that they stay together.
+        # Calls without prompts are drafted from earlier calls of their session, so the first calls are kept together.
         draw = _hash(f"{self._seed}\0{name}\0{call.position}\0{order}") if call.has_prompt else call.position
         limit = self._limits.outputs_a_session * (1 if call.has_prompt else 4)
         session.calls.append((draw, order, call))
@@ -172,7 +172,7 @@ class LogSample:
             self._release_texts()
 
     def _release_texts(self) -> None:
-        """Forgets the texts of sessions that come too late in the draw to be measured; none can come earlier again."""
+        """Drops the texts of sessions that are too late in the draw to be measured. Their place never moves forward."""
         chosen = {order for order, _ in self.measured()}
         for session in self._sessions.values():
             if session.calls and not any(order in chosen for _, order, _ in session.calls):

@@ -1,4 +1,4 @@
-"""What is known of each set: all outputs together, and those of a role, a tenant, a day or a file."""
+"""The measures of each set: all outputs together, and those of a role, a tenant, a day or a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentspec.report.replays import Lengths, Sampled
 from agentspec.report.sample import KeptOutput, SetCount
 
 ENTROPY_OUTPUTS = 1000
-"""Outputs that an entropy is taken over at most, spread evenly over the sample: it depends on how many there are."""
+"""The number of outputs for an entropy, spread evenly over the sample. It is fixed because entropy depends on it."""
 _MAX_SETS = 12
 _LEAST_OUTPUTS = 10
 _KINDS: dict[str, Callable[[Labels, str], str]] = {
@@ -28,14 +28,14 @@ _KINDS: dict[str, Callable[[Labels, str], str]] = {
 
 
 def spread(outputs: Sequence[KeptOutput], count: int = ENTROPY_OUTPUTS) -> list[KeptOutput]:
-    """`count` of the outputs at even distances, or all if there are no more."""
+    """At most `count` of the outputs, at even distances."""
     if len(outputs) <= count:
         return list(outputs)
     return [outputs[int(i)] for i in np.linspace(0, len(outputs) - 1, count)]
 
 
 def entropy_of(outputs: Sequence[KeptOutput], seed: int) -> dict[str, Any] | None:
-    """mean, low, high, outputs and tokens of the entropy; None where no context stands in two outputs."""
+    """The entropy's mean, low, high, outputs and tokens; None where no context is in two outputs."""
     chosen = spread(outputs)
     found = output_entropy([output.tokens for output in chosen])
     interval = found.interval([output.session for output in chosen], seed)
@@ -53,7 +53,7 @@ def set_rows(
     seed: int,
     on_set: Callable[[], object] = lambda: None,
 ) -> tuple[list[dict[str, Any]], list[str], NDArray[np.int64]]:
-    """A row for each set, first all outputs; what could not be told; and of each measured call the tokens by place."""
+    """A row for each set, all outputs first; notes on what is left out; and each measured call's tokens in PLACES."""
     notes: list[str] = []
     runs = OutputRuns([output.tokens for output in kept])
     places = np.array([repeated_tokens(call.output, call.prompt, runs) for call in sampled.measured], np.int64).reshape(
@@ -66,12 +66,12 @@ def set_rows(
     ]
     for kind, name_of in _KINDS.items():
         names = [name for found, name in counts if found == kind]
-        # A folder of one file a call says nothing by its files.
+        # Files are not meaningful sets where a folder has one file for each call.
         if len(names) < (1 if kind == "role" else 2) or (kind == "file" and len(names) > _MAX_SETS):
             continue
         names.sort(key=lambda name: (-counts[kind, name].outputs, name))
         if len(names) > _MAX_SETS:
-            notes.append(f"Of {len(names)} sets by {kind} only the {_MAX_SETS} with the most outputs are shown.")
+            notes.append(f"Of {len(names)} sets by {kind}, only the {_MAX_SETS} with the most outputs are shown.")
         for name in sorted(names[:_MAX_SETS]) if kind == "day" else names[:_MAX_SETS]:
             chosen = [output for output in kept if name_of(output.labels, output.file) == name]
             mask = np.array(
@@ -121,7 +121,7 @@ def excerpts(
     places: NDArray[np.int64],
     decode: Callable[[NDArray[np.int32]], str],
 ) -> list[dict[str, str]]:
-    """The measured outputs that repeat the most and the least, their first 120 tokens; only where texts are asked for."""
+    """The first 120 tokens of the measured outputs that repeat the most and the least, for --include-text."""
     lengths = places.sum(axis=1)
     long_enough = np.flatnonzero(lengths >= min(40, int(lengths.max(initial=0))))
     if not len(long_enough):

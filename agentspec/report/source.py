@@ -1,4 +1,4 @@
-"""Logs as a stream of recorded calls: files and folders, compressed or not, of any known format."""
+"""Logs as a stream of recorded calls, read from files and folders of any known format, compressed or not."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MAX_REASON = 200
 _SNIFFED = 1 << 16
 _CHUNK = 1 << 20
 _MAX_RECORD = 64 << 20
-"""Characters of a record: longer ones are bad, so that a file without line ends cannot fill the memory."""
+"""The longest record in characters. Longer ones are bad, so a file without line ends cannot fill the memory."""
 _TEXT_PART = 1 << 16
-"""Characters of an output that is cut from a text file."""
+"""The characters of each output that is cut from a text file."""
 
 
 @dataclass(slots=True)
 class FileReading:
-    """What was read of a file so far."""
+    """The numbers of records read from a file so far."""
 
     name: str
     formats: Counter[str] = field(default_factory=Counter)
@@ -41,7 +41,7 @@ class FileReading:
 
 @dataclass(slots=True)
 class LogReading:
-    """What was read so far."""
+    """The files and bad records read so far."""
 
     files: list[FileReading] = field(default_factory=list)
     bad: list[dict[str, str]] = field(default_factory=list)
@@ -63,14 +63,14 @@ class LogReading:
         return dict(counts.most_common())
 
     def note_bad(self, file: FileReading, where: str, reason: str) -> None:
-        """Counts a bad record and names it, if it is one of the first."""
+        """Counts a bad record, and lists it if it is one of the first."""
         file.bad_records += 1
         if len(self.bad) < _NAMED_BAD:
             self.bad.append({"file": file.name, "where": where, "reason": shown(reason, _MAX_REASON)})
 
 
 def log_files(paths: Sequence[Path]) -> list[Path]:
-    """The files named, and of folders those below with the endings of logs, or else those of texts.
+    """The named files, and in named folders the files with the endings of logs, or of texts if there are no logs.
 
     Raises:
         ConfigError: A path does not exist, or a folder has no such file.
@@ -84,26 +84,26 @@ def log_files(paths: Sequence[Path]) -> list[Path]:
             ]
             if not chosen:
                 raise ConfigError(
-                    f"no file in {path} ends with {', '.join(_RECORD_ENDINGS + _TEXT_ENDINGS)} (or .xz, .gz); "
-                    "pass the files themselves"
+                    f"no file in {path} ends with {', '.join(_RECORD_ENDINGS + _TEXT_ENDINGS)}, optionally followed by .xz "
+                    "or .gz; pass the files by name"
                 )
             found += chosen
         elif path.is_file():
             found.append(path)
         else:
-            raise ConfigError(f"there is no {path}; pass files or folders that exist")
+            raise ConfigError(f"{path} does not exist; pass existing files or folders")
     return found
 
 
 def read_calls(
     files: Sequence[Path], reading: LogReading, on_bytes: Callable[[int], object] = lambda done: None
 ) -> Iterator[tuple[FileReading, LoggedCall]]:
-    """All calls of all files, one after another; records that are bad are noted and skipped.
+    """All calls of all files, one after another. Bad records are noted and skipped.
 
     Args:
-        files: Of any formats, also mixed.
-        reading: Where is noted what was read.
-        on_bytes: Told now and then how many bytes of all files are read.
+        files: Files of any formats, which may be mixed.
+        reading: Takes the notes on what was read.
+        on_bytes: Called now and then with the number of bytes read of all files.
     """
     done = 0
     for path in files:
@@ -115,7 +115,7 @@ def read_calls(
                     yield file, call
                     on_bytes(done + stream.tell())
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-            reading.note_bad(file, "file", f"cannot be read on: {error}")
+            reading.note_bad(file, "file", f"cannot be read any further: {error}")
         done += path.stat().st_size if path.is_file() else 0
         on_bytes(done)
 
@@ -131,7 +131,7 @@ def _file_calls(path: Path, stream: IO[bytes], file: FileReading, reading: LogRe
         reading.note_bad(file, "file", "is empty")
         return
     if b"\0" in start:
-        reading.note_bad(file, "file", "is binary, neither JSON nor text")
+        reading.note_bad(file, "file", "is binary data, neither JSON nor text")
         return
     stem = path.name.split(".")[0]
     name = f"{path.parent.name}/{stem}" if path.parent.name else stem
@@ -162,7 +162,7 @@ def _ending(path: Path) -> str:
 
 
 def _kind(path: Path, start: bytes) -> str:
-    """ "lines" for one JSON value a line, "values" for JSON in any other layout, "text" for what is no JSON."""
+    """ "lines" for one JSON value per line, "values" for JSON in any other layout, "text" for anything else."""
     if _ending(path) in (".jsonl", ".ndjson"):
         return "lines"
     text = start.lstrip()
@@ -178,7 +178,7 @@ def _is_json_line(text: bytes) -> bool:
     try:
         json.loads(line)
     except (ValueError, RecursionError):
-        # A line longer than what was looked at begins as lines do.
+        # A line that is longer than the part that was read: its start shows whether it is JSON.
         return not newline and b'":' in line[:200]
     return True
 
@@ -211,7 +211,7 @@ def _parsed(line: bytes) -> Any:
     try:
         return json.loads(line.removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError) as error:
-        return BadRecordError(f"is no JSON: {error}")
+        return BadRecordError(f"is not JSON: {error}")
 
 
 def _values(content: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
@@ -233,14 +233,13 @@ def _values(content: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
             except (ValueError, RecursionError) as failure:
                 error = failure
             else:
-                # A number may go on behind what was read.
                 number += 1
                 buffer = buffer[end:]
                 yield f"record {number}", value
                 continue
         if ended or len(buffer) > _MAX_RECORD or isinstance(error, RecursionError):
             if buffer:
-                yield f"record {number + 1}", BadRecordError(f"is no JSON: {error}")
+                yield f"record {number + 1}", BadRecordError(f"is not JSON: {error}")
             return
         try:
             more = _read_on(content, len(buffer))
@@ -249,21 +248,21 @@ def _values(content: IO[bytes], start: bytes) -> Iterator[tuple[str, Any]]:
             return
         ended = not more
         text = pending + more
-        # Bytes of a character that is not whole wait for the next part.
+        # The bytes of an incomplete character wait for the next part.
         keep = 0 if ended else next((n for n in (1, 2, 3) if len(text) >= n and text[-n] >= 0xC0), 0)
         pending = text[len(text) - keep :]
         buffer += text[: len(text) - keep].decode("utf-8", "replace")
 
 
 def _read_on(content: IO[bytes], held: int) -> bytes:
-    """As much again as is held, so that a long record is parsed a few times only."""
+    """At least as many bytes as are held, so a long record is parsed only a few times."""
     return content.read(max(_CHUNK, held))
 
 
 def _text_calls(
     content: IO[bytes], start: bytes, file: FileReading, reading: LogReading, name: str
 ) -> Iterator[LoggedCall]:
-    """A text is one output; a long one is cut at ends of lines."""
+    """The text as one output, or as several that are cut at line ends if it is long."""
     labels = Labels(session=name)
     rest, position = start, 0
     ended = False
@@ -279,7 +278,7 @@ def _text_calls(
             text = rest[:cut].decode("utf-8")
         except UnicodeDecodeError as error:
             if position == 0:
-                reading.note_bad(file, "file", f"is no UTF-8 text: {error.reason} at byte {error.start}")
+                reading.note_bad(file, "file", f"is not UTF-8 text: {error.reason} at byte {error.start}")
                 return
             text = rest[:cut].decode("utf-8", "replace")
         if position == 0:

@@ -1,14 +1,14 @@
 """Expected speed-up over plain decoding at a number of clients, under a cost profile.
 
-Recorded drafts are served by simulated servers (agentspec.simulation) whose steps take the profile's seconds, once with
-the controller that agentspec serves with and once without drafts; the ratio of their tokens a second, prefills included,
-is the speed-up. It is given as a range, from a server that begins with nothing (*cold*) to one that has learnt the log
-(*warm*), and each of these as a range of its own:
+Simulated servers (agentspec.simulation) serve the recorded drafts with the step times of the profile, once with
+agentspec's controller and once without drafts. The speed-up is the ratio of their tokens per second, prefills included.
+It is a range, from a server that has learnt nothing (*cold*) to one that has learnt the log (*warm*). Each of these is
+a range of its own:
 
-    1. every recorded call is served, in the order in which it was recorded
-    2. steps take what the profile's points of that batch size say, and what it knows of serving beside verification
-    3. both ends are widened by how far the accept length of as much work to come may be from the log's, and step times
-       of servers from the profile's: nine times of ten the speed-up should be in between
+    1. Every recorded call is served, in the order in which it was recorded.
+    2. Steps take the times of the profile's points of that batch size, and its costs of serving beside verification.
+    3. Both ends are widened by the possible difference between the accept lengths of future work and of the log, and
+       between the step times of a server and of the profile: 9 in 10 speed-ups should be within the range.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from agentspec.simulation.acceptance import Acceptance
 
 CONTROLLER: ControllerName = "goodput"
 DRAFT_SECONDS = 20e-6
-"""Of drafting for one row on the CPU where the profile does not tell; see evals/results/engine/bench.md."""
+"""The time to draft for one row on the CPU, where the profile lacks it; see evals/results/engine/bench.md."""
 _ROUNDS = 4
-"""Requests that each client asks at least."""
+"""The least number of requests per client."""
 
 
 def speedup_row(
@@ -40,12 +40,12 @@ def speedup_row(
     """The range at one number of clients.
 
     Args:
-        name: The profile's.
-        profile: How long steps take.
-        concurrency: Clients that ask one request after another, >= 1.
-        states: "cold" and, if there is one, "warm".
-        width: Tokens a row at most, its root included.
-        seed: Of requests that are asked again.
+        name: The profile's name.
+        profile: The costs of steps.
+        concurrency: The number of clients that each send one request after another, >= 1.
+        states: The recorded drafts of "cold" and, if possible, "warm".
+        width: The largest number of tokens per row, the root included.
+        seed: Seed for the choice of requests that are sent again.
     """
     found = {state: _range(profile, concurrency, recorded, width, seed) for state, recorded in states.items()}
     return {
@@ -68,7 +68,7 @@ def _range(profile: Profile, concurrency: int, recorded: Recorded, width: int, s
     interval = ratio_interval(tokens, steps, recorded.sessions, seed)
     assert interval is not None
     speedup = drafted.throughput / plain.throughput
-    # The log is one draw of sessions, the work to come another.
+    # The log is one draw of sessions, and future work is another.
     below, above = (math.sqrt(2.0) * abs(interval[end] / interval["mean"] - 1.0) for end in ("low", "high"))
     return {
         "outputs": recorded.outputs,
@@ -81,7 +81,7 @@ def _range(profile: Profile, concurrency: int, recorded: Recorded, width: int, s
 def _served(
     profile: Profile, concurrency: int, acceptance: Acceptance, width: int, seed: int, *, drafts: bool
 ) -> Metrics:
-    """All calls, of a server that plans its steps with that profile."""
+    """The metrics of serving all calls on a server that plans its steps with the profile."""
     arrivals = Arrivals(clients=concurrency)
     requests = ordered_requests(acceptance, arrivals, max(len(acceptance), _ROUNDS * concurrency), seed)
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
@@ -91,7 +91,7 @@ def _served(
         max_running=concurrency,
         kv_tokens=max(1 << 20, (longest + 2 * acceptance.max_width) * concurrency),
         max_width=min(width, acceptance.max_width),
-        # Without graphs any width will do.
+        # Without graphs a step may have any width.
         widths=() if profile.key.graphs == "none" else profile.widths,
         draft_seconds=DRAFT_SECONDS if drafts and not measured else 0.0,
         costs=costs if measured else None,

@@ -1,10 +1,10 @@
-"""What servers in two states would draft, recorded at every place of a part of the measured calls.
+"""The drafts of servers in two states, recorded at every position of a part of the measured calls.
 
-    cold    begins with nothing and learns each output as it is finished
-    warm    has learnt the outputs of other sessions before, and learns on
+    cold    has learnt nothing at first, and learns each output when it is finished
+    warm    has learnt the outputs of other sessions before, and goes on learning
 
-Drafts at places that a replay skips cost nothing but time; estimates learn from the first token behind each place only,
-so that figures may differ by a few per cent from those of a replay.
+Drafts at positions that a replay skips cost only time. Estimates learn only from the first token after each position,
+so the results may differ by a few per cent from those of a replay.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from agentspec.simulation.acceptance import Acceptance, concatenated
 from agentspec.simulation.recording import record_acceptance
 
 MAX_WIDTH = 32
-"""Tokens a row, the root included."""
+"""Tokens per row, the root included."""
 _MIN_PROBABILITY = 0.1
-"""Of the paper's rule, as agentspec.replay has it."""
+"""The least probability of a draft token under the paper's rule, as in agentspec.replay."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
-    """Calls with two tokens or more, each once, in the order in which they were served."""
+    """The drafts for all calls with at least two tokens, in the order in which the calls were served."""
 
     acceptance: Acceptance
     sessions: tuple[str, ...]
-    """[n], of each call."""
+    """[n], the session of each call."""
     outputs: int
-    """Cold: how many were served from nothing; warm: how many had been learnt before, on average."""
+    """Cold: the number of outputs served. Warm: the mean number of outputs learnt before."""
 
 
 def record_cold(
@@ -46,19 +46,19 @@ def record_cold(
     *,
     clients: int = 1,
 ) -> Recorded | None:
-    """Of a server that begins with nothing; None where no output has two tokens.
+    """The drafts of a server that has learnt nothing at first; None where no output has two tokens.
 
     Args:
-        sampled: What is served, and in which order.
-        alpha: Of the paper's rule; None: the calibrated one.
-        budget_bytes: Of the engine.
-        on_call: Told of each call that is done.
-        clients: So many calls are answered at a time; what is under way has not been learnt.
+        sampled: The calls to serve, in their order.
+        alpha: The alpha of the paper's rule; None for the calibrated rule.
+        budget_bytes: The engine's memory budget.
+        on_call: Called after each call.
+        clients: The number of calls that are answered at the same time; unfinished ones have not been learnt.
     """
     calls = [call for call in sampled.measured if len(call.output) > 1]
     if not calls:
         return None
-    # Answers end in the order in which they begin, one in each unit of time.
+    # Answers end in the order in which they start, one per unit of time.
     times = [(float(i), i + clients - 0.5) for i in range(len(calls))] if clients > 1 else None
     acceptance = record_acceptance(
         "cold", calls, _config(alpha, budget_bytes), times=times, on_call=lambda number: on_call()
@@ -69,8 +69,8 @@ def record_cold(
 def record_warm(
     sampled: Sampled, alpha: float | None, budget_bytes: int, on_call: Callable[[], object] = lambda: None
 ) -> Recorded | None:
-    """Of a server that has learnt the other sessions; None where no output has two tokens, or there is no other
-    session. Arguments as of record_cold()."""
+    """The drafts of a server that has learnt the other sessions; None where no output has two tokens or there is no
+    other session. The arguments are those of record_cold()."""
     parts, served, learnt_before = [], [], []
     for learnt, indexes in sampled.parts():
         chosen = [sampled.measured[i] for i in indexes if len(sampled.measured[i].output) > 1]
@@ -86,7 +86,7 @@ def record_warm(
 
 
 def part_of(sampled: Sampled, max_tokens: int, max_prompt_tokens: int) -> Sampled:
-    """The first sessions of the draw, as many as have at most so many output and prompt tokens; at least one call."""
+    """The first calls of the draw that together keep to the limits on output and prompt tokens; at least one call."""
     tokens = prompts = 0
     for number, call in enumerate(sampled.measured):
         tokens += len(call.output)

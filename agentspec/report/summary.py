@@ -1,4 +1,4 @@
-"""The facts in a few lines, for a terminal."""
+"""A few lines of the facts for a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def summary(facts: dict[str, Any]) -> str:
-    """The verdict first, then what it rests on, then what could not be told."""
+    """The verdict, then the figures that it is based on, then the limits of the report."""
     return "\n".join(_lines(facts))
 
 
@@ -20,7 +20,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     yield f"read        {inputs['num_outputs']} outputs, {inputs['num_output_tokens']} tokens, {inputs['num_sessions']} sessions ({formats})"
     if inputs["num_bad_records"]:
         first = inputs["bad_records"][0]
-        yield f"bad         {inputs['num_bad_records']} records, the first {first['file']}, {first['where']}: {first['reason']}"
+        yield f"bad         {inputs['num_bad_records']} records, the first in {first['file']}, {first['where']}: {first['reason']}"
     if facts["entropy"]:
         yield f"entropy     {_interval(facts['entropy'])} bits over {facts['entropy']['outputs']} outputs"
         yield f"            {facts['entropy']['reading']}"
@@ -28,14 +28,14 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     lengths = everything["accept_length"] or {}
     for name, words in (("cold", "nothing learnt"), ("warm", "other sessions learnt")):
         if lengths.get(name):
-            yield f"{name:<11} {_interval(lengths[name])} tokens a step, {words}"
+            yield f"{name:<11} {_interval(lengths[name])} tokens per step, {words}"
     if everything["repeated"]:
         shares = ", ".join(f"{share:.0%} {place.replace('_', ' ')}" for place, share in everything["repeated"].items())
         yield f"repeated    {shares}"
     for row in facts["speedup"]:
         yield f"speed-up    {row['low']:.2f} to {row['high']:.2f} at concurrency {row['concurrency']} ({row['profile']})"
     memory = facts["memory"]
-    yield f"memory      {memory['bytes_per_token']:.1f} bytes a token, {memory['index_bytes'] / 1e6:.1f} MB for this log"
+    yield f"memory      {memory['bytes_per_token']:.1f} bytes per token, {memory['index_bytes'] / 1e6:.1f} MB for this log"
     shown = [entry for entry in facts["sets"] if entry["by"] != "all"]
     if shown:
         yield ""
@@ -50,7 +50,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
         yield difference["text"]
     if facts["could_not_tell"]:
         yield ""
-        yield "What could not be told:"
+        yield "Limits of this report:"
         for note in facts["could_not_tell"]:
             yield f"  {note}"
 

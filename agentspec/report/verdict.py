@@ -1,10 +1,10 @@
 """What to serve with, and what would change that.
 
-none      no speculation pays at the concurrencies asked for, by the profile
-suffix    the accept length of suffix drafts reaches what EAGLE-3 heads do on chat
-hybrid    suffix drafts promise enough in part of the steps, and a drafter can serve the others
-model     suffix drafts bring little; a drafter of the model alone brings more
-unknown   the log is too small, or the tokenizer is not the model's
+none      by the cost profile no speculation pays at the given concurrencies
+suffix    suffix drafts reach the accept length that EAGLE-3 heads have on chat
+hybrid    suffix drafts are good in a part of the steps, and a draft model can serve the others
+model     suffix drafts gain little, and a draft model alone gains more
+unknown   the log is too small, or the tokenizer is not the served model's
 """
 
 from __future__ import annotations
@@ -17,43 +17,49 @@ from typing import Any
 from agentspec.control import Profile, StepCost
 
 _SUFFIX_LENGTH = 3.0
-"""EAGLE-3 heads reach about 3 tokens a step on chat; from there on a drafter's own time is not worth it everywhere."""
+"""EAGLE-3 heads reach about 3 tokens per step on chat. Above that a draft model's own time does not always pay."""
 _HYBRID_LENGTH = 1.9
 _PAYS = 1.05
 _MIN_OUTPUTS, _MIN_SESSIONS = 20, 3
 _MAX_LOST_SHARE = 0.2
 _DRAFTER_LENGTH, _DRAFTER_TOKENS, _DRAFTER_SHARE = 2.5, 4, 0.1
-"""A model drafter as assumed where none was measured: tokens a step, tokens drafted, and a pass's share of a step."""
+"""The draft model that is assumed where none was measured: accept length, tokens drafted, and the time of one pass as a
+share of a plain step's."""
+_DEFAULT_WIDTH = 64
+"""The default width where graphs are captured. A server picks narrower steps by itself, so only wider ones need a flag.
+Without graphs, as on a CPU, the default is 16."""
+_SIMULATED_WIDTH = 16
+"""The width to simulate where the replay grid is empty."""
 _MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a verdict is made from."""
+    """What a verdict is based on."""
 
     num_outputs: int
     num_sessions: int
     lost_share: float
-    """Of sampled outputs, those that did not survive the tokenizer."""
+    """The share of sampled outputs that tokenizing and decoding changes."""
     cold: float | None
-    """Accept length of a server that knows nothing."""
+    """Accept length of a server that has learnt nothing."""
     warm: float | None
     draft_share: float | None
-    """Of steps, those with a suffix draft that promises more than 2 tokens."""
+    """The share of steps whose suffix draft promises more than 2 tokens."""
     speedups: Sequence[dict[str, Any]]
     rows: Sequence[dict[str, Any]]
-    """Of the replay grid."""
+    """The rows of the replay grid."""
     profile: Profile
     concurrency: Sequence[int]
     context: float
-    """Mean tokens of a request's prompt and half its output."""
+    """The mean number of tokens in a request's prompt and half of its output."""
     budget_mb: int
     model: str
-    """Path or name of the served model, or what stands for it."""
+    """Path or name of the served model, or a placeholder."""
 
 
 def verdict(evidence: Evidence) -> dict[str, Any]:
-    """kind, headline, reasons, flags, command and would_change."""
+    """The verdict as facts: kind, headline, reasons, flags, command and would_change."""
     kind = _kind(evidence)
     flags = _flags(kind, evidence)
     words = ["python -m sglang.launch_server --model-path", evidence.model, *flags]
@@ -83,7 +89,7 @@ def _kind(evidence: Evidence) -> str:
 
 
 def drafter_gain(profile: Profile, rows: int, context: float) -> float:
-    """Speed-up by the assumed model drafter in steps of so many rows: its tokens a step over what the step takes."""
+    """The speed-up that the assumed draft model gives in steps of `rows` rows."""
     plain = profile.target.seconds(context * rows, rows)
     verifying = profile.target.seconds(context * rows, rows * (_DRAFTER_TOKENS + 1))
     drafter = profile.drafter or StepCost(0.0, 0.0, _DRAFTER_SHARE * profile.target.delta)
@@ -92,14 +98,14 @@ def drafter_gain(profile: Profile, rows: int, context: float) -> float:
 
 
 def best_width(rows: Sequence[dict[str, Any]]) -> int:
-    """The smallest width of the grid whose accept length is within 3 % of the largest's; 16 without a grid."""
+    """The smallest width, from 8 on, whose accept length is within 3 % of the best one; 16 without a grid."""
     lengths = {
         row["width"]: row["accept_length_warm"] or row["accept_length_cold"]
         for row in rows
         if row["rule"] == "calibrated" and row["tau"] == 0.0
     }
     if not lengths:
-        return 16
+        return _SIMULATED_WIDTH
     best = max(lengths.values())
     return int(min(width for width, length in lengths.items() if length >= 0.97 * best and width >= 8))
 
@@ -111,7 +117,7 @@ def _flags(kind: str, evidence: Evidence) -> list[str]:
         return ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "DRAFTER"]
     flags = ["--speculative-algorithm", "AGENTSPEC"]
     width = best_width(evidence.rows)
-    if width != 16:
+    if width > _DEFAULT_WIDTH:
         flags += ["--speculative-num-draft-tokens", str(width)]
     if evidence.budget_mb != 256:
         flags += ["--agentspec-budget-mb", str(evidence.budget_mb)]
@@ -124,14 +130,14 @@ def _headline(kind: str, evidence: Evidence) -> str:
     length = _length_text(evidence)
     if kind == "unknown":
         if evidence.lost_share > _MAX_LOST_SHARE:
-            return "The tokenizer does not give outputs back as they were: pass the served model's, then ask again."
-        return "Too little was read to say what these outputs gain: pass more outputs of more sessions."
+            return "The tokenizer changes outputs when it decodes them again: pass the served model's tokenizer."
+        return "The log is too small to say what these outputs gain: pass more outputs of more sessions."
     gains = _gain_text(evidence.speedups)
     return {
         "suffix": f"Serve with suffix drafts alone: {length}{gains}.",
-        "hybrid": f"Serve with suffix drafts beside a model drafter: {length}{gains}, and a drafter can serve the rest.",
-        "model": f"Serve with a model drafter alone: {length}, less than drafters usually bring.",
-        "none": f"Serve without speculation at these concurrencies: {length}, and no draft pays for its verification.",
+        "hybrid": f"Serve with suffix drafts and a draft model: suffix drafts give {length}{gains}.",
+        "model": f"Serve with a draft model alone: suffix drafts give {length}, fewer than draft models usually reach.",
+        "none": f"Serve without speculation at these concurrencies: suffix drafts give {length}, which does not pay.",
     }[kind]
 
 
@@ -140,7 +146,7 @@ def _length_text(evidence: Evidence) -> str:
     if not values:
         return "no draft could be measured"
     low, high = f"{min(values):.1f}", f"{max(values):.1f}"
-    return f"they take {low if low == high else f'{low} to {high}'} tokens a step"
+    return f"{low if low == high else f'{low} to {high}'} tokens per step"
 
 
 def _gain_text(speedups: Sequence[dict[str, Any]]) -> str:
@@ -153,9 +159,9 @@ def _gain_text(speedups: Sequence[dict[str, Any]]) -> str:
 def _reasons(kind: str, evidence: Evidence) -> list[str]:
     reasons = []
     if evidence.cold is not None:
-        reasons.append(f"A server that knows nothing makes {evidence.cold:.2f} tokens a step of these calls.")
+        reasons.append(f"A server that has learnt nothing reaches {evidence.cold:.2f} tokens per step on these calls.")
     if evidence.warm is not None:
-        reasons.append(f"One that has learnt the other outputs of this log makes {evidence.warm:.2f}.")
+        reasons.append(f"A server that has learnt the other outputs of this log reaches {evidence.warm:.2f}.")
     if evidence.draft_share is not None:
         reasons.append(f"In {evidence.draft_share:.0%} of the steps a suffix draft promises more than 2 tokens.")
     for row in evidence.speedups:
@@ -165,41 +171,41 @@ def _reasons(kind: str, evidence: Evidence) -> list[str]:
         )
     if kind in ("model", "hybrid"):
         reasons.append(
-            f"A drafter of {_DRAFTER_LENGTH:g} tokens a step was assumed, for no log can say what one would accept."
+            f"A draft model of {_DRAFTER_LENGTH:g} tokens per step was assumed, as no log can show what one reaches."
         )
     if evidence.num_outputs < 100:
-        reasons.append(f"Only {evidence.num_outputs} outputs were read: the figures may be well off.")
+        reasons.append(f"Only {evidence.num_outputs} outputs were read, so the figures may be far off.")
     return reasons
 
 
 def _would_change(kind: str, evidence: Evidence) -> list[str]:
     changes = {
         "suffix": [
-            "A drafter that is known to accept more than these drafts do, which would make it hybrid.",
-            f"Outputs that repeat less: below {_SUFFIX_LENGTH:g} tokens a step a model drafter is worth its time.",
+            "A draft model that is known to reach more tokens per step than these drafts: then use both.",
+            f"Outputs that repeat less: below {_SUFFIX_LENGTH:g} tokens per step a draft model is worth its time.",
         ],
         "hybrid": [
-            f"More of the same outputs: from {_SUFFIX_LENGTH:g} tokens a step on suffix drafts suffice.",
-            "No drafter for the served model: suffix drafts alone still pay.",
+            f"More of the same outputs: from {_SUFFIX_LENGTH:g} tokens per step on suffix drafts suffice.",
+            "No draft model for the served model: suffix drafts alone still pay.",
         ],
         "model": [
-            f"Outputs that repeat more: from {_HYBRID_LENGTH:g} tokens a step on both together are better.",
-            "No drafter for the served model: suffix drafts alone then, which the controller narrows where they do not pay.",
+            f"Outputs that repeat more: from {_HYBRID_LENGTH:g} tokens per step on both together are better.",
+            "No draft model for the served model: then suffix drafts alone, which the controller shortens where needed.",
         ],
-        "none": ["A lower concurrency, or a device with computing to spare.", "A profile measured on your own server."],
+        "none": ["A lower concurrency, or a device with more compute.", "A profile measured on your own server."],
         "unknown": ["At least 100 outputs of 20 sessions.", "The tokenizer of the served model."],
     }[kind]
     if kind != "unknown" and evidence.profile.r2 is None:
         changes = [
             *changes,
-            "A profile measured where you serve (`agentspec profile`): this one is built from a paper.",
+            "A profile measured where you serve (`agentspec profile`): this one is derived from a paper.",
         ]
     slowest = min(evidence.speedups, key=lambda row: row["low"], default=None)
     if slowest is not None and slowest["low"] < 1.0 and kind in ("suffix", "hybrid"):
-        changes.append(f"Serving always at concurrency {slowest['concurrency']}, where a loss is possible.")
+        changes.append(f"A load that is always at concurrency {slowest['concurrency']}, where a slow-down is possible.")
     return changes
 
 
 def budget_mb(index_bytes: float) -> int:
-    """The budget that holds an index of that size with room for as much again: 256 MB, or a power of two above."""
+    """The smallest power of two of at least 256 MB that holds an index of that size twice."""
     return max(256, 1 << math.ceil(math.log2(max(2 * index_bytes / _MB, 1.0))))

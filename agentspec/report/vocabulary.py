@@ -1,4 +1,4 @@
-"""The tokenizer that outputs are counted in, found by a file, a model's folder or the name of an installed package."""
+"""The tokenizer of a report, found by its file, a model's folder or the name of an installed package."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def find_tokenizer(name: str | None) -> Tokenizer:
     """Loads a tokenizer.
 
     Args:
-        name: A tokenizer's file, the folder of a served model, or an installed package that carries a tokenizer, such
-            as mistral_common; None: mistral_common.
+        name: A tokenizer's file, the folder of a served model, or an installed package that contains a tokenizer, such
+            as mistral_common; None stands for mistral_common.
 
     Raises:
-        ConfigError: There is none of that name, or it cannot be read.
+        ConfigError: No tokenizer has that name, or it cannot be read.
     """
     if name is None:
         return load_tokenizer(default_tokenizer_path())
@@ -52,7 +52,7 @@ def _file_in_package(name: str) -> Path | None:
         return None
     for folder in (found.submodule_search_locations or []) if found else []:
         for pattern in _PATTERNS:
-            # The last one by name is the newest where a package carries several.
+            # Where a package has several, the last one by name is the newest.
             files = sorted(Path(folder).rglob(pattern))
             if files:
                 return files[-1]

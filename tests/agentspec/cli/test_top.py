@@ -87,7 +87,6 @@ sys.exit(main(["top", sys.argv[1]]))
     assert "agentspec 1.2.3" in done.stdout and "goodput" in done.stdout and "in the last" in done.stdout
 
 
-def test_seeing_loads_no_rich() -> None:
-    code = "import sys, agentspec.observe, agentspec.cli.top, agentspec.cli.doctor; print({'rich', 'redis'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "set()"
+def test_seeing_works_without_rich_and_redis() -> None:
+    code = "import sys; sys.modules |= {'rich': None, 'redis': None}; import agentspec.cli.top, agentspec.cli.doctor"
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)

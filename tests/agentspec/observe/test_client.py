@@ -21,10 +21,10 @@ def test_the_blocks_of_all_ranks() -> None:
 @pytest.mark.parametrize(
     ("pages", "named"),
     [
-        ({}, "no SGLang server"),
+        ({}, "not an SGLang server"),
         ({"/v1/models": {"data": [{"owned_by": "vllm"}]}}, "owned by vllm"),
-        ({"/server_info": "<html>"}, "no SGLang server"),
-        ({"/server_info": {"version": 1}}, "no SGLang server"),
+        ({"/server_info": "<html>"}, "not an SGLang server"),
+        ({"/server_info": {"version": 1}}, "not an SGLang server"),
         ({"/server_info": 401}, "--api-key-file"),
         ({"/server_info": 503}, "status 503"),
     ],

@@ -1,4 +1,4 @@
-"""Facts of small logs against their schema and against what was put in."""
+"""Facts of small logs against their models and against what was put in."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
 from logs import noise_text, request, sql_sessions, write_lines
 
-import agentspec.report
 from agentspec import ConfigError
 from agentspec.report import ReportConfig, report_facts, summary
 from agentspec.report.grid import ALPHAS, TAUS, WIDTHS
-
-SCHEMA = json.loads((Path(agentspec.report.__file__).parent / "schema.json").read_text())
+from agentspec.report.schema import Facts
 
 
 def facts_of(*paths: Path, **settings: Any) -> dict[str, Any]:
     config = ReportConfig(**{"concurrency": (1,), **settings})
     facts = report_facts(paths, byte_tokenizer(), config)
-    jsonschema.validate(json.loads(json.dumps(facts)), SCHEMA)
+    Facts.model_validate_json(json.dumps(facts), strict=True)
     return facts
 
 
@@ -99,7 +96,7 @@ def test_excerpts_are_there_when_asked_for(tmp_path: Path) -> None:
     tokenizer = Tokenizer("bytes", 257, 256, lambda text: list(text.encode()), 0, lambda ids: bytes(ids[:-1]).decode())
     path = write_lines(tmp_path / "log.jsonl", sql_sessions(12, seed=0))
     facts = report_facts([path], tokenizer, ReportConfig(concurrency=(1,), include_text=True))
-    jsonschema.validate(facts, SCHEMA)
+    Facts.model_validate_json(json.dumps(facts), strict=True)
     assert [entry["kind"] for entry in facts["texts"]] == ["most repeated", "least repeated"]
 
 

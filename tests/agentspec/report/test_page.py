@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import random
 import unicodedata
 from html.parser import HTMLParser
@@ -92,8 +93,9 @@ def test_texts_are_shown_only_where_the_facts_hold_them() -> None:
 def test_the_flags_are_quoted_for_a_shell() -> None:
     facts = rich()
     facts["verdict"]["flags"] = ["--agentspec-corpora", "my corpus.seg", "--agentspec-tau", "$(reboot)"]
-    assert "--agentspec-corpora 'my corpus.seg' </span>" in page(facts)
-    assert "'$(reboot)'" in page(facts)
+    text = html.unescape(page(facts))
+    assert "--agentspec-corpora 'my corpus.seg' </span>" in text
+    assert "'$(reboot)'" in text
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -108,14 +110,14 @@ def test_a_page_is_made_whatever_is_missing(seed: int) -> None:
 
 def test_facts_without_anything_make_a_page_that_says_so() -> None:
     text = "".join(Reader(page({})).text)
-    assert "Not enough to tell" in text
-    assert text.count("Nothing is known of this.") >= 6
+    assert "Not enough data to tell" in text
+    assert text.count("This could not be measured.") >= 6
 
 
 def test_a_control_is_told_to_change_nothing() -> None:
     text = "".join(Reader(page(CASES["control"]())).text)
     assert "No speculative decoding" in text
-    assert "Nothing to add: start the server as it is." in text
+    assert "No flags are needed: start the server as it is." in text
 
 
 def test_a_plot_draws_the_largest_of_many_sets_and_says_so() -> None:
@@ -125,8 +127,8 @@ def test_a_plot_draws_the_largest_of_many_sets_and_says_so() -> None:
     least = min(tenants, key=lambda entry: entry["output_tokens"])["name"]
     plot = page(facts).split('id="entropy"')[1].split("<details>")[0]
     assert largest in plot
-    assert least not in plot.split("</div></figure>")[0].split('class="row"', 1)[1]
-    assert f"of {len(facts['sets'])} sets are drawn" in plot
+    assert least not in plot
+    assert f"of {len(facts['sets'])} sets: of each kind those with the most output" in plot
 
 
 def _thinned(draw: random.Random, value: Any, probability: float) -> Any:

@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from agentspec.report.page_numbers import UNKNOWN, count, counted, interval, known, seconds, share, short, size, times
+from agentspec.report.page_numbers import UNKNOWN, counted, integer, interval, known, seconds, share, short, size, times
 from agentspec.report.page_numbers import with_interval as told
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, "3", True, []])
 def test_what_is_no_number_is_not_known(value: object) -> None:
     assert known(value) is None
-    assert {write(value) for write in (count, short, share, size, times, seconds)} == {UNKNOWN}
+    assert {write(value) for write in (integer, short, share, size, times, seconds)} == {UNKNOWN}
 
 
 def test_shares_are_all_or_nothing_only_if_they_are() -> None:

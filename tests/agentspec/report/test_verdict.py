@@ -60,7 +60,7 @@ def test_kinds(changes: dict[str, Any], kind: str) -> None:
 def test_flags_are_those_of_the_command() -> None:
     rows = [
         {"rule": "calibrated", "tau": 0.0, "width": w, "accept_length_warm": length, "accept_length_cold": 1.0}
-        for w, length in ((8, 3.0), (16, 4.0), (32, 5.0))
+        for w, length in ((16, 3.0), (64, 4.0), (128, 5.0))
     ]
     found = judged(warm=2.5, rows=rows, budget_mb=512, model="/models/m")
     assert found["command"].endswith(" ".join(found["flags"]))
@@ -68,12 +68,29 @@ def test_flags_are_those_of_the_command() -> None:
         "--speculative-algorithm",
         "AGENTSPEC",
         "--speculative-num-draft-tokens",
-        "32",
+        "128",
         "--agentspec-budget-mb",
         "512",
     ]
     assert "--speculative-draft-model-path" in found["flags"]
     assert judged(concurrency=(1024,), warm=1.2, speedups=[speedup(1.0)])["flags"] == []
+
+
+@pytest.mark.parametrize("width", [8, 16, 32, 64])
+def test_a_width_up_to_the_default_needs_no_flag(width: int) -> None:
+    row = {"rule": "calibrated", "tau": 0.0, "width": width, "accept_length_warm": 4.0, "accept_length_cold": 1.0}
+    assert "--speculative-num-draft-tokens" not in judged(rows=[row])["flags"]
+
+
+@pytest.mark.sglang
+def test_the_default_width_is_that_of_a_server_with_graphs() -> None:
+    from agentspec.integrations.sglang import graph_sizes
+    from agentspec.report import verdict as module
+
+    assert (module._DEFAULT_WIDTH, module._SIMULATED_WIDTH) == (
+        graph_sizes.DEFAULT_WIDTHS[0],
+        graph_sizes.DEFAULT_WIDTH,
+    )
 
 
 def test_the_smallest_width_that_loses_little_is_taken() -> None:
