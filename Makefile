@@ -72,8 +72,10 @@ $(VENV)/.dependencies: $(VENV)/.python pyproject.toml
 	@$(PIP) install --no-deps $(SGLANG) $(TORCHVISION)
 	@touch $@
 
+# A distribution named agentspec, which ours is not, must not share the folder.
 $(VENV)/.installed: $(VENV)/.dependencies $(NATIVE) $(PACKAGES)
 	@echo "[4/4] building agentspec"
+	@$(PIP) uninstall --yes agentspec 2> /dev/null
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps -e .
 	@touch $@
 

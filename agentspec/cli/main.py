@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from agentspec.errors import AgentspecError
+from agentspec.installation import DISTRIBUTION
 from agentspec.termination import exit_on_sigterm
 
 # name -> (module that holds `add_arguments(parser)` and `run(args, rest) -> exit status`, help line)
@@ -43,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         exit_on_sigterm()
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="agentspec", description="Suffix speculative decoding for agents on SGLang.")
-    parser.add_argument("--version", action="version", version=f"agentspec {version('agentspec')}")
+    parser.add_argument("--version", action="version", version=f"agentspec {version(DISTRIBUTION)}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     chosen = next((word for word in argv if not word.startswith("-")), None)
     for name, (module, help_line) in COMMANDS.items():

@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.sglang,
-    pytest.mark.skipif(find_spec("sglang") is None, reason="pip install 'agentspec[cpu]'; see `make setup`"),
+    pytest.mark.skipif(find_spec("sglang") is None, reason="run `make setup`"),
 ]
 
 ENGINES = {

@@ -68,7 +68,7 @@ def test_other_forwards_leave_the_number_as_it_was(three_threads):
 
 
 @pytest.mark.sglang
-@pytest.mark.skipif(find_spec("sglang") is None, reason="pip install 'agentspec[cpu]'; see `make setup`")
+@pytest.mark.skipif(find_spec("sglang") is None, reason="run `make setup`")
 def test_sglangs_own_runner_has_them():
     code = """
 from agentspec.integrations import sglang_cpu
