@@ -1,6 +1,9 @@
 # From a bare machine with Python 3.11+ and a C++20 compiler:
-#   make demo    set-up, then plain SGLang, SGLang's NGRAM and agentspec on the same text-to-SQL work
-#   make test    set-up, then every check and test that needs no GPU
+#   make demo      set-up, then plain SGLang, SGLang's NGRAM and agentspec on the same text-to-SQL work
+#   make test      set-up, then format, lint, types, unit tests, native tests and a few tests on servers: 5 minutes on two cores
+#   make test-all  make test, then every other test that needs no GPU: all servers, sanitizers, packaging, the report in a
+#                  browser, Prometheus, another release of SGLang; as root it installs Chromium and Prometheus with apt-get
+#   make format    formats the Python and C++ sources
 PYTHON ?= python3
 # The CPU build where an index offers one under this name.
 TORCH ?= torch==2.13.0
@@ -21,10 +24,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 requirements_of = -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"]))'
 
 # What the compiled engine is made from.
-NATIVE := $(foreach folder,agentspec/native integrations/sglang_cpu/drafter/native,$(wildcard $(folder)/*.cc $(folder)/*.h) $(folder)/CMakeLists.txt) \
-	pyproject.toml
+NATIVE := pyproject.toml $(shell find agentspec integrations -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 # The editable install learns the packages when it is made.
-PACKAGES := $(wildcard */__init__.py */*/__init__.py */*/*/__init__.py)
+PACKAGES := $(shell find agentspec store integrations workflows evals -name __init__.py)
 
 # The oldest release that agentspec supports, and the versions of these two packages that it names.
 OLD_SGLANG := 0.5.17
@@ -34,21 +36,33 @@ READ_SGLANG := $(OLD_SGLANG) 0.5.20
 # Processes that share the tests: most of their time they wait for a server that starts, on one core.
 TEST_WORKERS ?= 2
 
-.PHONY: demo test checks setup arctic agents openhands openhands-if-possible old-sglang links lint types native-test chromium prometheus fuzz model drafters acceptance clean help
+# Tests that `make test` leaves to `make test-all`, by the markers of pyproject.toml. A marker, not a name, makes the choice.
+REST := server or other_release or agents or arctic or prometheus or packaging
+QUICK := smoke or not (browser or $(REST))
+
+CCACHE := $(shell command -v ccache)
+
+.PHONY: demo test test-all test-needs setup arctic agents openhands openhands-if-possible old-sglang links format lint \
+	types native-test native-sanitizers chromium prometheus fuzz model drafters acceptance clean help
 
 help:
-	@sed -n '1,3p' Makefile
+	@sed -n '1,/^PYTHON/p' Makefile | grep '^#'
 
 demo: setup
 	$(BIN)/agentspec demo
 
-# Two checks at a time: one compiles while another downloads.
 test: setup
-	@$(MAKE) --no-print-directory -j2 --output-sync=line checks
-	$(PY) -m pytest -m "not browser" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
-	$(PY) -m pytest -m browser tests/agentspec/report
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types native-test
+	$(PY) -m pytest -m "$(QUICK)" --durations=15 -n $(TEST_WORKERS) --dist loadgroup
 
-checks: native-test lint types $(VENV)/.arctic $(AGENTS)/.installed openhands-if-possible chromium prometheus $(VENV)/.browser old-sglang $(READ_SGLANG:%=$(CACHE)/sglang-%)
+# Two at a time: one compiles while another downloads.
+test-all: test
+	@$(MAKE) --no-print-directory -j2 --output-sync=line native-sanitizers test-needs
+	$(PY) -m pytest -m "not ($(QUICK)) and not browser" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
+	$(PY) -m pytest -m browser
+
+test-needs: $(VENV)/.arctic $(AGENTS)/.installed openhands-if-possible chromium prometheus $(VENV)/.browser old-sglang \
+	$(READ_SGLANG:%=$(CACHE)/sglang-%)
 
 setup: $(VENV)/.installed links
 
@@ -72,10 +86,17 @@ $(VENV)/.dependencies: $(VENV)/.python pyproject.toml
 	@$(PIP) install --no-deps $(SGLANG) $(TORCHVISION)
 	@touch $@
 
+# A distribution named agentspec, which ours is not, must not share the folder.
 $(VENV)/.installed: $(VENV)/.dependencies $(NATIVE) $(PACKAGES)
 	@echo "[4/4] building agentspec"
+	@$(PIP) uninstall --yes agentspec 2> /dev/null
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps -e .
 	@touch $@
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	git ls-files '*.cc' '*.h' | xargs $(BIN)/clang-format -i
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -84,16 +105,18 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# The engine without Python: all tests under AddressSanitizer and UndefinedBehaviorSanitizer, those with threads
-# under ThreadSanitizer too.
-native-test: setup
-	@for sanitizer in address thread; do \
-		$(BIN)/cmake -S agentspec/native -B build/native-$$sanitizer -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
-			-DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGENTSPEC_BUILD_PYTHON=OFF -DAGENTSPEC_BUILD_TESTS=ON \
-			-DAGENTSPEC_SANITIZE=$$sanitizer > /dev/null && \
-		$(BIN)/cmake --build build/native-$$sanitizer && \
-		$(BIN)/ctest --test-dir build/native-$$sanitizer --output-on-failure --timeout 300 || exit 1; \
-	done
+# The native code without Python. native-sanitizers: all tests under AddressSanitizer and UndefinedBehaviorSanitizer, those
+# with threads under ThreadSanitizer too.
+native-test: build/native-plain.tested
+native-sanitizers: build/native-address.tested build/native-thread.tested
+
+# Never made, so that ctest always runs; ninja compiles what has changed.
+build/native-%.tested: setup
+	@$(BIN)/cmake -S agentspec/native -B build/native-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+		-DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGENTSPEC_BUILD_PYTHON=OFF -DAGENTSPEC_BUILD_TESTS=ON \
+		$(if $(CCACHE),-DCMAKE_CXX_COMPILER_LAUNCHER=$(CCACHE)) -DAGENTSPEC_SANITIZE=$(filter-out plain,$*) > /dev/null
+	@$(BIN)/cmake --build build/native-$*
+	@$(BIN)/ctest --test-dir build/native-$* --output-on-failure --timeout 300
 
 # The peer whose drafts evals put beside ours, built from its sources.
 arctic: $(VENV)/.arctic

@@ -23,6 +23,7 @@ from agentspec.errors import (
     AgentspecError,
     ConfigError,
     DuplicateRequestError,
+    InstallationError,
     RequestError,
     SegmentError,
     ServerError,
@@ -31,9 +32,11 @@ from agentspec.errors import (
     UnsupportedError,
 )
 from agentspec.estimates import Estimates
+from agentspec.installation import DISTRIBUTION, check_installation
 from agentspec.snapshot import SealedSegment, Snapshot
 
-__version__ = version("agentspec")
+check_installation()
+__version__ = version(DISTRIBUTION)
 
 __all__ = [
     "AgentspecError",
@@ -46,6 +49,7 @@ __all__ = [
     "EngineConfig",
     "EngineStats",
     "Estimates",
+    "InstallationError",
     "NamespaceStats",
     "Outcome",
     "RequestError",

@@ -12,6 +12,7 @@
     │   ├── StoreResetError                 it lost its contents
     │   ├── BrokenLogError                  some logs cannot be appended to
     │   └── RecordError (ValueError)        bytes in it are damaged, of a newer format, foreign or need a key
+    ├── InstallationError (ImportError)     files of another project are mixed with agentspec's
     ├── UnsupportedError (RuntimeError)     the host runs in a combination that agentspec refuses
     ├── ManagementError (RuntimeError)      a request to manage a running server is refused, or its job failed
     └── ServerError (RuntimeError)          a server that agentspec started or called did not do its part
@@ -101,6 +102,10 @@ class RecordError(StoreError, ValueError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class InstallationError(AgentspecError, ImportError):
+    """Files of another project are mixed with agentspec's, so that neither works."""
 
 
 class UnsupportedError(AgentspecError, RuntimeError):

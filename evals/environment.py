@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any
 
 from agentspec.hardware import processor
+from agentspec.installation import DISTRIBUTION
 
 _FOLDERS = re.compile(r"(?<![\w:/])~?(?:/[^\s/'\",:]+)+/")
 
@@ -21,7 +22,7 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in packages:
         try:
-            versions[package] = metadata.version(package)
+            versions[package] = metadata.version(DISTRIBUTION if package == "agentspec" else package)
         except metadata.PackageNotFoundError:
             versions[package] = None
     return {

@@ -49,7 +49,7 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError("drawing needs matplotlib; install agentspec[plots]") from error
+        raise ConfigError("drawing needs matplotlib; `pip install 'sglang-agentspec[plots]'`") from error
     with rc_context({"svg.hashsalt": "agentspec"}):
         figure = Figure(figsize=(5, 4.5), layout="constrained")
         axes = figure.subplots()

@@ -146,7 +146,7 @@ def plot(rows: Rows, path: Path) -> None:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError("drawing needs matplotlib; install agentspec[plots]") from error
+        raise ConfigError("drawing needs matplotlib; `pip install 'sglang-agentspec[plots]'`") from error
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     # No date and no drawn ids: the same rows give the same file.
     with rc_context({"svg.hashsalt": "agentspec"}):

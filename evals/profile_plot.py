@@ -28,7 +28,7 @@ def draw_profile(profile: Profile, path: str | Path) -> None:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError("drawing needs matplotlib; install agentspec[plots]") from error
+        raise ConfigError("drawing needs matplotlib; `pip install 'sglang-agentspec[plots]'`") from error
     measured = np.array([point.seconds for point in profile.points]) * 1e3
     residuals = np.array(profile.residuals) * 1e3
     widths = np.log2([point.width for point in profile.points])

@@ -24,6 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from agentspec.installation import DISTRIBUTION
 from agentspec.workflows.text_to_sql import (
     DATABASES,
     OUTCOMES,
@@ -170,7 +171,7 @@ def _versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
     for name in ("agentspec", "openai", "torch", "transformers"):
         try:
-            found[name] = metadata.version(name)
+            found[name] = metadata.version(DISTRIBUTION if name == "agentspec" else name)
         except metadata.PackageNotFoundError:
             continue
     return found

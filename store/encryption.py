@@ -56,7 +56,7 @@ class Cipher:
         except ImportError as error:
             raise ConfigError(
                 f"an encryption key was given, but the package cryptography cannot be used: {error}; "
-                "`pip install agentspec[encryption]`, or give no key"
+                "`pip install 'sglang-agentspec[encryption]'`, or give no key"
             ) from error
         self._scope = scope
         self._secret = key

@@ -280,7 +280,7 @@ def require_redis() -> None:
     try:
         import redis  # noqa: F401
     except ImportError:
-        raise ConfigError("a Redis store needs the package redis: pip install agentspec[redis]") from None
+        raise ConfigError("a Redis store needs the package redis: `pip install 'sglang-agentspec[redis]'`") from None
 
 
 def whole(answers: list[Any]) -> list[Any]:

@@ -6,12 +6,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+import needs
 import pytest
 from parity import compared
 
 # Fixtures of tests/integrations/sglang: the session's plain server, and what it answered.
 PLAIN = {"plain", "reference", "short_reference"}
 WITH_OWN_SERVERS = "servers of their own"
+
+WITHOUT_SERVERS = "TEST_WITHOUT_SERVERS"
 
 FORKING = Path(__file__).parent / "helpers" / "forking"
 
@@ -22,6 +25,23 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("SGLANG_CPU_OVERLAP", "on")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(FORKING), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test that needs what is not there; where CI is set the test fails instead.
+
+    Tests that are not marked `server` start none, or `make test` would take as long as `make test-all`.
+    """
+    if item.get_closest_marker("server"):
+        os.environ.pop(WITHOUT_SERVERS, None)
+    else:
+        os.environ[WITHOUT_SERVERS] = "1"
+    for marker in item.iter_markers():
+        if reason := needs.missing(marker.name):
+            if os.environ.get("CI") and marker.name not in needs.OPTIONAL:
+                pytest.fail(f"{reason}; CI must not skip this test")
+            pytest.skip(reason)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,6 +57,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     groups = {item: _group(set(getattr(item, "fixturenames", ()))) for item in items}
     with_own = {item.path for item, group in groups.items() if group == WITH_OWN_SERVERS}
     for item, group in groups.items():
+        # xdist joins the groups of a test that has several.
+        if item.get_closest_marker("xdist_group"):
+            continue
         item.add_marker(
             pytest.mark.xdist_group(
                 group or (WITH_OWN_SERVERS if item.path in with_own else item.nodeid.partition("::")[0])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from agentspec.errors import AgentspecError
+from agentspec.installation import DISTRIBUTION
 from agentspec.termination import exit_on_sigterm
 
 # name -> (module that holds `add_arguments(parser)` and `run(args, rest) -> exit status`, help line)
@@ -44,9 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         exit_on_sigterm()
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="agentspec", description="Suffix speculative decoding for agents on SGLang.")
-    parser.add_argument("--version", action="version", version=f"agentspec {version('agentspec')}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=f"agentspec {version(DISTRIBUTION)}")
     chosen = next((word for word in argv if not word.startswith("-")), None)
+    try:
+        return _run(parser, argv, chosen)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "agentspec"):
+            raise
+        print(f"agentspec {chosen}: the Python package {missing} must be installed, and it is not", file=sys.stderr)
+        return 2
+
+
+def _run(parser: argparse.ArgumentParser, argv: list[str], chosen: str | None) -> int:
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, help_line) in COMMANDS.items():
         subparser = commands.add_parser(name, help=help_line, description=help_line)
         if name == chosen:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_options(parser)
     parser.epilog = (
         "Rates are differences of two readings, so the first screen counts from the server's start. The live view needs "
-        "the package rich (`pip install 'agentspec[top]'`). Exit status: 0, 2 for an error."
+        "the package rich (`pip install 'sglang-agentspec[top]'`). Exit status: 0, 2 for an error."
     )
 
 
@@ -93,7 +93,7 @@ def _show_live(asked: ServerClient, interval: float) -> None:
         from rich.text import Text
     except ImportError:
         raise ConfigError(
-            "the live view needs the package rich, which is not installed; `pip install 'agentspec[top]'`, or pass --once"
+            "the live view needs the package rich, which is not installed; `pip install 'sglang-agentspec[top]'`, or pass --once"
         ) from None
 
     def panel(rank: int, num_ranks: int, of: Summary) -> RenderableType:

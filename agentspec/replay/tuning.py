@@ -88,7 +88,9 @@ def check_scipy() -> None:
         import scipy.optimize
         import scipy.sparse  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"fitting needs the package scipy: {error}; `pip install agentspec[tune]`") from error
+        raise ConfigError(
+            f"fitting needs the package scipy: {error}; `pip install 'sglang-agentspec[tune]'`"
+        ) from error
 
 
 def fit(trial_sets: Sequence[Trials], start: Estimates, note: str) -> Estimates:

@@ -11,12 +11,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from agentspec import __version__
 from agentspec.control import Profile
 from agentspec.engine import Engine
 from agentspec.errors import ConfigError
@@ -151,7 +151,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     )
     return {
         "schema": SCHEMA,
-        "version": version("agentspec"),
+        "version": __version__,
         "command": config.command,
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "seed": config.seed,

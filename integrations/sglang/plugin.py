@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from agentspec.installation import check_package
+
 logger = logging.getLogger("agentspec")
 
 _registered = False
@@ -19,6 +21,7 @@ def register() -> None:
     if _registered:
         return
     try:
+        check_package()
         from agentspec.integrations.sglang import algorithm
 
         algorithm.install()

@@ -38,6 +38,7 @@ def test_arguments_out_of_range(words: list[str]) -> None:
 
 
 @pytest.mark.sglang
+@pytest.mark.server
 def test_a_head_drafts_after_suffix_steps_as_if_it_had_read_them(tmp_path: Path) -> None:
     out = tmp_path / "state.json"
     status = main(["bench", "drafter-state", "--requests", "6", "--every", "3", "--json", str(out)])

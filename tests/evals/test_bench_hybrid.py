@@ -284,6 +284,7 @@ def test_arguments_out_of_range(words: list[str]) -> None:
 
 
 @pytest.mark.sglang
+@pytest.mark.server
 def test_a_tiny_run(tmp_path: Path) -> None:
     out, table = tmp_path / "out.json", tmp_path / "out.md"
     words = ["--systems", "suffix", "--workloads", "mix,open", "--requests", "3", "--repeats", "1"]

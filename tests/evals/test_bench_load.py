@@ -126,6 +126,7 @@ def test_what_was_measured_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.sglang
+@pytest.mark.server
 def test_a_tiny_run(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     words = ["--systems", "agentspec", "--workloads", "open", "--requests", "2", "--turns", "1", "--concurrency", "2"]

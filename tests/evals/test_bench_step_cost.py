@@ -57,6 +57,7 @@ def test_the_table_has_a_line_for_each_row() -> None:
 
 
 @pytest.mark.sglang
+@pytest.mark.server
 @pytest.mark.xdist_group("emulated device")
 def test_suffix_drafts_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = Path(__file__).resolve().parents[2] / "evals" / "models"

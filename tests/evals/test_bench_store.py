@@ -20,14 +20,10 @@ from agentspec.evals.bench_store_ready import ready_rows
 from agentspec.evals.bench_store_rows import Row
 from agentspec.evals.bench_store_warm import sample_trace, split_trace, warm_start_rows
 from agentspec.evals.delaying_proxy import DelayingProxy
-from agentspec.evals.redis_server import executable, redis_version
+from agentspec.evals.redis_server import redis_version
 from agentspec.replay import Call, Trace
 
-needs_redis = [
-    pytest.mark.redis,
-    pytest.mark.skipif(executable() is None, reason="needs a redis-server: run `make setup`"),
-]
-KINDS = ["sqlite", pytest.param("redis", marks=needs_redis)]
+KINDS = ["sqlite", pytest.param("redis", marks=pytest.mark.redis)]
 
 
 def text(num_tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
@@ -157,7 +153,6 @@ def test_a_follower_receives_what_two_writers_finish(kind: str, tmp_path: Path) 
 
 
 @pytest.mark.redis
-@pytest.mark.skipif(executable() is None, reason="needs a redis-server: run `make setup`")
 def test_publishing_in_every_state_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Emptying the caches takes most of the time and is not what is tested.
     monkeypatch.setattr(bench_store_publish, "_TOUCHED_BYTES", 1024)
@@ -178,7 +173,6 @@ def test_windows_come_from_all_over_a_text() -> None:
 
 
 @pytest.mark.redis
-@pytest.mark.skipif(executable() is None, reason="needs a redis-server: run `make setup`")
 def test_figures_are_written_with_what_they_depend_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,7 @@ def test_the_table_tells_ratios_and_differences(works: dict[str, Any]) -> None:
 
 
 @pytest.mark.sglang
+@pytest.mark.server
 def test_servers_are_asked_in_turns_and_outputs_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -129,6 +129,7 @@ def test_servers_of_a_profile(sweep: bool, serving: bool, wanted: list[tuple[int
 
 
 @pytest.mark.sglang
+@pytest.mark.server
 def test_a_small_profile_of_the_small_model(tmp_path: Path) -> None:
     out, plot, figures = tmp_path / "profile.json", tmp_path / "fit.svg", tmp_path / "figures.json"
     words = ["--sweep", "--widths", "1,2,4", "--batch-sizes", "1,4", "--context-lengths", "32,200"]

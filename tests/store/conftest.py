@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,17 +9,8 @@ from pathlib import Path
 import pytest
 from store_case import StoreCase
 
-from agentspec.evals.redis_server import RedisServer, executable
+from agentspec.evals.redis_server import RedisServer
 from agentspec.store.memory import MemoryPlace
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    there = executable() is not None
-    for item in items:
-        if item.get_closest_marker("redis") and not there:
-            if os.environ.get("CI"):
-                pytest.fail("there is no redis-server, and CI must not skip what needs it: run `make setup`")
-            item.add_marker(pytest.mark.skip(reason="needs a redis-server: run `make setup`"))
 
 
 @pytest.fixture(scope="session")

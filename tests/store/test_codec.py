@@ -250,7 +250,7 @@ def test_a_short_key_is_refused() -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
-    with pytest.raises(ConfigError, match=r"pip install agentspec\[encryption\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'sglang-agentspec\[encryption\]'"):
         Codec(SCOPE, KEY)
 
 

@@ -36,7 +36,7 @@ class _Installation:
 
     def told(self) -> str:
         return (
-            f"{self.needs}`pip install 'agentspec[{self.extra}]'` in an environment of its own and name its interpreter "
+            f"{self.needs}`pip install 'sglang-agentspec[{self.extra}]'` in an environment of its own and name its interpreter "
             f"with --agent-python or {ENVIRONMENT_VARIABLE}, or run `make {self.target}` in the sources"
         )
 

@@ -126,7 +126,7 @@ async def _model(options: argparse.Namespace, reference: ReferenceModel | None, 
     try:
         from openai import AsyncOpenAI
     except ImportError:
-        raise ConfigError("calling a server needs openai; run pip install 'agentspec[workflows]'") from None
+        raise ConfigError("calling a server needs openai; run pip install 'sglang-agentspec[workflows]'") from None
     client = AsyncOpenAI(
         base_url=options.base_url,
         api_key=os.environ.get("OPENAI_API_KEY", "none"),
@@ -187,9 +187,9 @@ def _run_name(options: argparse.Namespace) -> str:
 def _context(options: argparse.Namespace, config: WorkflowConfig) -> dict[str, Any]:
     """What the figures depend on."""
     versions = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
-    for name in ("agentspec", "openai", "sqlglot"):
+    for name, distribution in {"agentspec": "sglang-agentspec", "openai": "openai", "sqlglot": "sqlglot"}.items():
         try:
-            versions[name] = metadata.version(name)
+            versions[name] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
     return {

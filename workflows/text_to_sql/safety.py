@@ -55,7 +55,7 @@ def _sqlglot() -> tuple[Any, Any]:
         from sqlglot import exp
     except ImportError:
         raise ConfigError(
-            "checking SQL needs sqlglot, which is not installed; run pip install 'agentspec[workflows]'"
+            "checking SQL needs sqlglot, which is not installed; run pip install 'sglang-agentspec[workflows]'"
         ) from None
     # Its warnings quote statements, and no text belongs in a log.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
+
+import pytest
+
+from agentspec.cli.main import COMMANDS, main
 
 _PROGRAM = """
 import sys, types, time, pathlib
@@ -33,3 +40,26 @@ def test_a_command_that_is_told_to_stop_closes_what_it_opened(tmp_path: Path) ->
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 128 + signal.SIGTERM
     assert file.read_text() == "closed"
+
+
+@pytest.mark.parametrize("name", ["at_once", "when_run"])
+def test_a_package_that_a_command_lacks_is_named(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(args: argparse.Namespace, rest: list[str]) -> int:
+        importlib.import_module("not_installed.module")
+        return 0
+
+    module = types.SimpleNamespace(add_arguments=lambda parser: None, run=run)
+    monkeypatch.setitem(sys.modules, "when_run", module)
+    monkeypatch.setitem(COMMANDS, name, (name if name == "when_run" else "not_installed", "lacks a package"))
+    assert main([name]) == 2
+    assert capsys.readouterr().err == (
+        f"agentspec {name}: the Python package not_installed must be installed, and it is not\n"
+    )
+
+
+def test_a_missing_module_of_ours_is_an_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COMMANDS, "broken", ("agentspec.not_there", "is broken"))
+    with pytest.raises(ModuleNotFoundError):
+        main(["broken"])

@@ -152,7 +152,9 @@ def test_without_scipy_the_error_says_what_to_install(monkeypatch: pytest.Monkey
     for name in [name for name in sys.modules if name.partition(".")[0] == "scipy"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(ConfigError, match=r"fitting needs the package scipy: .*; `pip install agentspec\[tune\]`"):
+    with pytest.raises(
+        ConfigError, match=r"fitting needs the package scipy: .*; `pip install 'sglang-agentspec\[tune\]'`"
+    ):
         fit([trials], by_counts(), "")
 
 

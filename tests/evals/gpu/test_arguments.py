@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from needs import OLD_SGLANG
 
 from agentspec.evals.gpu.servers import (
     BACKENDS,
@@ -30,7 +31,7 @@ from agentspec.evals.text_to_sql import MODEL_FOLDER
 pytestmark = pytest.mark.sglang
 
 ROOT = Path(__file__).parents[3]
-PYTHONS = {"installed": Path(sys.executable), "0.5.17": ROOT / ".venv-old-sglang/bin/python"}
+PYTHONS = {"installed": Path(sys.executable), "0.5.17": OLD_SGLANG}
 HOPPER = 9
 HEAD = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
 # Leaves 13.5 GB of 141 for everything but weights and KV cache, as SGLang does by itself.
@@ -136,12 +137,10 @@ def command_lines(data: Path) -> dict[str, list[str]]:
     }.items()}  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=PYTHONS)
+@pytest.fixture(scope="module", params=["installed", pytest.param("0.5.17", marks=pytest.mark.other_release)])
 def resolved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What became of each command line, in one release of SGLang."""
     python = PYTHONS[request.param]
-    if not python.exists():
-        pytest.skip("needs the older SGLang: run `make old-sglang`")
     lines = command_lines(tmp_path_factory.mktemp("gpu"))
     run = subprocess.run(
         [python, "-P", str(Path(__file__).with_name("resolve_for_cuda.py")), str(HOPPER)],

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import importlib.util
-
 import numpy as np
 import pytest
 
-from agentspec.evals.peers.ngram import INSTALL, MAX_TRIE_DEPTH, Ngram, parents_of
+from agentspec.evals.peers.ngram import MAX_TRIE_DEPTH, Ngram, parents_of
 from agentspec.replay import Call, replay
-
-needs_sglang = pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason=INSTALL)
 
 
 def test_parents_of_a_mask() -> None:
@@ -19,7 +15,6 @@ def test_parents_of_a_mask() -> None:
 
 
 @pytest.mark.sglang
-@needs_sglang
 # SGLang's own modules warn of what they import.
 @pytest.mark.filterwarnings("default")
 def test_windows_enter_the_corpus_one_step_late() -> None:

@@ -10,6 +10,10 @@ import sys
 
 if "sglang.launch_server" in sys.orig_argv:
     import multiprocessing
+    import os
+
+    if os.environ.get("TEST_WITHOUT_SERVERS"):
+        sys.exit("a test that starts a server must be marked `server`, and this one is not")
 
     _set_start_method = multiprocessing.set_start_method
 

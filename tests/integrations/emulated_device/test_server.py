@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 import urllib.error
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from agentspec.evals.server import Server
 
 pytestmark = [
     pytest.mark.sglang,
-    pytest.mark.skipif(importlib.util.find_spec("sglang") is None, reason="needs SGLang: run `make setup`"),
+    pytest.mark.server,
     pytest.mark.xdist_group("emulated device"),
 ]
 

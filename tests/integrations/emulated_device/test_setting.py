@@ -35,7 +35,7 @@ def test_processes_find_the_plugin_and_the_step_times(tmp_path: Path) -> None:
     found = setting.environment(str(path), {"PYTHONPATH": f"a{os.pathsep}b"})
     site, *rest = found["PYTHONPATH"].split(os.pathsep)
     assert rest == ["a", "b"]
-    [entry_points] = Path(site).glob("*.dist-info/entry_points.txt")
+    [entry_points] = Path(site).glob("*.egg-info/entry_points.txt")
     assert "emulated_device.plugin:register" in entry_points.read_text()
     assert found[setting.VARIABLE] == str(path)
     assert StepTimes.load(found[setting.VARIABLE]).name == "mine"

@@ -9,7 +9,6 @@ fork.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import textwrap
@@ -27,15 +26,6 @@ from agentspec.evals.server import Server
 from agentspec.integrations.sglang_cpu import environment
 
 DRAFTERS = {name: PARITY_SYSTEMS[name].arguments for name in ("suffix", "eagle3", "standalone")}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    installed = importlib.util.find_spec("sglang") is not None
-    for item in items:
-        if item.get_closest_marker("sglang") and not installed:
-            if os.environ.get("CI"):
-                pytest.fail("SGLang is not installed, and CI must not skip what needs it: run `make setup`")
-            item.add_marker(pytest.mark.skip(reason="needs SGLang: run `make setup`, then `make test`"))
 
 
 def _server(folder: Path, algorithm: str, *arguments: str, **variables: str) -> Server:

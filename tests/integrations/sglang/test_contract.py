@@ -6,27 +6,14 @@ Releases other than the installed one are unpacked and read, never imported here
 from __future__ import annotations
 
 import ast
-import importlib.util
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
+from releases import releases
 
-ROOT = Path(__file__).parents[3]
-UNPACKED = ("0.5.17", "0.5.20")
-
-
-def releases() -> dict[str, Path]:
-    found = importlib.util.find_spec("sglang")
-    installed = Path(found.origin).parent.parent if found and found.origin else Path("sglang is not installed")
-    return {**{name: ROOT / ".cache" / f"sglang-{name}" for name in UNPACKED}, "installed": installed}
-
-
-pytestmark = [
-    pytest.mark.sglang,
-    pytest.mark.parametrize("release", releases().values(), ids=releases().keys()),
-]
+pytestmark = [pytest.mark.sglang, pytest.mark.parametrize("release", releases())]
 
 
 @cache
@@ -35,7 +22,7 @@ def module(release: Path, name: str) -> ast.Module:
     for candidate in (path.with_suffix(".py"), path / "__init__.py"):
         if candidate.is_file():
             return ast.parse(candidate.read_text(encoding="utf-8"))
-    pytest.fail(f"{name} is not in {release}; `make test` unpacks the other releases")
+    pytest.fail(f"{name} is not in {release}; `make test-all` unpacks the other releases")
 
 
 def find(release: Path, name: str, *path: str) -> ast.ClassDef | ast.FunctionDef:

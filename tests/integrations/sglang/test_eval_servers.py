@@ -17,7 +17,7 @@ from agentspec.evals.tasks.prompts import chat_encoder
 from agentspec.evals.tasks.task import TaskInputs
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,6 @@ def test_verification_of_drawn_trees_accepts_exactly_the_recorded_path(width: in
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU; run on a GPU host with `pytest -m gpu`")
 def test_nothing_waits_for_a_gpu() -> None:
     table = ForcedTokens(4, "cuda")
     logits = torch.zeros(8, _VOCABULARY, device="cuda")

@@ -14,7 +14,7 @@ from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity
 
 from agentspec.evals.parity_servers import Variant, check_variant, parity_server
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
 from agentspec.integrations.sglang_cpu import environment
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 torch = pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
 from recorded_graphs.recording import NO_TOKEN, CaptureError, Recording, record

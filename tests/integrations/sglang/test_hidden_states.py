@@ -19,7 +19,7 @@ from agentspec.evals.specdec_drafters import load_drafters
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
 from agentspec.evals.tiny_sql.chains import Text, draft_chains
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 STEPS = 4
 CHAINS = (

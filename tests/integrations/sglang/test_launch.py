@@ -14,7 +14,7 @@ from server_requests import MODEL, chat_prompts, generate, tokens_of
 from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 OFFLINE = """
     import json, sys

@@ -13,7 +13,7 @@ from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generat
 from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER, SYSTEMS
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 GREEDY = {"temperature": 0, "max_new_tokens": 64}
 

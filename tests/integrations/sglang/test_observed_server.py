@@ -23,7 +23,7 @@ from agentspec.integrations.sglang.counters import ALL_SOURCES, SOURCES
 from agentspec.integrations.sglang.draftless import REASONS
 from agentspec.observe.admin_client import AdminClient
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 INTEGRATIONS = Path(__file__).parents[3] / "integrations"
 RULES = INTEGRATIONS / "prometheus" / "agentspec.rules.yml"

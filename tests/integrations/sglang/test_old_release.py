@@ -6,7 +6,6 @@ The servers run in an environment of their own, which `make old-sglang` makes.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 import urllib.error
@@ -16,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from needs import OLD_SGLANG
 from sampled_answers import SIGNIFICANCE, draw, p_value
 from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generate, tokens_of
 
 from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server, pytest.mark.other_release]
 
 RELEASE = "0.5.17"
-PYTHON = Path(__file__).parents[3] / ".venv-old-sglang" / "bin" / "python"
 GREEDY = {"temperature": 0, "max_new_tokens": 48}
 # All that is drafted is verified, also what does not pay: the more there is to go wrong.
 VERIFY_ALL = ("--agentspec-controller", "fixed")
@@ -49,16 +48,12 @@ DRAFTERS = {
 
 
 def server(folder: Path, algorithm: str, *arguments: str) -> Server:
-    if not PYTHON.exists():
-        if os.environ.get("CI"):
-            pytest.fail(f"{PYTHON} is missing, and CI must not skip what needs it: run `make old-sglang`")
-        pytest.skip(f"needs SGLang {RELEASE} in an environment of its own: run `make old-sglang`")
     return Server(
         MODEL,
         algorithm,
         log=folder / f"{algorithm}.log",
         arguments=(*ARGUMENTS, *arguments),
-        python=str(PYTHON),
+        python=str(OLD_SGLANG),
     )
 
 

@@ -14,7 +14,7 @@ from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity, asse
 from agentspec.evals.parity_servers import Variant, check_drafted, check_variant, num_retractions, parity_server
 from agentspec.evals.server import Server
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 
 def test_the_session_s_servers_overlap_scheduling_and_forwards(plain: Server, agentspec: Server) -> None:

@@ -12,7 +12,7 @@ from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity, asse
 from agentspec.evals.parity_servers import Variant, check_drafted, check_variant, parity_server
 from agentspec.evals.server import Server
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 
 @pytest.fixture(scope="module", params=["suffix", "eagle3", "standalone"])

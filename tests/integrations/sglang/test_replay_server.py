@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 import replay_clients
+from needs import AGENTS
 from server_requests import MODEL
 
 from agentspec.errors import ServerError
 from agentspec.evals.server import Server
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server, pytest.mark.agents]
 
 ROOT = Path(__file__).parents[3]
-AGENTS = ROOT / ".venv-agents" / "bin" / "python"
 ARGUMENTS = (
     "--context-length", "3072", "--chunked-prefill-size", "128", "--max-total-tokens", "16384",
     "--max-running-requests", "8", "--random-seed", "1", "--skip-server-warmup",
@@ -47,9 +47,6 @@ class Replaying:
 
 @pytest.fixture(scope="module")
 def replaying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaying]:
-    if not AGENTS.exists():
-        missing = "there is no .venv-agents, which `make agents` makes"
-        pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
     folder = tmp_path_factory.mktemp("replay")
     _client(folder, "record", str(folder / "recorded"))
     calls = _openhands_calls(folder / "llm_completions")

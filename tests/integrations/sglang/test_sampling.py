@@ -10,7 +10,7 @@ from server_requests import assert_same, chat_prompts, generate, tokens_of
 
 from agentspec.evals.server import Server
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 
 def counters(server: Server) -> dict[str, int]:

@@ -14,7 +14,7 @@ from server_requests import CONTEXT_LENGTH, assert_same, chat_prompts, corpus_re
 
 from agentspec.evals.server import Server
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 GREEDY = {"temperature": 0, "max_new_tokens": 48}
 

@@ -18,7 +18,7 @@ from agentspec.errors import ServerError
 from agentspec.evals.redis_server import RedisServer
 from agentspec.evals.server import Server
 
-pytestmark = [pytest.mark.sglang, pytest.mark.redis]
+pytestmark = [pytest.mark.sglang, pytest.mark.server, pytest.mark.redis]
 
 GREEDY = {"temperature": 0, "max_new_tokens": 48}
 SECRET = "hush-hush-hush"

@@ -12,7 +12,7 @@ import pytest
 from agentspec.evals.server import Server
 from agentspec.workflows.text_to_sql.command import main
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 
 def test_nonsense_of_a_real_model_fails_no_call(plain: Server, tmp_path: Path) -> None:

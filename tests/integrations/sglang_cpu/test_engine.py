@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 pytestmark = [
     pytest.mark.sglang,
-    pytest.mark.skipif(find_spec("sglang") is None, reason="pip install 'agentspec[cpu]'; see `make setup`"),
+    pytest.mark.server,
 ]
 
 ENGINES = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -68,7 +67,6 @@ def test_other_forwards_leave_the_number_as_it_was(three_threads):
 
 
 @pytest.mark.sglang
-@pytest.mark.skipif(find_spec("sglang") is None, reason="pip install 'agentspec[cpu]'; see `make setup`")
 def test_sglangs_own_runner_has_them():
     code = """
 from agentspec.integrations import sglang_cpu

@@ -51,6 +51,7 @@ print(json.dumps([config["model"], agent.step_limit, agent.cost_limit, agent.ins
 
 
 @pytest.mark.parametrize("tool_calls", [False, True])
+@pytest.mark.agents
 def test_mini_swe_agent_reads_its_configuration(tool_calls: bool, agent_environment: str, tmp_path: Path) -> None:
     path = tmp_path / "server.yaml"
     flags = ["--tool-calls"] if tool_calls else []

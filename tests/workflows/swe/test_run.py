@@ -24,6 +24,7 @@ from agentspec.workflows.swe.tasks import Task
 from agentspec.workflows.swe.workspace import Workspace
 
 
+@pytest.mark.agents
 def test_reference_solver_end_to_end(tasks: list[Task], agent_environment: str, tmp_path: Path) -> None:
     """Two runs, one task at a time and two, are the same conversations; readers of logs understand them."""
     traces = []
@@ -58,6 +59,7 @@ def test_reference_solver_end_to_end(tasks: list[Task], agent_environment: str, 
         assert name == "mini-swe-agent" and [call.output for call in logged] == answers(task)
 
 
+@pytest.mark.agents
 def test_openhands_end_to_end(tasks: list[Task], openhands_environment: str, tmp_path: Path) -> None:
     """Its SDK reads our configuration and works on the tasks; its own logs are read as its runs, and two runs are the same."""
     traces = []

@@ -17,7 +17,7 @@ from server_requests import ARGUMENTS, MODEL, chat_prompts, generate
 from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.server]
 
 _PLUGIN = """
     import json

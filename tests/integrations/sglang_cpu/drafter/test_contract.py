@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 from pathlib import Path
 
 import pytest
+from releases import releases
 
 pytest.importorskip("torch", reason="draft models need torch; `make setup` installs it")
 
 from agentspec.integrations.sglang_cpu.drafter.native_drafter import _WEIGHT_CHANGES
 
-_UNPACKED = Path(__file__).parents[4] / ".cache"
-
-
-def releases() -> dict[str, Path]:
-    found = importlib.util.find_spec("sglang")
-    installed = Path(found.origin).parent if found and found.origin else Path("sglang is not installed")
-    return {"installed": installed, **{name: _UNPACKED / f"sglang-{name}" / "sglang" for name in ("0.5.17", "0.5.20")}}
-
-
-pytestmark = [pytest.mark.sglang, pytest.mark.parametrize("release", releases().values(), ids=releases().keys())]
+pytestmark = [pytest.mark.sglang, pytest.mark.parametrize("release", releases())]
 
 
 def methods(release: Path, file: str, name: str) -> dict[str, ast.FunctionDef]:
-    body = ast.parse((release / "srt" / file).read_text(encoding="utf-8")).body
+    body = ast.parse((release / "sglang" / "srt" / file).read_text(encoding="utf-8")).body
     [found] = [node for node in body if isinstance(node, ast.ClassDef) and node.name == name]
     return {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
 

@@ -1,0 +1,62 @@
+"""What tests of each marker need on this machine, and how to get it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from agentspec.evals import redis_server
+
+ROOT = Path(__file__).parents[2]
+AGENTS = ROOT / ".venv-agents" / "bin" / "python"
+OLD_SGLANG = ROOT / ".venv-old-sglang" / "bin" / "python"
+
+
+def chromium() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+def _has_gpu() -> bool:
+    if find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _installed(*modules: str) -> Callable[[], bool]:
+    return lambda: all(find_spec(module) for module in modules)
+
+
+# Marker -> (whether it is there, what it is, how to get it)
+_NEEDS: dict[str, tuple[Callable[[], bool], str, str]] = {
+    "sglang": (_installed("sglang"), "SGLang", "`make setup`"),
+    "redis": (lambda: redis_server.executable() is not None, "a redis-server", "`make setup`"),
+    "arctic": (_installed("arctic_inference"), "ArcticInference", "`make arctic`"),
+    "agents": (AGENTS.exists, "coding agents in .venv-agents", "`make agents`"),
+    "other_release": (OLD_SGLANG.exists, "another release of SGLang in .venv-old-sglang", "`make old-sglang`"),
+    "prometheus": (
+        lambda: all(map(shutil.which, ("prometheus", "promtool"))),
+        "prometheus and promtool",
+        "`make prometheus`, or `apt-get install --no-install-recommends prometheus`",
+    ),
+    "browser": (
+        lambda: chromium() is not None and _installed("playwright", "axe_playwright_python")(),
+        "Chromium, playwright and axe-playwright-python",
+        "`make test-all`",
+    ),
+    "gpu": (_has_gpu, "a CUDA GPU", "`pytest -m gpu` on a GPU host"),
+}
+# Nobody expects it of a machine that runs CI.
+OPTIONAL = {"gpu"}
+
+
+@cache
+def missing(marker: str) -> str:
+    """What tests of the marker need and this machine lacks; empty: nothing."""
+    is_there, name, command = _NEEDS.get(marker, (lambda: True, "", ""))
+    return "" if is_there() else f"needs {name}: {command}"

@@ -1,0 +1,48 @@
+"""What `make test` asks real servers: plain SGLang, suffix drafts, and suffix drafts beside an EAGLE-3 head.
+
+The other tests on servers ask for much more of this; `make test-all` runs them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from server_requests import assert_same, chat_prompts, generate, tokens_of
+
+from agentspec.evals.server import Server
+
+pytestmark = [
+    pytest.mark.sglang,
+    pytest.mark.server,
+    pytest.mark.smoke,
+    pytest.mark.parametrize("agentspec", ["suffix", "eagle3"], indirect=True),
+]
+
+
+def test_answers_are_those_of_plain_decoding(plain: Server, agentspec: Server) -> None:
+    requests = [
+        {"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": length, "ignore_eos": length < 20}}
+        for text, length in zip(chat_prompts(12, seed=400), [90, 7, 48, 19] * 3, strict=True)
+    ]
+    expected, got = generate(plain, requests, 4), generate(agentspec, requests, 4)
+    assert_same(tokens_of(got), tokens_of(expected))
+    assert [reply["text"] for reply in got] == [reply["text"] for reply in expected]
+    state = agentspec.agentspec_state()
+    assert state is not None and state["active"]
+    counters = state["counters"]
+    assert 0 < counters["accepted_tokens"] <= counters["drafted_tokens"]
+
+
+def test_a_streamed_chat_is_that_of_plain_decoding(plain: Server, agentspec: Server) -> None:
+    question: dict[str, Any] = {
+        "model": "tiny-sql",
+        "messages": [{"role": "user", "content": "question: how many orders are there?"}],
+        "temperature": 0,
+        "max_tokens": 40,
+    }
+    expected = plain.post("/v1/chat/completions", question)["choices"][0]["message"]["content"]
+    events = list(agentspec.stream("/v1/chat/completions", {**question, "stream": True}))
+    assert (
+        "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"]) == expected
+    )
