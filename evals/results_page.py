@@ -87,7 +87,7 @@ def pages(results: Path, readme: Path, benchmarks: Path) -> dict[Path, str]:
     commits = read_commits(results)
     tables = {topic.name: table(topic, commits, "../evals/results") for topic in topics}
     plotted = readme_plot.read(results)
-    figures = {"goals": goals_sentence(topics), "report": report_block(results), "plot": plotted.caption(commits)}
+    figures = {"goals": goals_sentence(topics, ""), "report": report_block(results), "plot": plotted.caption(commits)}
     wanted = {results / "README.md": summary(topics, commits)}
     wanted[readme] = with_blocks(readme, figures)
     wanted[benchmarks] = with_blocks(benchmarks, {**tables, "goals": goals_sentence(topics, "../")})
