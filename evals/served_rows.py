@@ -299,8 +299,8 @@ def store_rows(files: Files) -> list[Row]:
         for row in content["rows"]:
             if "target" not in row:
                 continue
-            case = row["case"].removesuffix("_sqlite").removesuffix("_redis")
-            what = _STORE_CASES.get(case) or _STORE_CASES.get(case.removesuffix("_s").replace("_sqlite", "")) or case
+            case = "_".join(part for part in row["case"].split("_") if part not in ("sqlite", "redis"))
+            what = _STORE_CASES.get(case, case)
             store = "SQLite" if "sqlite" in row["case"] else "Redis"
             unit = _STORE_UNITS.get(row["unit"], row["unit"])
             figure = f"{short(row['value'])} {unit}"
@@ -321,8 +321,7 @@ _STORE_CASES = {
     "publish_us_dead": "CPU time of the step's thread for a finished output, store stopped",
     "follower_lag_p99_s": "lag from a finished output to another replica, p99, 200 outputs a second",
     "lost_outputs": "lost outputs of 12,000",
-    "ready_10m_redis": "10 million tokens ready to draft from",
-    "ready_10m": "10 million tokens ready to draft from",
+    "ready_10m_s": "10 million tokens ready to draft from",
 }
 _STORE_UNITS = {"ratio of accepted tokens a step": "x", "% of a step": "%", "us of CPU": "us"}
 

@@ -115,6 +115,44 @@ def test_a_ratio_of_several_repeats_is_that_of_their_means() -> None:
     ]  # fmt: skip
 
 
+def test_the_hybrid_is_judged_by_the_latest_run_of_each_workload() -> None:
+    def bench(*speeds: tuple[str, str, float], goals: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+        rows = [
+            {"workload": workload, "system": system, "tokens_per_second": speed, "accept_length": 2.0, "requests": 9}
+            for workload, system, speed in speeds
+        ]
+        return {"rows": rows, "goals": goals}
+
+    goals = (
+        {"name": "agents: tokens/s over eagle3-8", "value": 1.1, "target": ">= 0.99", "met": True},
+        {"name": "agents-cold: tokens/s over suffix", "value": 9.0, "target": ">= 0.99", "met": True},
+        {"name": "agents: steps with the drafter", "value": 0.8, "target": "<= 0.3", "met": False},
+    )
+    new = bench(("agents", "none", 50.0), ("agents", "eagle3-8", 100.0), ("agents", "hybrid", 110.0), goals=goals)
+    old = bench(("agents", "suffix", 1.0), ("agents", "hybrid", 1.0), ("mix", "suffix", 10.0), ("mix", "hybrid", 9.0))
+    agents, mix = topic_rows("hybrid", {"a-file-before-it.json": old, "bench.json": new})
+    assert agents.figure == "110 (2.00) tokens/s: 1.10 x EAGLE-3 with 8 steps" and agents.file == "bench.json"
+    assert [(goal.text, goal.met) for goal in agents.goals] == [
+        ("x EAGLE-3 with 8 steps 1.1, goal >= 0.99", True),
+        ("steps with the draft model 0.8, goal <= 0.3", False),
+        ("x EAGLE-3 with 8 steps 1.10, goal >= 1.2", False),
+    ]
+    assert mix.figure == "9 (2.00) tokens/s: 0.90 x suffix drafts" and mix.file == "a-file-before-it.json"
+
+
+def test_on_an_emulated_gpu_the_best_rival_is_taken_at_its_best_width() -> None:
+    speeds = {"none": 100.0, "ngram": 150.0, "ngram-32": 200.0, "suffix": 180.0, "suffix-64": 500.0, "hybrid": 190.0}
+    records = [
+        record(system, speed, task="chat", emulated="h200-8b", device_busy=0.9 if system == "ngram" else 0.8)
+        for system, speed in speeds.items()
+    ]
+    suffix, hybrid, over_all = topic_rows("emulated", {"eval.json": {"records": records}})
+    assert suffix.figure == "180 (4.00) tokens/s: 0.90 x NGRAM with 32 tokens"
+    assert suffix.goals == (("device busy 80.0%, goal >= NGRAM's 90.0%", False),)
+    assert hybrid.goals == (("x the best single system 0.95, goal >= 0.99", False),)
+    assert over_all.goals == (("mean x the best single system 0.95, goal >= 1.1", False),)
+
+
 def test_replays_stand_beside_peers_at_their_best() -> None:
     rows = [
         {"set": "chat@:9", "pass": "cold", "system": system, "max_draft_tokens": number, "accepted_per_step": value,
