@@ -1,78 +1,103 @@
-"""`agentspec eval-page`: the page of results and the table in the README, made from the files of figures.
+"""`agentspec eval-page`: every table of results in the docs, and the README's plot, made from the files of figures.
 
-Data: every JSON file in a folder of evals/results; see result_rows for what is shown of each.
-Metric: none of its own; no figure is written here.
-Pattern: the same files give the same page, so that a test can tell a page that lags behind.
+Data: every JSON file in a folder of evals/results, but those of `archive`; see result_rows for what is shown of each.
+Metric: none of its own; goals met and missed are counted.
+Pattern: the same files give the same pages, so that a test can tell a page that lags behind.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentspec.errors import ConfigError
-from agentspec.evals.result_rows import TOPICS, Content, Row, side_by_side, topic_rows
+from agentspec.evals import readme_plot
+from agentspec.evals.result_row import Content, Files, Goal, Row
+from agentspec.evals.result_rows import TITLES, topic_rows
 
 RESULTS = Path(__file__).resolve().parent / "results"
-README = RESULTS.parents[1] / "README.md"
-BEGIN, END = "<!-- results -->", "<!-- /results -->"
-_MARKED = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
-
-_TITLES = {
-    "eval": "Tasks end to end on real servers",
-    "engine": "The engine beside its peers",
-    "emulated": "Tasks on an emulated H200",
-    "hybrid": "Suffix drafts and a model drafter in one batch",
-    "load": "More and more clients",
-    "fidelity": "Simulated and real latencies",
-    "store": "The store",
-    "control": "What deciding costs",
-    "drafter-state": "A head after suffix steps",
-    "report": "The report's figures",
-    "simulation": "Simulated serving",
-    "specdec": "SpecDec++ on the small pair",
-    "text-to-sql": "Staged text-to-SQL agents",
-}
+ROOT = RESULTS.parents[1]
+README = ROOT / "README.md"
+BENCHMARKS = ROOT / "docs" / "benchmarks.md"
+ARCHIVE = "archive"
+COMMITS = "commits.json"
+END = "<!-- /results -->"
+_BLOCK = re.compile(r"<!-- results: (\S+) -->\n.*?" + re.escape(END), re.DOTALL)
+# Where a run of the report on a real log is kept: its command, then what it printed.
+_REPORT = ("report", "example.txt")
+_REPORT_LINES = ("entropy", "cold", "warm", "speed-up")
 
 _NOTE = (
-    "Made by `agentspec eval-page` from the JSON files in these folders; not to be edited. Commands and versions are those "
-    "of each file; what figures mean and how they were measured is in the folder's own page."
+    "Made by `agentspec eval-page` from the JSON files in these folders; not to be edited. The figures, with their commands "
+    "and commits, are in [docs/benchmarks.md](../../docs/benchmarks.md). Older runs are in [archive](archive)."
 )
+
+
+class Topic(NamedTuple):
+    """A folder of results."""
+
+    name: str
+    files: Files
+    rows: list[Row]
+
+    @property
+    def goals(self) -> list[Goal]:
+        return [goal for row in self.rows for goal in row.goals]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; 1 where a page lags behind the files")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="default: evals/results")
     parser.add_argument("--readme", type=Path, default=README, metavar="FILE", help="default: the project's README.md")
+    parser.add_argument(
+        "--benchmarks", type=Path, default=BENCHMARKS, metavar="FILE", help="default: the project's docs/benchmarks.md"
+    )
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Writes both pages, or with --check tells whether they are what would be written.
+    """Writes the pages and the plot, or with --check tells whether they are what would be written.
 
     Raises:
-        ConfigError: An argument is unknown, there are no results, or the README has no marks.
+        ConfigError: An argument is unknown, there are no results, or a page asks for a table that there is not.
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec eval-page --help")
-    topics = read_topics(args.results)
-    wanted = {
-        args.results / "README.md": page(topics),
-        args.readme: with_table(args.readme.read_text(encoding="utf-8"), readme_table(topics)),
-    }
+    wanted = pages(args.results, args.readme, args.benchmarks)
     lagging = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in lagging:
         print(f"{path.name} {'lags behind the files; run agentspec eval-page' if args.check else 'written'}")
         if not args.check:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(wanted[path], encoding="utf-8")
     return 1 if args.check and lagging else 0
 
 
-def read_topics(results: Path) -> dict[str, dict[str, Any]]:
-    """Of each folder its JSON files' contents by their names, topics in the order of the page.
+def pages(results: Path, readme: Path, benchmarks: Path) -> dict[Path, str]:
+    """What each file should hold, by its path.
+
+    Raises:
+        ConfigError: There are no results, or a page asks for a table that there is not.
+    """
+    topics = read_topics(results)
+    commits = read_commits(results)
+    tables = {topic.name: table(topic, commits, "../evals/results") for topic in topics}
+    plotted = readme_plot.read(results)
+    figures = {"goals": goals_sentence(topics, ""), "report": report_block(results), "plot": plotted.caption(commits)}
+    wanted = {results / "README.md": summary(topics, commits)}
+    wanted[readme] = with_blocks(readme, figures)
+    wanted[benchmarks] = with_blocks(benchmarks, {**tables, "goals": goals_sentence(topics, "../")})
+    for theme in readme_plot.THEMES:
+        wanted[readme.parent / readme_plot.path(theme)] = plotted.svg(theme)
+    return wanted
+
+
+def read_topics(results: Path) -> list[Topic]:
+    """The folders of results, in the order of the page; unknown ones come last.
 
     Raises:
         ConfigError: There is no such folder, or a file is no JSON object.
@@ -81,120 +106,150 @@ def read_topics(results: Path) -> dict[str, dict[str, Any]]:
         raise ConfigError(
             f"--results must be a folder of figures, but {results} is none; a source tree has evals/results"
         )
-    topics: dict[str, dict[str, Any]] = {}
-    folders = sorted(path for path in results.iterdir() if path.is_dir())
-    for folder in sorted(folders, key=lambda path: TOPICS.index(path.name) if path.name in TOPICS else len(TOPICS)):
-        topics[folder.name] = {}
-        for path in sorted(folder.glob("*.json")):
+    names = sorted(path.name for path in results.iterdir() if path.is_dir() and path.name != ARCHIVE)
+    order = [*[name for name in TITLES if name in names], *[name for name in names if name not in TITLES]]
+    topics = []
+    for name in order:
+        files = {}
+        for path in sorted((results / name).glob("*.json")):
             try:
-                topics[folder.name][path.name] = dict(json.loads(path.read_text(encoding="utf-8")))
+                files[path.name] = dict(json.loads(path.read_text(encoding="utf-8")))
             except (ValueError, TypeError) as error:
                 raise ConfigError(f"{path} is no file of figures: {error}") from error
+        topics.append(Topic(name, files, topic_rows(name, files)))
     return topics
 
 
-def page(topics: Mapping[str, Mapping[str, Any]]) -> str:
-    """The page in Markdown: a table for each topic, each row with its command and machine."""
-    parts = [
-        "# Results",
-        _NOTE,
-    ]
-    for topic, files in topics.items():
-        parts.append(f"## {_title(topic)}")
-        if not files:
-            parts.append(f"Not measured yet: see [{topic}]({topic}).")
-            continue
-        parts.append(f"More in [{topic}]({topic}).")
-        parts.append(_table(topic, topic_rows(topic, files), files))
-        if topic == "eval":
-            parts += _beside(files, topics.get("engine", {}))
+def read_commits(results: Path) -> dict[str, str]:
+    """The commit of each file, by its path below `results`: the file's own word, else what `commits.json` says of it.
+
+    What `commits.json` says holds for the very bytes that it was said of, so that a file that was written anew has none.
+    """
+    noted = results / COMMITS
+    known = dict(json.loads(noted.read_text(encoding="utf-8"))) if noted.exists() else {}
+    commits = {}
+    for path in results.glob("*/*.json"):
+        name = path.relative_to(results).as_posix()
+        data = path.read_bytes()
+        own = _recorded_commit(json.loads(data))
+        commit, digest = known.get(name, ("", ""))
+        commits[name] = own or (commit if hashlib.sha256(data).hexdigest()[:12] == digest else "")
+    return commits
+
+
+def _recorded_commit(content: Any) -> str:
+    for head in heads_of(content):
+        for part in (head, head.get("versions") or {}, head.get("hardware") or {}):
+            if part.get("commit"):
+                return str(part["commit"])[:7]
+    return ""
+
+
+def heads_of(content: Content) -> list[Mapping[str, Any]]:
+    """What holds command, versions and machine; several where runs were put together."""
+    return list(content.get("heads") or content.get("records") or [content.get("head") or content])
+
+
+def machine_of(content: Content) -> str:
+    hardware = heads_of(content)[0].get("hardware") or {}
+    parts = (
+        hardware.get("processor") or hardware.get("machine"),
+        f"{hardware.get('cores')} cores",
+        hardware.get("gpu"),
+    )
+    return ", ".join(str(part) for part in parts if part) if hardware else ""
+
+
+def summary(topics: Sequence[Topic], commits: Mapping[str, str]) -> str:
+    """One screen in Markdown: goals met and missed by topic, then what was missed."""
+    lines = ["| topic | goals met | missed | machine | commit |", "|---|---|---|---|---|"]
+    for topic in topics:
+        met = sum(goal.met for goal in topic.goals)
+        machines = dict.fromkeys(filter(None, map(machine_of, topic.files.values())))
+        told = dict.fromkeys(commits.get(f"{topic.name}/{name}", "") or "not recorded" for name in topic.files)
+        cells = (
+            f"[{_title(topic.name)}]({topic.name})",
+            str(met) if topic.goals else "none set",
+            str(len(topic.goals) - met) if topic.goals else "",
+            "; ".join(machines),
+            ", ".join(told) or "not measured yet",
+        )
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    missed = []
+    for topic in topics:
+        some = [(row, [goal.text for goal in row.goals if not goal.met]) for row in topic.rows]
+        told_rows = [f"  - {row.workload}; {row.system}: {'; '.join(goals)}" for row, goals in some if goals]
+        missed += [f"- **{_title(topic.name)}**", *told_rows] if told_rows else []
+    shown = {(topic.name, row.file) for topic in topics for row in topic.rows}
+    others = [f"[{name}]({t.name}/{name})" for t in topics for name in t.files if (t.name, name) not in shown]
+    parts = ["# Results", _NOTE, goals_sentence(topics), "\n".join(lines), "## Missed", "\n".join(missed)]
+    parts += [f"Files that no table shows: {', '.join(others)}."] if others else []
     return "\n\n".join(parts) + "\n"
 
 
-def readme_table(topics: Mapping[str, Mapping[str, Any]]) -> str:
-    """What matters most of each topic that was measured."""
-    lines = ["| topic | figure | measured | baseline | machine |", "|---|---|---|---|---|"]
-    for topic, files in topics.items():
-        rows = topic_rows(topic, files)
-        if rows:
-            row = rows[0]
-            machine = next(iter(commands_of(files[row.file])), ("", "", ""))[1]
-            cells = [f"[{_title(topic)}](evals/results/{topic})", row.figure, row.measured, row.baseline, machine]
-            lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    return "\n".join(lines)
+def goals_sentence(topics: Sequence[Topic], link: str | None = None) -> str:
+    """How many goals of all topics together are met; with `link`, the path to the project's root, where those are that
+    are not."""
+    goals = [goal for topic in topics for goal in topic.goals]
+    met = sum(goal.met for goal in goals)
+    sentence = f"Of the {len(goals)} goals that the evals set, {met} are met and {len(goals) - met} are missed."
+    if link is None:
+        return sentence
+    return f"{sentence} [evals/results/README.md]({link}evals/results/README.md) lists every goal that was missed."
 
 
-def with_table(readme: str, table: str) -> str:
-    """The README with the table between its marks.
+def report_block(results: Path) -> str:
+    """Lines that `agentspec report` printed about a real log."""
+    path = results.joinpath(*_REPORT)
+    if not path.exists():
+        return ""
+    command, _, printed = path.read_text(encoding="utf-8").partition("\n")
+    lines = [line for line in printed.splitlines() if line.startswith(_REPORT_LINES)]
+    return "\n".join(["```text", command, *lines[:5], "```"])
+
+
+def table(topic: Topic, commits: Mapping[str, str], root: str) -> str:
+    """The topic's rows in Markdown; `root` is the path to the folder of results."""
+    lines = [
+        "| workload | system | figure | baseline | goals, met or missed | command | commit |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in topic.rows:
+        cells = (
+            *(row.workload, row.system, row.figure, row.baseline),
+            "; ".join(f"{goal.text}: {'met' if goal.met else '**missed**'}" for goal in row.goals),
+            f"[{_command(topic.files[row.file]) or row.file}]({root}/{topic.name}/{row.file})",
+            commits.get(f"{topic.name}/{row.file}", "") or "not recorded",
+        )
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return "\n".join(lines) if topic.rows else "Not measured yet."
+
+
+def _command(content: Content) -> str:
+    """The command's first words; the file has it whole."""
+    words = list(heads_of(content)[0].get("command") or ())
+    return f"`{' '.join(words[: 3 if words[1:2] == ['bench'] else 2])}`" if words else ""
+
+
+def with_blocks(path: Path, blocks: Mapping[str, str]) -> str:
+    """The page with every block between its marks made anew.
 
     Raises:
-        ConfigError: The marks are missing.
+        ConfigError: The page asks for a block that there is not, or has none.
     """
-    if not _MARKED.search(readme):
-        raise ConfigError(f"the README needs the marks {BEGIN} and {END}, between which the table is written")
-    return _MARKED.sub(lambda _: f"{BEGIN}\n{table}\n{END}", readme)
-
-
-def commands_of(content: Content) -> Iterable[tuple[str, str, str]]:
-    """Command, machine and versions of a file; several where runs were put together."""
-    heads = content.get("heads") or [content.get("head") or content]
-    if "records" in content:
-        heads = content["records"]
-    found: dict[tuple[str, str, str], None] = {}
-    for head in heads:
-        hardware = head.get("hardware") or {}
-        machine = ", ".join(
-            str(part)
-            for part in (
-                hardware.get("processor") or hardware.get("machine"),
-                f"{hardware['cores']} cores" if hardware.get("cores") else None,
-                hardware.get("gpu"),
-            )
-            if part
+    text = path.read_text(encoding="utf-8")
+    names = [match[1] for match in _BLOCK.finditer(text)]
+    unknown = [name for name in names if name not in blocks]
+    if unknown or not names:
+        raise ConfigError(
+            f"{path} needs marks such as <!-- results: {next(iter(blocks))} --> and {END}, between which tables are "
+            f"written; known are {', '.join(blocks)}, got {', '.join(unknown) or 'none'}"
         )
-        versions = ", ".join(f"{name} {value}" for name, value in (head.get("versions") or {}).items() if value)
-        found[" ".join(head.get("command") or ()), machine, versions] = None
-    return found
+    return _BLOCK.sub(lambda match: f"<!-- results: {match[1]} -->\n{blocks[match[1]]}\n{END}", text)
 
 
 def _title(topic: str) -> str:
-    return _TITLES.get(topic, topic)
-
-
-def _table(topic: str, rows: Sequence[Row], files: Mapping[str, Any]) -> str:
-    lines = ["| figure | measured | baseline | from | machine |", "|---|---|---|---|---|"]
-    for row in rows:
-        machines = ", ".join(dict.fromkeys(machine for _, machine, _ in commands_of(files[row.file])))
-        cells = (row.figure, row.measured, row.baseline, f"[{row.file}]({topic}/{row.file})", machines)
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    commands = ["Commands:", ""]
-    for name, content in files.items():
-        for command, _, versions in commands_of(content):
-            told = f"`{command}`" if command else f"see [{topic}]({topic})"
-            commands.append(f"- {name}: {told} ({versions})")
-    return "\n".join([*lines, "", *commands])
-
-
-def _beside(files: Mapping[str, Any], engine: Mapping[str, Any]) -> list[str]:
-    """Replay tasks on the server beside drafters offline; nothing where one of both is missing."""
-    records = [record for content in files.values() for record in content["records"]]
-    rows = side_by_side(records, engine["replay.json"]) if "replay.json" in engine else []
-    if not rows:
-        return []
-    lines = [
-        "| trace | suffix | hybrid | NGRAM | agentspec offline | ArcticInference's best offline | NGRAM offline |",
-        "|---|---|---|---|---|---|---|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
-    tokenizers = {head["tokenizer"] for head in engine["replay.json"]["heads"]}
-    models = {record["model"] for record in records}
-    note = (
-        f"Accept lengths on the same traces: on the server, whose tokens are {', '.join(sorted(models))}'s, and of drafters "
-        f"offline (`agentspec replay`, tokens of {', '.join(sorted(tokenizers))}, at most 16 drafted), so that columns of one "
-        "side are to be compared with each other alone. vLLM's suffix decoding: "
-        "[commands for a GPU host](../peers/README.md), not run here."
-    )
-    return [note, "\n".join(lines)]
+    return TITLES.get(topic, topic)
 
 
 def _cell(text: str) -> str:

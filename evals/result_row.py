@@ -1,0 +1,59 @@
+"""A line of a table of results: what was measured, beside what, and which goals it meets."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+Content = Mapping[str, Any]
+Files = Mapping[str, Content]
+"""The contents of a topic's JSON files, by their names."""
+
+
+class Goal(NamedTuple):
+    """What was wanted of a figure."""
+
+    text: str
+    """What is compared, its value and the target."""
+    met: bool
+
+
+class Row(NamedTuple):
+    """One measured figure."""
+
+    workload: str
+    system: str
+    figure: str
+    baseline: str
+    goals: tuple[Goal, ...]
+    file: str
+    """The file of the topic that holds the figure, its command and its machine."""
+
+
+def at_least(what: str, value: float, target: float) -> Goal:
+    """A goal from below; the value is compared as it is shown, so that nobody has to guess at hidden digits."""
+    shown = f"{value:.2f}"
+    return Goal(f"{what} {shown}, goal >= {target:g}", float(shown) >= target)
+
+
+def at_most(what: str, value: float, target: float, unit: str = "") -> Goal:
+    return Goal(f"{what} {short(value)}{unit}, goal <= {short(target)}{unit}", value <= target)
+
+
+def told(goal: Mapping[str, Any], what: str) -> Goal:
+    """A goal that a bench judged itself and wrote into its file."""
+    value = "not reached" if goal["value"] is None else short(goal["value"])
+    return Goal(f"{what} {value}, goal {goal['target']}", bool(goal["met"]))
+
+
+def mean(values: Iterable[float]) -> float:
+    return float(statistics.fmean(values))
+
+
+def clients(number: int) -> str:
+    return "1 client" if number == 1 else f"{number} clients"
+
+
+def short(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
