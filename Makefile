@@ -209,18 +209,18 @@ $(OLD)/.installed: $(VENV)/.python | $(VENV)/.installed $(CACHE)/sglang-$(OLD_SG
 	@touch $@
 
 model: setup
-	$(PY) -m agentspec.evals.train_tiny_sql --out evals/models/tiny-sql
+	$(PY) -m agentspec.evals.research.train_tiny_sql --out evals/models/tiny-sql
 	@$(MAKE) --no-print-directory drafters
 	@$(MAKE) --no-print-directory acceptance
 
 # What can draft for the model that is there.
 drafters: setup
-	$(PY) -m agentspec.evals.train_drafters --target evals/models/tiny-sql \
+	$(PY) -m agentspec.evals.research.train_drafters --target evals/models/tiny-sql \
 		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3
 
 # What predicts which of the drafters' tokens will be accepted; all that were trained stay in build/acceptance-heads.
 acceptance: setup
-	$(PY) -m agentspec.evals.train_acceptance --target evals/models/tiny-sql \
+	$(PY) -m agentspec.evals.research.train_acceptance --target evals/models/tiny-sql \
 		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3 --grid build/acceptance-heads
 
 clean:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from agentspec.config import EngineConfig
-from agentspec.draft_tree import (
+from agentspec.drafts import (
     DraftBatch,
     DraftBuffers,
     DraftRow,

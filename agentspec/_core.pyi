@@ -1,4 +1,4 @@
-"""Types of the native module that agentspec/native/bindings*.cc define."""
+"""Types of the native module that agentspec/native/bindings/ define."""
 
 import enum
 from collections.abc import Sequence

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec import _core
+from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError, TokenError
 from agentspec.fingerprint import identity
-from agentspec.replay.tokenizer import Tokenizer
 
 _END = np.array([-1], dtype=np.int32)
 # Unlike numpy.load() it reads single arrays only.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agentspec import _core
 from agentspec.config import MAX_TOKEN_IDS, EngineConfig
-from agentspec.draft_tree import DraftBatch, DraftBuffers
+from agentspec.drafts import DraftBatch, DraftBuffers
 from agentspec.errors import ConfigError, TokenError
 from agentspec.estimates import Estimates
 from agentspec.fingerprint import identity

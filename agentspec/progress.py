@@ -39,3 +39,13 @@ class Progress:
             print(f"\r\x1b[K{self._label} [{bar}] {count}", end="", file=sys.stderr, flush=True)
         else:
             print(f"{self._label}: {count}", file=sys.stderr, flush=True)
+
+
+def say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def waiting(seconds: float) -> None:
+    """Shows how long a server has been starting, on a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r  waiting {seconds:.0f} s", end="\r", file=sys.stderr, flush=True)

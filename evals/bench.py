@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from agentspec.evals import (
-    bench_control,
-    bench_drafter_state,
-    bench_emulation,
-    bench_engine,
-    bench_fidelity,
-    bench_hybrid,
-    bench_load,
-    bench_parity,
-    bench_report,
-    bench_specdec,
-    bench_step_cost,
-    bench_store,
-)
+from agentspec.evals.emulated import bench as bench_emulation
+from agentspec.evals.micro import control as bench_control
+from agentspec.evals.micro import engine as bench_engine
+from agentspec.evals.micro import step_cost as bench_step_cost
+from agentspec.evals.micro.store import bench as bench_store
+from agentspec.evals.parity import bench as bench_parity
+from agentspec.evals.report import bench as bench_report
+from agentspec.evals.research import draft_model_state as bench_drafter_state
+from agentspec.evals.research import specdec as bench_specdec
+from agentspec.evals.served import fidelity as bench_fidelity
+from agentspec.evals.served import hybrid as bench_hybrid
+from agentspec.evals.served import load as bench_load
 
 SUITES = {
     "control": (bench_control, "what deciding how much to verify costs a decode step"),

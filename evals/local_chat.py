@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.workflows.text_to_sql.client import Completion
-from agentspec.workflows.text_to_sql.prompts import Message
+from agentspec.workflows.text_to_sql.agents.client import Completion
+from agentspec.workflows.text_to_sql.agents.prompts import Message
 
 _Pending = tuple[list[Message], int, "asyncio.Future[Completion]"]
 

@@ -8,11 +8,11 @@ from contextlib import closing
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.replay import Tokenizer
 from agentspec.errors import ConfigError, RecordError
 from agentspec.observe.findings import Finding, Severity
 from agentspec.observe.log_checks import LITTLE
 from agentspec.observe.repeats import LENGTH, Repeats, repeats_by_namespace
-from agentspec.replay import Tokenizer
 from agentspec.store.base import Scope
 from agentspec.store.cli.logs import scan_all
 from agentspec.store.cli.options import Target

@@ -7,7 +7,7 @@ JSONL, plain or compressed (.xz, .gz); each line is of one of three kinds:
     exported    {"request_id", "time", "num_prompt_tail", "tokens", "namespace"?, "output_id"?}
 
 The first two may be named by "session", "request_id" or "id", which is then the request id of all their outputs, and
-are made tokens as in agentspec.replay.traces. An output gets its id from its line's names and what is in it, so that
+are made tokens as in agentspec.analysis.replay.traces. An output gets its id from its line's names and what is in it, so that
 reading a file again gives the same ids.
 """
 
@@ -23,10 +23,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.replay import Call, SessionReader, Tokenizer, check_session, decompressed
 from agentspec.config import MAX_TOKEN_IDS, EngineConfig
 from agentspec.engine import request_hash
 from agentspec.errors import ConfigError
-from agentspec.replay import Call, SessionReader, Tokenizer, check_session, decompressed
 from agentspec.store.records import OutputRecord
 
 # So many lines share what was tokenized, so that memory is bounded.

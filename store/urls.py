@@ -114,7 +114,7 @@ def _memory(scheme: str, rest: str, password: str | None, timeout: float) -> Pla
 
 
 def _sqlite(scheme: str, rest: str, password: str | None, timeout: float) -> Place:
-    from agentspec.store.sqlite_store import SqlitePlace
+    from agentspec.store.sqlite.store import SqlitePlace
 
     if rest and not rest.startswith("/"):
         raise ConfigError(
@@ -129,8 +129,8 @@ def _sqlite(scheme: str, rest: str, password: str | None, timeout: float) -> Pla
 
 
 def _redis(scheme: str, rest: str, password: str | None, timeout: float) -> Place:
-    from agentspec.store.redis_address import parse
-    from agentspec.store.redis_place import RedisPlace
+    from agentspec.store.redis.address import parse
+    from agentspec.store.redis.place import RedisPlace
 
     return RedisPlace(parse(scheme, rest, password), timeout=timeout)
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.server_options import add_server_options, client
+from agentspec.analysis.replay import Tokenizer, check_session, decompressed, load_tokenizer
+from agentspec.cli.options import add_server_options, client
 from agentspec.errors import ConfigError
 from agentspec.fingerprint import fingerprint, tokenizer_file
 from agentspec.observe.counts import change
@@ -23,7 +24,6 @@ from agentspec.observe.log_checks import check_sessions
 from agentspec.observe.server_checks import check_rank, check_server, of_rank
 from agentspec.observe.templates import Render, chat_template
 from agentspec.progress import Progress
-from agentspec.replay import Tokenizer, check_session, decompressed, load_tokenizer
 
 _SQLITE = b"SQLite format 3\0"
 _STORES = ("sqlite", "redis", "rediss", "valkey", "valkeys", "unix")

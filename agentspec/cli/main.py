@@ -15,14 +15,14 @@ from agentspec.termination import exit_on_sigterm
 # name -> (module that holds `add_arguments(parser)` and `run(args, rest) -> exit status`, help line)
 COMMANDS = {
     "serve": (
-        "agentspec.integrations.serve",
+        "agentspec.cli.serve",
         "start an SGLang server with agentspec on whatever device there is",
     ),
     "settings": ("agentspec.cli.settings", "list the settings of the SGLang plugin"),
-    "demo": ("agentspec.evals.demo", "plain SGLang, NGRAM and agentspec on the same text-to-SQL work"),
+    "demo": ("agentspec.evals.run.demo", "plain SGLang, NGRAM and agentspec on the same text-to-SQL work"),
     "bench": ("agentspec.evals.bench", "time and memory of the engine beside its peers', and of the store"),
-    "eval": ("agentspec.evals.eval", "tasks end to end on real servers, systems side by side"),
-    "eval-page": ("agentspec.evals.results_page", "write the page of results from the files of figures"),
+    "eval": ("agentspec.evals.run.eval", "tasks end to end on real servers, systems side by side"),
+    "eval-page": ("agentspec.evals.page.page", "write the page of results from the files of figures"),
     "top": ("agentspec.cli.top", "watch what a running server drafts, verifies and keeps"),
     "doctor": (
         "agentspec.cli.doctor",
@@ -30,11 +30,11 @@ COMMANDS = {
     ),
     "corpus": ("agentspec.cli.corpus", "build a datastore that servers draft from besides what they wrote"),
     "store": ("agentspec.store.cli.main", "look into, fill, empty and check the store of what was learned"),
-    "tune": ("agentspec.evals.tune", "fit the estimates of acceptance to recorded outputs"),
-    "profile": ("agentspec.evals.profile", "measure how long decode steps take, for controllers and simulations"),
+    "tune": ("agentspec.cli.tune", "fit the estimates of acceptance to recorded outputs"),
+    "profile": ("agentspec.cli.profile", "measure how long decode steps take, for controllers and simulations"),
     "report": ("agentspec.cli.report", "whether suffix drafts suit what a service writes, told from its logs"),
-    "simulate": ("agentspec.evals.simulate", "serve recorded or made-up requests on an event clock, without a model"),
-    "replay": ("agentspec.evals.replay", "what drafters accept on recorded outputs, without a model"),
+    "simulate": ("agentspec.cli.simulate", "serve recorded or made-up requests on an event clock, without a model"),
+    "replay": ("agentspec.cli.replay", "what drafters accept on recorded outputs, without a model"),
 }
 
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from agentspec.analysis.report import ReportConfig, find_tokenizer, report_facts, summary
 from agentspec.errors import ConfigError
-from agentspec.report import ReportConfig, find_tokenizer, report_facts, summary
 from agentspec.simulation import BUILT_IN_PROFILES
 
 _DESCRIPTION = (
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json",
         type=Path,
         metavar="FILE",
-        help="write the facts as JSON; `python -m agentspec.report.schema` prints their schema",
+        help="write the facts as JSON; `python -m agentspec.analysis.report.schema` prints their schema",
     )
     add(
         "--profile",
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     if args.json:
         args.json.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if args.out:
-        from agentspec.report.page import page
+        from agentspec.analysis.report.page import page
 
         args.out.write_text(page(facts), encoding="utf-8")
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from agentspec.cli.server_options import read_key_file
+from agentspec.cli.options import read_key_file
 from agentspec.errors import ConfigError, ManagementError
 from agentspec.observe.admin_client import AdminClient
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agentspec.cli.server_options import add_server_options, client
+from agentspec.cli.options import add_server_options, client
 from agentspec.errors import ConfigError, ServerError
 from agentspec.observe.client import ServerClient, ServerState
 from agentspec.observe.counts import change

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "errors.h"
-#include "output_id.h"
+#include "index/output_id.h"
 
 namespace agentspec {
 namespace {

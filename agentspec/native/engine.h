@@ -14,14 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "conversations.h"
-#include "drafter.h"
-#include "estimator.h"
-#include "global_index.h"
-#include "plain_drafter.h"
-#include "segment.h"
+#include "drafting/drafter.h"
+#include "drafting/estimator.h"
+#include "drafting/plain_drafter.h"
+#include "index/conversations.h"
+#include "index/global_index.h"
+#include "index/suffix_array.h"
+#include "index/suffix_automaton.h"
 #include "string_hash.h"
-#include "suffix_automaton.h"
 #include "tenants.h"
 #include "worker.h"
 

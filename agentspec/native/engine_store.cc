@@ -7,8 +7,8 @@
 
 #include "engine.h"
 #include "errors.h"
-#include "output_id.h"
-#include "segment_file.h"
+#include "index/output_id.h"
+#include "index/segment_file.h"
 
 namespace agentspec {
 

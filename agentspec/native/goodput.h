@@ -10,7 +10,7 @@
 namespace agentspec {
 
 // Seconds of a forward pass over `batched` tokens that reads `context` tokens of the KV cache: SmartSpec,
-// equation 7. StepCost of agentspec/control/costs.py.
+// equation 7. StepCost of agentspec/scheduling/costs/cost_model.py.
 struct PassCost {
   double alpha = 0.0;  // seconds a token of context
   double gamma = 0.0;  // seconds a batched token
@@ -21,10 +21,10 @@ struct PassCost {
   }
 };
 
-// What is maximised, see ControlConfig of agentspec/control/config.py.
+// What is maximised, see ControlConfig of agentspec/scheduling/config.py.
 enum class Objective : std::uint8_t { kAhead, kRun, kStep };
 
-// Why a width is taken, see Reason of agentspec/control/plan.py.
+// Why a width is taken, see Reason of agentspec/scheduling/plan.py.
 enum class PlanReason : std::uint8_t { kBest, kHeld, kProbe, kNothingDrafted, kPaused };
 
 struct GoodputConfig {
@@ -172,7 +172,7 @@ class LookAhead {
   std::vector<double> behind_;
 };
 
-// The arithmetic and the state of GoodputController, agentspec/control/goodput.py, which says what it
+// The arithmetic and the state of GoodputController, agentspec/scheduling/goodput.py, which says what it
 // maximises.
 //
 // A batch is seen by columns, of which a width w verifies the first w - 1. Where rows are padded to a common

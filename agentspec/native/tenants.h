@@ -10,7 +10,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "estimator.h"
+#include "drafting/estimator.h"
 #include "string_hash.h"
 
 namespace agentspec {

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.replay import SessionReader, Tokenizer
 from agentspec.errors import ConfigError
 from agentspec.observe.findings import Finding, Severity
 from agentspec.observe.repeats import LENGTH, share_in, windows
 from agentspec.observe.templates import ComingBack, Render, compare
 from agentspec.progress import Progress
-from agentspec.replay import SessionReader, Tokenizer
 
 LITTLE = 0.1
 """A share of places below which a draft is seldom to be had."""

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
-from agentspec.replay.tokenizer import Tokenizer
 
 Render = Callable[[Sequence[dict[str, Any]]], str]
 

@@ -7,7 +7,7 @@ everything is kept for every place at which a draft may begin:
     place         0  1  2           estimates[place]: root, best node, next best, ...
                                     accepted[place, k]: tokens accepted if the first k nodes are verified
 
-An output's last token is never drafted but a bonus, as in agentspec.replay.
+An output's last token is never drafted but a bonus, as in agentspec.analysis.replay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.draft_tree import DraftBatch, Source
+from agentspec.drafts import DraftBatch, Source
 from agentspec.errors import ConfigError
 
 _FORMAT = 1

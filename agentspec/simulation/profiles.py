@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from agentspec.control import MeasuredRange, Profile, ProfileKey, StepCost
 from agentspec.errors import ConfigError
+from agentspec.scheduling import MeasuredRange, Profile, ProfileKey, StepCost
 
 _LLAMA_7B_PARAMETERS = 6.74e9
 _OPT_6_7B_PARAMETERS = 6.66e9

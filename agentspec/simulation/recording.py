@@ -8,11 +8,11 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.replay.engine_system import as_draft, remember
+from agentspec.analysis.replay.teacher_forcing import accepted_nodes
+from agentspec.analysis.replay.traces import Call
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine
-from agentspec.replay.engine_system import as_draft, remember
-from agentspec.replay.teacher_forcing import accepted_nodes
-from agentspec.replay.traces import Call
 from agentspec.simulation.acceptance import Acceptance
 
 _ID = "recording"

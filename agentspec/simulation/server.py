@@ -19,8 +19,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.control import Controller, Profile, StepState, StepTimes
 from agentspec.errors import ConfigError
+from agentspec.scheduling import Controller, Profile, StepState, StepTimes
 from agentspec.simulation.requests import Requests
 from agentspec.simulation.run_log import RunLog
 from agentspec.simulation.server_config import ServerConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from agentspec.control import ServingCosts
 from agentspec.errors import ConfigError
+from agentspec.scheduling import ServingCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,14 +23,14 @@ import numpy as np
 from agentspec.evals.chi_square import homogeneity
 from agentspec.evals.gpu.servers import CPU_BACKEND, device_arguments
 from agentspec.evals.gpu.trip import Record, Trip
-from agentspec.evals.server import Server
+from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
+from agentspec.evals.research.tiny_sql.tokenizer import render
 from agentspec.evals.systems import SYSTEMS, System
 from agentspec.evals.text_to_sql import MODEL_FOLDER
-from agentspec.evals.tiny_sql.open_chat import draw_open_prompts
-from agentspec.evals.tiny_sql.tokenizer import render
-from agentspec.evals.turns import say
+from agentspec.integrations.servers.server import Server
+from agentspec.progress import say
 from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_questions
-from agentspec.workflows.text_to_sql.prompts import link_messages
+from agentspec.workflows.text_to_sql.agents.prompts import link_messages
 
 SIGNIFICANCE = 1e-4
 """Of the sampling test: of ten thousand runs one may fail for nothing."""

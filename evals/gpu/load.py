@@ -12,7 +12,7 @@ import numpy as np
 
 from agentspec.errors import ServerError
 from agentspec.evals.gpu.work import RecordedCall
-from agentspec.evals.server import RunningServer
+from agentspec.integrations.servers.server import RunningServer
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from agentspec.analysis.replay.tokenizer import load_tokenizer
 from agentspec.errors import ConfigError
 from agentspec.evals.gpu.site import make_site
 from agentspec.evals.gpu.sizes import MEASURED, SIZES, Size, model_folder, write_model
 from agentspec.evals.gpu.work import CONCURRENCIES, TRACES, Trace, make_work, save_work
-from agentspec.evals.turns import say
-from agentspec.replay.tokenizer import load_tokenizer
+from agentspec.progress import say
 
 PART_BYTES = 40 << 20
 """Of an archive, at most: 64 MiB are carried at a time, and the source of agentspec takes 20."""

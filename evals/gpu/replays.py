@@ -13,8 +13,8 @@ from agentspec.evals.gpu.servers import HEAD_STEPS, WITH_HEAD, algorithm, replay
 from agentspec.evals.gpu.sizes import Size
 from agentspec.evals.gpu.trip import Record, Trip
 from agentspec.evals.gpu.work import Work
-from agentspec.evals.server import Server
-from agentspec.evals.turns import say
+from agentspec.integrations.servers.server import Server
+from agentspec.progress import say
 
 REPLAYED = "answers are recorded ones, forced token by token; weights are random, so that times are real and texts are not the model's"
 """Note of every record of a size with random weights."""

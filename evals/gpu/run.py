@@ -21,7 +21,7 @@ from agentspec.evals.gpu.steps import compare_predictions, measure_profile
 from agentspec.evals.gpu.table import table
 from agentspec.evals.gpu.trip import Record, Results, Trip
 from agentspec.evals.gpu.work import CONCURRENCIES, Work, load_work
-from agentspec.evals.turns import say
+from agentspec.progress import say
 from agentspec.termination import exit_on_sigterm
 
 PREPARE = "prepare"

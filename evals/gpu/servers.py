@@ -9,8 +9,8 @@ from pathlib import Path
 from agentspec.errors import ConfigError
 from agentspec.evals.gpu import simulated_head
 from agentspec.evals.gpu.sizes import Size, head_folder, model_folder
-from agentspec.evals.server import REPLAYED, Server
 from agentspec.evals.systems import OWN_ESTIMATES
+from agentspec.integrations.servers.server import REPLAYED, Server
 from agentspec.integrations.sglang_cpu import activate, environment
 
 SYSTEMS = ("none", "ngram", "suffix", "eagle3", "hybrid")

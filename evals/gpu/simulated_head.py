@@ -1,6 +1,6 @@
 """The simulated head of an EAGLE-3 run with random weights; it lives with the emulated device, which has one, too."""
 
-from agentspec.integrations.emulated_device.simulated_head import (
+from agentspec.integrations.emulated_device.models.simulated_head import (
     PUBLISHED,
     VARIABLE,
     SimulatedHead,

@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from agentspec.errors import ConfigError
-from agentspec.evals.turns import say
+from agentspec.progress import say
 
 SGLANG = "0.5.17"
 """The newest release that is pinned to torch 2.11."""

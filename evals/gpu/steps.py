@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from agentspec.analysis.replay.traces import Call
+from agentspec.cli.profile import ProfilePlan, measured_profile
 from agentspec.config import EngineConfig
-from agentspec.control import ControlConfig, Profile, make_controller
 from agentspec.evals.gpu.servers import WIDTHS, device_arguments
 from agentspec.evals.gpu.sizes import Size, model_folder
 from agentspec.evals.gpu.trip import Record, Trip
 from agentspec.evals.gpu.work import RecordedCall, Work
-from agentspec.evals.profile import ProfilePlan, measured_profile
-from agentspec.replay.traces import Call
+from agentspec.scheduling import ControlConfig, Profile, make_controller
 from agentspec.simulation import Requests, ServerConfig, record_acceptance, simulate
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentspec.environment import describe, without_folders
 from agentspec.errors import AgentspecError, ConfigError
-from agentspec.evals.environment import describe, without_folders
 from agentspec.evals.gpu.busy import BusyMeter
-from agentspec.evals.server import Server
-from agentspec.evals.turns import say
+from agentspec.integrations.servers.server import Server
+from agentspec.progress import say
 
 Record = dict[str, Any]
 _PACKAGES = ("agentspec", "sglang", "torch", "triton", "flashinfer-python", "transformers", "numpy")

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
-from agentspec.evals.replay_requests import ReplayRequest, replay_requests
-from agentspec.replay.tokenizer import Tokenizer
+from agentspec.evals.clients.replay_requests import ReplayRequest, replay_requests
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.replay import Call, Draft
 from agentspec.errors import ConfigError
-from agentspec.replay import Call, Draft
 
 INSTALL = (
     "run `make arctic`, or `pip install torch nanobind cmake ninja grpcio-tools protobuf setuptools wheel`, then, with "

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.replay import Call, Draft, Measurement
+from agentspec.analysis.replay.teacher_forcing import replay_call
 from agentspec.errors import ConfigError
-from agentspec.replay import Call, Draft, Measurement
-from agentspec.replay.teacher_forcing import replay_call
 
 INSTALL = "`make setup`, or `pip install sglang==0.5.23` and a C++ compiler"
 MAX_TRIE_DEPTH = 18

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentspec.errors import AgentspecError
-from agentspec.evals.replay_requests import replay_requests
-from agentspec.evals.tasks.prompts import served_tokenizer
+from agentspec.evals.clients.replay_requests import replay_requests
+from agentspec.evals.workloads.prompts import served_tokenizer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -52,11 +52,11 @@ class Emulation:
     """Of one scheduler process."""
 
     def __init__(self) -> None:
-        from agentspec.integrations.emulated_device.calls import Calls
-        from agentspec.integrations.emulated_device.model import Forwards
+        from agentspec.integrations.emulated_device.device.trace import ChromeTrace
+        from agentspec.integrations.emulated_device.device.work import Work
+        from agentspec.integrations.emulated_device.models.model import Forwards
         from agentspec.integrations.emulated_device.spans import Steps
-        from agentspec.integrations.emulated_device.trace import ChromeTrace
-        from agentspec.integrations.emulated_device.work import Work
+        from agentspec.integrations.emulated_device.torch_calls.calls import Calls
 
         times, path = setting.chosen(), setting.trace_path()
         assert times is not None
@@ -73,8 +73,8 @@ class Emulation:
         import torch
         from sglang.srt import runtime_context
 
-        from agentspec.integrations.emulated_device.overhead import seconds_of_a_call
-        from agentspec.integrations.emulated_device.tensors import DeviceName, name_backend
+        from agentspec.integrations.emulated_device.device.tensors import DeviceName, name_backend
+        from agentspec.integrations.emulated_device.torch_calls.overhead import seconds_of_a_call
 
         if not self.work.steps.blocking:
             self.work.device.replace_torch(torch.cpu)
@@ -87,9 +87,9 @@ class Emulation:
 
     def end(self, scheduler: Any) -> None:
         """Once the scheduler is complete."""
-        from agentspec.integrations.emulated_device.host_time import use_emulated_time
-        from agentspec.integrations.emulated_device.kernels import wrap_kernels
+        from agentspec.integrations.emulated_device.device.host_time import use_emulated_time
         from agentspec.integrations.emulated_device.spans import wrap_spans
+        from agentspec.integrations.emulated_device.torch_calls.kernels import wrap_kernels
 
         measured = use_emulated_time(self.work.clock)
         kernels = wrap_kernels(self.work)
@@ -137,10 +137,10 @@ class Emulation:
         from sglang.srt.model_executor.model_runner_components import cuda_graph_setup
         from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
-        from agentspec.integrations.emulated_device.model import DraftGraphs, ExtendGraphs, TargetGraphs
-        from agentspec.integrations.emulated_device.simulated_head import VARIABLE, SimulatedHead
-        from agentspec.integrations.sglang.draft_stop import DraftStop
-        from agentspec.integrations.sglang.replay_target import ReplayTarget
+        from agentspec.integrations.emulated_device.models.model import DraftGraphs, ExtendGraphs, TargetGraphs
+        from agentspec.integrations.emulated_device.models.simulated_head import VARIABLE, SimulatedHead
+        from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
+        from agentspec.integrations.sglang.replay.target import ReplayTarget
 
         runner, forwards, work, calls = model_runner.ModelRunner, self.forwards, self.work, self.calls
 
@@ -201,7 +201,7 @@ def _left_out(work: Any, function: Any) -> Any:
 
 
 def _named(device: Any) -> bool:
-    from agentspec.integrations.emulated_device.tensors import DeviceName
+    from agentspec.integrations.emulated_device.device.tensors import DeviceName
 
     return isinstance(device, DeviceName)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentspec.errors import ConfigError
-from agentspec.integrations.emulated_device.clock import Clock, undisturbed
-from agentspec.integrations.emulated_device.step_times import StepTimes
-from agentspec.integrations.sglang.replay_setting import REQUESTS
-from agentspec.integrations.sglang.replay_setting import VARIABLE as REPLAY_VARIABLE
+from agentspec.integrations.emulated_device.device.clock import Clock, undisturbed
+from agentspec.integrations.emulated_device.models.step_times import StepTimes
+from agentspec.integrations.sglang.replay.setting import REQUESTS
+from agentspec.integrations.sglang.replay.setting import VARIABLE as REPLAY_VARIABLE
 
 VARIABLE = "EMULATED_DEVICE"
 """The name of a device, or the path of a file of step times."""

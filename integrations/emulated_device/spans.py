@@ -10,21 +10,21 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from agentspec.integrations.emulated_device.trace import NO_REQUESTS
-from agentspec.integrations.emulated_device.work import Work
+from agentspec.integrations.emulated_device.device.trace import NO_REQUESTS
+from agentspec.integrations.emulated_device.device.work import Work
 
 _OURS = "agentspec.integrations.sglang"
 _THEIRS = "sglang.srt"
 SPANS: dict[str, str] = {
-    f"{_OURS}.accepted_tokens.AcceptedTokens.wait": "reading",
-    f"{_OURS}.draft_worker.LaunchedTrees.wait": "reading",
-    f"{_OURS}.suffix_drafter.SuffixDrafter.draft": "drafting",
-    f"{_OURS}.accepted_tokens.AcceptedTokens.catch_up": "growing",
-    f"{_OURS}.hybrid_worker._Hybrid._chosen": "planning",
-    f"{_OURS}.hybrid_worker._Hybrid._united": "drafting",
-    f"{_OURS}.width_control.WidthControl.plan": "planning",
-    f"{_OURS}.verify_input.VerifyStaging.build": "staging",
-    f"{_OURS}.verify_input.VerifyStaging.tensors": "staging",
+    f"{_OURS}.drafting.accepted_tokens.AcceptedTokens.wait": "reading",
+    f"{_OURS}.drafting.draft_model.LaunchedTrees.wait": "reading",
+    f"{_OURS}.drafting.suffix_drafter.SuffixDrafter.draft": "drafting",
+    f"{_OURS}.drafting.accepted_tokens.AcceptedTokens.catch_up": "growing",
+    f"{_OURS}.workers.hybrid._Hybrid._chosen": "planning",
+    f"{_OURS}.workers.hybrid._Hybrid._united": "drafting",
+    f"{_OURS}.widths.control.WidthControl.plan": "planning",
+    f"{_OURS}.drafting.verify_input.VerifyStaging.build": "staging",
+    f"{_OURS}.drafting.verify_input.VerifyStaging.tensors": "staging",
     f"{_THEIRS}.managers.overlap_utils.FutureMap.resolve_seq_lens_cpu": "reading",
     f"{_THEIRS}.speculative.ngram_worker.NGRAMWorker._prepare_draft_tokens": "drafting",
     f"{_THEIRS}.speculative.ngram_worker.NGRAMWorker._update_ngram_corpus": "growing",

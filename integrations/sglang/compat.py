@@ -176,7 +176,7 @@ def draft_shape(server_args: Any) -> DraftShape:
     """The shape of a draft model's drafts, of a resolved record with agentspec's arguments, in any process that holds it.
 
     `--speculative-num-steps` and `--speculative-eagle-topk` ask for it. What SGLang itself gets under these names is
-    the shape of the verification, see algorithm.py.
+    the shape of the verification, see registration.py.
     """
     trees = int(server_args_setting(server_args, "speculative_eagle_topk") or 1) > 1
     return asked_draft_shape(server_args, trees=trees)

@@ -22,7 +22,7 @@ def register() -> None:
         return
     try:
         check_package()
-        from agentspec.integrations.sglang import algorithm
+        from agentspec.integrations.sglang import registration as algorithm
 
         algorithm.install()
         _registered = True

@@ -14,13 +14,13 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from agentspec.config import SERVED_MIN_TOKEN_PROB, EngineConfig, Rule
-from agentspec.control import ControlConfig, ControllerName, Profile, make_controller
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.estimates import Estimates
-from agentspec.integrations.sglang.replay_setting import Unmatched, check_replay
+from agentspec.integrations.sglang.replay.setting import Unmatched, check_replay
 from agentspec.integrations.sglang.tenants import check_namespace_field
-from agentspec.integrations.sglang.width_tiers import parse_widths
-from agentspec.policy import HybridConfig, HybridRule, PauseRuleName, parse_tau
+from agentspec.integrations.sglang.widths.tiers import parse_widths
+from agentspec.scheduling import ControlConfig, ControllerName, Profile, make_controller
+from agentspec.scheduling.hybrid import HybridConfig, HybridRule, PauseRuleName, parse_tau
 from agentspec.store.config import SharingConfig
 from agentspec.store.urls import place, redact
 

@@ -12,6 +12,7 @@ from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.settings import Settings
 from agentspec.store.base import Scope, Store
 from agentspec.store.codec import Codec
+from agentspec.store.replication.sharing import Sharing
 from agentspec.store.secrets import (
     NAMESPACE_KEY_VARIABLE,
     PASSWORD_VARIABLE,
@@ -19,7 +20,6 @@ from agentspec.store.secrets import (
     read_key,
     read_password,
 )
-from agentspec.store.sharing import Sharing
 from agentspec.store.urls import DEFAULT_URL, open_store, redact
 
 logger = logging.getLogger("agentspec")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from agentspec.store.acl import acl_rules
+from agentspec.store.redis.acl import acl_rules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,8 +19,8 @@ from agentspec.store.cli.options import (
     target,
 )
 from agentspec.store.cli.output import as_bytes, as_time, show
-from agentspec.store.deletion import Deleted, delete_namespaces, delete_older, delete_request
 from agentspec.store.records import ANY_NAMESPACE
+from agentspec.store.replication.deletion import Deleted, delete_namespaces, delete_older, delete_request
 from agentspec.store.urls import delete_scope, redact
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from agentspec.analysis.replay import Tokenizer, load_tokenizer
 from agentspec.errors import ConfigError
-from agentspec.replay import Tokenizer, load_tokenizer
 from agentspec.store.cli.logs import read_outputs
 from agentspec.store.cli.options import (
     add_namespace_options,

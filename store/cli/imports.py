@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentspec.analysis.replay import load_tokenizer
 from agentspec.errors import ConfigError, RecordError
 from agentspec.progress import Progress
-from agentspec.replay import load_tokenizer
 from agentspec.store.cli.logs import readable, scan_all
 from agentspec.store.cli.options import (
     OpenStore,

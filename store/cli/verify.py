@@ -20,8 +20,8 @@ from agentspec.store.base import CONTROL
 from agentspec.store.cli.logs import scan_all
 from agentspec.store.cli.options import OpenStore, add_scope_options, add_store_options, opened
 from agentspec.store.cli.output import show, show_table
-from agentspec.store.deletion import drop_snapshot
 from agentspec.store.records import Manifest
+from agentspec.store.replication.deletion import drop_snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from agentspec import ConfigError, DraftBatch, DraftBuffers, Engine, EngineConfig
-from agentspec.draft_tree import Outcome
+from agentspec.drafts import Outcome
 
 VOCABULARY = 6
 FIELDS = ("offsets", "tokens", "parents", "estimates", "sources", "match_lens", "scores")

@@ -7,7 +7,7 @@ import pytest
 
 from agentspec.evals.text_to_sql import main, summarize, table
 from agentspec.workflows.text_to_sql import Answer, Call, Completion, Outcome, Question
-from agentspec.workflows.text_to_sql.queries import Query
+from agentspec.workflows.text_to_sql.generated.queries import Query
 
 
 def answer(database: str, outcome: Outcome, *completions: Completion) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from agentspec.replay import Tokenizer
+from agentspec.analysis.replay import Tokenizer
 
 END = 256
 

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec import EngineConfig, Source
-from agentspec.draft_tree import DraftRow
+from agentspec.drafts import DraftRow
 
 END = -1
 TOLERANCE = 1e-4
 
-# agentspec/native/drafter.cc
+# agentspec/native/drafting/drafter.cc
 MORE_OFTEN = 3
 MAX_WALK_STEPS = 16
 MAX_POINTS = 32
@@ -30,9 +30,9 @@ MAX_CHILDREN = 64
 WEIGHED_SHARE = 0.5
 MAX_WEIGHED = 10
 SUREST = 0.9
-# agentspec/native/global_index_plan.cc
+# agentspec/native/index/global_index_plan.cc
 MERGE_RATIO = 16
-# agentspec/native/suffix_automaton.cc: a state of more continuations need not be asked for all of them.
+# agentspec/native/index/suffix_automaton.cc: a state of more continuations need not be asked for all of them.
 MAX_CONTINUATIONS = 12
 # agentspec/native/estimator.{h,cc}
 PRIOR_COUNT = 0.4

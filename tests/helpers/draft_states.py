@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from agentspec import DraftBatch
-from agentspec.control import MeasuredRange, Profile, ProfileKey, StepCost, StepState
+from agentspec.scheduling import MeasuredRange, Profile, ProfileKey, StepCost, StepState
 
 KEY = ProfileKey(model="tiny", device="paper", engine="sglang 0.5.23", graphs="1,2,4,8")
 

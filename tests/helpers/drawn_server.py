@@ -9,7 +9,7 @@ import numpy as np
 from draft_states import batch
 
 from agentspec import DraftBatch
-from agentspec.control import Controller, StepCost, StepPlan, StepState
+from agentspec.scheduling import Controller, StepCost, StepPlan, StepState
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.control import OnlineCosts, StepPlan, StepState
+from agentspec.scheduling import OnlineCosts, StepPlan, StepState
 
 
 class FixedWidth:

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.control import ControlConfig, Profile, StepCost
-from agentspec.control.goodput import GoodputController
+from agentspec.scheduling import ControlConfig, Profile, StepCost
+from agentspec.scheduling.goodput import GoodputController
 
 FIRST_WAIT, LONGEST_WAIT, LONGEST_PAUSE = 8, 512, 256
 REASONS = ("best", "held", "probe", "nothing-drafted", "paused")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from agentspec import DraftBatch
-from agentspec.policy import ModelTrees
+from agentspec.scheduling.hybrid import ModelTrees
 
 
 class Tree(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentspec.integrations.emulated_device.clock import Clock
+from agentspec.integrations.emulated_device.device.clock import Clock
 
 
 class MadeUpTime:

@@ -20,7 +20,7 @@ from agentspec.integrations.sglang.admin.corpora import Served
 from agentspec.integrations.sglang.admin.desk import AdminDesk
 from agentspec.integrations.sglang.admin.endpoints import Endpoints
 from agentspec.store.namespaces import namespace_id
-from agentspec.store.sharing import Sharing
+from agentspec.store.replication.sharing import Sharing
 
 KEY = "the key"
 A, B = namespace_id("acme", None), namespace_id("bolt", None)

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from agentspec.evals import redis_server
+from agentspec.evals.micro.store import redis_server
 
 ROOT = Path(__file__).parents[2]
 AGENTS = ROOT / ".venv-agents" / "bin" / "python"

@@ -14,7 +14,7 @@ from agentspec import Engine, EngineConfig
 from agentspec.store.base import Scope, Store
 from agentspec.store.codec import Codec
 from agentspec.store.config import SharingConfig
-from agentspec.store.sharing import Sharing
+from agentspec.store.replication.sharing import Sharing
 
 SCOPE = Scope(model="m", tokenizer="t")
 A, B = "a" * 32, "b" * 32

@@ -10,7 +10,7 @@ from server_requests import MODEL
 from tokenizers import Tokenizer
 
 from agentspec.evals.chi_square import homogeneity
-from agentspec.evals.server import Server
+from agentspec.integrations.servers.server import Server
 
 Answers = Counter[tuple[int, ...]]
 # Behind it the shipped model has several likely tokens, one after the other.

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from parity import compared
 
-from agentspec.evals.bench_parity import compare
-from agentspec.evals.parity_aborts import AbortReport, abort_storm
-from agentspec.evals.parity_client import Answer
-from agentspec.evals.parity_requests import Round
-from agentspec.evals.parity_rows import Compared, is_right, row_of
-from agentspec.evals.server import RunningServer
+from agentspec.evals.parity.aborts import AbortReport, abort_storm
+from agentspec.evals.parity.bench import compare
+from agentspec.evals.parity.client import Answer
+from agentspec.evals.parity.requests import Round
+from agentspec.evals.parity.rows import Compared, is_right, row_of
+from agentspec.integrations.servers.server import RunningServer
 
 TOKENS = 10_000
 """Compared of each server that many tests share; `agentspec bench parity` compares ten times as many."""

@@ -1,4 +1,4 @@
-"""The definition of what a hybrid row verifies, in plain Python; the oracle of agentspec/native/tree_union.cc."""
+"""The definition of what a hybrid row verifies, in plain Python; the oracle of agentspec/native/drafting/tree_union.cc."""
 
 from __future__ import annotations
 

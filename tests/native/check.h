@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "token.h"
+#include "index/token.h"
 
 // What the native tests share: checks that count, and random texts. Each test is an executable of its own
 // that says how many checks held, and fails if one did not.

@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "drafting/tree_mask.h"
+#include "drafting/tree_memory.h"
 #include "engine.h"
 #include "errors.h"
-#include "output_id.h"
-#include "tree_arrays.h"
-#include "tree_memory.h"
+#include "index/output_id.h"
 
 namespace agentspec::test {
 

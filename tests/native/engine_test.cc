@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "check.h"
+#include "drafting/tree_mask.h"
+#include "drafting/tree_memory.h"
 #include "engine_life.h"
 #include "errors.h"
-#include "tree_arrays.h"
-#include "tree_memory.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "check.h"
-#include "output_id.h"
+#include "index/output_id.h"
 
 namespace {
 

@@ -15,7 +15,7 @@
 #include "engine.h"
 #include "engine_life.h"
 #include "errors.h"
-#include "output_id.h"
+#include "index/output_id.h"
 
 namespace {
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from store_case import StoreCase
 
-from agentspec.evals.redis_server import RedisServer
+from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.store.memory import MemoryPlace
 
 

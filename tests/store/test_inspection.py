@@ -9,10 +9,10 @@ import pytest
 from byte_tokenizer import write_byte_tokenizer
 from store_case import A, B, StoreCase
 
+from agentspec.analysis.replay import load_tokenizer
 from agentspec.cli import main
 from agentspec.fingerprint import fingerprint
 from agentspec.observe.findings import Finding, Severity
-from agentspec.replay import load_tokenizer
 from agentspec.store import Scope
 from agentspec.store.cli.options import Target
 from agentspec.store.codec import Codec

@@ -11,7 +11,7 @@ from store_case import SCOPE, A, data, drain
 import agentspec.store
 from agentspec.errors import ConfigError
 from agentspec.store import open_store, redact
-from agentspec.store.redis_address import RedisAddress, parse
+from agentspec.store.redis.address import RedisAddress, parse
 
 
 def address(url: str, password: str | None = None) -> RedisAddress:

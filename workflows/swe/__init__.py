@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentspec.workflows.swe.agent_config import AGENTS, agent_config
+from agentspec.workflows.swe.agents.agent_config import AGENTS, agent_config
 from agentspec.workflows.swe.endpoint import Endpoint
 from agentspec.workflows.swe.tasks import SPLITS, Task, draw_tasks, read_tasks, write_tasks
 

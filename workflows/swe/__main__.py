@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from agentspec.errors import AgentspecError, ConfigError
-from agentspec.workflows.swe.agent_config import AGENTS, agent_config, write_config
-from agentspec.workflows.swe.agent_process import agent_python
+from agentspec.workflows.swe.agents.agent_config import AGENTS, agent_config, write_config
+from agentspec.workflows.swe.agents.agent_process import agent_python
 from agentspec.workflows.swe.endpoint import Endpoint
 from agentspec.workflows.swe.reference_solver import NAME
 from agentspec.workflows.swe.results import OUTCOMES

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError, ServerError
-from agentspec.workflows.swe.agent_config import AGENTS, mini_swe_agent, openhands
-from agentspec.workflows.swe.agent_process import AgentProcess
+from agentspec.workflows.swe.agents.agent_config import AGENTS, mini_swe_agent, openhands
+from agentspec.workflows.swe.agents.agent_process import AgentProcess
 from agentspec.workflows.swe.endpoint import Endpoint
 from agentspec.workflows.swe.results import RunFolder, TaskResult, summary
 from agentspec.workflows.swe.tasks import Task

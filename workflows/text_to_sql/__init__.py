@@ -6,17 +6,17 @@ Staged agents for any model and any SQLite database: classify, extract, enrich, 
 
 from __future__ import annotations
 
-from agentspec.workflows.text_to_sql.chain import Answer, ChainConfig, answer_question, answer_questions
-from agentspec.workflows.text_to_sql.client import ChatModel, Completion, OpenAIChat
-from agentspec.workflows.text_to_sql.databases import Database, create_all
-from agentspec.workflows.text_to_sql.domains import DATABASES
-from agentspec.workflows.text_to_sql.prompts import STAGES, Message, Stage
-from agentspec.workflows.text_to_sql.questions import Question, draw_questions
+from agentspec.workflows.text_to_sql.agents.chain import Answer, ChainConfig, answer_question, answer_questions
+from agentspec.workflows.text_to_sql.agents.client import ChatModel, Completion, OpenAIChat
+from agentspec.workflows.text_to_sql.agents.prompts import STAGES, Message, Stage
+from agentspec.workflows.text_to_sql.agents.transcript import Call
+from agentspec.workflows.text_to_sql.agents.workflow import WorkflowConfig
+from agentspec.workflows.text_to_sql.generated.databases import Database, create_all
+from agentspec.workflows.text_to_sql.generated.domains import DATABASES
+from agentspec.workflows.text_to_sql.generated.questions import Question, draw_questions
 from agentspec.workflows.text_to_sql.run import Databases, run_tasks
-from agentspec.workflows.text_to_sql.score import OUTCOMES, Outcome
+from agentspec.workflows.text_to_sql.sql.score import OUTCOMES, Outcome
 from agentspec.workflows.text_to_sql.tasks import Task
-from agentspec.workflows.text_to_sql.transcript import Call
-from agentspec.workflows.text_to_sql.workflow import WorkflowConfig
 
 __all__ = [
     "DATABASES",

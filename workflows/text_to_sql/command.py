@@ -24,15 +24,15 @@ from typing import Any
 
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.progress import Progress
-from agentspec.workflows.text_to_sql.client import OpenAIChat, SamplingModel
+from agentspec.workflows.text_to_sql.agents.client import OpenAIChat, SamplingModel
+from agentspec.workflows.text_to_sql.agents.workflow import WorkflowConfig
+from agentspec.workflows.text_to_sql.generated.reference import ForcedChat, ReferenceConfig, ReferenceModel
 from agentspec.workflows.text_to_sql.records import Record, RecordFile
-from agentspec.workflows.text_to_sql.reference import ForcedChat, ReferenceConfig, ReferenceModel
 from agentspec.workflows.text_to_sql.run import Databases, run_tasks
-from agentspec.workflows.text_to_sql.safety import refusal
-from agentspec.workflows.text_to_sql.sources import find_databases, read_notes
+from agentspec.workflows.text_to_sql.sql.safety import refusal
+from agentspec.workflows.text_to_sql.sql.sources import find_databases, read_notes
 from agentspec.workflows.text_to_sql.summary import summary_of, table
 from agentspec.workflows.text_to_sql.tasks import Task, generated_tasks, read_tasks
-from agentspec.workflows.text_to_sql.workflow import WorkflowConfig
 
 _PROGRAM = "python -m agentspec.workflows.text_to_sql"
 

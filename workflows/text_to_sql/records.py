@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.workflows.text_to_sql.score import OUTCOMES
+from agentspec.workflows.text_to_sql.agents.transcript import Transcript
+from agentspec.workflows.text_to_sql.sql.score import OUTCOMES
 from agentspec.workflows.text_to_sql.tasks import Task
-from agentspec.workflows.text_to_sql.transcript import Transcript
 
 RECORD_OUTCOMES = (*OUTCOMES, "ungraded")
 """"ungraded" is an answer to a question without gold SQL that runs."""

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.workflows.text_to_sql.client import SamplingModel
+from agentspec.workflows.text_to_sql.agents.client import SamplingModel
+from agentspec.workflows.text_to_sql.agents.transcript import CallFailed, Transcript
+from agentspec.workflows.text_to_sql.agents.workflow import RunSql, WorkflowConfig, solve
 from agentspec.workflows.text_to_sql.records import Record, record_of
-from agentspec.workflows.text_to_sql.sandbox import Sandbox
-from agentspec.workflows.text_to_sql.score import graded
-from agentspec.workflows.text_to_sql.sources import Source, notes_for, open_source
+from agentspec.workflows.text_to_sql.sql.sandbox import Sandbox
+from agentspec.workflows.text_to_sql.sql.score import graded
+from agentspec.workflows.text_to_sql.sql.sources import Source, notes_for, open_source
 from agentspec.workflows.text_to_sql.tasks import Task
-from agentspec.workflows.text_to_sql.transcript import CallFailed, Transcript
-from agentspec.workflows.text_to_sql.workflow import RunSql, WorkflowConfig, solve
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from agentspec.workflows.text_to_sql.agents.stages import STAGES
 from agentspec.workflows.text_to_sql.records import RECORD_OUTCOMES, Record
-from agentspec.workflows.text_to_sql.stages import STAGES
 
 
 def summary_of(records: Sequence[Record]) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.workflows.text_to_sql.databases import create_all
-from agentspec.workflows.text_to_sql.domains import DATABASES
-from agentspec.workflows.text_to_sql.questions import Question, Split, draw_questions
+from agentspec.workflows.text_to_sql.generated.databases import create_all
+from agentspec.workflows.text_to_sql.generated.domains import DATABASES
+from agentspec.workflows.text_to_sql.generated.questions import Question, Split, draw_questions
 
 _QUESTION_FIELDS = ("question", "text")
 _SQL_FIELDS = ("sql", "gold", "query", "SQL")

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.replay.tokenizer import Tokenizer, load_tokenizer
 from agentspec.corpus import Reading, build_corpus, read_documents
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.fingerprint import tokenizer_file
-from agentspec.replay.tokenizer import Tokenizer, load_tokenizer
 
 _SECONDS = 0.5
 _SHOWN_BAD = 5

@@ -16,7 +16,7 @@ from agentspec.errors import ConfigError, ManagementError
 from agentspec.integrations.sglang.admin.corpora import Corpora, Served
 from agentspec.integrations.sglang.admin.jobs import Job, Jobs
 from agentspec.integrations.sglang.admin.namespaces import NAMESPACE, LastUse, Namespaces
-from agentspec.store.sharing import Sharing
+from agentspec.store.replication.sharing import Sharing
 
 logger = logging.getLogger("agentspec")
 

@@ -12,7 +12,7 @@ from typing import Any
 from agentspec.engine import Engine, NamespaceStats
 from agentspec.errors import ManagementError, StoreError
 from agentspec.integrations.sglang.admin.jobs import Job
-from agentspec.store.sharing import Sharing
+from agentspec.store.replication.sharing import Sharing
 
 NAMESPACE = re.compile(r"[0-9a-f]{32}")
 _MOST_TIMES = 1 << 16

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentspec.integrations.sglang.acceptance_head import FARTHEST_LOGIT, AcceptanceHead
+from agentspec.integrations.sglang.drafting.acceptance_head import FARTHEST_LOGIT, AcceptanceHead
 from agentspec.integrations.sglang_cpu.drafter import _drafter
 from agentspec.integrations.sglang_cpu.drafter.eligibility import has_plain_cache, is_head, is_plain_llama
 from agentspec.integrations.sglang_cpu.drafter.model import native_llama

@@ -132,7 +132,7 @@ def test_metrics_that_are_off(metrics: str | None, seen: str) -> None:
 
 def test_each_reason_of_the_plugin_is_explained() -> None:
     pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
-    from agentspec.integrations.sglang.draftless import Reason
+    from agentspec.integrations.sglang.drafting.draftless import Reason
 
     assert set(_ADVICE) | {"no_room"} == set(get_args(Reason))
 
@@ -140,7 +140,7 @@ def test_each_reason_of_the_plugin_is_explained() -> None:
 def test_every_flag_and_variable_that_findings_name_exists() -> None:
     from agentspec.integrations.sglang.settings import FIELDS, FLAGS, flag_of, variable_of
 
-    files = [*Path(observe.__file__).parent.glob("*.py"), ROOT / "store" / "inspection.py"]
+    files = [*Path(observe.__file__).parent.rglob("*.py"), ROOT / "store" / "inspection.py"]
     files += (ROOT / "integrations" / "prometheus").glob("*.yml")
     texts = [file.read_text() for file in files]
     flags = {flag for text in texts for flag in re.findall(r"--agentspec-[a-z-]+[a-z]", text)}

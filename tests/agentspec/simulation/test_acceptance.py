@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agentspec.analysis.replay import Call, EngineSystem, replay
 from agentspec.config import EngineConfig
 from agentspec.errors import ConfigError
-from agentspec.replay import Call, EngineSystem, replay
 from agentspec.simulation import acceptance_at_rate, record_acceptance
 from agentspec.simulation.acceptance import Acceptance
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from fixed_width import FixedWidth
 
-from agentspec.control import MeasuredRange, Profile, ProfileKey, ServingCosts, StepCost
 from agentspec.errors import ConfigError
+from agentspec.scheduling import MeasuredRange, Profile, ProfileKey, ServingCosts, StepCost
 from agentspec.simulation import (
     Acceptance,
     Arrivals,

@@ -24,9 +24,9 @@ from agentspec.evals.gpu.servers import (
     variables,
 )
 from agentspec.evals.gpu.sizes import SIZES, head_folder, model_folder, write_model
-from agentspec.evals.server import REPLAYED
 from agentspec.evals.systems import EAGLE3_FOLDER
 from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.integrations.servers.server import REPLAYED
 
 pytestmark = pytest.mark.sglang
 

@@ -11,7 +11,7 @@ import pytest
 from agentspec.errors import ServerError
 from agentspec.evals.gpu.load import measure
 from agentspec.evals.gpu.work import RecordedCall
-from agentspec.evals.server import RunningServer
+from agentspec.integrations.servers.server import RunningServer
 
 
 class Replaying(RunningServer):

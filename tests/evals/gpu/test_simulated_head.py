@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
 
 from agentspec.evals.gpu.simulated_head import SimulatedHead, acceptance_for, answer_key, comes_true
-from agentspec.integrations.sglang.replay_wire import WIRE_KEY, packed
+from agentspec.integrations.sglang.replay.wire import WIRE_KEY, packed
 
 
 @pytest.mark.parametrize("accept_length", [1.0, 3.2, 4.0, 4.7, 6.0])

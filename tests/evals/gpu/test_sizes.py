@@ -8,7 +8,7 @@ import pytest
 from agentspec.errors import ConfigError
 from agentspec.evals.gpu.servers import CPU_BACKEND, SYSTEMS, algorithm, arguments, variables
 from agentspec.evals.gpu.sizes import SIZES, head_folder, model_folder, write_model
-from agentspec.integrations.sglang.drafter_checkpoint import inspect_drafter
+from agentspec.integrations.sglang.draft_model_checkpoint import inspect_drafter
 
 CONFIG = {
     "architectures": ["Qwen2ForCausalLM"], "bos_token_id": 1, "eos_token_id": [2, 3], "hidden_act": "silu",

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agentspec.analysis.replay.tokenizer import load_tokenizer
 from agentspec.errors import ConfigError
 from agentspec.evals.gpu.work import RecordedCall, Work, load_work, make_work, num_calls, save_work
 from agentspec.evals.text_to_sql import MODEL_FOLDER
-from agentspec.replay.tokenizer import load_tokenizer
 
 
 def drawn_work(rng: random.Random, trace: str) -> Work:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from agentspec import ConfigError
+from agentspec.analysis.replay import Call, Draft, replay
 from agentspec.evals.peers.arctic import SETTINGS, Arctic, ArcticSetting
-from agentspec.replay import Call, Draft, replay
 
 
 def test_the_settings_are_all_different() -> None:

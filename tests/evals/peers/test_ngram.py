@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from agentspec.analysis.replay import Call, replay
 from agentspec.evals.peers.ngram import MAX_TRIE_DEPTH, Ngram, parents_of
-from agentspec.replay import Call, replay
 
 
 def test_parents_of_a_mask() -> None:

@@ -23,7 +23,8 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.speculative import eagle_worker_v2
 
-    from agentspec.integrations.sglang import compat, graph_sizes
+    from agentspec.integrations.sglang import compat
+    from agentspec.integrations.sglang.widths import graph_sizes
     from recorded_graphs.attention import RecordedAttention, RecordedDraftAttention
     from recorded_graphs.backend import RecordedGraphs
 

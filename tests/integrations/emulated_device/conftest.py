@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from made_up_time import MadeUpTime
 
-from agentspec.integrations.emulated_device.step_times import StepTimes
+from agentspec.integrations.emulated_device.models.step_times import StepTimes
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def times() -> StepTimes:
 def calls(times: StepTimes, made_up_time: MadeUpTime) -> Iterator[Any]:
     """Every torch call of this thread is seen."""
     pytest.importorskip("torch")
-    from agentspec.integrations.emulated_device.calls import Calls
-    from agentspec.integrations.emulated_device.tensors import name_backend
-    from agentspec.integrations.emulated_device.work import Work
+    from agentspec.integrations.emulated_device.device.tensors import name_backend
+    from agentspec.integrations.emulated_device.device.work import Work
+    from agentspec.integrations.emulated_device.torch_calls.calls import Calls
 
     name_backend(types.ModuleType("emulated"))
     with Calls(Work(times, made_up_time.clock())) as seen:

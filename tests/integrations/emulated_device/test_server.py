@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.evals.server import Server
+from agentspec.integrations.servers.server import Server
 
 pytestmark = [
     pytest.mark.sglang,

@@ -8,8 +8,8 @@ import pytest
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.emulated_device import setting
-from agentspec.integrations.emulated_device.step_times import StepTimes
-from agentspec.integrations.serve import launch_command
+from agentspec.integrations.emulated_device.models.step_times import StepTimes
+from agentspec.integrations.servers.launch import launch_command
 
 
 def _model(folder: Path, *files: str) -> str:
@@ -44,7 +44,7 @@ def test_processes_find_the_plugin_and_the_step_times(tmp_path: Path) -> None:
 
 
 def test_serve_emulates_only_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentspec.integrations.serve.activate", lambda: True)
+    monkeypatch.setattr("agentspec.integrations.servers.launch.activate", lambda: True)
     for name in (setting.VARIABLE, "AGENTSPEC_REPLAY"):
         monkeypatch.delenv(name, raising=False)
     model = _model(tmp_path)
@@ -56,7 +56,7 @@ def test_serve_emulates_only_where_it_is_told_to(tmp_path: Path, monkeypatch: py
     command, variables = launch_command(model, "NGRAM", [])
     assert setting.VARIABLE not in variables
     assert "AGENTSPEC_REPLAY" not in variables
-    monkeypatch.setattr("agentspec.integrations.serve.activate", lambda: False)
+    monkeypatch.setattr("agentspec.integrations.servers.launch.activate", lambda: False)
     with pytest.raises(ConfigError, match="without a GPU"):
         launch_command(model, "NGRAM", [], emulate="h200-8b")
 

@@ -20,9 +20,9 @@ from server_parity import ALL_GPU_WAYS, FEW_TOKENS, GPU_WAYS, TOKENS, Reference
 from server_requests import ARGUMENTS, MODEL, corpus_requests, generate, tokens_of
 
 from agentspec.cli import main
-from agentspec.evals import bench_parity
-from agentspec.evals.parity_servers import PARITY_SYSTEMS, VERIFY_ALL
-from agentspec.evals.server import Server
+from agentspec.evals.parity import bench as bench_parity
+from agentspec.evals.parity.servers import PARITY_SYSTEMS, VERIFY_ALL
+from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang_cpu import environment
 
 DRAFTERS = {name: PARITY_SYSTEMS[name].arguments for name in ("suffix", "eagle3", "standalone")}
@@ -149,7 +149,7 @@ def _faulty_plugin(site: Path) -> Path:
             def register():
                 from agentspec.engine import Engine
                 from agentspec.integrations.sglang import algorithm
-                from agentspec.integrations.sglang.verify_input import VerifyStaging
+                from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 
                 failed = set()
                 Engine.grow = failing(Engine.grow, 7, failed)
@@ -161,8 +161,8 @@ def _faulty_plugin(site: Path) -> Path:
                     worker = worker_class(name)
                     if name == "EAGLE3":
                         from agentspec.integrations.sglang import hybrid_worker
-                        from agentspec.integrations.sglang.draft_worker import TreeDrafting
-                        from agentspec.policy import HybridPolicy
+                        from agentspec.integrations.sglang.drafting.draft_model import TreeDrafting
+                        from agentspec.scheduling.hybrid import HybridPolicy
 
                         TreeDrafting.passes = failing(TreeDrafting.passes)
                         HybridPolicy.combine = failing(HybridPolicy.combine)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from agentspec.evals.eval_calls import LOAD_GENERATORS, Asking, ask_cells
-from agentspec.evals.eval_cells import Cell, plan_cells
-from agentspec.evals.eval_records import compared, record_of
-from agentspec.evals.server import Server
+from agentspec.evals.run.calls import LOAD_GENERATORS, Asking, ask_cells
+from agentspec.evals.run.cells import Cell, plan_cells
+from agentspec.evals.run.records import compared, record_of
 from agentspec.evals.systems import HYBRIDS, SYSTEMS
-from agentspec.evals.tasks import TASKS
-from agentspec.evals.tasks.prompts import chat_encoder
-from agentspec.evals.tasks.task import TaskInputs
 from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.workloads import TASKS
+from agentspec.evals.workloads.prompts import chat_encoder
+from agentspec.evals.workloads.task import TaskInputs
+from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity
 
-from agentspec.evals.parity_servers import Variant, check_variant, parity_server
+from agentspec.evals.parity.servers import Variant, check_variant, parity_server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
 

@@ -19,8 +19,8 @@ import pytest
 import recorded_graphs
 from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generate, tokens_of
 
-from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
+from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang_cpu import environment
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]

@@ -11,8 +11,8 @@ import textwrap
 import pytest
 from server_requests import MODEL, chat_prompts, generate, tokens_of
 
-from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER
+from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
 

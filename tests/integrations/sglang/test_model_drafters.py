@@ -10,8 +10,8 @@ import pytest
 from sampled_answers import SIGNIFICANCE, draw, greedy_behind_the_first_token, p_value
 from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generate, tokens_of
 
-from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER, SYSTEMS
+from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
 

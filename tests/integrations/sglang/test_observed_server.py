@@ -14,14 +14,14 @@ from prometheus_server import Prometheus
 from server_requests import ARGUMENTS, MODEL, chat_prompts, generate, tokens_of
 
 from agentspec.cli import main
-from agentspec.control import Reason as PlanReason
 from agentspec.errors import ManagementError
-from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER
+from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang.admin.jobs import ENDED, OPEN
-from agentspec.integrations.sglang.counters import ALL_SOURCES, SOURCES
-from agentspec.integrations.sglang.draftless import REASONS
+from agentspec.integrations.sglang.drafting.draftless import REASONS
+from agentspec.integrations.sglang.metrics.counters import ALL_SOURCES, SOURCES
 from agentspec.observe.admin_client import AdminClient
+from agentspec.scheduling import Reason as PlanReason
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
 

@@ -19,8 +19,8 @@ from needs import OLD_SGLANG
 from sampled_answers import SIGNIFICANCE, draw, p_value
 from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generate, tokens_of
 
-from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
+from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server, pytest.mark.other_release]
 

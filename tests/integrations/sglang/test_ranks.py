@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from server_parity import ALL_GPU_WAYS, GPU_WAYS, Reference, assert_parity, assert_survives_aborts
 
-from agentspec.evals.parity_servers import Variant, check_drafted, check_variant, parity_server
-from agentspec.evals.server import Server
+from agentspec.evals.parity.servers import Variant, check_drafted, check_variant, parity_server
+from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
 

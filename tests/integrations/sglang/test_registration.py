@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from agentspec.integrations.sglang import algorithm, compat, plugin
+from agentspec.integrations.sglang import compat, plugin
+from agentspec.integrations.sglang import registration as algorithm
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from needs import AGENTS
 from server_requests import MODEL
 
 from agentspec.errors import ServerError
-from agentspec.evals.server import Server
+from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server, pytest.mark.agents]
 

@@ -8,7 +8,7 @@ import pytest
 from sampled_answers import SIGNIFICANCE, draw, greedy_behind_the_first_token, p_value, request
 from server_requests import assert_same, chat_prompts, generate, tokens_of
 
-from agentspec.evals.server import Server
+from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
 

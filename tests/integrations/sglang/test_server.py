@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from server_requests import CONTEXT_LENGTH, assert_same, chat_prompts, corpus_requests, generate, tokens_of
 
-from agentspec.evals.server import Server
+from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
 

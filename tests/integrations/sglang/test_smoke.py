@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from server_requests import assert_same, chat_prompts, generate, tokens_of
 
-from agentspec.evals.server import Server
+from agentspec.integrations.servers.server import Server
 
 pytestmark = [
     pytest.mark.sglang,

@@ -15,8 +15,8 @@ from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generat
 
 from agentspec.cli import main
 from agentspec.errors import ServerError
-from agentspec.evals.redis_server import RedisServer
-from agentspec.evals.server import Server
+from agentspec.evals.micro.store.redis_server import RedisServer
+from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server, pytest.mark.redis]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.evals.server import Server
+from agentspec.integrations.servers.server import Server
 from agentspec.workflows.text_to_sql.command import main
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]

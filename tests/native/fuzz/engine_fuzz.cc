@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <exception>
 
-#include "../engine_life.h"
+#include "engine_life.h"
 
 namespace {
 

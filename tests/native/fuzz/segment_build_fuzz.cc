@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "segment.h"
+#include "index/suffix_array.h"
 
 namespace {
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "errors.h"
-#include "segment.h"
-#include "segment_file.h"
-#include "segment_layout.h"
+#include "index/segment_file.h"
+#include "index/segment_layout.h"
+#include "index/suffix_array.h"
 
 namespace {
 

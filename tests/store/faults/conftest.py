@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agentspec.store import redis_reader, retry, writer
+from agentspec.store.redis import reader as redis_reader
+from agentspec.store.replication import backoff as retry
+from agentspec.store.replication import writer
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ import pytest
 from fault_case import FaultCase
 from replicas import SCOPE, A, until
 
-from agentspec.evals.redis_server import RedisServer
+from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.store import CONTROL, Store, clock, open_store
 from agentspec.store.codec import Codec
 from agentspec.store.records import Deletion
-from agentspec.store.redis_keys import RedisKeys
+from agentspec.store.redis.keys import RedisKeys
 
 KEYS = RedisKeys(SCOPE)
 CODEC = Codec(SCOPE)

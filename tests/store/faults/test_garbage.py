@@ -14,11 +14,11 @@ from fault_case import FaultCase, drafts, stored, words
 from replicas import SCOPE, A, B, Replica, until
 
 from agentspec.errors import StoreError
-from agentspec.evals.redis_server import RedisServer
+from agentspec.evals.micro.store.redis_server import RedisServer
 from agentspec.store import CONTROL, Store, open_store
 from agentspec.store.codec import Codec
 from agentspec.store.records import Deletion, Manifest, OutputRecord
-from agentspec.store.redis_keys import RedisKeys
+from agentspec.store.redis.keys import RedisKeys
 
 pytestmark = pytest.mark.redis
 

@@ -21,8 +21,8 @@ from agentspec.errors import (
     StoreResetError,
     StoreUnavailableError,
 )
-from agentspec.store import retry
 from agentspec.store.base import Entry, Reader, Store
+from agentspec.store.replication import backoff as retry
 from agentspec.store.urls import open_store
 
 ERRORS: tuple[Callable[[str], Exception], ...] = (

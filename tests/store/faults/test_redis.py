@@ -12,10 +12,10 @@ from replicas import SCOPE, A, B, Replica, until
 from tcp_proxy import Proxy
 
 from agentspec.errors import StoreUnavailableError
-from agentspec.evals.ports import free_port
-from agentspec.evals.redis_server import RedisServer
+from agentspec.evals.micro.store.redis_server import RedisServer
+from agentspec.integrations.servers.ports import free_port
 from agentspec.store import Store, open_store
-from agentspec.store.redis_keys import RedisKeys
+from agentspec.store.redis.keys import RedisKeys
 
 pytestmark = pytest.mark.redis
 

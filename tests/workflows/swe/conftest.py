@@ -8,7 +8,7 @@ import pytest
 from agent_stand_ins import ScriptedEndpoint
 
 from agentspec.errors import ConfigError
-from agentspec.workflows.swe.agent_process import agent_python
+from agentspec.workflows.swe.agents.agent_process import agent_python
 from agentspec.workflows.swe.tasks import Task, draw_tasks, read_tasks, write_tasks
 
 

@@ -12,11 +12,11 @@ import pytest
 from agent_stand_ins import ScriptedEndpoint, fake_agent
 from byte_tokenizer import byte_tokenizer
 
+from agentspec.analysis.logs.formats import calls_of
+from agentspec.analysis.replay.traces import read_trace
 from agentspec.errors import ConfigError, ServerError
-from agentspec.replay.traces import read_trace
-from agentspec.report.formats import calls_of
 from agentspec.workflows.swe.__main__ import main
-from agentspec.workflows.swe.agent_process import agent_python
+from agentspec.workflows.swe.agents.agent_process import agent_python
 from agentspec.workflows.swe.endpoint import Endpoint
 from agentspec.workflows.swe.reference_solver import NAME, answers
 from agentspec.workflows.swe.run import RunConfig, run_tasks
@@ -221,7 +221,7 @@ def test_a_missing_agent_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_pa
         agent_python("openhands")
     monkeypatch.delenv("AGENTSPEC_AGENT_PYTHON")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("agentspec.workflows.swe.agent_process._HERE", tmp_path / "a" / "b")
+    monkeypatch.setattr("agentspec.workflows.swe.agents.agent_process._HERE", tmp_path / "a" / "b" / "c")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for agent, extra, target, folder in (
         ("mini-swe-agent", "swe", "agents", ".venv-agents"),

@@ -10,12 +10,12 @@ from byte_tokenizer import byte_tokenizer
 from chat_server import chat_server
 from staged_answers import ANSWERS, QUESTION, RIGHT
 
-from agentspec.replay import read_trace
-from agentspec.report.formats import calls_of
+from agentspec.analysis.logs.formats import calls_of
+from agentspec.analysis.replay import read_trace
 from agentspec.workflows.text_to_sql import Database
+from agentspec.workflows.text_to_sql.agents.stages import INSTRUCTIONS, STAGES
 from agentspec.workflows.text_to_sql.command import main
-from agentspec.workflows.text_to_sql.domains import SHOP
-from agentspec.workflows.text_to_sql.stages import INSTRUCTIONS, STAGES
+from agentspec.workflows.text_to_sql.generated.domains import SHOP
 
 REFERENCE = ["--reference", "--generated", "6", "--seed", "2"]
 

@@ -7,10 +7,10 @@ import pytest
 
 from agentspec import ConfigError
 from agentspec.workflows.text_to_sql import Call, Completion
+from agentspec.workflows.text_to_sql.agents.transcript import Transcript
 from agentspec.workflows.text_to_sql.records import Record, RecordFile, record_of
 from agentspec.workflows.text_to_sql.summary import percentile, summary_of, table
 from agentspec.workflows.text_to_sql.tasks import Task
-from agentspec.workflows.text_to_sql.transcript import Transcript
 
 CONFIG = {"drafts": 3}
 

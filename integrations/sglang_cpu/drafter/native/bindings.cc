@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "acceptance_head.h"
-#include "arrays.h"
+#include "bindings/arrays.h"
 #include "errors.h"
 #include "llama.h"
 #include "llama_parts.h"

@@ -13,7 +13,7 @@ from engine_texts import ids
 from managed_engine import A, B, ManagedEngine
 
 from agentspec.corpus import build_corpus
-from agentspec.draft_tree import Source
+from agentspec.drafts import Source
 from agentspec.fingerprint import fingerprint
 
 pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")

@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="draft models need torch; `make setup` insta
 
 from server_requests import ARGUMENTS, MODEL, chat_prompts, generate
 
-from agentspec.evals.server import Server
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
+from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
 

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch", reason="draft models need torch; `make setu
 from drawn_llama import drawn_llama
 from reference_llama import ReferenceLlama, reference_trees
 
-from agentspec.integrations.sglang.acceptance_head import AcceptanceConfig, AcceptanceHead
-from agentspec.integrations.sglang.draft_stop import DraftStop
+from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceConfig, AcceptanceHead
+from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
 from agentspec.integrations.sglang_cpu import threads
 from agentspec.integrations.sglang_cpu.drafter import model as native_models
 from agentspec.integrations.sglang_cpu.drafter import native_drafter, plug_in

@@ -1,0 +1,1 @@
+"""Recorded calls without a model: readers of logs, replay, measures, the report."""

@@ -1,0 +1,1 @@
+"""Recorded calls of any format: read, sampled, as text and as token ids."""

@@ -1,0 +1,1 @@
+"""What is measured of recorded outputs: entropy, repetition, accept lengths, speed-up."""

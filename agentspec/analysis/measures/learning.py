@@ -1,0 +1,187 @@
+"""The accept length by the number of outputs learnt, and its extrapolation beyond the sample.
+
+Outputs are served in random order by a server that has learnt nothing, so each is measured after those before it were
+learnt. Points at larger numbers are measured after parts of the other outputs were learnt. The points are of different
+outputs, and some outputs are long copies of their prompts whatever was learnt. A point is therefore the steps that its
+outputs take with nothing learnt, divided by the steps that they took, times the accept length of all outputs with
+nothing learnt. The number of accepted tokens per step is close to a power of the number of outputs n,
+
+    accept length(n) = 1 + a * (n + 1) ** b
+
+which is fitted to the points. A prior pulls b towards the values of recorded agents and chats; it matters most where
+points are few. No curve predicts texts of another kind.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.analysis.measures.bootstrap import ratio_interval
+from agentspec.analysis.measures.replays import Lengths, Sampled, learn, serve
+from agentspec.config import EngineConfig
+from agentspec.engine import Engine
+
+_FIRST = 3
+"""Points of fewer outputs, or of outputs within a first session, are not fitted: they depend on what comes first."""
+_USUAL_EXPONENT, _EXPONENT_SPREAD = 0.16, 0.15
+"""The prior of the exponent b, from recorded sets: its mean and its standard deviation; see evals/results/report."""
+_POINT_SPREAD = 0.06
+"""The least relative error of a measured point."""
+INTERVAL = 1.645
+"""The number of standard deviations to either side that hold 90 %."""
+_LEAST_OUTPUTS = 6
+_LEAST_ACCEPTED = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """The accept length of servers that had learnt about `outputs` outputs."""
+
+    outputs: int
+    accept_length: float
+    low: float
+    """The interval of the accept length. Points share a part of it, because they are of the same outputs."""
+    high: float
+    spread: float
+    """The relative error of the point against the other points, as a standard deviation."""
+
+    def facts(self) -> dict[str, Any]:
+        return {"outputs": self.outputs, "accept_length": self.accept_length, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A fitted curve and its error, in standard deviations of the logarithm of accepted tokens."""
+
+    log_scale: float
+    exponent: float
+    level_spread: float = 0.0
+    """The error of the whole curve: other outputs of the same kind have another level."""
+    exponent_spread: float = 0.0
+    middle: float = 0.0
+    """The log(outputs + 1) around which an error of the exponent turns the curve."""
+
+    def accept_length(self, seen: NDArray[np.float64] | float, deviations: float = 0.0) -> NDArray[np.float64]:
+        """The accept length after `seen` outputs, on the curve that is `deviations` standard deviations away."""
+        x = np.log(np.asarray(seen, np.float64) + 1.0)
+        spread = np.hypot(self.level_spread, self.exponent_spread * (x - self.middle))
+        lengths: NDArray[np.float64] = 1.0 + np.exp(self.log_scale + self.exponent * x + deviations * spread)
+        return lengths
+
+    def over(self, first: int, last: int, deviations: float = 0.0) -> float:
+        """The accept length while the number of outputs learnt grows from `first` to `last`. Steps add up, so it is a
+        harmonic mean."""
+        edges = np.unique(np.geomspace(first + 1, last + 1, 200)) - 1.0
+        middles, widths = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+        if not len(widths):
+            return float(self.accept_length(float(first), deviations))
+        return float(widths.sum() / (widths / self.accept_length(middles, deviations)).sum())
+
+
+def later_points(
+    sampled: Sampled, config: EngineConfig, seed: int, on_pass: Callable[[], object] = lambda: None
+) -> list[Lengths]:
+    """Serves the measured calls after growing parts of other sessions' outputs were learnt; parts grow fourfold."""
+    measured = {call.session for call in sampled.measured}
+    by_session: dict[str, list[int]] = {}
+    for i, call in enumerate(sampled.outputs):
+        if call.session not in measured:
+            by_session.setdefault(call.session, []).append(i)
+    sessions = list(by_session.values())
+    order = np.random.default_rng([seed, 99]).permutation(len(sessions))
+    outputs = [sampled.outputs[i] for place in order for i in sessions[place]]
+    indexes = np.arange(len(sampled.measured))
+    passes = []
+    size = 2 * len(sampled.measured)
+    while size < len(outputs):
+        engine = Engine(config)
+        learn(engine, outputs[:size])
+        passes.append(serve(engine, sampled.measured, indexes, size))
+        on_pass()
+        size *= 4
+    return passes
+
+
+def curve_points(
+    cold: Lengths, later: Sequence[Lengths], warm: Lengths, alone: Lengths, sampled: Sampled, seed: int
+) -> list[CurvePoint]:
+    """The points of the curve, ascending: several of cold passes, one of each other. For `alone` see serve_alone()."""
+    level = alone.interval(sampled, seed)
+    if level is None:
+        return []
+    points = []
+    edges = [0, *(3 * 2**i for i in range(12))]
+    for first, end in itertools.pairwise(edges):
+        inside = (cold.seen >= first) & (cold.seen < end)
+        points += _point(cold.chosen(inside), alone, level, sampled, seed)
+    for lengths in (*later, warm):
+        points += _point(lengths, alone, level, sampled, seed)
+    return list({point.outputs: point for point in sorted(points, key=lambda point: point.outputs)}.values())
+
+
+def fit_growth(points: Sequence[CurvePoint], first: int = _FIRST) -> Growth | None:
+    """The curve through points of at least `first` outputs; None if there are fewer than two."""
+    used = [point for point in points if point.outputs >= max(first, _FIRST)] or list(points[-2:])
+    if len(used) < 2:
+        return None
+    x = np.log([point.outputs + 1.0 for point in used])
+    lengths = np.array([point.accept_length for point in used])
+    accepted = np.maximum(lengths - 1.0, _LEAST_ACCEPTED)
+    y = np.log(accepted)
+    # Weights of the logarithms of accepted tokens, without the bonus token.
+    weights = 1.0 / ((np.array([point.spread for point in used]) ** 2 + _POINT_SPREAD**2) * (lengths / accepted) ** 2)
+    # Least squares with a prior on the exponent.
+    mean_x, mean_y = np.average(x, weights=weights), np.average(y, weights=weights)
+    precision = 1.0 / _EXPONENT_SPREAD**2
+    above = (weights * (x - mean_x) * (y - mean_y)).sum() + precision * _USUAL_EXPONENT
+    exponent = float(np.clip(above / ((weights * (x - mean_x) ** 2).sum() + precision), 0.0, 0.5))
+    shared = np.array([_deviation(point.low, point.high) for point in used]) * lengths / accepted
+    return Growth(
+        float(mean_y - exponent * mean_x),
+        exponent,
+        level_spread=float(shared.mean()),
+        exponent_spread=float(1.0 / np.sqrt((weights * (x - mean_x) ** 2).sum() + precision)),
+        middle=float(mean_x),
+    )
+
+
+def first_of(sampled: Sampled) -> int:
+    """The number of outputs of the longest measured session: fewer outputs may all be of one session."""
+    return max(Counter(call.session for call in sampled.measured).values(), default=0)
+
+
+def _point(lengths: Lengths, alone: Lengths, level: dict[str, float], sampled: Sampled, seed: int) -> list[CurvePoint]:
+    if len(lengths.seen) < _LEAST_OUTPUTS:
+        return []
+    steps_alone = np.zeros(len(sampled.measured))
+    steps_alone[alone.calls] = alone.steps
+    sessions = [sampled.measured[i].session for i in lengths.calls]
+    gain = ratio_interval(steps_alone[lengths.calls], lengths.steps, sessions, seed)
+    if gain is None:
+        return []
+    mean = level["mean"] * gain["mean"]
+    below, above = (
+        math.hypot(level[end] / level["mean"] - 1.0, gain[end] / gain["mean"] - 1.0) for end in ("low", "high")
+    )
+    return [
+        CurvePoint(
+            outputs=round(float(lengths.seen.mean())),
+            accept_length=round(mean, 4),
+            low=round(max(mean * (1.0 - below), min(mean, 1.0)), 4),
+            high=round(mean * (1.0 + above), 4),
+            spread=_deviation(gain["low"], gain["high"]),
+        )
+    ]
+
+
+def _deviation(low: float, high: float) -> float:
+    """The standard deviation of a logarithm with this 90 % interval."""
+    return math.log(high / low) / (2 * INTERVAL) if low > 0 else 1.0

@@ -1,0 +1,32 @@
+"""Teacher-forced replay: what a drafter would have drafted while recorded outputs were generated.
+
+    read_trace(file) ─> calls ─> replay(calls, system) ─> accepted and drafted tokens, CPU time
+
+No model runs: the recorded output stands in for it, so that any two drafters meet the same tokens.
+"""
+
+from agentspec.analysis.replay.engine_system import EngineSystem, config_for
+from agentspec.analysis.replay.oracle import Oracle, longest_copies
+from agentspec.analysis.replay.teacher_forcing import Draft, Measurement, System, accepted_nodes, replay
+from agentspec.analysis.replay.tokenizer import Tokenizer, load_tokenizer
+from agentspec.analysis.replay.traces import Call, SessionReader, Trace, check_session, decompressed, read_trace
+
+__all__ = [
+    "Call",
+    "Draft",
+    "EngineSystem",
+    "Measurement",
+    "Oracle",
+    "SessionReader",
+    "System",
+    "Tokenizer",
+    "Trace",
+    "accepted_nodes",
+    "check_session",
+    "config_for",
+    "decompressed",
+    "load_tokenizer",
+    "longest_copies",
+    "read_trace",
+    "replay",
+]

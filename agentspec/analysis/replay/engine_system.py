@@ -1,0 +1,68 @@
+"""agentspec's engine as a replayed system."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.analysis.replay.teacher_forcing import Draft
+from agentspec.analysis.replay.traces import Call
+from agentspec.config import EngineConfig
+from agentspec.drafts import DraftRow
+from agentspec.engine import Engine
+
+_ID = "replay"
+
+
+def config_for(system: str) -> EngineConfig:
+    """The engine's settings for `agentspec` (its defaults) or `suffixdecoding` (the paper's plain rule)."""
+    return {
+        "agentspec": EngineConfig(),
+        "suffixdecoding": EngineConfig(rule="suffixdecoding", alpha=4.0, min_token_prob=0.1),
+    }[system]
+
+
+def remember(engine: Engine, call: Call) -> None:
+    """Takes in a finished call, as if it had been served."""
+    engine.open(_ID, call.prompt)
+    engine.extend(_ID, call.output)
+    engine.close(_ID)
+
+
+def as_draft(row: DraftRow) -> Draft:
+    """An engine's draft without its root."""
+    return Draft(row.tokens[1:].tolist(), (row.parents[1:] - 1).tolist(), row.estimates[1:].tolist())
+
+
+class EngineSystem:
+    """An `Engine` of its own; `suffixdecoding` is the same engine with the paper's plain rule.
+
+    Args:
+        system: See config_for().
+        max_draft_tokens: A step's, the root not counted.
+        min_token_prob: See EngineConfig; None: the system's own.
+    """
+
+    def __init__(self, system: str, max_draft_tokens: int, min_token_prob: float | None = None) -> None:
+        config = replace(config_for(system), max_draft_tokens=max_draft_tokens)
+        self.engine = Engine(config if min_token_prob is None else replace(config, min_token_prob=min_token_prob))
+
+    def remember(self, call: Call) -> None:
+        remember(self.engine, call)
+
+    def open(self, prompt: NDArray[np.int32]) -> None:
+        self.engine.open(_ID, prompt)
+
+    def extend(self, tokens: NDArray[np.int32]) -> None:
+        self.engine.extend(_ID, tokens)
+
+    def draft(self, max_tokens: int) -> DraftRow:
+        return self.engine.draft([_ID], max_tokens=max_tokens).row(0)
+
+    def tree(self, drafted: DraftRow) -> Draft:
+        return as_draft(drafted)
+
+    def close(self) -> None:
+        self.engine.close(_ID)

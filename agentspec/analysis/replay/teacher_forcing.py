@@ -1,0 +1,191 @@
+"""Drafting while a recorded output is written: the output says what the model would have accepted.
+
+    step     draft a tree ─> walk it along the true output ─> k tokens accepted ─> advance by k + 1
+
+Verification is greedy: a node is accepted if its parent is and its token is the output's next. The token after the
+last accepted one, the bonus, comes from the model in the same step, so that an output's last token is always one. A
+call's first token comes from its prefill and takes no step. Hence, for any drafter,
+
+    accept length = accepted tokens a step + 1 = (output tokens - calls) / steps
+
+Outputs cannot differ from the record, and `replay` checks that they do not.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from agentspec.analysis.replay.traces import Call
+
+
+class Draft(NamedTuple):
+    """A draft tree without its root; children come after their parents."""
+
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    """Index of each node's parent; -1 for children of the root, the last token of the context."""
+    estimates: Sequence[float] = ()
+    """The probability that each node is accepted, if the drafter says so."""
+
+
+class System(Protocol):
+    """A drafter that follows one request at a time."""
+
+    def remember(self, call: Call) -> None:
+        """Takes in a finished call, as if it had been served."""
+
+    def open(self, prompt: NDArray[np.int32]) -> None:
+        """Starts a request."""
+
+    def extend(self, tokens: NDArray[np.int32]) -> None:
+        """Appends output tokens to the request."""
+
+    def draft(self, max_tokens: int) -> Any:
+        """Drafts what follows, `max_tokens` tokens at most, in a form of its own: this is what is timed."""
+
+    def tree(self, drafted: Any) -> Draft:
+        """The draft as a tree; not timed."""
+
+    def close(self) -> None:
+        """Ends the request and keeps its output for later ones."""
+
+
+@dataclass(slots=True)
+class Measurement:
+    """Sums over replayed calls. Times are CPU time of the calling thread, in ns."""
+
+    calls: int = 0
+    output_tokens: int = 0
+    prompt_tokens: int = 0
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    open_ns: int = 0
+    draft_ns: int = 0
+    extend_ns: int = 0
+    close_ns: int = 0
+    step_us: list[float] = field(default_factory=list)
+    """Mean time of drafting and extending in a step, for each call that had steps."""
+    estimated: list[float] = field(default_factory=list)
+    """Of every drafted node whose drafter gives estimates."""
+    came_true: list[bool] = field(default_factory=list)
+    """Whether each of them was accepted."""
+
+    def record(self) -> dict[str, float | int | None]:
+        """The figures; means over steps are 0 where there was none, the calibration error None without estimates."""
+        steps, calls = max(self.steps, 1), max(self.calls, 1)
+        return {
+            "accepted_per_step": round(self.accepted / steps, 4),
+            "drafted_per_step": round(self.drafted / steps, 4),
+            "accept_length": round(self.accepted / steps + 1, 4),
+            "steps": self.steps,
+            "calls": self.calls,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "draft_us_per_step": round((self.draft_ns + self.extend_ns) / steps / 1e3, 3),
+            "draft_us_per_step_median_call": round(statistics.median(self.step_us or [0.0]), 3),
+            "open_us_per_call": round(self.open_ns / calls / 1e3, 3),
+            "close_us_per_call": round(self.close_ns / calls / 1e3, 3),
+            "calibration_error": round(calibration_error(self.estimated, self.came_true), 4)
+            if self.estimated
+            else None,
+        }
+
+
+def calibration_error(estimated: ArrayLike, came_true: ArrayLike, num_bins: int = 10) -> float:
+    """Expected calibration error: the distance of mean estimate and mean truth in equal bins of the estimate, weighted
+    by their sizes; 0 where there is nothing."""
+    estimates, truths = np.asarray(estimated, dtype=np.float64), np.asarray(came_true, dtype=np.float64)
+    if not len(estimates):
+        return 0.0
+    bins = np.minimum((estimates * num_bins).astype(np.int64), num_bins - 1)
+    distances = np.bincount(bins, estimates - truths, minlength=num_bins)
+    return float(np.abs(distances).sum() / len(estimates))
+
+
+def accepted_nodes(draft: Draft, truth: Sequence[int]) -> list[int]:
+    """The nodes that verification accepts of a draft where the model would write `truth`, from the root on."""
+    nodes: list[int] = []
+    node = -1
+    for i, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+        if len(nodes) == len(truth):
+            break
+        if parent == node and token == truth[len(nodes)]:
+            nodes.append(i)
+            node = i
+    return nodes
+
+
+def replay(
+    calls: Iterable[Call],
+    system: System,
+    max_draft_tokens: int,
+    on_call: Callable[[Measurement], None] | None = None,
+) -> Measurement:
+    """Replays calls one after another; `on_call` is told the sums after each.
+
+    Raises:
+        AssertionError: The system drafted more than `max_draft_tokens`, or a call's output came out otherwise.
+    """
+    sums = Measurement()
+    for call in calls:
+        replay_call(call, system, max_draft_tokens, sums)
+        if on_call is not None:
+            on_call(sums)
+    return sums
+
+
+def replay_call(call: Call, system: System, max_draft_tokens: int, sums: Measurement) -> None:
+    """Replays one call and adds to the sums."""
+    clock = time.thread_time_ns
+    prompt, output = call.prompt, call.output
+    truth = output.tolist()
+    generated = truth[:1]
+    steps = spent = 0
+
+    started = clock()
+    system.open(prompt)
+    system.extend(output[:1])
+    sums.open_ns += clock() - started
+    while len(generated) < len(truth):
+        done = len(generated)
+        started = clock()
+        drafted = system.draft(max_draft_tokens)
+        draft_ns = clock() - started
+        draft = system.tree(drafted)
+        assert len(draft.tokens) <= max_draft_tokens, f"{len(draft.tokens)} tokens drafted of {max_draft_tokens}"
+        path = accepted_nodes(draft, truth[done:-1])
+        generated += [draft.tokens[node] for node in path]
+        if draft.estimates:
+            # What is true does not end where there is no step left to accept it in.
+            accepted = set(accepted_nodes(draft, truth[done:]))
+            sums.estimated += draft.estimates
+            sums.came_true += [node in accepted for node in range(len(draft.tokens))]
+        generated.append(truth[len(generated)])
+        started = clock()
+        system.extend(output[done : len(generated)])
+        extend_ns = clock() - started
+        steps += 1
+        spent += draft_ns + extend_ns
+        sums.draft_ns += draft_ns
+        sums.extend_ns += extend_ns
+        sums.drafted += len(draft.tokens)
+        sums.accepted += len(path)
+    started = clock()
+    system.close()
+    sums.close_ns += clock() - started
+
+    assert generated == truth, "a replay must give the recorded output"
+    sums.calls += 1
+    sums.prompt_tokens += len(prompt)
+    sums.output_tokens += len(output)
+    sums.steps += steps
+    if steps:
+        sums.step_us.append(spent / steps / 1e3)

@@ -1,0 +1,218 @@
+"""Recorded model calls as token ids.
+
+One JSON object a line, plain or compressed (.xz, .gz), of one of two kinds:
+
+    chat     {"session", "task", "run", "messages": [{"role", "content", "tool_calls"?}, ...]}
+    staged   {"session", "task", "run", "calls": [{"stage", "output", "messages"?}, ...]}
+
+Each assistant message of a chat is one call. Its prompt is all messages before it and the assistant's header, its
+output the rest of the message:
+
+    <|user|>\\nWhat time is it?END<|assistant|>\\nHalf past two.{"name": "clock", "arguments": {}}END
+    └───────────────── prompt ─────────────────┘└──────────────────── output ─────────────────────┘
+
+A header is ordinary text, END the tokenizer's token for the end of a turn. Content and each tool call stand on lines
+of their own; arguments recorded as a string stay as the model wrote them. A staged call's prompt is that of a chat
+where its messages were recorded, else the name of its stage on a line; its output is the text and END.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.analysis.replay.tokenizer import Tokenizer
+from agentspec.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One model call."""
+
+    session: str
+    task: str
+    run: str
+    prompt_parts: tuple[NDArray[np.int32], ...]
+    """The prompt in pieces, which the calls of a session share; together one token at least."""
+    output: NDArray[np.int32]
+    """int32[n], n >= 1; the last is the end of the turn."""
+
+    @property
+    def prompt(self) -> NDArray[np.int32]:
+        """int32[n], made anew each time: a session's prompts together would not fit the memory."""
+        return np.concatenate(self.prompt_parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """The calls of a file's sessions, in the order of the file."""
+
+    name: str
+    """The argument without folder and endings, such as `swe@0:8`."""
+    calls: list[Call]
+    num_sessions: int
+    bad_lines: list[str]
+    """Lines that were skipped, as `file:line: reason`."""
+
+
+def read_trace(argument: str, tokenizer: Tokenizer) -> Trace:
+    """Reads `PATH` or `PATH@START:STOP`, a slice of its good lines as Python slices a list.
+
+    Raises:
+        ConfigError: The file cannot be read, the slice is none, or no session is left.
+    """
+    path, chosen = _split_argument(argument)
+    reader = SessionReader(tokenizer)
+    bad_lines: list[str] = []
+    try:
+        sessions = list(_read_sessions(path, bad_lines))[chosen]
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise ConfigError(f"cannot read the trace {path}: {error}; pass a .jsonl, .jsonl.xz or .jsonl.gz") from error
+    calls = [call for session in sessions for call in reader.calls(session)]
+    if not calls:
+        found = f"; {len(bad_lines)} lines were bad, the first {bad_lines[0]}" if bad_lines else ""
+        raise ConfigError(f"no model call in {argument}{found}; a session has `messages` or `calls`")
+    name = path.name.split(".jsonl")[0] + argument.removeprefix(str(path))
+    return Trace(name, calls, len(sessions), bad_lines)
+
+
+def _split_argument(argument: str) -> tuple[Path, slice]:
+    path, at, bounds = argument.rpartition("@")
+    if not at or ":" not in bounds:
+        return Path(argument), slice(None)
+    try:
+        numbers = [int(word) if word.strip() else None for word in bounds.split(":")]
+        if len(numbers) > 3 or 0 in numbers[2:]:
+            raise ValueError
+    except ValueError:
+        raise ConfigError(
+            f"a trace must be PATH or PATH@START:STOP, got {argument!r}; for example trace.jsonl@0:8"
+        ) from None
+    return Path(path), slice(*numbers)
+
+
+def _read_sessions(path: Path, bad_lines: list[str]) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(decompressed(file, path), 1):
+            if not line.strip():
+                continue
+            try:
+                session = json.loads(line)
+                check_session(session)
+            except ValueError as error:
+                bad_lines.append(f"{path.name}:{number}: {error}")
+            else:
+                yield session
+
+
+def decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
+    """What an open file holds, by its name: .xz, .gz or neither."""
+    if path.suffix == ".xz":
+        return lzma.open(file)
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(file))
+    return file
+
+
+class _BadSessionError(ValueError):
+    """A line is JSON, but no session."""
+
+
+def check_session(session: Any) -> None:
+    """Raises ValueError where the session lacks what `SessionReader` reads."""
+    if not isinstance(session, dict):
+        raise _BadSessionError("not an object")
+    if "messages" in session:
+        _check_messages(session["messages"])
+    elif "calls" in session:
+        calls = session["calls"]
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+            raise _BadSessionError("calls must be a list of objects")
+        if not all(isinstance(call.get("stage"), str) and isinstance(call.get("output"), str) for call in calls):
+            raise _BadSessionError("a call has no stage or no output")
+        for call in calls:
+            _check_messages(call.get("messages") or [])
+    else:
+        raise _BadSessionError("neither messages nor calls")
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise _BadSessionError("messages must be a list of objects")
+    for message in messages:
+        if not isinstance(message.get("role"), str):
+            raise _BadSessionError("a message has no role")
+        message_text(message)
+
+
+def message_text(message: dict[str, Any]) -> str:
+    """A message's content and tool calls, each on lines of their own; raises ValueError if they are none."""
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [part.get("text", "") if isinstance(part, dict) else "" for part in content]
+        content = "".join(part for part in parts if isinstance(part, str))
+    if content is not None and not isinstance(content, str):
+        raise _BadSessionError("a message's content must be a string, a list of parts or null")
+    tool_calls = message.get("tool_calls") or []
+    if not isinstance(tool_calls, list):
+        raise _BadSessionError("a message's tool_calls must be a list")
+    return "\n".join([*([content] if content else []), *map(_tool_call_text, tool_calls)])
+
+
+def _tool_call_text(tool_call: Any) -> str:
+    function = tool_call.get("function", tool_call) if isinstance(tool_call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise _BadSessionError("a tool call has no name")
+    arguments = function.get("arguments", {})
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {arguments}}}'
+
+
+class SessionReader:
+    """Makes calls of sessions that check_session() took. Tokenizes each text once: sessions of one task share their
+    first messages, and so the memory of those that were read grows with what was read."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._end = np.array([tokenizer.end_of_turn], dtype=np.int32)
+        self._encoded: dict[str, NDArray[np.int32]] = {}
+
+    def calls(self, session: dict[str, Any]) -> Iterator[Call]:
+        identity, task, run = (str(session.get(key, "")) for key in ("session", "task", "run"))
+        if "messages" not in session:
+            for call in session["calls"]:
+                yield Call(identity, task, run, self._staged_prompt(call), self._turn(call["output"]))
+            return
+        parts: list[NDArray[np.int32]] = []
+        for message in session["messages"]:
+            parts.append(self._line(f"<|{message['role']}|>"))
+            turn = self._turn(message_text(message))
+            if message["role"] == "assistant":
+                yield Call(identity, task, run, tuple(parts), turn)
+            parts.append(turn)
+
+    def _staged_prompt(self, call: dict[str, Any]) -> tuple[NDArray[np.int32], ...]:
+        if not call.get("messages"):
+            return (self._line(call["stage"]),)
+        turns = [(self._line(f"<|{m['role']}|>"), self._turn(message_text(m))) for m in call["messages"]]
+        return (*(part for turn in turns for part in turn), self._line("<|assistant|>"))
+
+    def _line(self, text: str) -> NDArray[np.int32]:
+        return self._cached(text + "\n")
+
+    def _turn(self, text: str) -> NDArray[np.int32]:
+        return np.concatenate([self._cached(text), self._end])
+
+    def _cached(self, text: str) -> NDArray[np.int32]:
+        if text not in self._encoded:
+            self._encoded[text] = self._tokenizer.encode(text)
+        return self._encoded[text]

@@ -1,0 +1,200 @@
+"""Fits an engine's estimates of acceptance to recorded calls (SSSD, section 3.1.3).
+
+    calls ─> replay, noting what the drafter weighed and what came next ─> trials ─> logistic regression ─> estimates
+
+Each row of the regression is a continuation that was weighed on the way a recorded output really took: its contexts'
+log odds, and whether it was the output's next token. The estimates so fitted are calibrated probabilities by source,
+length of match, depth, counts and age, where the paper scales probabilities by weights from a grid search. What is
+left to a grid is how unlikely a token may be and still be drafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec import _core
+from agentspec.analysis.replay.engine_system import as_draft, remember
+from agentspec.analysis.replay.teacher_forcing import accepted_nodes, calibration_error
+from agentspec.analysis.replay.traces import Call
+from agentspec.config import EngineConfig
+from agentspec.drafts import DraftRow
+from agentspec.engine import Engine, Trials
+from agentspec.errors import ConfigError
+from agentspec.estimates import NUM_WEIGHTS, Estimates
+
+_ID = "tune"
+_SHRINK = 5.0
+"""Penalty on the square of a weight's change, in trials: weights that few trials touch stay what they were."""
+_SMOOTH = 1.0
+"""Penalty on the square of the difference of two neighbours' changes, in trials."""
+_MAX_ROUNDS = 150
+
+
+def _nothing(number: int) -> None:
+    """Stands for progress that nobody wants to see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How good an engine's drafts and estimates are on some calls."""
+
+    accepted_per_step: float
+    drafted_per_step: float
+    steps: int
+    calibration_error: float
+    """Expected calibration error over ten equal bins of the estimate: mean distance of estimated and true acceptance,
+    weighted by how many drafted tokens a bin has."""
+
+
+def collect_trials(
+    calls: Sequence[Call],
+    estimates: Estimates,
+    *,
+    max_draft_tokens: int = 32,
+    on_call: Callable[[int], object] = _nothing,
+) -> Trials:
+    """Replays calls from nothing learnt and returns all that was weighed, with the estimates as they were given.
+
+    Raises:
+        ConfigError: Nothing was weighed: the outputs are too short, or nothing in them occurred before.
+    """
+    config = EngineConfig(max_draft_tokens=max_draft_tokens, estimates=estimates, learning_rate=0.0)
+    engine = Engine(config)
+    rows: list[Trials] = []
+    for number, call in enumerate(calls, 1):
+        for _, _, rest in steps_of(engine, call):
+            rows.append(engine.trials(_ID, rest[:max_draft_tokens]))
+        on_call(number)
+    if not any(len(row.accepted) for row in rows):
+        raise ConfigError(
+            "there is nothing to fit on: no output continues what was said before; pass traces that repeat themselves"
+        )
+    return Trials(
+        weights=np.concatenate([row.weights for row in rows]),
+        fractions=np.concatenate([row.fractions for row in rows]),
+        estimates=np.concatenate([row.estimates for row in rows]),
+        accepted=np.concatenate([row.accepted for row in rows]),
+    )
+
+
+def check_scipy() -> None:
+    """Raises ConfigError where the package that fit() needs is not installed."""
+    try:
+        import scipy.optimize
+        import scipy.sparse  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"fitting needs the package scipy: {error}; `pip install 'sglang-agentspec[tune]'`"
+        ) from error
+
+
+def fit(trial_sets: Sequence[Trials], start: Estimates, note: str) -> Estimates:
+    """The estimates near `start` that make the trials likeliest; each set counts alike, however large.
+
+    Raises:
+        ConfigError: The package scipy is not installed.
+    """
+    check_scipy()
+    from scipy.optimize import minimize
+    from scipy.sparse import csr_matrix, vstack
+
+    total = sum(len(trials.accepted) for trials in trial_sets)
+    design = vstack([_design(trials, csr_matrix) for trials in trial_sets]).tocsr()
+    transposed = design.T.tocsr()
+    accepted = np.concatenate([trials.accepted for trials in trial_sets]).astype(np.float64)
+    row_weights = np.concatenate(
+        [np.full(len(t.accepted), total / len(trial_sets) / len(t.accepted)) for t in trial_sets]
+    )
+    lower = _smoothed_weights()
+    before = start.weights.astype(np.float64)
+
+    def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        logits = design @ weights
+        value = float(np.sum(row_weights * (np.logaddexp(0.0, logits) - accepted * logits)))
+        gradient = transposed @ (row_weights * (1.0 / (1.0 + np.exp(-logits)) - accepted))
+        change = weights - before
+        steps = change[lower + 1] - change[lower]
+        value += _SHRINK / 2 * float(change @ change) + _SMOOTH / 2 * float(steps @ steps)
+        gradient += _SHRINK * change
+        gradient[lower + 1] += _SMOOTH * steps
+        gradient[lower] -= _SMOOTH * steps
+        return value, gradient
+
+    result = minimize(loss, before, jac=True, method="L-BFGS-B", options={"maxiter": _MAX_ROUNDS, "maxcor": 20})
+    return Estimates(np.asarray(result.x, dtype=np.float32), note)
+
+
+def measure(
+    calls: Sequence[Call],
+    config: EngineConfig,
+    *,
+    warm: Iterable[Call] = (),
+    on_call: Callable[[int], object] = _nothing,
+) -> Quality:
+    """Replays calls after those of `warm` were learnt.
+
+    Raises:
+        ConfigError: Every output has one token only.
+    """
+    engine = Engine(config)
+    for call in warm:
+        remember(engine, call)
+    steps = accepted = 0
+    estimates: list[NDArray[np.float32]] = []
+    truths: list[NDArray[np.bool_]] = []
+    for number, call in enumerate(calls, 1):
+        for row, true_nodes, _ in steps_of(engine, call):
+            steps += 1
+            accepted += int(true_nodes.sum()) - 1
+            estimates.append(row.estimates[1:])
+            truths.append(true_nodes[1:])
+        on_call(number)
+    if not steps:
+        raise ConfigError("there is no step to measure: every output has one token only; pass other traces")
+    estimated, came_true = np.concatenate(estimates), np.concatenate(truths)
+    return Quality(
+        accepted_per_step=round(accepted / steps, 4),
+        drafted_per_step=round(len(estimated) / steps, 4),
+        steps=steps,
+        calibration_error=round(calibration_error(estimated, came_true), 4),
+    )
+
+
+def steps_of(engine: Engine, call: Call) -> Iterator[tuple[DraftRow, NDArray[np.bool_], NDArray[np.int32]]]:
+    """Drafts a call's output step by step: (row, which of its nodes came true, what was left of the output)."""
+    output = call.output
+    truth = output.tolist()
+    engine.open(_ID, call.prompt)
+    engine.extend(_ID, output[:1])
+    done = 1
+    while done < len(truth):
+        row = engine.draft([_ID]).row(0)
+        path = accepted_nodes(as_draft(row), truth[done:])
+        true_nodes = np.zeros(len(row.tokens), dtype=np.bool_)
+        true_nodes[[0, *(node + 1 for node in path)]] = True
+        yield row, true_nodes, output[done:]
+        engine.extend(_ID, output[done : done + len(path) + 1])
+        done += len(path) + 1
+    engine.close(_ID)
+
+
+def _design(trials: Trials, csr_matrix: Any) -> Any:
+    """Rows by weights, each context counting with two neighbours."""
+    present = trials.weights >= 0
+    rows = np.broadcast_to(np.arange(len(present))[:, None], present.shape)[present]
+    columns, fractions = trials.weights[present], trials.fractions[present]
+    values = np.concatenate([1.0 - fractions, fractions])
+    places = (np.concatenate([rows, rows]), np.concatenate([columns, np.minimum(columns + 1, NUM_WEIGHTS - 1)]))
+    return csr_matrix((values, places), shape=(len(present), NUM_WEIGHTS))
+
+
+def _smoothed_weights() -> NDArray[np.int64]:
+    """The weights whose next one belongs to the same function."""
+    functions = np.arange(_core.NUM_BIASES, NUM_WEIGHTS - 1, dtype=np.int64)
+    chosen: NDArray[np.int64] = functions[(functions - _core.NUM_BIASES) % _core.NUM_KNOTS != _core.NUM_KNOTS - 1]
+    return chosen

@@ -1,0 +1,10 @@
+"""Whether suffix drafts suit a service, estimated from its logs without running a model.
+
+report_facts(paths, tokenizer, config) ─> facts, a dictionary that schema.py describes ─> summary(), page()
+"""
+
+from agentspec.analysis.logs.vocabulary import find_tokenizer
+from agentspec.analysis.report.facts import ReportConfig, report_facts
+from agentspec.analysis.report.summary import summary
+
+__all__ = ["ReportConfig", "find_tokenizer", "report_facts", "summary"]

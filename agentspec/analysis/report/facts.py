@@ -1,0 +1,275 @@
+"""The report's facts, as schema.py describes them: read the logs, sample, measure, decide.
+
+logs ─> calls ─> sample ─┬─> entropy, repetition, sets
+                         ├─> replays: cold, warm, learning curve
+                         └─> recorded drafts ─> alpha, width, tau ─> speed-up ─> verdict
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentspec import __version__
+from agentspec.analysis.logs.log import read_log
+from agentspec.analysis.logs.sample import SampleLimits
+from agentspec.analysis.measures import entropy, grid, learning
+from agentspec.analysis.measures.differences import differences
+from agentspec.analysis.measures.replays import Sampled, engine_config, num_orders, serve_alone, serve_cold, serve_warm
+from agentspec.analysis.measures.sets import entropy_of, excerpts, set_rows
+from agentspec.analysis.measures.speedup import speedup_row
+from agentspec.analysis.measures.states import Recorded, part_of, record_cold, record_warm
+from agentspec.analysis.replay.tokenizer import Tokenizer
+from agentspec.analysis.report.inputs import input_facts, input_notes
+from agentspec.analysis.report.verdict import Evidence, best_width, budget_mb, verdict
+from agentspec.engine import Engine
+from agentspec.errors import ConfigError
+from agentspec.progress import Progress
+from agentspec.scheduling import Profile
+from agentspec.simulation import find_profile
+
+SCHEMA = 1
+WIDTH = 16
+"""Tokens per row, the root included, at which the sets and the learning curve are measured."""
+_BASE_MB, _BYTES_A_KEPT_BYTE = 384, 16
+"""Memory of the process without a log, and memory of the engine and the analysis for each byte of kept outputs."""
+_PART_TOKENS, _PART_PROMPT_TOKENS = 10_000, 600_000
+"""At most this many output and prompt tokens of the calls for which drafts are recorded at every position."""
+_DRAFT_SHARE_TAU = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportConfig:
+    """The options of a report.
+
+    Raises:
+        ConfigError: A field is out of range, or a profile is not found.
+    """
+
+    profiles: tuple[str, ...] = ("smartspec-a100-7b",)
+    """Files of `agentspec profile`, or names in agentspec.simulation.BUILT_IN_PROFILES."""
+    concurrency: tuple[int, ...] = (1, 8, 64)
+    memory_mb: int = 1024
+    """The approximate memory of the whole process. A log that does not fit is sampled."""
+    seed: int = 0
+    include_text: bool = False
+    model: str = "MODEL"
+    """The served model in the command of the verdict."""
+    command: str = "agentspec report"
+
+    def __post_init__(self) -> None:
+        if self.memory_mb < _BASE_MB + 64:
+            raise ConfigError(
+                f"--memory-mb must be at least {_BASE_MB + 64}, got {self.memory_mb}; the default is 1024"
+            )
+        if not self.concurrency or min(self.concurrency) < 1 or max(self.concurrency) > 1024:
+            raise ConfigError(f"--concurrency must be in [1, 1024], got {self.concurrency}; for example 1,8,64")
+        if not self.profiles:
+            raise ConfigError("a report needs a profile; leave --profile at its default")
+        for name in self.profiles:
+            find_profile(name)
+
+    @property
+    def limits(self) -> SampleLimits:
+        least = SampleLimits()
+        room = ((self.memory_mb - _BASE_MB) << 20) // _BYTES_A_KEPT_BYTE
+        return SampleLimits(learnt_bytes=min(least.learnt_bytes, room))
+
+
+def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConfig) -> dict[str, Any]:
+    """Everything that a report says about logs.
+
+    Args:
+        paths: Files and folders, see agentspec.analysis.logs.source.
+        tokenizer: The served model's tokenizer.
+        config: The options.
+
+    Raises:
+        ConfigError: A path does not exist, or no output could be read.
+    """
+    started = time.perf_counter()
+    log = read_log(paths, tokenizer, config.limits, config.seed)
+    sample, kept, sampled = log.sample, log.kept, log.sampled
+    notes = input_notes(log)
+
+    budget_bytes = max(64 << 20, (config.memory_mb << 20) // 4)
+    engine = engine_config(WIDTH, budget_bytes)
+    indexed: list[tuple[int, int]] = []
+
+    def keep_size(learnt: Engine) -> None:
+        learnt.flush()
+        stats = learnt.stats()
+        indexed.append((stats.global_bytes, stats.output_tokens))
+
+    with Progress("replaying", 1) as progress:
+        cold = serve_cold(sampled, engine, num_orders(len(sampled.measured)), config.seed)
+        progress.update(0, "cold")
+        warm = serve_warm(sampled, engine, keep_size)
+        progress.update(0, "warm")
+        later = learning.later_points(sampled, engine, config.seed)
+        sets, set_notes, places = set_rows(sample.counts, kept, sampled, cold, warm, config.seed)
+        alone = serve_alone(sampled, engine)
+        points = learning.curve_points(cold, later, warm, alone, sampled, config.seed)
+    notes += set_notes
+
+    part = part_of(sampled, _PART_TOKENS, _PART_PROMPT_TOKENS)
+    rows, recorded = _grid(part, budget_bytes)
+    profiles = {name: find_profile(name) for name in config.profiles}
+    speedups = _speedups(profiles, part, recorded, config, budget_bytes, best_width(rows), notes)
+    total = sample.counts["all", "all"]
+    memory = _memory(indexed, total.tokens, total.outputs)
+    first_profile = next(iter(profiles.values()))
+    sample_entropy = entropy_of(kept, config.seed)
+    if sample_entropy is None:
+        notes.append("The entropy is not known: no context is in two outputs.")
+    growth = learning.fit_growth(points, learning.first_of(sampled))
+    if growth is None:
+        notes.append("There are too few outputs to say how the accept length grows with more of them.")
+    context = _mean_context(sampled)
+    judged = verdict(
+        Evidence(
+            num_outputs=total.outputs,
+            num_sessions=len(total.sessions),
+            lost_share=log.num_lost / max(len(sampled.measured), 1),
+            cold=cold.accept_length(),
+            warm=warm.accept_length(),
+            draft_share=_draft_share(rows),
+            speedups=speedups,
+            rows=rows,
+            profile=first_profile,
+            concurrency=config.concurrency,
+            context=context,
+            budget_mb=memory["budget_mb"],
+            model=config.model,
+        )
+    )
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "command": config.command,
+        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "seed": config.seed,
+        "seconds": round(time.perf_counter() - started, 2),
+        "inputs": input_facts(log, tokenizer),
+        "entropy": sample_entropy
+        and {**sample_entropy, "method": entropy.METHOD, "reading": entropy.reading(sample_entropy["mean"])},
+        "sets": sets,
+        "learning_curve": [point.facts() for point in points],
+        "growth": growth
+        and {
+            "log_scale": round(growth.log_scale, 6),
+            "exponent": round(growth.exponent, 6),
+            **_ten_times(growth, total.outputs),
+        },
+        "replay": rows,
+        "speedup": speedups,
+        "memory": memory,
+        "differences": differences(sets),
+        "verdict": judged,
+        "could_not_tell": notes,
+        "texts": excerpts(sampled.measured, sampled.labels, places, tokenizer.decode) if config.include_text else None,
+    }
+
+
+def _ten_times(growth: learning.Growth, num_outputs: int) -> dict[str, float]:
+    """The accept length after ten times as many outputs, with its interval."""
+    ends = (("", 0.0), ("_low", -learning.INTERVAL), ("_high", learning.INTERVAL))
+    return {
+        f"at_ten_times{end}": round(float(growth.accept_length(10.0 * num_outputs, deviations)), 3)
+        for end, deviations in ends
+    }
+
+
+def _grid(part: Sampled, budget_bytes: int) -> tuple[list[dict[str, Any]], dict[str, Recorded]]:
+    """The rows of the replay grid, and the recorded drafts of the calibrated rule: cold, and warm if possible."""
+    rows: list[dict[str, Any]] = []
+    recorded: dict[str, Recorded] = {}
+    done = 0
+    with Progress("recording drafts", 2 * len(grid.ALPHAS) * len(part.measured)) as progress:
+
+        def count() -> None:
+            nonlocal done
+            done += 1
+            progress.update(done, "calls")
+
+        for alpha in grid.ALPHAS:
+            cold = record_cold(part, alpha, budget_bytes, count)
+            warm = record_warm(part, alpha, budget_bytes, count)
+            if cold is None:
+                continue
+            rows += grid.grid_rows(alpha, cold.acceptance, warm.acceptance if warm else None)
+            if alpha is None:
+                recorded = {"cold": cold} if warm is None else {"cold": cold, "warm": warm}
+    return rows, recorded
+
+
+def _speedups(
+    profiles: dict[str, Profile],
+    part: Sampled,
+    recorded: Mapping[str, Recorded],
+    config: ReportConfig,
+    budget_bytes: int,
+    width: int,
+    notes: list[str],
+) -> list[dict[str, Any]]:
+    if not recorded:
+        notes.append("The speed-up is not known: no output has two tokens, so nothing can be drafted.")
+        return []
+    acceptances = [of.acceptance for of in recorded.values()]
+    longest = max(int((a.prompt_tokens + a.output_tokens).max()) for a in acceptances)
+    rows = []
+    with Progress("simulating", len(profiles) * len(config.concurrency)) as progress:
+        for concurrency in config.concurrency:
+            states = dict(recorded)
+            if concurrency > 1 and (cold := record_cold(part, None, budget_bytes, clients=concurrency)):
+                states["cold"] = cold
+            for name, profile in profiles.items():
+                rows.append(speedup_row(Path(name).name, profile, concurrency, states, width=width, seed=config.seed))
+                progress.update(len(rows), f"{name}, {concurrency} clients")
+    for name, profile in profiles.items():
+        if longest > profile.measured.context_lengths[1] or max(config.concurrency) > profile.measured.batch_sizes[1]:
+            notes.append(
+                f"Some speed-ups are extrapolated beyond the contexts or batch sizes that the profile {name} measured."
+            )
+        if profile.points and profile.speculative is None:
+            notes.append(
+                f"The profile {name} lacks the time of requests and prefills, so speed-ups may be smaller. "
+                "Measure it with `agentspec profile --serving`."
+            )
+    order = [Path(name).name for name in profiles]
+    return sorted(rows, key=lambda row: order.index(row["profile"]))
+
+
+def _memory(indexed: Sequence[tuple[int, int]], num_tokens: int, num_outputs: int) -> dict[str, Any]:
+    # An index of few tokens is not sealed yet and is larger. The engine's own figure is then more accurate.
+    largest = max(indexed, key=lambda item: item[1], default=(0, 0))
+    bytes_a_token = largest[0] / largest[1] if largest[1] else 18.0
+    index_bytes = bytes_a_token * num_tokens
+    budget = budget_mb(index_bytes)
+    return {
+        "bytes_per_token": round(bytes_a_token, 2),
+        "index_bytes": int(index_bytes),
+        "bytes_per_million_tokens": int(bytes_a_token * 1e6),
+        "budget_mb": budget,
+        "outputs_that_fit": int((budget << 20) / max(bytes_a_token * num_tokens / max(num_outputs, 1), 1.0)),
+    }
+
+
+def _draft_share(rows: Sequence[dict[str, Any]]) -> float | None:
+    found = [
+        row["draft_share"]
+        for row in rows
+        if row["rule"] == "calibrated" and row["width"] == WIDTH and row["tau"] == _DRAFT_SHARE_TAU
+    ]
+    return float(found[0]) if found else None
+
+
+def _mean_context(sampled: Sampled) -> float:
+    lengths = [sum(map(len, call.prompt_parts)) + len(call.output) / 2 for call in sampled.measured]
+    return float(np.mean(lengths)) if lengths else 0.0

@@ -1,0 +1,90 @@
+"""The report's statements about its input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentspec.analysis.logs.calls import shown
+from agentspec.analysis.logs.log import Log
+from agentspec.analysis.logs.source import LogReading
+from agentspec.analysis.replay.tokenizer import Tokenizer
+
+_NAMED_FILES = 50
+
+
+def input_facts(log: Log, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The files, formats and bad records, and their numbers."""
+    reading, total = log.reading, log.sample.counts["all", "all"]
+    return {
+        "files": _file_rows(reading),
+        "formats": reading.formats,
+        "num_records": reading.num_records,
+        "num_bad_records": reading.num_bad,
+        "bad_records": reading.bad,
+        "tokenizer": {"name": tokenizer.name, "vocabulary_size": tokenizer.vocab_size},
+        "num_sessions": len(total.sessions),
+        "num_outputs": total.outputs,
+        "num_output_tokens": total.tokens,
+        "num_prompt_tokens": log.num_prompt_tokens,
+        "num_sampled_outputs": len(log.kept),
+        "num_measured_outputs": len(log.sampled.measured),
+        "num_round_trip_failures": log.num_lost,
+    }
+
+
+def input_notes(log: Log) -> list[str]:
+    """The limits that the input sets to the report."""
+    sample, sampled, reading, num_kept, lost = log.sample, log.sampled, log.reading, len(log.kept), log.num_lost
+    total = sample.counts["all", "all"]
+    notes = []
+    if num_kept < total.outputs:
+        notes.append(
+            f"All {total.outputs} outputs are counted, but only {num_kept} outputs of {len(sample.drawn_sessions())} "
+            "random sessions are learnt. The warm figures are those of a server that has learnt that many."
+        )
+    if len(sampled.measured) < total.outputs:
+        notes.append(
+            f"Only {len(sampled.measured)} outputs of random sessions are replayed. The others are at most learnt."
+        )
+    if len(total.sessions) == 1:
+        notes.append(
+            "All outputs are of one session, so the gain from other sessions is not known. Intervals are over its outputs."
+        )
+    if not any(len(call.prompt_parts) > 1 for call in sampled.measured):
+        notes.append("The log has no prompts, so repetition of a request's own prompt is not known.")
+    if lost:
+        notes.append(
+            f"{lost} of {len(sampled.measured)} replayed outputs change when tokenized and decoded: is it the served "
+            "model's tokenizer?"
+        )
+    if reading.num_bad:
+        notes.append(f"{reading.num_bad} records could not be read; the input section lists the first of them.")
+    if sample.truncated_sessions:
+        notes.append("A session that needs more than half of the memory was cut.")
+    if total.outputs < 100:
+        notes.append(f"Figures of only {total.outputs} outputs are rough: use at least 100 outputs of many sessions.")
+    return notes
+
+
+def _file_rows(reading: LogReading) -> list[dict[str, Any]]:
+    """One row for each of the first files, and one row for all others."""
+    rows = [
+        {
+            "name": shown(file.name),
+            "format": ", ".join(file.formats) or "unknown",
+            "records": file.records,
+            "bad_records": file.bad_records,
+        }
+        for file in reading.files[:_NAMED_FILES]
+    ]
+    others = reading.files[_NAMED_FILES:]
+    if others:
+        rows.append(
+            {
+                "name": f"({len(others)} other files)",
+                "format": ", ".join(sorted({name for file in others for name in file.formats})) or "unknown",
+                "records": sum(file.records for file in others),
+                "bad_records": sum(file.bad_records for file in others),
+            }
+        )
+    return rows

@@ -1,0 +1,204 @@
+"""The facts of a report as models; `python -m agentspec.analysis.report.schema` prints their JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, NonNegativeInt
+
+
+class Model(BaseModel, extra="forbid"):
+    """An object that has exactly the fields of its class."""
+
+
+class Interval(Model):
+    """A value, and the range that holds 90 % of the values when sessions are drawn again at random."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class File(Model):
+    name: str
+    format: str
+    records: int
+    bad_records: int
+
+
+class BadRecord(Model):
+    file: str
+    where: str
+    reason: str
+
+
+class Tokenizer(Model):
+    name: str
+    vocabulary_size: int
+
+
+class Inputs(Model):
+    files: list[File]
+    formats: dict[str, int]
+    num_records: int
+    num_bad_records: int
+    bad_records: Annotated[list[BadRecord], Field(max_length=20)]
+    tokenizer: Tokenizer
+    num_sessions: int
+    num_outputs: int
+    num_output_tokens: int
+    num_prompt_tokens: Annotated[
+        int | None,
+        Field(
+            description="A prompt counts in full, also where it repeats an earlier one. Prompts that are not replayed are "
+            "estimated by their characters. null: the log has no prompts."
+        ),
+    ]
+    num_sampled_outputs: Annotated[int, Field(description="The number of outputs learnt.")]
+    num_measured_outputs: Annotated[int, Field(description="The number of outputs replayed.")]
+    num_round_trip_failures: Annotated[
+        int, Field(description="The number of replayed outputs that change when tokenized and decoded.")
+    ]
+
+
+class Entropy(Interval):
+    """The entropy in bits per token."""
+
+    outputs: int
+    tokens: int
+    method: str
+    reading: str
+
+
+class Repeated(Model):
+    """The shares of output tokens by where they appeared before."""
+
+    own_prompt: float
+    other_outputs: float
+    both: float
+    neither: float
+
+
+class AcceptLength(Model):
+    cold: Interval | None
+    warm: Interval | None
+
+
+class OutputSet(Model):
+    name: str
+    by: Literal["all", "role", "tenant", "day", "file"]
+    outputs: int
+    output_tokens: int
+    sessions: int
+    entropy: Interval | None
+    repeated: Repeated | None
+    accept_length: AcceptLength | None
+
+
+class CurvePoint(Model):
+    outputs: int
+    accept_length: float
+    low: float
+    high: float
+
+
+class Growth(Model):
+    """accept length = 1 + exp(log_scale) * (outputs + 1) ** exponent"""
+
+    log_scale: float
+    exponent: float
+    at_ten_times: float
+    at_ten_times_low: float
+    at_ten_times_high: float
+
+
+class ReplayRow(Model):
+    alpha: float | None
+    width: int
+    tau: float
+    rule: Literal["calibrated", "suffixdecoding"]
+    accept_length_cold: float
+    accept_length_warm: float | None
+    drafted_per_step: float
+    acceptance_rate: float | None
+    draft_share: float
+
+
+class SpeedupOfState(Model):
+    """Cold: a server that has learnt nothing and serves `outputs` outputs. Warm: a server that has learnt `outputs`."""
+
+    outputs: NonNegativeInt
+    accept_length: float
+    low: float
+    high: float
+
+
+class Speedup(Model):
+    profile: str
+    concurrency: int
+    low: float
+    high: float
+    controller: str
+    cold: SpeedupOfState
+    warm: SpeedupOfState | None
+
+
+class Memory(Model):
+    bytes_per_token: float
+    index_bytes: int
+    bytes_per_million_tokens: int
+    budget_mb: int
+    outputs_that_fit: int
+
+
+class Difference(Model):
+    by: str
+    low_set: str
+    high_set: str
+    what: Literal["accept_length", "entropy"]
+    low: float
+    high: float
+    text: str
+
+
+class Verdict(Model):
+    kind: Literal["suffix", "hybrid", "model", "none", "unknown"]
+    headline: str
+    reasons: list[str]
+    flags: list[str]
+    command: str
+    would_change: list[str]
+
+
+class Text(Model):
+    set: str
+    kind: Literal["most repeated", "least repeated"]
+    text: str
+
+
+class Facts(Model):
+    """The facts of `agentspec report`."""
+
+    version_of_schema: Annotated[Literal[1], Field(alias="schema")]
+    version: str
+    command: str
+    created: str
+    seed: int
+    seconds: float
+    inputs: Inputs
+    entropy: Entropy | None
+    sets: Annotated[list[OutputSet], Field(min_length=1)]
+    learning_curve: list[CurvePoint]
+    growth: Growth | None
+    replay: list[ReplayRow]
+    speedup: list[Speedup]
+    memory: Memory
+    differences: list[Difference]
+    verdict: Verdict
+    could_not_tell: list[str]
+    texts: list[Text] | None
+
+
+if __name__ == "__main__":
+    print(json.dumps(Facts.model_json_schema(), indent=1))

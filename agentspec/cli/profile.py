@@ -1,0 +1,294 @@
+"""`agentspec profile`: how long decode steps take on this machine, as a file that controllers and simulations start from.
+
+Dataset: prompts of drawn token ids, batches of them at a time, answered to a fixed length.
+Metric: seconds of a verification over batch sizes, lengths of context and widths; the fit T = alpha * N_context + gamma *
+N_batched + delta (SmartSpec, equations 5 to 7), its R2 and its residuals.
+Pattern: one server for each width, which pads every step to it and tells how long its steps took; the median of a cell's
+steps counts. With --sweep one server takes the widths in turn, step by step: two processes of a server may differ by a
+tenth, which widths of one process do not. A running server is measured at the widths that it has. With --serving also
+what serving takes beside verification, of servers with the least and the greatest width, and of one that does not
+speculate. With --draft-model also a pass of that drafter: of a
+server in which it drafts for every row, a draft's seconds over its passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from agentspec.analysis.profile_plot import draw_profile
+from agentspec.cli.word_lists import numbers
+from agentspec.environment import describe
+from agentspec.errors import ConfigError
+from agentspec.integrations.servers.server import RunningServer, Server
+from agentspec.integrations.servers.serving_costs import Cell, ServingMeter, Steps
+from agentspec.integrations.servers.told_steps import LEAST_STEPS, key_of, measured, told_since_then, vocabulary_of
+from agentspec.progress import say
+from agentspec.scheduling import MeasuredPoint, Profile, ServingPoints, StepCost, fit_serving_costs
+
+_PACKAGES = ("agentspec", "sglang", "torch", "numpy")
+_SHORT_PROMPT = 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("url", nargs="?", metavar="URL", help="a running server that was started with AGENTSPEC_PROFILING=1")
+    add("--model", metavar="PATH", help="folder of a model to start servers with, one for each width")
+    add("--batch-sizes", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="default 1,2,4,8,16")
+    add("--context-lengths", type=numbers, default=[64, 256, 768], metavar="LIST", help="default 64,256,768")
+    add("--widths", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="with --model; default 1,2,4,8,16")
+    add("--tokens", type=int, default=24, help="tokens of an answer, of wide steps more (default %(default)s)")
+    add(
+        "--serving",
+        action="store_true",
+        help="with --model also what serving takes beside verification, for simulations",
+    )
+    add(
+        "--draft-model",
+        metavar="PATH",
+        help="with --model also what a pass of this drafter takes, an EAGLE head or a small model",
+    )
+    add(
+        "--sweep",
+        action="store_true",
+        help="with --model one server that takes the widths in turn; without graphs 1, 2, 4, ... up to the greatest",
+    )
+    add("--seed", type=int, default=0, help="seed of the prompts (default %(default)s)")
+    add("--out", type=Path, required=True, metavar="FILE", help="where the profile goes")
+    add("--plot", type=Path, metavar="FILE", help="draw the fit to FILE, .png or .svg")
+    add("--json", type=Path, metavar="FILE", help="write the figures, the command and the machine to FILE")
+    parser.epilog = "With --model every other argument goes to SGLang as it is."
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A server with agentspec, and what it is measured for."""
+
+    width: int | None
+    """Of its steps; None: a running server's."""
+    sweep: bool = False
+    """Its steps take all widths in turn."""
+    points: bool = True
+    serving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilePlan:
+    """What is measured, and of what.
+
+    Raises:
+        ConfigError: A value is out of range, or there is not just one of `url` and `model`.
+    """
+
+    url: str | None = None
+    """A running server."""
+    model: Path | None = None
+    """A folder to start servers with."""
+    batch_sizes: Sequence[int]
+    """Ascending, as the next two."""
+    context_lengths: Sequence[int]
+    widths: Sequence[int]
+    tokens: int = 24
+    """Of an answer."""
+    seed: int = 0
+    serving: bool = False
+    """Whether what serving takes beside verification is measured too."""
+    draft_model: Path | None = None
+    """A drafter whose passes are measured too."""
+    sweep: bool = False
+    """Whether one server takes all widths in turn."""
+    rest: Sequence[str] = ()
+    """Further arguments for the servers."""
+
+    def __post_init__(self) -> None:
+        if (self.url is None) == (self.model is None):
+            raise ConfigError("a URL or --model must be given, and not both; see agentspec profile --help")
+        of_models = (("--serving", self.serving), ("--sweep", self.sweep), ("--draft-model", self.draft_model))
+        flags = [flag for flag, given in of_models if given]
+        if self.url and (self.rest or flags):
+            words = " ".join([*flags, *self.rest])
+            raise ConfigError(f"unknown arguments for a running server: {words}; see agentspec profile --help")
+        for name, values in (("batch-sizes", self.batch_sizes), ("context-lengths", self.context_lengths)):
+            if values[0] < 1:
+                raise ConfigError(f"--{name} must be at least 1, got {values[0]}")
+        if self.widths[0] != 1:
+            raise ConfigError(f"--widths must begin with 1, plain decoding, got {self.widths[0]}")
+        if self.tokens < 2 * LEAST_STEPS:
+            raise ConfigError(f"--tokens must be at least {2 * LEAST_STEPS}, got {self.tokens}")
+
+    def tokens_at(self, width: int) -> int:
+        """Of an answer: wide steps may give as many tokens as they verify."""
+        return max(self.tokens, (LEAST_STEPS + 2) * (sum(self.widths) if self.sweep else width))
+
+    @property
+    def servers(self) -> list[_Served]:
+        """To be measured one after another."""
+        if self.model is None:
+            return [_Served(None)]
+        ends = (self.widths[0], self.widths[-1]) if self.serving else ()
+        if self.sweep:
+            of_serving = [_Served(width, points=False, serving=True) for width in dict.fromkeys(ends)]
+            return [_Served(self.widths[-1], sweep=True), *of_serving]
+        return [_Served(width, serving=width in ends) for width in self.widths]
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [Cell(rows, length) for length in self.context_lengths for rows in self.batch_sizes]
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Measures, fits and writes the profile.
+
+    Raises:
+        ConfigError: An argument is out of range, or the points do not determine the costs.
+        ServerError: A server did not start, or does not tell its steps.
+    """
+    plan = ProfilePlan(
+        url=args.url,
+        model=Path(args.model) if args.model else None,
+        batch_sizes=args.batch_sizes,
+        context_lengths=args.context_lengths,
+        widths=args.widths,
+        tokens=args.tokens,
+        seed=args.seed,
+        serving=args.serving,
+        sweep=args.sweep,
+        draft_model=Path(args.draft_model) if args.draft_model else None,
+        rest=rest,
+    )
+    profile = measured_profile(plan)
+    profile.save(args.out)
+    if args.plot:
+        draw_profile(profile, args.plot)
+    if args.json:
+        report = {**asdict(profile), **describe(_PACKAGES)}
+        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(shown(profile))
+    return 0
+
+
+def measured_profile(plan: ProfilePlan) -> Profile:
+    """Starts the servers one after another, measures and fits.
+
+    Raises:
+        ConfigError: The points do not determine the costs.
+        ServerError: A server did not start, or does not tell its steps.
+    """
+    points: list[MeasuredPoint] = []
+    key, speculative, plain = None, None, None
+    for served in plan.servers:
+        width = served.width
+        with _server(plan, width, sweep=served.sweep) as server:
+            key = key_of(server)
+            if served.points:
+                points += measured(server, plan.cells, plan.tokens_at(width or 1), random.Random(plan.seed))
+            if served.serving and width is not None:
+                found = _serving(plan, server, told_since_then(server), width, prefills=speculative is None)
+                if speculative is None:
+                    speculative = found
+                else:
+                    speculative = replace(speculative, steps=(*speculative.steps, *found.steps))
+    drafts: list[MeasuredPoint] = []
+    if plan.draft_model:
+        with _server(plan, plan.widths[-1], plan.draft_model) as server:
+            drafts = measured(server, plan.cells, plan.tokens_at(plan.widths[-1]), random.Random(plan.seed), "drafts")
+    if plan.serving:
+        with _server(plan, 0) as server:
+            plain = _serving(plan, server, None, 1, prefills=True)
+    assert key is not None
+    return Profile.fitted(
+        key,
+        points,
+        sorted({1, *(point.width for point in points)}),
+        drafter_points=drafts,
+        note="measured by agentspec profile"
+        + ("; what serving takes beside verification as its clients saw it" if plan.serving else ""),
+        speculative=fit_serving_costs(speculative) if speculative else None,
+        plain=fit_serving_costs(plain) if plain else None,
+    )
+
+
+def shown(profile: Profile) -> str:
+    """The fit for people."""
+    cost, measured = profile.target, profile.measured
+    worst = max(
+        abs(residual) / point.seconds for residual, point in zip(profile.residuals, profile.points, strict=True)
+    )
+    return (
+        f"{profile.key.model} on {profile.key.device}, {profile.key.engine}, graphs {profile.key.graphs}\n"
+        f"T = {_terms(cost)}\n"
+        f"R2 {profile.r2:.4f} over {len(profile.points)} points, the worst {worst:.0%} away; batch sizes "
+        f"{measured.batch_sizes}, context {measured.context_lengths}, widths {measured.widths}"
+        + (f"\na pass of the drafter: {_terms(profile.drafter)}" if profile.drafter else "")
+        + "".join(
+            f"\n{name}: {costs.request_seconds * 1e3:.2f} ms a request, prefill {costs.prefill.gamma * 1e6:.1f} us * tokens + "
+            f"{costs.prefill.delta * 1e3:.2f} ms, step {_terms(costs.step)}"
+            for name, costs in (("beside verification", profile.speculative), ("plain decoding", profile.plain))
+            if costs
+        )
+    )
+
+
+def _terms(cost: StepCost) -> str:
+    return f"{cost.alpha * 1e6:.3f} us * N_context + {cost.gamma * 1e6:.1f} us * N_batched + {cost.delta * 1e3:.2f} ms"
+
+
+def _serving(
+    plan: ProfilePlan, server: RunningServer, told: Callable[[], Steps] | None, width: int, *, prefills: bool
+) -> ServingPoints:
+    sizes, lengths = plan.batch_sizes, plan.context_lengths
+    cells = [
+        Cell(rows, length)
+        for length in dict.fromkeys((lengths[0], lengths[-1]))
+        # Of plain decoding every size: simulations of it go by nothing else.
+        for rows in (dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1])) if told else sizes)
+    ]
+    meter = ServingMeter(server, vocabulary_of(server), random.Random(plan.seed + 1), width=width)
+    say("  what serving takes")
+    if not prefills:
+        return ServingPoints(steps=meter.steps(cells, told), prefills=(), alone=(), overlap=False)
+    return meter.points(cells, [_SHORT_PROMPT, *lengths], told)
+
+
+@contextmanager
+def _server(
+    plan: ProfilePlan, width: int | None, draft_model: Path | None = None, *, sweep: bool = False
+) -> Iterator[RunningServer]:
+    """The server to ask: the one that runs, or one started for a width, or with `sweep` for all up to it; 0: one that
+    does not speculate. With a draft model that drafts for all rows of every step."""
+    if width is None:
+        assert plan.url is not None
+        yield RunningServer(plan.url.rstrip("/"))
+        return
+    assert plan.model is not None
+    longest = plan.context_lengths[-1] + plan.tokens_at(plan.widths[-1]) + plan.widths[-1]
+    needed = plan.batch_sizes[-1] * (longest + plan.widths[-1])
+    arguments = [
+        "--disable-radix-cache", "--max-running-requests", str(plan.batch_sizes[-1]), "--max-total-tokens",
+        str(max(needed, 4096)), "--skip-server-warmup", *plan.rest,
+    ]  # fmt: skip
+    variables: dict[str, str] = {}
+    if width:
+        arguments += ["--speculative-num-draft-tokens", str(max(width, 2))]
+        arguments += ["--agentspec-controller", "sweep" if sweep else "fixed"]
+        variables = {
+            "AGENTSPEC_PROFILING": "true",
+            "AGENTSPEC_WIDTHS": ",".join(map(str, plan.widths)) if sweep else "auto" if width == 1 else "one",
+            "AGENTSPEC_CONTROLLER_LENGTH": str(width - 1),
+        }
+    if draft_model:
+        arguments += ["--speculative-draft-model-path", str(draft_model), "--agentspec-tau", "inf"]
+    with tempfile.TemporaryDirectory(prefix="agentspec-profile-") as folder:
+        log = Path(folder) / "server.log"
+        with Server(
+            plan.model, "AGENTSPEC" if width else "none", log=log, arguments=arguments, environment=variables
+        ) as server:
+            name = "drafter" if draft_model else "all widths" if sweep else f"width {width}" if width else "plain"
+            say(f"{name}: ready after {server.start_seconds:.0f} s")
+            yield server

@@ -1,0 +1,244 @@
+"""`agentspec replay`: what drafters accept on recorded outputs, call after call, without a model.
+
+Dataset: recorded sessions of agents, chats or staged chains (see agentspec.analysis.replay.traces for the format).
+Metric: accepted and drafted tokens a step, and CPU time a step; accept length = accepted tokens a step + 1.
+Pattern: teacher-forced greedy decoding, one request at a time, in the order of the file. A system begins cold, with
+nothing learnt, or warm, with the outputs of other files put in first, which are not measured; either way it learns
+from each call that it has finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from agentspec.analysis.replay import (
+    Call,
+    EngineSystem,
+    Measurement,
+    Oracle,
+    System,
+    Tokenizer,
+    Trace,
+    load_tokenizer,
+    read_trace,
+    replay,
+)
+from agentspec.config import SERVED_MIN_TOKEN_PROB, EngineConfig
+from agentspec.environment import describe
+from agentspec.errors import ConfigError
+from agentspec.progress import Progress
+
+_PACKAGES = ("agentspec", "arctic-inference", "sglang", "numpy")
+_MAX_DRAFT_TOKENS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A system in one setting."""
+
+    system: str
+    setting: str
+    make: Callable[[], System]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("traces", nargs="+", metavar="TRACE", help="PATH, or PATH@START:STOP for a slice of sessions")
+    parser.add_argument(
+        "--system", action="append", choices=list(SYSTEMS), help="drafter; may be repeated (default agentspec)"
+    )
+    parser.add_argument(
+        "--max-draft-tokens",
+        action="append",
+        type=int,
+        metavar="N",
+        help="tokens drafted a step, the root not counted; may be repeated (default 16)",
+    )
+    parser.add_argument(
+        "--min-token-prob",
+        type=float,
+        metavar="P",
+        help="least estimate of a token that agentspec drafts, 0 to 1 (default: the engine's, "
+        f"{EngineConfig().min_token_prob:g}; servers, whose controller cuts what does not pay, draft down to "
+        f"{SERVED_MIN_TOKEN_PROB:g})",
+    )
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument("--cold", action="store_true", help="begin with nothing learnt (default)")
+    start.add_argument("--warm", nargs="+", metavar="TRACE", help="learn the outputs of these traces first")
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="replay the first N calls of each trace")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Replays every trace with every system and setting and prints one row for each.
+
+    Raises:
+        ConfigError: An argument is out of range or unknown, a file cannot be read, or a peer is not installed.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec replay --help")
+    if args.limit is not None and args.limit < 1:
+        raise ConfigError(f"--limit must be at least 1, got {args.limit}")
+    limits = args.max_draft_tokens or [16]
+    for limit in limits:
+        if not 1 <= limit <= _MAX_DRAFT_TOKENS:
+            raise ConfigError(f"--max-draft-tokens must be in [1, {_MAX_DRAFT_TOKENS}], got {limit}")
+    tokenizer = load_tokenizer(args.tokenizer)
+    traces = _read_traces(args.traces, tokenizer)
+    warm = [call for trace in _read_traces(args.warm or [], tokenizer) for call in trace.calls]
+    rows = []
+    print(_row_line(dict.fromkeys(_COLUMNS, "")))
+    for row in _rows(traces, warm, args.system or ["agentspec"], limits, args.limit, args.min_token_prob):
+        rows.append(row)
+        print(_row_line(row), flush=True)
+    if args.json:
+        head = {
+            **describe(_PACKAGES),
+            "tokenizer": tokenizer.name,
+            "traces": {trace.name: _trace_record(trace) for trace in traces},
+        }
+        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _rows(
+    traces: Sequence[Trace],
+    warm: Sequence[Call],
+    systems: Sequence[str],
+    limits: Sequence[int],
+    limit: int | None,
+    min_token_prob: float | None,
+) -> Iterator[dict[str, Any]]:
+    for trace in traces:
+        calls = trace.calls[:limit]
+        for system in systems:
+            for max_draft_tokens in limits:
+                variants = SYSTEMS[system](max_draft_tokens, [*warm, *calls])
+                if system == "agentspec" and min_token_prob is not None:
+                    make = partial(EngineSystem, system, max_draft_tokens, min_token_prob)
+                    variants = [Variant(system, f"p >= {min_token_prob:g}", make)]
+                for variant in variants:
+                    measured = _measure(variant, trace.name, warm, calls, max_draft_tokens)
+                    yield {
+                        "set": trace.name,
+                        "pass": "warm" if warm else "cold",
+                        "system": system,
+                        "setting": variant.setting,
+                        "max_draft_tokens": max_draft_tokens,
+                        **measured.record(),
+                    }
+
+
+def _measure(
+    variant: Variant, name: str, warm: Sequence[Call], calls: Sequence[Call], max_draft_tokens: int
+) -> Measurement:
+    system = variant.make()
+    label = f"{name} {variant.system} {variant.setting} N={max_draft_tokens}"
+    with Progress(label, len(warm) + len(calls)) as progress:
+        for i, call in enumerate(warm, 1):
+            system.remember(call)
+            progress.update(i, "calls (warming)")
+
+        def show(sums: Measurement) -> None:
+            accepted = sums.accepted / max(sums.steps, 1)
+            progress.update(len(warm) + sums.calls, f"calls, {accepted:.2f} accepted a step")
+
+        return replay(calls, system, max_draft_tokens, on_call=show)
+
+
+def _read_traces(arguments: Sequence[str], tokenizer: Tokenizer) -> list[Trace]:
+    traces = [read_trace(argument, tokenizer) for argument in arguments]
+    for trace in traces:
+        if trace.bad_lines:
+            shown = "; ".join(trace.bad_lines[:3]) + ("; ..." if len(trace.bad_lines) > 3 else "")
+            print(f"{trace.name}: {len(trace.bad_lines)} bad lines skipped: {shown}", file=sys.stderr)
+    return traces
+
+
+def _trace_record(trace: Trace) -> dict[str, int]:
+    return {
+        "sessions": trace.num_sessions,
+        "calls": len(trace.calls),
+        "output_tokens": sum(len(call.output) for call in trace.calls),
+        "bad_lines": len(trace.bad_lines),
+    }
+
+
+def _engine_variants(system: str, max_draft_tokens: int, calls: Sequence[Call]) -> list[Variant]:
+    return [Variant(system, "defaults", partial(EngineSystem, system, max_draft_tokens))]
+
+
+def _oracle_variants(max_draft_tokens: int, calls: Sequence[Call]) -> list[Variant]:
+    return [Variant("oracle", "longest copy", partial(Oracle, calls, max_draft_tokens))]
+
+
+def _arctic_variants(max_draft_tokens: int, calls: Sequence[Call]) -> list[Variant]:
+    arctic = importlib.import_module("agentspec.evals.peers.arctic")
+    return [Variant("arctic", str(setting), partial(arctic.Arctic, setting)) for setting in arctic.SETTINGS]
+
+
+def _ngram_variants(max_draft_tokens: int, calls: Sequence[Call]) -> list[Variant]:
+    ngram = importlib.import_module("agentspec.evals.peers.ngram")
+    return [Variant("ngram", "BFS defaults", partial(ngram.Ngram, max_draft_tokens))]
+
+
+# name -> the variants for a limit of draft tokens and all calls in order, those to learn first
+SYSTEMS: dict[str, Callable[[int, Sequence[Call]], list[Variant]]] = {
+    "agentspec": partial(_engine_variants, "agentspec"),
+    "suffixdecoding": partial(_engine_variants, "suffixdecoding"),
+    "arctic": _arctic_variants,
+    "ngram": _ngram_variants,
+    "oracle": _oracle_variants,
+}
+
+_COLUMNS = {
+    "set": "<28",
+    "pass": "<6",
+    "system": "<16",
+    "setting": "<16",
+    "max_draft_tokens": ">5",
+    "accept_length": ">15",
+    "accepted_per_step": ">10",
+    "drafted_per_step": ">9",
+    "steps": ">9",
+    "calibration_error": ">8",
+    "draft_us_per_step": ">9",
+    "open_us_per_call": ">10",
+}
+_TITLES = {
+    "max_draft_tokens": "N",
+    "accept_length": "accept length",
+    "accepted_per_step": "accepted",
+    "drafted_per_step": "drafted",
+    "calibration_error": "ECE",
+    "draft_us_per_step": "us/step",
+    "open_us_per_call": "us/open",
+}
+
+
+def _row_line(row: dict[str, Any]) -> str:
+    """A row for people; a row of empty strings gives the header."""
+    cells = []
+    for name, alignment in _COLUMNS.items():
+        value = row[name]
+        if value == "":
+            value = _TITLES.get(name, name)
+        elif isinstance(value, float):
+            value = f"{value:.3f}" if name == "calibration_error" else f"{value:.2f}"
+        elif value is None:
+            value = "-"
+        cells.append(f"{value:{alignment}}")
+    return " ".join(cells).rstrip()

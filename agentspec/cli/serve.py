@@ -1,0 +1,34 @@
+"""`agentspec serve`: an SGLang server with agentspec, on a GPU or on any CPU."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from agentspec.integrations.servers.launch import launch_command
+from agentspec.integrations.sglang.compat import ALGORITHM
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, metavar="PATH", help="folder or name of the model to serve")
+    parser.add_argument(
+        "--speculative-algorithm",
+        default=ALGORITHM,
+        metavar="NAME",
+        help=f"default {ALGORITHM}; none for plain decoding, or any other that SGLang knows",
+    )
+    parser.add_argument(
+        "--emulate",
+        metavar="NAME|FILE",
+        help="serve with an emulated GPU on this CPU: h200-8b, h200-32b or a file of step times. Requests bring their "
+        "answers (custom_params.agentspec.replay.ids), and the model computes nothing. With EMULATED_DEVICE_TRACE=FILE the "
+        "scheduler writes a Chrome trace; EMULATED_DEVICE_CLOCK=thread leaves out what other processes take",
+    )
+    parser.epilog = "Every other argument goes to SGLang as it is, --agentspec-* among them."
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Replaces this process by the server. Returns only by raising: ConfigError for a model that is not there."""
+    command, variables = launch_command(args.model, args.speculative_algorithm, rest, emulate=args.emulate)
+    os.execve(command[0], command, {**os.environ, **variables})

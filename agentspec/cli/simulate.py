@@ -1,0 +1,245 @@
+"""`agentspec simulate`: serves recorded or made-up requests on an event clock, with controllers beside each other.
+
+Dataset: acceptance of recorded outputs, replayed once through the engine, or acceptance at given rates.
+Metric: latency of requests, goodput (accepted and bonus tokens a second of decoding steps), time to the first token,
+time between tokens, queueing; for each phase of the arrivals.
+Pattern: every controller meets the same requests at the same times. A forward pass takes the seconds of a profile, and
+serving beside it what `agentspec profile --serving` measured, if the profile holds that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentspec.environment import describe
+from agentspec.errors import ConfigError
+from agentspec.progress import Progress
+from agentspec.scheduling import Profile
+from agentspec.simulation import (
+    BUILT_IN_PROFILES,
+    Acceptance,
+    Arrivals,
+    Metrics,
+    ServerConfig,
+    arrival_forms,
+    draw_requests,
+    find_profile,
+    is_rate,
+    measure,
+    parse_arrivals,
+    rate_forms,
+    simulate,
+)
+from agentspec.simulation.inputs import CONTROLLERS, check_covered, controller_named, find_acceptance
+from agentspec.simulation.report import markdown, plot, row_line
+
+_PACKAGES = ("agentspec", "numpy")
+_WARM_SHARE, _STEADY_ROUNDS = 0.25, 4
+"""A service rate is that of the middle half of so many requests as would fill the server that often."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--profile",
+        default="smartspec-a100-7b",
+        metavar="NAME|FILE",
+        help=f"how long steps take: a file, or one of {', '.join(BUILT_IN_PROFILES)} (default %(default)s)",
+    )
+    add(
+        "--acceptance",
+        required=True,
+        metavar="FILE|TRACE|RATE",
+        help=f"what is accepted: a file of --save-acceptance, a trace to replay (PATH or PATH@START:STOP) or {rate_forms}",
+    )
+    add("--warm", nargs="+", default=[], metavar="TRACE", help="learn the outputs of these traces before a replay")
+    add("--save-acceptance", type=Path, metavar="FILE", help="keep the acceptance of a replay as .npz")
+    add(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="of a trace: tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
+    )
+    add(
+        "--arrivals",
+        action="append",
+        required=True,
+        metavar="FORM",
+        help=f"{arrival_forms}; RATE may end with x, a multiple of what plain decoding serves; numbers may be lists "
+        "1,2,4; may be repeated",
+    )
+    add(
+        "--controller",
+        action="append",
+        metavar="NAME",
+        help=f"one of {', '.join(CONTROLLERS)}; may be repeated (default goodput and fixed:0)",
+    )
+    add("--requests", type=int, default=200, metavar="N", help="in a run (default %(default)s)")
+    add("--seed", type=int, action="append", metavar="S", help="of all that is drawn; may be repeated (default 0)")
+    add("--prompt-tokens", type=int, default=128, metavar="N", help="of made-up requests (default %(default)s)")
+    add("--output-tokens", type=int, default=128, metavar="N", help="of made-up requests (default %(default)s)")
+    add("--max-draft-tokens", type=int, default=31, metavar="N", help="drafted a row at most (default %(default)s)")
+    add("--max-running", type=int, default=256, metavar="N", help="requests decoded together (default %(default)s)")
+    add("--kv-tokens", type=int, default=1 << 20, metavar="N", help="room of the KV cache (default %(default)s)")
+    add("--prefill-tokens", type=int, default=8192, metavar="N", help="computed in a step (default %(default)s)")
+    add(
+        "--widths",
+        default="profile",
+        metavar="LIST",
+        help="1,2,4,..., any, or the profile's (default; with --ragged any)",
+    )
+    add("--draft-us", type=float, default=0.0, metavar="US", help="microseconds of drafting a row (default 0)")
+    add("--whole-batches", action="store_true", help="decode batches to their ends before others begin")
+    add("--pad-context", action="store_true", help="rows read as much as the longest one, as on the reference kernels")
+    add("--ragged", action="store_true", help="rows are verified without padding, as on the reference kernels")
+    add("--no-prefix-cache", action="store_true", help="compute all of every prompt")
+    add("--extrapolate", action="store_true", help="allow steps outside of what the profile measured")
+    add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    add("--markdown", type=Path, metavar="FILE", help="write tables to FILE")
+    add("--plot", type=Path, metavar="FILE", help="draw latency over arrivals as SVG to FILE")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Serves the requests once for each arrivals, controller and seed, and prints one row for each.
+
+    Raises:
+        ConfigError: An argument is unknown or out of range, or a file cannot be read.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec simulate --help")
+    if args.requests < 1:
+        raise ConfigError(f"--requests must be at least 1, got {args.requests}")
+    profile = find_profile(args.profile)
+    seeds = args.seed or [0]
+    forms = [form for text in args.arrivals for form in expanded(text)]
+    # Mistakes in them are found before a long replay.
+    for form in forms:
+        parse_arrivals(form, service_rate=1.0)
+    names = args.controller or ["goodput", "fixed:0"]
+    for name in names:
+        controller_named(name, profile)
+    acceptance = find_acceptance(args, seeds[0])
+    if not is_rate(args.acceptance):
+        # What was replayed are suffix drafts.
+        profile = replace(profile, drafter=None)
+    config = ServerConfig(
+        max_running=args.max_running,
+        kv_tokens=args.kv_tokens,
+        prefill_tokens=args.prefill_tokens,
+        max_width=min(args.max_draft_tokens + 1, acceptance.max_width),
+        widths=() if args.ragged and args.widths == "profile" else _widths(args.widths, profile),
+        draft_seconds=args.draft_us * 1e-6,
+        pads_context=args.pad_context,
+        ragged=args.ragged,
+        whole_batches=args.whole_batches,
+        costs=profile.speculative,
+    )
+    if not args.extrapolate:
+        check_covered(profile, config, acceptance)
+    rows = []
+    service_rate = None
+    if any(form.endswith("x") for form in forms):
+        service_rate = plain_service_rate(
+            acceptance, profile, config, args.requests, seeds[0], not args.no_prefix_cache
+        )
+        print(f"plain decoding serves {service_rate:.4g} requests a second")
+    print(row_line(None))
+    for row in _rows(args, profile, acceptance, config, forms, names, seeds, service_rate):
+        rows.append(row)
+        print(row_line(row), flush=True)
+    head = {
+        **describe(_PACKAGES),
+        "profile": {
+            "name": args.profile,
+            "note": profile.note,
+            "model": profile.key.model,
+            "device": profile.key.device,
+        },
+        "acceptance": {"name": acceptance.name, "requests": len(acceptance), "places": len(acceptance.num_nodes)},
+        "requests": args.requests,
+        "plain_service_rate": service_rate,
+    }
+    content = {"head": head, "rows": rows}
+    if args.json:
+        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if args.markdown:
+        args.markdown.write_text(markdown(content), encoding="utf-8")
+    if args.plot:
+        args.plot.write_text(plot(content), encoding="utf-8")
+    return 0
+
+
+def expanded(text: str) -> list[str]:
+    """The forms that a form with lists stands for: gamma:1,2:5 is gamma:1:5 and gamma:2:5."""
+    return [":".join(words) for words in itertools.product(*(part.split(",") for part in text.split(":")))]
+
+
+def plain_service_rate(
+    acceptance: Acceptance, profile: Profile, config: ServerConfig, num_requests: int, seed: int, prefix_cache: bool
+) -> float:
+    """Requests a second that the server answers without speculation while as many wait as it can run."""
+    num_requests = max(num_requests, _STEADY_ROUNDS * config.max_running)
+    arrivals = Arrivals(clients=config.max_running)
+    requests = draw_requests(acceptance, arrivals, num_requests, seed, prefix_cache=prefix_cache)
+    with Progress("service rate", num_requests) as progress:
+        log = simulate(requests, profile, config, controller_named("fixed:0", profile), progress.update)
+    finished = np.sort(log.finished)
+    first, last = int(num_requests * _WARM_SHARE), int(num_requests * (1 - _WARM_SHARE)) - 1
+    if last <= first or finished[last] <= finished[first]:
+        return num_requests / float(finished[-1])
+    return (last - first) / float(finished[last] - finished[first])
+
+
+def _rows(
+    args: argparse.Namespace,
+    profile: Profile,
+    acceptance: Acceptance,
+    config: ServerConfig,
+    forms: Sequence[str],
+    names: Sequence[str],
+    seeds: Sequence[int],
+    service_rate: float | None,
+) -> Iterator[dict[str, Any]]:
+    for form, seed in itertools.product(forms, seeds):
+        arrivals = parse_arrivals(form, service_rate)
+        for name in names:
+            requests = draw_requests(acceptance, arrivals, args.requests, seed, prefix_cache=not args.no_prefix_cache)
+            controller = controller_named(name, profile, acceptance, config.widths)
+            with Progress(f"{form} {name}", args.requests) as progress:
+                log = simulate(
+                    requests,
+                    profile,
+                    server_of(name, profile, config),
+                    controller,
+                    lambda done: progress.update(done, "requests"),
+                )
+            metrics: Metrics = measure(log, arrivals)
+            yield {"arrivals": form, "controller": name, "seed": seed, **metrics.record()}
+    sys.stderr.flush()
+
+
+def server_of(name: str, profile: Profile, config: ServerConfig) -> ServerConfig:
+    """The server that a controller runs in: `plain` is one without agentspec."""
+    if name != "plain" or profile.plain is None:
+        return config
+    return replace(config, costs=profile.plain, plain=True)
+
+
+def _widths(text: str, profile: Profile) -> tuple[int, ...]:
+    if text == "profile":
+        return profile.widths
+    if text == "any":
+        return ()
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--widths must be a list such as 1,2,4, `any` or `profile`, got {text!r}") from None

@@ -1,0 +1,185 @@
+"""`agentspec tune`: fits the estimates of acceptance to recorded outputs, or with --payoff the predictor of what suffix
+drafts bring, and says what that is worth.
+
+Dataset: recorded sessions (see agentspec.analysis.replay.traces); every --holdout-th session is kept out of the fit.
+Metric: accepted and drafted tokens a step and the expected calibration error, on the sessions kept out; of a payoff
+predictor its error in accepted tokens, beside the score's.
+Pattern: logistic regression on what the drafter weighed (agentspec.analysis.replay.tuning), then a grid of min_token_prob; least
+squares for the payoff predictor (agentspec.analysis.replay.payoff_training).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from agentspec.analysis.replay import Call, load_tokenizer, read_trace
+from agentspec.analysis.replay.payoff_training import collect_payoffs, fit_payoff, payoff_errors
+from agentspec.analysis.replay.tuning import Quality, check_scipy, collect_trials, fit, measure
+from agentspec.config import EngineConfig
+from agentspec.environment import describe
+from agentspec.errors import ConfigError
+from agentspec.estimates import Estimates
+from agentspec.progress import Progress
+
+_Set: TypeAlias = tuple[str, list[Call], list[Call]]
+"""A trace's name, the calls to fit on, and those kept out."""
+_GRID = (0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.15)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("traces", nargs="+", metavar="TRACE", help="PATH, or PATH@START:STOP for a slice of sessions")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the estimates to write")
+    parser.add_argument(
+        "--payoff",
+        type=Path,
+        metavar="FILE",
+        help="the payoff predictor to write, of drafts by the estimates of --out, --start or agentspec's own",
+    )
+    parser.add_argument(
+        "--start",
+        type=Path,
+        metavar="FILE",
+        help="estimates to begin with (default: those that come with agentspec); where a fit changed much, another one "
+        "that starts with its result is worth while",
+    )
+    parser.add_argument(
+        "--holdout", type=int, default=4, metavar="K", help="keep every K-th session out, to measure on (default 4)"
+    )
+    parser.add_argument(
+        "--max-draft-tokens",
+        type=int,
+        default=16,
+        metavar="N",
+        help="tokens drafted a step to measure with (default 16)",
+    )
+    parser.add_argument(
+        "--token-cost",
+        type=float,
+        default=0.05,
+        metavar="C",
+        help="what drafting a token costs, in accepted tokens, to choose min_token_prob by (default 0.05)",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Fits, measures, and writes the estimates or the payoff predictor, or both.
+
+    Raises:
+        ConfigError: An argument is out of range or unknown, a file cannot be read, the traces have nothing to fit or
+            measure on, or scipy is not installed.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec tune --help")
+    if args.holdout < 2:
+        raise ConfigError(f"--holdout must be at least 2, got {args.holdout}; 4 keeps a quarter out")
+    if not args.out and not args.payoff:
+        raise ConfigError("--out or --payoff must be given, got neither; name a file for the estimates to write")
+    for option, path in (("--out", args.out), ("--payoff", args.payoff)):
+        if path and not path.parent.is_dir():
+            raise ConfigError(f"{option} must lie in a folder that exists, got {path}; make {path.parent} first")
+    config = EngineConfig(max_draft_tokens=args.max_draft_tokens)
+    check_scipy()
+    tokenizer = load_tokenizer(args.tokenizer)
+    start = Estimates.load(args.start) if args.start else Estimates.default()
+    sets = [
+        (trace.name, *_split(trace.calls, args.holdout)) for trace in (read_trace(t, tokenizer) for t in args.traces)
+    ]
+    rows: list[dict[str, Any]] = []
+    head = {**describe(("agentspec", "numpy", "scipy")), "tokenizer": tokenizer.name}
+    if args.out:
+        start, head["min_token_prob"] = _fit_estimates(sets, config, start, args, rows)
+    if args.payoff:
+        _fit_payoff(sets, replace(config, estimates=start), args, rows)
+    if args.json:
+        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _fit_estimates(
+    sets: Sequence[_Set], config: EngineConfig, start: Estimates, args: argparse.Namespace, rows: list[dict[str, Any]]
+) -> tuple[Estimates, float]:
+    """Writes estimates, adds what they are worth to `rows`, and returns them with the best min_token_prob."""
+    trials = []
+    for name, kept, _ in sets:
+        with Progress(f"{name} weighing", len(kept)) as progress:
+            trials.append(collect_trials(kept, start, on_call=partial(_show, progress)))
+    print(f"fitting to {sum(len(t.accepted) for t in trials)} continuations", file=sys.stderr)
+    fitted = fit(trials, start, _note(sets, args.holdout))
+    fitted.save(args.out)
+
+    variants = [("before", replace(config, estimates=start))]
+    variants += [(f"{p:g}", replace(config, estimates=fitted, min_token_prob=p)) for p in _GRID]
+    for name, kept, held_out in sets:
+        for variant, settings in variants:
+            quality = measure(held_out, settings, warm=kept)
+            rows.append({"set": name, "variant": variant, "min_token_prob": settings.min_token_prob, **asdict(quality)})
+            print(_line(name, variant, quality), flush=True)
+    best = max(_GRID, key=lambda p: sum(_worth(row, args.token_cost) for row in rows if row["variant"] == f"{p:g}"))
+    print(f"wrote {args.out}; serve with --agentspec-estimates {args.out} --agentspec-min-token-prob {best:g}")
+    return fitted, best
+
+
+def _fit_payoff(
+    sets: Sequence[_Set], config: EngineConfig, args: argparse.Namespace, rows: list[dict[str, Any]]
+) -> None:
+    """Writes a payoff predictor, and adds its errors beside the score's to `rows`."""
+    payoffs = []
+    for name, kept, _ in sets:
+        with Progress(f"{name} drafting", len(kept)) as progress:
+            payoffs.append(collect_payoffs(kept, config, on_call=partial(_show, progress)))
+    predictor = fit_payoff(payoffs, _note(sets, args.holdout))
+    predictor.save(args.payoff)
+    for name, kept, held_out in sets:
+        errors = payoff_errors(predictor, collect_payoffs(held_out, config, warm=kept))
+        rows.append({"set": name, "variant": "payoff", **asdict(errors)})
+        print(
+            f"{name:<28} {'payoff':>8}  root mean squared error {errors.rmse:.3f} tokens, of the score "
+            f"{errors.score_rmse:.3f}; mean error {errors.mae:.3f}, of the score {errors.score_mae:.3f}",
+            flush=True,
+        )
+    print(f"wrote {args.payoff}")
+
+
+def _note(sets: Sequence[_Set], holdout: int) -> str:
+    names = ", ".join(name for name, _, _ in sets)
+    return f"fitted on {names}, every {holdout}th session kept out"
+
+
+def _show(progress: Progress, number: int) -> None:
+    progress.update(number, "calls")
+
+
+def _split(calls: Sequence[Call], every: int) -> tuple[list[Call], list[Call]]:
+    """The calls to fit on and those kept out, whole sessions each."""
+    sessions = list(dict.fromkeys(call.session for call in calls))
+    held_out = set(sessions[every - 1 :: every])
+    if not held_out:
+        raise ConfigError(
+            f"--holdout {every} keeps nothing out of {len(sessions)} sessions; pass more or a smaller one"
+        )
+    return [c for c in calls if c.session not in held_out], [c for c in calls if c.session in held_out]
+
+
+def _worth(row: dict[str, Any], token_cost: float) -> float:
+    return float(row["accepted_per_step"] - token_cost * row["drafted_per_step"])
+
+
+def _line(name: str, variant: str, quality: Quality) -> str:
+    return (
+        f"{name:<28} {variant:>8}  accepted {quality.accepted_per_step:6.3f}  drafted {quality.drafted_per_step:6.2f}  "
+        f"calibration error {quality.calibration_error:.3f}"
+    )

@@ -1,0 +1,83 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "bindings/bindings.h"
+#include "goodput.h"
+
+using namespace nanobind::literals;
+
+// These calls keep the interpreter's lock. They take microseconds, on a server's critical path: another
+// thread that got the lock meanwhile might keep it for Python's switch interval, 5 ms.
+namespace agentspec::bindings {
+namespace {
+
+using WidthArray = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+nb::tuple plan(Goodput& goodput, const Int32Array& offsets, const Int32Array& parents,
+               const FloatArray& estimates, const WidthArray& widths, double context, double rest,
+               bool ragged, double alpha, double gamma, double delta, double exponent,
+               const Buffer<std::int32_t>& num_nodes, const Buffer<double>& estimated,
+               const Buffer<std::int64_t>& sizes) {
+  const GoodputPlan plan = goodput.plan({.offsets = view(offsets),
+                                         .parents = view(parents),
+                                         .estimates = {estimates.data(), estimates.size()},
+                                         .widths = {widths.data(), widths.size()},
+                                         .context = context,
+                                         .rest = rest,
+                                         .ragged = ragged,
+                                         .cost = {alpha, gamma, delta},
+                                         .exponent = exponent},
+                                        {view(num_nodes), view(estimated), view(sizes)});
+  return nb::make_tuple(plan.width, plan.num_tokens, plan.expected_tokens, plan.seconds,
+                        static_cast<int>(plan.reason));
+}
+
+std::optional<double> speedup(const Goodput& goodput) {
+  if (!goodput.speedup().is_known()) return std::nullopt;
+  return goodput.speedup().value();
+}
+
+}  // namespace
+
+void bind_goodput(nb::module_& m) {
+  nb::enum_<Objective>(m, "Objective")
+      .value("AHEAD", Objective::kAhead)
+      .value("RUN", Objective::kRun)
+      .value("STEP", Objective::kStep);
+  nb::class_<Goodput>(m, "Goodput")
+      .def(
+          "__init__",
+          [](Goodput* self, Objective objective, double margin, std::int64_t patience, double probe_share,
+             bool knows_costs, double drafter_alpha, double drafter_gamma, double drafter_delta) {
+            new (self) Goodput({.objective = objective,
+                                .margin = margin,
+                                .patience = patience,
+                                .probe_share = probe_share,
+                                .knows_costs = knows_costs,
+                                .drafter = {drafter_alpha, drafter_gamma, drafter_delta}});
+          },
+          nb::kw_only(), "objective"_a, "margin"_a, "patience"_a, "probe_share"_a, "knows_costs"_a,
+          "drafter_alpha"_a, "drafter_gamma"_a, "drafter_delta"_a)
+      .def("plan", &plan, "offsets"_a.noconvert(), "parents"_a.noconvert(), "estimates"_a.noconvert(),
+           "widths"_a.noconvert(), "context"_a, "rest"_a, "ragged"_a, "alpha"_a, "gamma"_a, "delta"_a,
+           "exponent"_a, "num_nodes"_a.noconvert(), "estimated"_a.noconvert(), "sizes"_a.noconvert())
+      .def(
+          "wants_draft",
+          [](Goodput& self, double alpha, double gamma, double delta, double rows, double context) {
+            return self.wants_draft({alpha, gamma, delta}, rows, context);
+          },
+          "alpha"_a, "gamma"_a, "delta"_a, "rows"_a, "context"_a)
+      .def("probe_succeeded", &Goodput::probe_succeeded)
+      .def("renew_probes", &Goodput::renew_probes)
+      .def("width", &Goodput::width)
+      .def("speedup", &speedup)
+      .def("num_probes", [](const Goodput& self) { return self.probes().num_probes(); })
+      .def("num_paused", [](const Goodput& self) { return self.pauses().num_paused(); });
+}
+
+}  // namespace agentspec::bindings

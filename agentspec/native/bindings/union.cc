@@ -1,0 +1,91 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "drafting/draft_promises.h"
+#include "drafting/tree_union.h"
+
+using namespace nanobind::literals;
+
+namespace agentspec::bindings {
+namespace {
+
+template <typename T>
+using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <typename Array>
+auto all_of(const Array& array) {
+  return std::span(array.data(), array.size());
+}
+
+nb::tuple unite_trees(const Int32Array& offsets, const Int32Array& tokens, const Int32Array& parents,
+                      const FloatArray& estimates, const Vector<std::uint8_t>& sources,
+                      const Int32Array& match_lens, const Matrix<std::int64_t>& model_parents,
+                      const Matrix<std::int64_t>& model_chosen, const Matrix<std::int64_t>& model_tokens,
+                      const Matrix<float>& model_estimates, std::int64_t topk, const Vector<bool>& wanted,
+                      const Int32Array& rooms, UnionRule rule, bool trees, std::int32_t max_nodes,
+                      double min_estimate, double factor) {
+  TreeUnion result;
+  {
+    const nb::gil_scoped_release release;
+    result = unite(
+        {view(offsets), view(tokens), view(parents), all_of(estimates), all_of(sources), view(match_lens)},
+        {all_of(model_parents), all_of(model_chosen), all_of(model_tokens), all_of(model_estimates),
+         model_parents.shape(1), model_chosen.shape(1), topk},
+        all_of(wanted), view(rooms), {rule, trees, max_nodes, min_estimate, factor});
+  }
+  const auto [r, owner] = hand_over(std::move(result));
+  return nb::make_tuple(array1(r->offsets, owner), array1(r->tokens, owner), array1(r->parents, owner),
+                        array1(r->estimates, owner), array1(r->sources, owner), array1(r->match_lens, owner),
+                        array1(r->scores, owner), array1(r->model_offsets, owner),
+                        array1(r->model_tokens, owner), array1(r->model_parents, owner),
+                        array1(r->model_estimates, owner), array1(r->verified, owner),
+                        array1(r->alone, owner));
+}
+
+nb::object path_lengths_of(const Int32Array& offsets, const Int32Array& tokens, const Int32Array& parents,
+                           const Matrix<std::int64_t>& texts, const Int32Array& lengths) {
+  std::vector<std::int32_t> result;
+  {
+    const nb::gil_scoped_release release;
+    result = path_lengths(view(offsets), view(tokens), view(parents), all_of(texts), texts.shape(1),
+                          view(lengths));
+  }
+  const auto [r, owner] = hand_over(std::move(result));
+  return nb::cast(array1(*r, owner));
+}
+
+// Keeps the interpreter's lock: it takes a microsecond.
+nb::tuple sums_of(const Int32Array& offsets, const Vector<double>& suffix, const Vector<double>& model,
+                  const Vector<bool>& fit, double margin) {
+  const PromiseSums sums = sum_promises({view(offsets), all_of(suffix), all_of(model), all_of(fit), margin});
+  return nb::make_tuple(suffix.size(), sums.suffix, sums.gained, sums.gained_fit, sums.better, sums.model_fit,
+                        sums.num_fit, sums.widest, sums.is_idle);
+}
+
+}  // namespace
+
+void bind_union(nb::module_& m) {
+  nb::enum_<UnionRule>(m, "UnionRule")
+      .value("MERGE", UnionRule::kMerge)
+      .value("BETTER", UnionRule::kBetter)
+      .value("MODEL", UnionRule::kModel)
+      .value("MODEL_ONLY", UnionRule::kModelOnly);
+  m.def("unite_trees", &unite_trees, "offsets"_a.noconvert(), "tokens"_a.noconvert(), "parents"_a.noconvert(),
+        "estimates"_a.noconvert(), "sources"_a.noconvert(), "match_lens"_a.noconvert(),
+        "model_parents"_a.noconvert(), "model_chosen"_a.noconvert(), "model_tokens"_a.noconvert(),
+        "model_estimates"_a.noconvert(), "topk"_a, "wanted"_a.noconvert(), "rooms"_a.noconvert(), "rule"_a,
+        "trees"_a, "max_nodes"_a, "min_estimate"_a, "factor"_a);
+  m.def("path_lengths", &path_lengths_of, "offsets"_a.noconvert(), "tokens"_a.noconvert(),
+        "parents"_a.noconvert(), "texts"_a.noconvert(), "lengths"_a.noconvert());
+  m.def("sum_promises", &sums_of, "offsets"_a.noconvert(), "suffix"_a.noconvert(), "model"_a.noconvert(),
+        "fit"_a.noconvert(), "margin"_a);
+}
+
+}  // namespace agentspec::bindings

@@ -1,0 +1,450 @@
+#include "drafting/drafter.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace agentspec {
+namespace {
+
+// A shorter pattern is weighed besides a longer one if it occurs so many times as often.
+constexpr std::int64_t kMoreOften = 3;
+// How many patterns are tried for that.
+constexpr int kMaxWalkSteps = 16;
+// Intervals of at most so many ranks are followed position by position.
+constexpr std::uint32_t kMaxPoints = 32;
+// How many ranks of a larger interval are read, at regular distances, to find what may follow (SSSD, 3.1.2).
+// The counts of what is found are exact.
+constexpr std::uint32_t kNumSamples = 32;
+// How often a continuation of the smallest share that can still be drafted is met by those reads.
+constexpr double kSamplesPerShare = 2.0;
+constexpr std::size_t kMaxChildren = 64;
+// A continuation is weighed if the share it has in one context at least, as far as read, is not below this
+// part of what could still be drafted; and no more are weighed than that, the largest shares first.
+constexpr float kWeighedShare = 0.5F;
+constexpr std::size_t kMaxWeighed = 10;
+// A node is not looked beyond if only a continuation that is surer than that could still be drafted.
+constexpr float kSurest = 0.9F;
+constexpr std::int32_t kUnknownAge = INT32_MAX;
+constexpr Interval kNotLookedUp{UINT32_MAX, UINT32_MAX};
+
+// How many tokens ago something occurred, as far as that fits.
+std::int32_t age_of(std::int64_t tokens) {
+  return static_cast<std::int32_t>(std::min<std::int64_t>(tokens, kUnknownAge - 1));
+}
+
+// By how many tokens ago it occurred.
+std::uint8_t age_class(std::int32_t age) {
+  if (age < 128) return 3;
+  if (age < 1024) return 2;
+  return age < 8192 ? 1 : 0;
+}
+
+std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+// True if `a` is drafted after `b`: a smaller estimate, then an older occurrence, then a later parent.
+struct DraftedLater {
+  template <typename Candidate>
+  bool operator()(const Candidate& a, const Candidate& b) const {
+    if (a.estimate != b.estimate) return a.estimate < b.estimate;
+    if (a.age != b.age) return a.age > b.age;
+    return a.parent > b.parent;
+  }
+};
+
+}  // namespace
+
+Drafter::Drafter(const DraftLimits& limits) : limits_(limits), children_(kMaxChildren) {}
+
+// Chooses the root's contexts.
+Drafter::Place Drafter::start(const DraftSources& sources) {
+  estimator_ = sources.estimator;
+  parts_.clear();
+  cursors_.clear();
+  points_.clear();
+  intervals_.clear();
+  match_length_ = 0;
+  PartMatch own;
+  own.part.automaton = sources.request;
+  own.state = {sources.request->tail(), sources.request->tail_length()};
+  parts_.push_back(own.part);
+  for (const PartMatch& match : sources.global) parts_.push_back(match.part);
+  const auto first_corpus = static_cast<std::uint16_t>(parts_.size());
+  for (const PartMatch& match : sources.corpora) parts_.push_back(match.part);
+  add_contexts({&own, 1}, 0, kRequestSlot, kGlobalSlot);
+  add_contexts(sources.global, 1, kGlobalSlot, kCorpusSlot);
+  add_contexts(sources.corpora, first_corpus, kCorpusSlot, kNumSlots);
+  for (const Cursor& cursor : cursors_) match_length_ = std::max(match_length_, cursor.length);
+  Place root{0, static_cast<std::uint32_t>(cursors_.size()), own.state};
+  to_points(root, 0);
+  return root;
+}
+
+// Chooses the contexts of one source at the root.
+void Drafter::add_contexts(std::span<const PartMatch> matches, std::uint16_t first_part, int first_slot,
+                           int end_slot) {
+  walks_.clear();
+  std::int32_t length = 0;
+  for (std::size_t i = 0; i < matches.size(); ++i) {
+    walks_.emplace_back(static_cast<std::uint16_t>(first_part + i), matches[i], limits_.max_pattern);
+    length = std::max(length, walks_.back().length);
+  }
+  std::int64_t needed = 1;
+  int slot = first_slot;
+  for (int steps = 0; steps < kMaxWalkSteps && length > 0 && slot < end_slot; ++steps) {
+    tier_.clear();
+    std::int64_t occurrences = 0;
+    for (const Walk& walk : walks_) {
+      if (!walk.occurs(length)) continue;
+      const IndexPart& part = parts_[walk.part];
+      Cursor cursor{Cursor::Kind::kState, static_cast<std::uint8_t>(slot), walk.part, length,
+                    walk.state, 0};
+      if (part.automaton != nullptr) {
+        occurrences += part.automaton->continuations(walk.state);
+      } else {
+        occurrences += walk.interval.size();
+        cursor.kind = Cursor::Kind::kInterval;
+        cursor.first = static_cast<std::int32_t>(walk.interval.begin);
+        cursor.count = walk.interval.size();
+      }
+      tier_.push_back(cursor);
+    }
+    if (occurrences >= needed) {
+      for (const Cursor& cursor : tier_) cursors_.push_back(cursor);
+      needed = kMoreOften * occurrences;
+      ++slot;
+    }
+    std::int32_t next_length = 0;
+    for (const Walk& walk : walks_) next_length = std::max(next_length, walk.next_change(length));
+    for (Walk& walk : walks_) walk.shorten(parts_[walk.part], next_length);
+    length = next_length;
+  }
+}
+
+// The continuation by `token`, made if need be; null if there are too many already.
+Drafter::Child* Drafter::child(Token token) {
+  // What was found last is often found again.
+  if (last_child_ < num_children_ && children_[last_child_].token == token) return &children_[last_child_];
+  for (std::size_t i = 0; i < num_children_; ++i) {
+    if (children_[i].token != token) continue;
+    last_child_ = i;
+    return &children_[i];
+  }
+  if (num_children_ == children_.size()) return nullptr;
+  last_child_ = num_children_;
+  Child& made = children_[num_children_++];
+  made.token = token;
+  made.age = kUnknownAge;
+  made.seen.fill(0);
+  made.met.fill(0);
+  made.share = 0.0F;
+  made.ages.fill(kUnknownAge);
+  return &made;
+}
+
+void Drafter::count(std::size_t slot, Token token, std::int32_t occurrences, std::int32_t age) {
+  if (token == kEnd) return;
+  Child* const found = child(token);
+  if (found == nullptr) return;
+  found->seen[slot] += occurrences;
+  found->ages[slot] = std::min(found->ages[slot], age);
+  found->age = std::min(found->age, age);
+}
+
+void Drafter::meet(std::size_t slot, Token token, std::int32_t occurrences) {
+  if (token == kEnd) return;
+  if (Child* const found = child(token); found != nullptr) found->met[slot] += occurrences;
+}
+
+// Leaves only those children that may be worth drafting.
+void Drafter::keep_likely_children(float needed) {
+  const auto begin = children_.begin();
+  const auto found_end = begin + static_cast<std::ptrdiff_t>(num_children_);
+  const auto kept_end = std::remove_if(begin, found_end, [&](Child& found) {
+    for (std::size_t slot = 0; slot < kNumSlots; ++slot) {
+      const std::int32_t met = found.seen[slot] + found.met[slot];
+      if (met == 0) continue;
+      const float share = static_cast<float>(met) / static_cast<float>(read_[slot]);
+      found.share = std::max(found.share, share);
+    }
+    return found.share < needed;
+  });
+  num_children_ = static_cast<std::size_t>(kept_end - begin);
+  if (num_children_ > kMaxWeighed) {
+    num_children_ = kMaxWeighed;
+    std::nth_element(begin, begin + kMaxWeighed, kept_end, [](const Child& a, const Child& b) {
+      return a.share != b.share ? a.share > b.share : a.token < b.token;
+    });
+  }
+  last_child_ = 0;
+}
+
+// Unites what follows the contexts of a node; `depth` is that of its children, `path` its own estimate.
+void Drafter::read_children(Place place, std::int32_t depth, double path) {
+  num_children_ = 0;
+  totals_.fill(0);
+  read_.fill(0);
+  // What follows too rarely to be drafted need not be found.
+  const double needed = limits_.min_token_prob / path;
+  const auto num_samples = static_cast<std::uint32_t>(
+      std::clamp(kSamplesPerShare / std::max(needed, 1e-3), 4.0, static_cast<double>(kNumSamples)));
+  const std::span cursors(cursors_.data() + place.first_cursor, place.num_cursors);
+  // 1. What is found by reading each context's continuations, or some of them where they are many.
+  for (const Cursor& cursor : cursors) {
+    const IndexPart& part = parts_[cursor.part];
+    const std::size_t slot = cursor.slot;
+    lengths_[slot] = cursor.length + depth - 1;
+    if (cursor.kind == Cursor::Kind::kState) {
+      const SuffixAutomaton& automaton = *part.automaton;
+      const std::int64_t end = part.age_of_end + automaton.num_tokens();
+      totals_[slot] += automaton.continuations(cursor.first);
+      read_[slot] += automaton.continuations(cursor.first);
+      if (automaton.has_many_edges(cursor.first)) {
+        automaton.visit_frequent_edges(cursor.first, [&](Token token, StateId target) {
+          meet(slot, token, automaton.count(target));
+        });
+      } else {
+        automaton.visit_edges(cursor.first, [&](Token token, StateId target) {
+          count(slot, token, automaton.count(target), age_of(end - automaton.last_end(target)));
+        });
+      }
+    } else if (cursor.kind == Cursor::Kind::kPoints) {
+      const std::span<const Token> tokens = part.segment->tokens();
+      const std::int64_t end = part.age_of_end + static_cast<std::int64_t>(tokens.size());
+      totals_[slot] += static_cast<std::int32_t>(cursor.count);
+      read_[slot] += static_cast<std::int32_t>(cursor.count);
+      // All are read before any is counted, so that their ways from memory overlap.
+      const std::uint32_t* const points = &points_[index(cursor.first)];
+      for (std::uint32_t i = 0; i < cursor.count; ++i) {
+        met_[i] = tokens[points[i] + static_cast<std::uint32_t>(depth - 1)];
+      }
+      for (std::uint32_t i = 0; i < cursor.count; ++i) count(slot, met_[i], 1, age_of(end - points[i]));
+    } else {
+      const std::uint32_t samples = std::min(cursor.count, num_samples);
+      totals_[slot] += static_cast<std::int32_t>(cursor.count);
+      read_[slot] += static_cast<std::int32_t>(samples);
+      for (std::uint32_t i = 0; i < samples; ++i) {
+        const std::uint32_t rank = cursor.interval().sample(i, samples);
+        met_[i] = part.segment->next(rank);
+        if (!part.dead.empty() && !part.is_live(part.segment->position(rank))) met_[i] = kEnd;
+      }
+      for (std::uint32_t i = 0; i < samples; ++i) meet(slot, met_[i], 1);
+    }
+  }
+  keep_likely_children(kWeighedShare * static_cast<float>(needed));
+  // 2. Exact counts of what is weighed, where a context was read in part only.
+  const auto num_intervals = static_cast<std::uint32_t>(std::count_if(
+      cursors.begin(), cursors.end(), [](const Cursor& c) { return c.kind == Cursor::Kind::kInterval; }));
+  for (Child& found : children()) {
+    found.first_interval = static_cast<std::uint32_t>(intervals_.size());
+    intervals_.resize(intervals_.size() + num_intervals, kNotLookedUp);
+  }
+  std::uint32_t interval = 0;
+  for (const Cursor& cursor : cursors) {
+    const IndexPart& part = parts_[cursor.part];
+    const std::size_t slot = cursor.slot;
+    if (cursor.kind == Cursor::Kind::kInterval) {
+      for (Child& found : children()) {
+        // Of what was not even met, enough is known.
+        if (found.met[slot] == 0 && num_samples == kNumSamples) continue;
+        const Interval longer = part.segment->extend(cursor.interval(), found.token);
+        found.seen[slot] += static_cast<std::int32_t>(longer.size());
+        intervals_[found.first_interval + interval] = longer;
+      }
+      ++interval;
+    } else if (cursor.kind == Cursor::Kind::kState && part.automaton->has_many_edges(cursor.first)) {
+      const SuffixAutomaton& automaton = *part.automaton;
+      const std::int64_t end = part.age_of_end + automaton.num_tokens();
+      for (Child& found : children()) {
+        const StateId target = automaton.next(cursor.first, found.token);
+        if (target == kNoState) continue;
+        const std::int32_t age = age_of(end - automaton.last_end(target));
+        found.seen[slot] += automaton.count(target);
+        found.ages[slot] = std::min(found.ages[slot], age);
+        found.age = std::min(found.age, age);
+      }
+    }
+  }
+  // 3. The estimates.
+  struct Context {
+    std::size_t slot;
+    std::int32_t latest;
+    std::uint16_t first_weight;
+  };
+  std::array<Context, kNumSlots> contexts;
+  std::size_t num_contexts = 0;
+  for (std::size_t slot = 0; slot < kNumSlots; ++slot) {
+    if (totals_[slot] == 0) continue;
+    std::int32_t latest = kUnknownAge;
+    for (const Child& found : children()) latest = std::min(latest, found.ages[slot]);
+    contexts[num_contexts++] = {slot, latest, Estimator::first_weight(slot, lengths_[slot])};
+  }
+  const std::uint8_t bias = Estimator::bias(depth, path);
+  float sum = 0.0F;
+  for (Child& found : children()) {
+    found.features.bias = bias;
+    found.features.size = static_cast<std::uint8_t>(num_contexts);
+    for (std::size_t i = 0; i < num_contexts; ++i) {
+      const Context& context = contexts[i];
+      const std::int32_t age = found.ages[context.slot];
+      const Recency recency{age_class(age), age != kUnknownAge && age == context.latest};
+      found.features.items[i] =
+          Estimator::item(context.first_weight, found.seen[context.slot], totals_[context.slot], recency);
+    }
+    found.probability = estimator_->estimate(found.features);
+    sum += found.probability;
+  }
+  // Each estimate is right by itself in the mean, but of the continuations of one node only one can be true:
+  // where together they claim more, they are too sure. Half of the excess is taken back, which fits best.
+  if (sum > 1.0F) {
+    const float scale = 2.0F / (1.0F + sum);
+    for (Child& found : children()) found.probability *= scale;
+  }
+}
+
+Source Drafter::main_source(const Child& child) const {
+  std::size_t best = 0;
+  for (std::size_t slot = 1; slot < kNumSlots; ++slot) {
+    if (child.seen[slot] > 0 && (child.seen[best] == 0 || lengths_[slot] > lengths_[best])) best = slot;
+  }
+  if (best < kGlobalSlot) return Source::kRequest;
+  return best < kCorpusSlot ? Source::kGlobal : Source::kCorpus;
+}
+
+// The contexts of a node made longer by one token, for its child at `depth`. What was looked up of them when
+// the node's children were read stands in intervals_ from `first_interval` on.
+Drafter::Place Drafter::descend(const Place& parent, std::int32_t depth, Token token,
+                                std::uint32_t first_interval) {
+  const SuffixAutomaton& request = *parts_[0].automaton;
+  Place place{static_cast<std::uint32_t>(cursors_.size()), 0, parent.request};
+  place.request.advance(request, token);
+  bool has_request = false;
+  for (std::uint32_t i = 0; i < parent.num_cursors; ++i) {
+    Cursor cursor = cursors_[parent.first_cursor + i];
+    const IndexPart& part = parts_[cursor.part];
+    if (cursor.kind == Cursor::Kind::kState) {
+      cursor.first = part.automaton->next(cursor.first, token);
+      if (cursor.first == kNoState || part.automaton->continuations(cursor.first) <= 0) continue;
+    } else if (cursor.kind == Cursor::Kind::kPoints) {
+      const std::span<const Token> tokens = part.segment->tokens();
+      const auto first = static_cast<std::int32_t>(points_.size());
+      for (std::uint32_t p = 0; p < cursor.count; ++p) {
+        const std::uint32_t position = points_[index(cursor.first) + p];
+        if (tokens[position + static_cast<std::uint32_t>(depth - 1)] == token) points_.push_back(position);
+      }
+      cursor.first = first;
+      cursor.count = static_cast<std::uint32_t>(points_.size()) - static_cast<std::uint32_t>(first);
+      if (cursor.count == 0) continue;
+    } else {
+      Interval longer = intervals_[first_interval++];
+      if (longer == kNotLookedUp) longer = part.segment->extend(cursor.interval(), token);
+      if (longer.empty()) continue;
+      cursor.first = static_cast<std::int32_t>(longer.begin);
+      cursor.count = longer.size();
+    }
+    has_request |= cursor.part == 0;
+    cursors_.push_back(cursor);
+  }
+  const StateMatch& match = place.request;
+  if (!has_request && match.length > 0 && request.continuations(match.state) > 0) {
+    // It counts as the shortest of the request's contexts does, which says least.
+    cursors_.push_back({Cursor::Kind::kState, kGlobalSlot - 1, 0, match.length - depth, match.state, 0});
+  }
+  place.num_cursors = static_cast<std::uint32_t>(cursors_.size()) - place.first_cursor;
+  to_points(place, depth);
+  return place;
+}
+
+// Follows small intervals position by position from here on, and samples of those whose contexts are as long
+// as a segment sorts them. `depth` is that of the node, 0 for the root.
+void Drafter::to_points(Place& place, std::int32_t depth) {
+  std::uint32_t kept = place.first_cursor;
+  for (std::uint32_t i = place.first_cursor; i < place.first_cursor + place.num_cursors; ++i) {
+    Cursor cursor = cursors_[i];
+    const bool is_deep = cursor.length + depth >= Segment::kDepth;
+    if (cursor.kind == Cursor::Kind::kInterval && (cursor.count <= kMaxPoints || is_deep)) {
+      const IndexPart& part = parts_[cursor.part];
+      const std::uint32_t samples = std::min(cursor.count, kMaxPoints);
+      const auto first = static_cast<std::int32_t>(points_.size());
+      for (std::uint32_t s = 0; s < samples; ++s) {
+        const std::uint32_t rank = cursor.interval().sample(s, samples);
+        const std::uint32_t position = part.segment->position(rank);
+        // Positions stand for the root, whatever the depth at which they are followed from.
+        if (part.is_live(position)) points_.push_back(position - static_cast<std::uint32_t>(depth));
+      }
+      cursor.kind = Cursor::Kind::kPoints;
+      cursor.first = first;
+      cursor.count = static_cast<std::uint32_t>(points_.size()) - static_cast<std::uint32_t>(first);
+      if (cursor.count == 0) continue;
+    }
+    cursors_[kept++] = cursor;
+  }
+  place.num_cursors = kept - place.first_cursor;
+  cursors_.resize(kept);
+}
+
+void Drafter::expand(Place place, std::int32_t node, std::int32_t depth, float estimate) {
+  read_children(place, depth, estimate);
+  const auto push = [&](const Child& child) {
+    const float product = estimate * child.probability;
+    if (product < limits_.min_token_prob) return;
+    heap_.push_back({product, node, child.age, child.token, main_source(child), depth,
+                     child.first_interval, child.features});
+    std::push_heap(heap_.begin(), heap_.end(), DraftedLater{});
+  };
+  if (!limits_.chain) {
+    for (const Child& child : children()) push(child);
+    return;
+  }
+  const std::span<Child> all = children();
+  const auto best = std::max_element(all.begin(), all.end(), [](const Child& a, const Child& b) {
+    return a.probability != b.probability ? a.probability < b.probability : a.age > b.age;
+  });
+  if (best != all.end()) push(*best);
+}
+
+const Draft& Drafter::draft(const DraftSources& sources, std::int32_t max_nodes) {
+  draft_.nodes.clear();
+  draft_.match_length = 0;
+  draft_.score = 0.0;
+  heap_.clear();
+  places_.clear();
+  places_.push_back(start(sources));
+  draft_.has_match = match_length_ > 0;
+  expand(places_.front(), 0, 1, 1.0F);
+  while (!heap_.empty() && static_cast<std::int32_t>(draft_.nodes.size()) < max_nodes) {
+    std::pop_heap(heap_.begin(), heap_.end(), DraftedLater{});
+    const Candidate added = heap_.back();
+    heap_.pop_back();
+    draft_.nodes.push_back({added.token, added.parent, added.estimate, added.source, added.features});
+    draft_.score += static_cast<double>(added.estimate);
+    const auto node = static_cast<std::int32_t>(draft_.nodes.size());
+    places_.emplace_back();
+    if (node == max_nodes || added.estimate * kSurest < static_cast<float>(limits_.min_token_prob)) continue;
+    places_.back() = descend(places_[index(added.parent)], added.depth, added.token, added.first_interval);
+    expand(places_.back(), node, added.depth + 1, added.estimate);
+  }
+  if (!draft_.nodes.empty()) {
+    draft_.match_length = match_length_;
+  }
+  return draft_;
+}
+
+void Drafter::trials(const DraftSources& sources, std::span<const Token> truth, std::vector<Trial>& rows) {
+  Place place = start(sources);
+  float estimate = 1.0F;
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    const auto depth = static_cast<std::int32_t>(i) + 1;
+    read_children(place, depth, estimate);
+    const Child* taken = nullptr;
+    for (const Child& child : children()) {
+      if (child.token == truth[i]) taken = &child;
+      rows.push_back({child.features, estimate * child.probability, child.token == truth[i]});
+    }
+    if (taken == nullptr) return;
+    estimate *= taken->probability;
+    if (static_cast<double>(estimate) < limits_.min_token_prob / 2) return;
+    place = descend(place, depth, truth[i], taken->first_interval);
+  }
+}
+
+}  // namespace agentspec

@@ -1,0 +1,255 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "index/suffix_array.h"
+#include "index/suffix_automaton.h"
+#include "index/token.h"
+#include "string_hash.h"
+
+namespace agentspec {
+
+struct GlobalIndexConfig {
+  std::size_t budget_bytes = 0;
+  std::size_t max_growing_tokens = 8192;      // so many are sealed at a time
+  std::size_t max_segment_tokens = 1U << 30;  // segments are not merged to longer ones
+  std::int32_t max_counted_length = 96;
+  Segment::Identity identity;
+};
+
+struct GlobalIndexStats {
+  std::size_t bytes = 0;
+  std::size_t namespaces = 0;
+  std::size_t outputs = 0;
+  std::size_t output_tokens = 0;  // the ends of prompts not counted
+  std::size_t segments = 0;
+  std::uint64_t evicted_outputs = 0;
+};
+
+struct NamespaceStats {
+  std::string name;
+  std::size_t outputs = 0;
+  std::size_t output_tokens = 0;  // the ends of prompts not counted
+  std::size_t bytes = 0;
+};
+
+// What a namespace has of finished outputs: segments that can be taken elsewhere as they are, and the ids of
+// all outputs besides. Both are oldest first.
+struct GlobalSnapshot {
+  std::vector<std::shared_ptr<const Segment>> segments;
+  std::vector<std::uint64_t> unsealed;
+};
+
+// An output on its way into the index.
+struct Output {
+  std::uint64_t id = 0;
+  std::vector<Token> tokens;      // the end of the prompt, then the output
+  std::uint32_t prompt_tail = 0;  // tokens of the prompt among them
+  std::int64_t time = 0;          // seconds since 1970
+};
+
+// Half-open.
+using TextRange = std::pair<std::uint32_t, std::uint32_t>;
+
+// A part of a namespace: some outputs that followed one another, in one index.
+//
+//     growing   appended to; the last part only
+//     frozen    was growing, waits to be sealed or is; nothing is appended any more
+//     sealed    a segment
+struct GlobalPart {
+  struct Growing {
+    explicit Growing(std::int32_t max_counted_length) : automaton(max_counted_length) {}
+    SuffixAutomaton automaton;
+    std::vector<OutputRecord> outputs;
+  };
+
+  std::uint64_t id = 0;   // of its index, which only grows; never used again
+  std::uint64_t age = 0;  // smaller: its first output came earlier, over all namespaces; 0: from elsewhere
+  std::shared_ptr<Growing> growing;  // null for a sealed part
+  bool is_frozen = false;            // a plan reads it, or did: nothing is appended any more
+  std::shared_ptr<const Segment> segment;
+  std::vector<TextRange> dead;  // deleted outputs of the segment, until it is rewritten without them; sorted
+  std::size_t bytes = 0;
+
+  [[nodiscard]] std::span<const OutputRecord> outputs() const;
+  [[nodiscard]] std::span<const Token> tokens() const;
+  [[nodiscard]] std::size_t num_tokens() const { return tokens().size(); }
+  // Where the output stands in tokens(), its kEnd included.
+  [[nodiscard]] TextRange range_of(std::size_t which) const;
+  [[nodiscard]] bool is_dead(std::size_t which) const;
+};
+
+// The finished outputs of each namespace, within one budget of bytes for all namespaces together.
+//
+//     namespace "a"   [sealed, 900k tokens] [sealed, 70k] [frozen, 32k] [growing]
+//     namespace "b"   [growing]
+//
+// Work that takes long is split into plan(), which picks parts to merge, seal() which builds their common
+// segment and touches no state, and publish(), which puts it in their place. What plan() took may change in
+// between: outputs of segments that were deleted meanwhile are deleted in the new segment too; if anything
+// else has changed publish() refuses, and the old state stays.
+//
+// The owner guards everything but seal() by one lock.
+class GlobalIndex {
+ public:
+  explicit GlobalIndex(const GlobalIndexConfig& config);
+
+  // The parts of one namespace and of no other, oldest first; empty if it has none.
+  [[nodiscard]] std::span<const GlobalPart> find(std::string_view name) const;
+
+  // Adds an output in slices, so that the owner can give its lock back in between: begin(), then add_slice()
+  // until it returns true. Between begin() and the end nothing else may be added to any namespace. begin()
+  // returns false if the output is empty or can never fit the budget; the latter counts as evicted.
+  bool begin(std::string_view name, const Output& output);
+  bool add_slice(const Output& output, std::size_t max_tokens);
+  // After begin() or add_slice() has thrown std::bad_alloc: leaves out the output, or if there is no memory
+  // for that either, all outputs of the part that it was added to.
+  void give_up_adding();
+
+  struct DeadSegment {
+    std::shared_ptr<const Segment> segment;
+    std::vector<TextRange> dead;  // outputs to leave out
+  };
+  // Adds segments, oldest first, as the oldest parts of a namespace; all or none.
+  void add_segments(std::string_view name, std::vector<DeadSegment> segments);
+
+  // Outputs to be deleted, and what takes the place of the parts that they are in. Afterwards it has what is
+  // to be freed, which may take long.
+  class Erasure;
+  using IsErased = std::function<bool(const OutputRecord&)>;
+  // Of one namespace, or of all if `name` is null. Valid until anything changes.
+  [[nodiscard]] Erasure plan_erasure(const std::string* name, const IsErased& is_erased);
+  // Once this returns none of them is drafted from. Throws nothing.
+  void erase(Erasure& erasure);
+  // Both return what is to be freed, which may take long.
+  [[nodiscard]] std::vector<GlobalPart> erase_namespace(std::string_view name);
+  [[nodiscard]] std::vector<GlobalPart> clear();
+
+  struct Plan {
+    std::string name;
+    std::vector<GlobalPart> inputs;  // neighbours, oldest first; copies that share their indexes
+    std::size_t num_dropped = 0;     // outputs to leave out, the oldest ones
+  };
+  // The most urgent work, if any: to seal what has grown, then to rewrite segments without what was deleted
+  // from them, then to evict. Looks only at namespaces that have changed.
+  [[nodiscard]] std::optional<Plan> plan();
+  // What makes one segment of a namespace.
+  [[nodiscard]] std::optional<Plan> plan_merge_of_all(std::string_view name);
+  // Null if nothing is left. Throws std::bad_alloc.
+  [[nodiscard]] static std::shared_ptr<const Segment> seal(const Plan& plan,
+                                                           const Segment::Identity& identity);
+  // Returns what is to be freed: the parts replaced, or the segment if the parts have changed.
+  [[nodiscard]] std::vector<GlobalPart> publish(const Plan& plan, std::shared_ptr<const Segment> segment);
+  // After seal() has failed: drops what it was asked to make smaller, so that the budget holds all the same.
+  [[nodiscard]] std::vector<GlobalPart> give_up(const Plan& plan);
+
+  // An output that is being added is in neither of these.
+  [[nodiscard]] GlobalSnapshot snapshot(std::string_view name) const;
+  [[nodiscard]] std::vector<NamespaceStats> namespaces() const;
+  [[nodiscard]] GlobalIndexStats stats() const;
+  [[nodiscard]] std::uint64_t num_evicted() const { return evicted_outputs_; }
+  void check_integrity() const;
+
+ private:
+  struct Namespace;
+  // Namespaces by their oldest parts. Those from elsewhere have no age here: the time of their first output
+  // tells, and the name last, so that engines that were led alike evict alike.
+  struct Place {
+    std::uint64_t age;
+    std::int64_t time;
+    Namespace* space;
+  };
+  struct IsOlder {
+    bool operator()(const Place& a, const Place& b) const;
+  };
+  using Order = std::set<Place, IsOlder>;
+  enum class Work : std::size_t { kSeal, kRewrite };
+  static constexpr std::size_t kNumWorks = 2;
+
+  struct Namespace {
+    std::string_view name;
+    std::vector<GlobalPart> parts;
+    std::array<bool, kNumWorks> may_need{};  // it is in work_
+    Order::iterator position;                // in order_, unless it has no parts
+    Order::node_type place;                  // kept while it has none, so that nothing is allocated later
+  };
+  using Namespaces = std::unordered_map<std::string, Namespace, StringHash, std::equal_to<>>;
+
+  Namespace& open_space(std::string_view name);
+  void remove_space(Namespace& space);
+  void update_place(Namespace& space);
+  void mark(Namespace& space, Work work);
+  // The last namespace that is marked, or null.
+  [[nodiscard]] Namespace* marked(Work work);
+  void unmark(Namespace& space, Work work);
+
+  [[nodiscard]] bool is_closed(const GlobalPart& part) const;
+  [[nodiscard]] bool is_partial(const Namespace& space, const GlobalPart& part, std::size_t which) const;
+  // Its outputs, and their tokens without the ends of prompts.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> count_outputs(const Namespace& space) const;
+  Plan make_plan(Namespace& space, std::span<GlobalPart> inputs);
+  [[nodiscard]] std::optional<Plan> plan_sealing(Namespace& space);
+  [[nodiscard]] std::optional<Plan> plan_rewriting(Namespace& space);
+  [[nodiscard]] std::optional<Plan> plan_eviction();
+  GlobalPart& growing_part(Namespace& space);
+  [[nodiscard]] std::shared_ptr<GlobalPart::Growing> rebuild_growing(
+      const GlobalPart& part, const std::vector<bool>& is_erased) const;
+  void plan_erasure(Namespace& space, const IsErased& is_erased, Erasure& erasure);
+  void update_bytes(GlobalPart& part);
+  [[nodiscard]] std::vector<GlobalPart> take(Namespace& space, std::size_t first, std::size_t count);
+  // Where the plan's inputs stand in their namespace now, if they are all there unchanged.
+  [[nodiscard]] std::optional<std::size_t> find_inputs(const Plan& plan);
+
+  GlobalIndexConfig config_;
+  std::uint64_t next_part_ = 1;
+  std::uint64_t next_age_ = 1;
+  Namespaces namespaces_;
+  Order order_;
+  // Namespaces that may have work of each kind, without order; each list has room for all of them.
+  std::array<std::vector<Namespace*>, kNumWorks> work_;
+  std::size_t bytes_ = 0;
+  bool has_sealed_over_budget_ = false;  // the latest plan is to seal, and was made over the budget
+  std::uint64_t evicted_outputs_ = 0;
+  // The output that is being added.
+  Namespace* target_ = nullptr;
+  std::size_t num_added_ = 0;
+};
+
+class GlobalIndex::Erasure {
+ public:
+  // Of those that were whole.
+  [[nodiscard]] std::size_t num_outputs() const { return num_outputs_; }
+  [[nodiscard]] bool has_partial() const { return has_partial_; }
+  // The namespaces that any are in.
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  friend class GlobalIndex;
+  struct Change {
+    Namespace* space;
+    std::size_t part;
+    bool is_whole;  // nothing of the part is left
+    bool is_partial_erased;
+    std::shared_ptr<GlobalPart::Growing> rebuilt;  // of a growing part
+    std::vector<TextRange> dead;                   // of a sealed one
+  };
+  std::vector<Change> changes_;  // namespace by namespace, the last parts first
+  std::vector<GlobalPart> freed_;
+  std::vector<std::string> names_;
+  std::size_t num_outputs_ = 0;
+  bool has_partial_ = false;
+};
+
+}  // namespace agentspec

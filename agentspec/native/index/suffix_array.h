@@ -1,0 +1,179 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "index/context_sort.h"
+#include "index/token.h"
+
+namespace agentspec {
+
+// Half-open range of ranks.
+struct Interval {
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+
+  [[nodiscard]] std::uint32_t size() const { return end - begin; }
+  [[nodiscard]] bool empty() const { return end <= begin; }
+  // The i-th of n ranks at regular distances, n <= size(): such samples keep the order's distribution (SSSD,
+  // section 3.1.2).
+  [[nodiscard]] std::uint32_t sample(std::uint32_t i, std::uint32_t n) const {
+    return begin + static_cast<std::uint32_t>((2ULL * i + 1) * size() / (2ULL * n));
+  }
+
+  friend bool operator==(const Interval&, const Interval&) = default;
+};
+
+// A pattern of `length` tokens and the ranks of all points whose context ends with it.
+struct ContextMatch {
+  std::int32_t length = 0;
+  Interval interval;
+
+  friend bool operator==(const ContextMatch&, const ContextMatch&) = default;
+};
+
+// A text of the segment. It has the tokens from `begin` up to the next kEnd.
+struct OutputRecord {
+  std::uint64_t id = 0;
+  std::uint32_t begin = 0;
+  std::uint32_t prompt_tail = 0;  // so many of its first tokens are the end of its prompt
+  std::int64_t time = 0;          // seconds since 1970
+
+  friend bool operator==(const OutputRecord&, const OutputRecord&) = default;
+};
+
+inline constexpr std::size_t kMaxLcpLevels = 6;
+
+enum class SegmentKind : std::uint32_t { kOutputs = 0, kCorpus = 1 };
+
+class SegmentMemory;
+struct TokenWord;
+
+// An immutable index of finished outputs. It is one block of bytes, the same in memory, in a file and in a
+// message; segment_layout.h draws it.
+//
+// The text is the outputs one after another, each ended by kEnd. Each of its places is a point: the place's
+// token is what follows the point, the tokens before it, back to the last kEnd, are its context. Points are
+// sorted by their contexts read backwards (context_sort.h); a point's place in that order is its rank. So the
+// points whose context ends with a pattern are one interval of ranks, and the interval of a pattern lies in
+// that of each of its suffixes.
+//
+//     text   a b a b c |            rank  context  next
+//     point  0 1 2 3 4 5            0              a
+//                                   1           a  b     interval of "a" is [1, 3)
+//                                   2         aba  b
+//                                   3          ab  a     interval of "b" is [3, 5)
+//                                   4        abab  c
+//                                   5       ababc  |
+//
+// An interval's size is the exact number of occurrences, for patterns of at most kDepth tokens; longer ones
+// have none. A match given to a query must come from the same segment.
+//
+// Queries are const, share no state, allocate nothing and throw nothing.
+class Segment {
+ public:
+  static constexpr std::int32_t kDepth = kContextDepth;
+
+  // What the tokens mean. Segments of another identity are of no use to an engine.
+  struct Identity {
+    std::int32_t num_token_ids = 0;
+    std::array<std::uint8_t, 32> tokenizer{};
+    SegmentKind kind = SegmentKind::kOutputs;
+
+    friend bool operator==(const Identity&, const Identity&) = default;
+  };
+
+  // tokens: each in [0, identity.num_token_ids) or kEnd, the last one kEnd. outputs: one for each kEnd, in
+  // the order of the text. Throws TokenError if they are not so, std::bad_alloc if memory is short.
+  [[nodiscard]] static std::shared_ptr<const Segment> build(std::span<const Token> tokens,
+                                                            std::span<const OutputRecord> outputs,
+                                                            const Identity& identity);
+
+  // `memory` holds a block that build() made or that was validated (segment_file.h).
+  explicit Segment(std::unique_ptr<const SegmentMemory> memory);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  [[nodiscard]] std::uint32_t num_points() const { return num_points_; }
+  [[nodiscard]] std::size_t bytes() const { return blob_.size(); }
+  [[nodiscard]] std::span<const Token> tokens() const { return {tokens_, num_points_}; }
+  [[nodiscard]] std::span<const OutputRecord> outputs() const { return outputs_; }
+  [[nodiscard]] const Identity& identity() const { return identity_; }
+  [[nodiscard]] std::span<const std::byte> blob() const { return blob_; }
+
+  // 32 hexadecimal digits made from all its bytes: the same segment has the same name wherever it is, and no
+  // other one has it. Reads all of them at the first call.
+  [[nodiscard]] const std::string& name() const;
+
+  // The interval of the empty pattern.
+  [[nodiscard]] Interval all() const { return {0, num_points_}; }
+
+  // The interval of the pattern followed by `token`; empty if that never occurs. The pattern must have fewer
+  // than kDepth tokens: the result for a longer one is some interval of ranks without a meaning.
+  [[nodiscard]] Interval extend(Interval interval, Token token) const;
+
+  // The longest suffix of `context`, of at most min(max_length, kDepth) tokens, that occurs. Only what comes
+  // after the last kEnd counts.
+  [[nodiscard]] ContextMatch locate(std::span<const Token> context, std::int32_t max_length) const;
+
+  // The longest suffix of the match's pattern followed by `token`, of at most min(max_length, kDepth) tokens,
+  // that occurs. After kEnd, the empty match.
+  [[nodiscard]] ContextMatch advance(const ContextMatch& match, Token token, std::int32_t max_length) const;
+
+  // The longest proper suffix of the pattern that occurs more often; the empty match has none and is its own
+  // parent.
+  [[nodiscard]] ContextMatch parent(const ContextMatch& match) const;
+
+  // The interval of the pattern's last `length` tokens; of the whole pattern if it has not so many.
+  [[nodiscard]] Interval widen(const ContextMatch& match, std::int32_t length) const;
+
+  // The token that follows the point, kEnd at the end of an output.
+  [[nodiscard]] Token next(std::uint32_t rank) const { return next_[rank]; }
+  // The same for all ranks.
+  [[nodiscard]] std::span<const Token> next() const { return {next_, num_points_}; }
+  [[nodiscard]] std::uint32_t position(std::uint32_t rank) const { return position_[rank]; }
+  // Index in outputs() of the one that has the position.
+  [[nodiscard]] std::size_t output_of(std::uint32_t position) const;
+
+  // Compares everything with the text. Throws IntegrityError naming the first difference.
+  void check_integrity() const;
+
+ private:
+  // Ranks of the points that `token` follows, ascending, and how many points have a context that sorts before
+  // all those that end with it.
+  struct Followers {
+    std::span<const std::uint32_t> ranks;
+    std::uint32_t base = 0;
+  };
+  [[nodiscard]] Followers followers(Token token) const;
+  // The largest rank <= `rank` whose lcp is below `length`.
+  [[nodiscard]] std::uint32_t lower_before(std::uint32_t rank, std::int32_t length) const;
+  // The smallest rank >= `rank` whose lcp is below `length`; num_points() if there is none.
+  [[nodiscard]] std::uint32_t lower_from(std::uint32_t rank, std::int32_t length) const;
+  // The smallest lcp of ranks [begin, end), which are not none.
+  [[nodiscard]] std::int32_t min_lcp(std::uint32_t begin, std::uint32_t end) const;
+
+  std::unique_ptr<const SegmentMemory> memory_;
+  std::span<const std::byte> blob_;
+  Identity identity_;
+  std::uint32_t num_points_ = 0;
+  const Token* tokens_ = nullptr;
+  const std::uint32_t* position_ = nullptr;
+  const Token* next_ = nullptr;
+  const std::uint32_t* followers_ = nullptr;
+  std::span<const TokenWord> token_words_;
+  const std::uint32_t* follower_starts_ = nullptr;
+  std::size_t num_lcp_levels_ = 0;
+  std::array<const std::uint8_t*, kMaxLcpLevels> lcp_{};
+  std::span<const OutputRecord> outputs_;
+  mutable std::once_flag is_named_;
+  mutable std::string name_;
+};
+
+}  // namespace agentspec

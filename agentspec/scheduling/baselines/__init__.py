@@ -1,0 +1,1 @@
+"""The rules of papers and rivals, which the registry offers beside our own."""

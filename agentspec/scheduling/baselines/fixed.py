@@ -1,0 +1,148 @@
+"""Controllers whose length the drafts do not decide: a fixed one, one looked up, or what the device has to spare."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.scheduling.baselines.batch_table import BatchTable
+from agentspec.scheduling.baselines.roofline import free_tokens
+from agentspec.scheduling.columns import candidate_widths, num_drafted, width_of
+from agentspec.scheduling.config import ControlConfig
+from agentspec.scheduling.costs.online import OnlineCosts
+from agentspec.scheduling.costs.profile import Profile
+from agentspec.scheduling.plan import Reason, StepPlan, StepState
+
+_ALL = 1 << 16
+"""More nodes than any draft has."""
+
+
+class _LengthController:
+    """Verifies `_length(rows)` drafted nodes a row, padded to the next width; whatever is drafted."""
+
+    name = ""
+    reason: Reason = "length"
+
+    def __init__(self, config: ControlConfig, profile: Profile | None) -> None:
+        self.config = config
+        self.costs = OnlineCosts(profile)
+        self._accepted_a_node = 0.0
+        """Running share of verified nodes that were accepted, to predict by."""
+
+    def _length(self, rows: int) -> int:
+        raise NotImplementedError
+
+    def plan(self, state: StepState) -> StepPlan:
+        rows = len(state.drafts)
+        length = max(min(self._length(rows), state.max_width - 1), 0) if rows else 0
+        width = width_of(length, candidate_widths(state.widths, state.max_width))
+        num_nodes = np.minimum(num_drafted(state.drafts), np.int32(min(length, width - 1)))
+        num_tokens = state.num_tokens(num_nodes, width)
+        return StepPlan(
+            width=width,
+            num_nodes=num_nodes,
+            num_tokens=num_tokens,
+            expected_tokens=rows + self._accepted_a_node * float(num_nodes.sum()),
+            seconds=self.costs.seconds(state.context, num_tokens),
+            reason=self.reason,
+            extrapolated=not self.costs.covers(rows, width, state.context),
+        )
+
+    def wants_draft(self, num_rows: int, context: int) -> bool:
+        return self._length(num_rows) > 0
+
+    def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
+        self.costs.observe(context, plan.num_tokens, seconds)
+        drafted = int(plan.num_nodes.sum())
+        if drafted:
+            share = int(num_accepted.sum()) / drafted
+            self._accepted_a_node += 0.02 * (share - self._accepted_a_node)
+
+    def describe(self) -> dict[str, float | str | None]:
+        return {"controller": self.name, **self.costs.describe()}
+
+
+class FixedController(_LengthController):
+    """Always the same length; 0 is plain decoding."""
+
+    name = "fixed"
+
+    def _length(self, rows: int) -> int:
+        return self.config.length
+
+    def describe(self) -> dict[str, float | str | None]:
+        return {**super().describe(), "length": float(self.config.length)}
+
+
+class BatchTableController(_LengthController):
+    """The best length for each batch size, looked up (Su et al., section 4)."""
+
+    name = "batch-table"
+
+    def __init__(self, config: ControlConfig, profile: Profile | None) -> None:
+        """Raises ConfigError if there is neither a table nor a profile."""
+        super().__init__(config, profile)
+        self.table = BatchTable.of(config, profile)
+
+    def _length(self, rows: int) -> int:
+        return self.table.length(rows)
+
+    def describe(self) -> dict[str, float | str | None]:
+        curve = self.table.curve
+        fitted = {"length_scale": curve.scale, "length_exponent": curve.exponent} if curve is not None else {}
+        lengths = " ".join(f"{size}:{length}" for size, length in self.table.lengths)
+        return {**super().describe(), "table": lengths, **fitted}
+
+
+class SweepController(_LengthController):
+    """Each width in turn, 1, 2, 4, ... where any is at hand, so that one server tells what steps of all widths take: for
+    profiles, not for serving."""
+
+    name = "sweep"
+
+    def __init__(self, config: ControlConfig, profile: Profile | None) -> None:
+        super().__init__(config, profile)
+        self._turn = 0
+
+    def plan(self, state: StepState) -> StepPlan:
+        widths = candidate_widths(state.widths or _powers_of_two(state.max_width), state.max_width)
+        width = int(widths[self._turn % len(widths)])
+        self._turn += 1
+        return super().plan(replace(state, widths=(width,), max_width=width))
+
+    def _length(self, rows: int) -> int:
+        return _ALL
+
+
+class RooflineController(_LengthController):
+    """As many tokens as take no time beyond reading the weights, by the device's peak figures (SSSD, section 3.2)."""
+
+    name = "roofline"
+    reason: Reason = "budget"
+
+    def __init__(self, config: ControlConfig, profile: Profile | None) -> None:
+        """Raises ConfigError if the profile has no peak figures."""
+        super().__init__(config, profile)
+        self.budget = free_tokens(profile)
+        """b * s_q"""
+
+    def plan(self, state: StepState) -> StepPlan:
+        # Padding takes from the budget as well: the greatest width that is within it.
+        widths = candidate_widths(state.widths, state.max_width)
+        within = widths[widths * len(state.drafts) <= self.budget]
+        greatest = int(within[-1]) if len(within) else 1
+        return super().plan(replace(state, max_width=greatest))
+
+    def _length(self, rows: int) -> int:
+        return math.floor(min(self.budget / max(rows, 1), _ALL)) - 1
+
+    def describe(self) -> dict[str, float | str | None]:
+        return {**super().describe(), "free_tokens": self.budget}
+
+
+def _powers_of_two(most: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and `most` itself."""
+    return (*(1 << power for power in range((most - 1).bit_length())), most)

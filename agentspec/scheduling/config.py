@@ -1,0 +1,89 @@
+"""What a controller is configured with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from agentspec.errors import ConfigError
+
+ControllerName = Literal["goodput", "smartspec", "batch-table", "roofline", "fixed", "sweep"]
+Objective = Literal["ahead", "run", "step"]
+LengthModel = Literal["chain", "tree", "confidence"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlConfig:
+    """Settings of a controller.
+
+    Raises:
+        ConfigError: A field has the wrong type or lies outside its range.
+    """
+
+    controller: ControllerName = "goodput"
+    """"goodput": widths that promise the most tokens a second, by the estimates of the drafts at hand.
+    "smartspec": by a moving average of acceptance (SmartSpec, algorithms 1 and 2).
+    "batch-table": a length for each batch size, looked up (Su et al., section 4).
+    "roofline": as many tokens as are free by the device's peak figures (SSSD, section 3.2).
+    "fixed": always `length`.
+    "sweep": each width in turn, for profiles."""
+
+    length: int = 4
+    """Of "fixed", drafted tokens a row, >= 0; 0 is plain decoding."""
+
+    objective: Objective = "ahead"
+    """Of "goodput": "run" maximises the tokens a second of all steps together: it spends more where drafts are good and
+    less where they are not. "ahead" does too, and counts that of a draft which is cut while it comes true the rest is
+    drafted again. "step" maximises those of each step by itself."""
+
+    margin: float = 0.03
+    """Of "goodput": a width is left at once if another promises that share more, >= 0."""
+
+    patience: int = 4
+    """Or after so many steps in a row that prefer another one, >= 1; 1: at once."""
+
+    probe_share: float = 0.001
+    """Of "goodput": the share of its time that it spends on learning what other widths bring, in [0, 0.1]; 0: none."""
+
+    length_model: LengthModel = "chain"
+    """Of "smartspec", how many tokens a draft brings. "chain": by one acceptance rate (equation 8); "tree": by one of
+    each depth (equation 10); "confidence": by the drafter's own probabilities, drafts cut at the first token that
+    has `min_confidence` at most (algorithm 3)."""
+
+    min_confidence: float = 0.3
+    """Of the length model "confidence", in [0, 1]."""
+
+    window: int = 100
+    """Of "smartspec": steps that the moving average goes over, >= 1."""
+
+    acceptance: float = 0.7
+    """The probability that a token is accepted if those before it are: of "smartspec", before any was verified; of
+    "batch-table", where no table is given; in [0, 1]."""
+
+    table: tuple[tuple[int, int], ...] = ()
+    """Of "batch-table", pairs of a batch size and the best length, such as agentspec.scheduling.table_of_speeds() finds;
+    (): computed from the profile and `acceptance`."""
+
+    def __post_init__(self) -> None:
+        choices = {"controller": ControllerName, "objective": Objective, "length_model": LengthModel}
+        for name, known in ((name, get_args(choice)) for name, choice in choices.items()):
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}; choose one of them"
+                )
+        for name, least in (("length", 0), ("patience", 1), ("window", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(
+                    f"{name} must be an integer >= {least}, got {value!r}; the default suits most servers"
+                )
+        for name, most in (("margin", math.inf), ("probe_share", 0.1), ("min_confidence", 1.0), ("acceptance", 1.0)):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= most or value == math.inf:
+                shown = "finite and >= 0" if most == math.inf else f"in [0, {most:g}]"
+                raise ConfigError(f"{name} must be a number {shown}, got {value!r}; the default suits most servers")
+        sizes = [size for size, _ in self.table]
+        if sizes != sorted(set(sizes)) or any(size < 1 or length < 0 for size, length in self.table):
+            raise ConfigError(f"table must have ascending batch sizes >= 1 and lengths >= 0, got {self.table!r}")

@@ -1,0 +1,213 @@
+"""What was measured of a model on a device: the cost model, and the range in which it holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from agentspec.errors import ConfigError
+from agentspec.scheduling.costs.cost_model import MeasuredPoint, StepCost, fit_step_cost
+from agentspec.scheduling.costs.serving import ServingCosts, StepTotals
+
+_FORMAT, _VERSION = "agentspec-profile", 1
+_REMEDY = "measure a new one"
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileKey:
+    """What a profile is of; it is of use for nothing else."""
+
+    model: str
+    device: str
+    engine: str
+    """Name and version."""
+    graphs: str
+    """Settings of the graphs that steps run in, as text."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not isinstance(getattr(self, field.name), str):
+                raise ConfigError(f"{field.name} must be text, got {getattr(self, field.name)!r}; {_REMEDY}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRange:
+    """Least and greatest values measured."""
+
+    batch_sizes: Span
+    context_lengths: Span
+    """Tokens in the KV cache, the mean of a step's rows."""
+    widths: Span
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            span = getattr(self, field.name)
+            if (
+                not isinstance(span, tuple)
+                or len(span) != 2
+                or not all(map(_is_int, span))
+                or not 0 <= span[0] <= span[1]
+            ):
+                raise ConfigError(f"{field.name} must be a least and a greatest value, got {span!r}; {_REMEDY}")
+
+    @staticmethod
+    def of(points: Sequence[MeasuredPoint]) -> MeasuredRange:
+        """The range of at least one point."""
+        lengths = [point.context / point.rows for point in points]
+        return MeasuredRange(
+            batch_sizes=(min(point.rows for point in points), max(point.rows for point in points)),
+            context_lengths=(math.floor(min(lengths)), math.ceil(max(lengths))),
+            widths=(min(point.width for point in points), max(point.width for point in points)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The cost model of a target and its drafter.
+
+    Raises:
+        ConfigError: Widths do not ascend from 1, or a value has the wrong type or lies outside its range.
+    """
+
+    key: ProfileKey
+    target: StepCost
+    measured: MeasuredRange
+    widths: tuple[int, ...]
+    """Width tiers, ascending from 1."""
+    drafter: StepCost | None = None
+    """A pass of a model drafter."""
+    speculative: ServingCosts | None = None
+    """What a server with agentspec takes beside verification; None: not measured."""
+    plain: ServingCosts | None = None
+    """What a server that does not speculate takes."""
+    points: tuple[MeasuredPoint, ...] = ()
+    """What `target` was fitted to; (): it was not fitted here."""
+    r2: float | None = None
+    residuals: tuple[float, ...] = ()
+    """Measured less fitted seconds of each point."""
+    peak_flops: float | None = None
+    """Operations a second, for the roofline."""
+    peak_bandwidth: float | None = None
+    """Bytes of memory a second."""
+    hidden_size: int | None = None
+    """Of the model."""
+    note: str = ""
+    """Where the figures come from."""
+
+    def __post_init__(self) -> None:
+        widths = self.widths
+        ascending = bool(widths) and all(map(_is_int, widths)) and list(widths) == sorted(set(widths))
+        if not ascending or widths[0] != 1:
+            raise ConfigError(f"widths must be integers ascending from 1, got {widths!r}; {_REMEDY}")
+        if self.target.gamma == self.target.delta == 0:
+            raise ConfigError(f"gamma or delta must be > 0, got {self.target}: no step takes no time; {_REMEDY}")
+        for name in ("peak_flops", "peak_bandwidth", "hidden_size"):
+            value = getattr(self, name)
+            if value is not None and (not _is_number(value) or not 0 < value < math.inf):
+                raise ConfigError(
+                    f"{name} must be a number > 0 or null, got {value!r}; leave it out if it is not known"
+                )
+        if self.r2 is not None and not _is_number(self.r2):
+            raise ConfigError(f"r2 must be a number or null, got {self.r2!r}; {_REMEDY}")
+        if len(self.residuals) != len(self.points):
+            raise ConfigError(
+                f"residuals must be one for each of {len(self.points)} points, got {len(self.residuals)}; {_REMEDY}"
+            )
+
+    @classmethod
+    def fitted(
+        cls,
+        key: ProfileKey,
+        points: Sequence[MeasuredPoint],
+        widths: Sequence[int],
+        *,
+        drafter_points: Sequence[MeasuredPoint] = (),
+        **others: Any,
+    ) -> Self:
+        """Fits a profile to measured points; `others` are further fields. Raises ConfigError as fit_step_cost() does."""
+        fit = fit_step_cost(points)
+        return cls(
+            key=key,
+            target=fit.cost,
+            measured=MeasuredRange.of(points),
+            widths=tuple(widths),
+            drafter=fit_step_cost(drafter_points).cost if drafter_points else None,
+            points=tuple(points),
+            r2=fit.r2,
+            residuals=fit.residuals,
+            **others,
+        )
+
+    def require(self, key: ProfileKey) -> None:
+        """Raises ConfigError unless the profile is of just what is asked for."""
+        for field in fields(ProfileKey):
+            wanted, got = getattr(key, field.name), getattr(self.key, field.name)
+            if wanted != got:
+                raise ConfigError(f"the profile must be of the {field.name} {wanted!r}, got {got!r}; {_REMEDY}")
+
+    def covers(self, rows: int, width: int, context: float) -> bool:
+        """Whether a step of `rows` rows of `width` tokens, with `context` tokens in the KV cache in all, lies within
+        what was measured."""
+        measured = self.measured
+        return (
+            measured.batch_sizes[0] <= rows <= measured.batch_sizes[1]
+            and measured.widths[0] <= width <= measured.widths[1]
+            and measured.context_lengths[0] * rows <= context <= measured.context_lengths[1] * rows
+        )
+
+    def seconds_checked(self, rows: int, width: int, context: float) -> tuple[float, bool]:
+        """Seconds of a verification, and whether that was measured: False says that they are extrapolated."""
+        return self.target.seconds(context, rows * width), self.covers(rows, width, context)
+
+    def save(self, path: str | Path) -> None:
+        """Writes it as JSON."""
+        content = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
+        Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | Path) -> Profile:
+        """Reads a file that save() wrote; raises ConfigError if it is none, or a value in it is not valid."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            return _parse(content)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"a profile must be a file of `agentspec profile`, got {path} ({error!r})") from error
+
+
+def _parse(content: Mapping[str, Any]) -> Profile:
+    if (content["format"], content["version"]) != (_FORMAT, _VERSION):
+        got = f"{content['format']} {content['version']}"
+        raise ConfigError(f"the format must be {_FORMAT} {_VERSION}, got {got}; {_REMEDY}")
+    values = {name: value for name, value in content.items() if name not in ("format", "version")}
+    values["key"] = ProfileKey(**values["key"])
+    values["measured"] = MeasuredRange(**{name: tuple(span) for name, span in values["measured"].items()})
+    values["target"] = StepCost(**values["target"])
+    if values.get("drafter") is not None:
+        values["drafter"] = StepCost(**values["drafter"])
+    for name in ("speculative", "plain"):
+        if values.get(name) is not None:
+            costs = dict(values[name])
+            for part in ("prefill", "step"):
+                costs[part] = StepCost(**costs[part])
+            costs["by_rows"] = tuple((int(rows), float(seconds)) for rows, seconds in costs.get("by_rows", ()))
+            costs["measured"] = tuple(StepTotals(**total) for total in costs.get("measured", ()))
+            values[name] = ServingCosts(**costs)
+    values["points"] = tuple(MeasuredPoint(**point) for point in values.get("points", ()))
+    for name in ("widths", "residuals"):
+        values[name] = tuple(values.get(name, ()))
+    return Profile(**values)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

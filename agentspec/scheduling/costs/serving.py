@@ -1,0 +1,126 @@
+"""What serving takes beside verification: the scheduler, prefills, the processes around it.
+
+A server's scheduler alternates between prefills and decode steps; other processes bring requests to it and answers back.
+A request that comes alone takes `request_seconds`, a prefill, and a decode step for each further token.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentspec.errors import ConfigError
+from agentspec.scheduling.costs.cost_model import MeasuredPoint, StepCost, non_negative_least_squares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """Decode steps that ran after another, all together."""
+
+    rows: int
+    """Of each step."""
+    steps: int
+    context: float
+    """Tokens in the KV cache, summed over steps."""
+    batched: float
+    """Tokens computed, summed over steps."""
+    wall: float
+    """Seconds from the first step's beginning to the last one's end."""
+    outside: float
+    """Of these, those that were no verification."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingCosts:
+    """Costs of one kind of server, as its clients see them.
+
+    Raises:
+        ConfigError: A time is negative or not finite.
+    """
+
+    request_seconds: float
+    """Of each request outside of the scheduler: HTTP, tokens to text, messages between processes."""
+    prefill: StepCost
+    """Of a step that computes prompts, from when decoding stops until it goes on; N_batched are computed tokens."""
+    step: StepCost
+    """Of a decode step what is no verification; for a server that does not verify the whole step. N_batched are tokens
+    of all rows, padding too."""
+    overlap: bool = False
+    """Whether a step begins before the results of the last one are looked at: on a device that does not run steps in the
+    background an answer then waits for one step more."""
+    by_rows: tuple[tuple[int, float], ...] = ()
+    """Ascending batch sizes, and the seconds that steps of so many rows take beyond what `step` says, negative where
+    they take less; interpolated between them. No plane holds what only a row alone is spared."""
+    measured: tuple[StepTotals, ...] = ()
+    """What `step` was fitted to; (): it was not fitted here."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.request_seconds < math.inf:
+            raise ConfigError(
+                f"request_seconds must be seconds >= 0 and finite, got {self.request_seconds}; measure a new profile"
+            )
+        sizes = [rows for rows, _ in self.by_rows]
+        if sizes != sorted(set(sizes)) or not all(math.isfinite(seconds) for _, seconds in self.by_rows):
+            raise ConfigError(
+                f"by_rows must be ascending batch sizes with finite seconds, got {self.by_rows}; measure a new profile"
+            )
+
+    def step_seconds(self, rows: int, context: float, batched: float) -> float:
+        """What `step` and `by_rows` say of a decode step of `rows` rows."""
+        seconds = self.step.seconds(context, batched)
+        if self.by_rows:
+            sizes, beyond = zip(*self.by_rows, strict=True)
+            seconds += float(np.interp(rows, sizes, beyond))
+        return max(seconds, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingPoints:
+    """What was measured of a server."""
+
+    steps: tuple[StepTotals, ...]
+    prefills: tuple[MeasuredPoint, ...]
+    """Prompts of `width` tokens: how long they hold up a request that is being decoded."""
+    alone: tuple[MeasuredPoint, ...]
+    """The same prompts, asked for one token on an idle server: from sending to the answer."""
+    overlap: bool
+
+
+def fit_serving_costs(points: ServingPoints) -> ServingCosts:
+    """Fits the costs to what was measured, no coefficient negative.
+
+    1. Steps: the plane of SmartSpec's equation 7, by least squares of errors relative to `wall`, of which all of them
+       are a part; and what is left of them by the batch size, the mean of a size's steps.
+    2. Prefills: a line over computed tokens, by least squares of relative errors.
+    3. What a request takes alone beyond its prefill is spent outside of the scheduler; the median of all.
+
+    Raises:
+        ConfigError: There are too few points.
+    """
+    if len({point.batched for point in points.prefills}) < 2 or not points.alone or not points.steps:
+        raise ConfigError(
+            f"serving costs need decode steps and prefills of two lengths at least, got {len(points.steps)} and "
+            f"{len(points.prefills)} points; measure more"
+        )
+    seconds = np.array([point.seconds for point in points.prefills])
+    design = np.array([(point.batched, 1.0) for point in points.prefills])
+    gamma, delta = non_negative_least_squares(design / seconds[:, None], np.ones(len(seconds))).tolist()
+    prefill = StepCost(0.0, gamma, delta)
+    walls = np.array([total.wall for total in points.steps])
+    design = np.array([(total.context, total.batched, total.steps) for total in points.steps], np.float64)
+    outside = np.array([total.outside for total in points.steps])
+    step = StepCost(*non_negative_least_squares(design / walls[:, None], outside / walls).tolist())
+    left = (outside - design @ np.array([step.alpha, step.gamma, step.delta])) / design[:, 2]
+    rows = np.array([total.rows for total in points.steps])
+    by_rows = tuple((size, float(left[rows == size].mean())) for size in sorted(set(rows.tolist())))
+    waits = [point.seconds - prefill.seconds(0, point.batched) for point in points.alone]
+    return ServingCosts(
+        request_seconds=max(0.0, float(np.median(waits))),
+        prefill=prefill,
+        step=step,
+        overlap=points.overlap,
+        by_rows=by_rows,
+        measured=points.steps,
+    )

@@ -1,0 +1,125 @@
+"""The default controller: widths that promise the most tokens a second, by the estimates of the drafts at hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec import _core
+from agentspec.scheduling.calibration import EstimateBias
+from agentspec.scheduling.columns import candidate_widths
+from agentspec.scheduling.config import ControlConfig, Objective
+from agentspec.scheduling.costs.online import OnlineCosts
+from agentspec.scheduling.costs.profile import Profile
+from agentspec.scheduling.plan import Reason, StepPlan, StepState
+
+_OBJECTIVES: dict[Objective, _core.Objective] = {
+    "ahead": _core.Objective.AHEAD,
+    "run": _core.Objective.RUN,
+    "step": _core.Objective.STEP,
+}
+_REASONS: tuple[Reason, ...] = ("best", "held", "probe", "nothing-drafted", "paused")
+"""In the order of PlanReason of agentspec/native/goodput.h."""
+_LUCK = 1.5
+"""Standard deviations."""
+
+
+class GoodputController:
+    """Maximises expected accepted and bonus tokens a second (goodput, SmartSpec, equation 3).
+
+    1. The estimates are corrected by what became of earlier ones.
+    2. A step of b rows and width w takes T(N_context, b * w), padding included, and what every step takes besides. What
+       fits in costs nothing more, so that of every row as many nodes are kept as the width has room for, and a width
+       promises b and the sum of the first w - 1 columns of estimates: the batch's nodes, column after column, as long
+       as they are worth their cost. Where rows need not be padded, columns are ranked: a row that repeats gets the nodes
+       that others have no use for.
+    3. Of the widths at hand, 1 among them, the one is taken that promises the most tokens beyond what its seconds are
+       worth: what they bring in the run so far, or, by the objective "step", what they bring at best in this step,
+       which then has the most tokens a second. The most tokens over the run come of the former: a step with good
+       drafts should be wider than its own tokens a second say, because seconds are worth less elsewhere.
+       By the objective "ahead", the default, tokens that a width leaves to later steps count as well.
+       A model drafter's passes, one a column, are seconds like others (equation 4).
+    4. The last width is only left for one that promises clearly more, or does so for some steps.
+    5. Now and then another width is tried, since only what is verified teaches anything of costs and estimates.
+
+    agentspec/native/goodput.h says how it looks ahead, when it tries widths and when it does without drafts.
+    """
+
+    name = "goodput"
+
+    def __init__(self, config: ControlConfig, profile: Profile | None) -> None:
+        self.config = config
+        self.costs = OnlineCosts(profile)
+        self.bias = EstimateBias()
+        """Of the estimates."""
+        drafter = profile.drafter if profile is not None else None
+        # A step waits for plan() and wants_draft(), and numpy's calls take a microsecond each.
+        self._native = _core.Goodput(
+            objective=_OBJECTIVES[config.objective],
+            margin=config.margin,
+            patience=config.patience,
+            probe_share=config.probe_share,
+            knows_costs=profile is not None,
+            drafter_alpha=drafter.alpha if drafter is not None else 0.0,
+            drafter_gamma=drafter.gamma if drafter is not None else 0.0,
+            drafter_delta=drafter.delta if drafter is not None else 0.0,
+        )
+
+    def plan(self, state: StepState) -> StepPlan:
+        drafts, costs = state.drafts, self.costs
+        rows, context = len(drafts), state.context
+        widths = candidate_widths(state.widths, state.max_width)
+        alpha, gamma, delta = costs.coefficients
+        columns = int(widths[-1]) - 1
+        num_nodes, estimated, sizes = np.empty(rows, np.int32), np.empty(columns), np.empty(columns, np.int64)
+        width, num_tokens, expected_tokens, seconds, reason = self._native.plan(
+            drafts.offsets, drafts.parents, drafts.estimates, widths, context, state.rest, state.ragged,
+            alpha, gamma, delta, self.bias.exponent, num_nodes, estimated, sizes,
+        )  # fmt: skip
+        return StepPlan(
+            width,
+            num_nodes,
+            num_tokens,
+            expected_tokens,
+            seconds,
+            _REASONS[reason],
+            estimated[: width - 1],
+            sizes[: width - 1],
+            not costs.covers(rows, width, context),
+        )
+
+    def wants_draft(self, num_rows: int, context: int) -> bool:
+        alpha, gamma, delta = self.costs.coefficients
+        return self._native.wants_draft(alpha, gamma, delta, num_rows, context)
+
+    def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
+        surprises = self.costs.num_surprises
+        self.costs.observe(context, plan.num_tokens, seconds)
+        if self.costs.num_surprises > surprises:
+            self._native.renew_probes()
+        if plan.num_nodes.any():
+            accepted = float(num_accepted.sum())
+            self.bias.observe(plan.estimated, plan.sizes, accepted)
+            if plan.reason == "probe" and _exceeds(accepted, plan):
+                self._native.probe_succeeded()
+        else:
+            self.bias.rest()
+
+    def describe(self) -> dict[str, float | str | None]:
+        return {
+            "controller": self.name,
+            "width": float(self._native.width()),
+            "bias": self.bias.exponent,
+            "speedup": self._native.speedup(),
+            "probes": float(self._native.num_probes()),
+            "paused_steps": float(self._native.num_paused()),
+            **self.costs.describe(),
+        }
+
+
+def _exceeds(accepted: float, plan: StepPlan) -> bool:
+    """Whether so many accepted nodes are more than luck makes of what was expected."""
+    nodes, expected = int(plan.num_nodes.sum()), plan.expected_tokens - len(plan.num_nodes)
+    return accepted > expected + _LUCK * math.sqrt(max(expected * (1.0 - expected / nodes), 0.0)) + 0.5

@@ -1,0 +1,27 @@
+"""Whether a step runs the draft model, what of both drafts is verified, and when the model is paused; numpy only."""
+
+from agentspec.scheduling.baselines.payoff import FEATURES, PayoffPredictor, draft_features, row_features
+from agentspec.scheduling.hybrid.config import HybridConfig, HybridRule, Tau, parse_tau
+from agentspec.scheduling.hybrid.costs import StepCosts
+from agentspec.scheduling.hybrid.drafts import HybridBatch, ModelTrees
+from agentspec.scheduling.hybrid.pausing import PauseRule, PauseRuleName, pause_rule
+from agentspec.scheduling.hybrid.policy import Choice, HybridPolicy
+
+__all__ = [
+    "FEATURES",
+    "Choice",
+    "HybridBatch",
+    "HybridConfig",
+    "HybridPolicy",
+    "HybridRule",
+    "ModelTrees",
+    "PauseRule",
+    "PauseRuleName",
+    "PayoffPredictor",
+    "StepCosts",
+    "Tau",
+    "draft_features",
+    "parse_tau",
+    "pause_rule",
+    "row_features",
+]

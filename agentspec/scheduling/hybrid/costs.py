@@ -1,0 +1,89 @@
+"""How long the parts of a step take: lines through observed seconds, kept true while the server runs.
+
+    verify    a + c * tokens, of all rows                 SmartSpec, eq. 7, of one length of context
+    draft     d0 + passes * (d1 + d2 * rows)
+    extend    e0 + e1 * tokens, of all rows
+    read      f0 + f1 * tokens, of whole prompts
+
+Only ratios matter to a policy, so that what was never observed is taken as a share of a verification.
+"""
+
+from __future__ import annotations
+
+from agentspec.scheduling import Profile
+from agentspec.scheduling.costs.running_fit import RunningFit
+
+
+class StepCosts:
+    """Seconds of verifying a step, of the draft model's passes and of keeping it up to date, learnt from those observed.
+
+    Before the draft model has been timed, its passes cost what a profile says, if it was measured with one; else a
+    quarter of a verification, whatever the batch. Following a step's text costs a twentieth.
+    """
+
+    _DRAFT_SHARE = 0.25
+    _EXTEND_SHARE = 0.05
+    _FIRST_PASSES = 4.0
+    _PASSES_RATE = 0.1
+    _UNIT = 0.02
+    """Seconds of a verification before any was observed: only ratios matter then."""
+
+    def __init__(self, profile: Profile | None = None) -> None:
+        target, drafter = (profile.target, profile.drafter) if profile else (None, None)
+        self._verify = RunningFit([0.1], [target.gamma, target.delta] if target else None)
+        self._draft = RunningFit([0.6, 0.1], [drafter.delta, drafter.gamma, 0.0] if drafter else None)
+        self._passes = self._FIRST_PASSES
+        self._extend = RunningFit([0.5])
+        # Apart from following verifications, whose few tokens say little of a prompt's hundreds.
+        self._read = RunningFit([0.9])
+        self._typical = target.seconds(0, 1) if target else self._UNIT
+        self.rest = 0.0
+        """Seconds that every step takes besides verifying and the draft model's passes, following the text included."""
+
+    def observe_verify(self, num_tokens: int, seconds: float) -> None:
+        """A verification of `num_tokens` tokens over all rows, roots and padding included."""
+        self._verify.observe([num_tokens], seconds)
+        self._typical = self._verify.at(num_tokens) or self._UNIT
+
+    def observe_draft(self, rows: int, passes: int, seconds: float) -> None:
+        """The draft model drafted for `rows` rows in `passes` passes, each a token deep; the first pass only takes what
+        extending found."""
+        self._draft.observe([passes, passes * rows], seconds)
+        self._passes += self._PASSES_RATE * (passes - self._passes)
+
+    def observe_extend(self, num_tokens: int, seconds: float) -> None:
+        """The draft model read the `num_tokens` tokens of a verification, of all rows, padding included."""
+        self._extend.observe([num_tokens], seconds)
+
+    def observe_read(self, num_tokens: int, seconds: float) -> None:
+        """The draft model read prompts of `num_tokens` tokens in all."""
+        self._read.observe([num_tokens], seconds)
+
+    def verify(self, rows: int, width: int) -> float:
+        """Seconds of verifying `rows` rows of `width` tokens each."""
+        return self._verify.at(rows * width) if self._verify.is_known else self._UNIT
+
+    def draft(self, rows: int) -> float:
+        """Seconds of a draft for `rows` rows, of as many passes as of late; 0 for none."""
+        if not rows:
+            return 0.0
+        if not self._draft.is_known:
+            return self._DRAFT_SHARE * self._typical
+        return self._draft.at(self._passes, self._passes * rows)
+
+    def draft_pass(self, rows: int) -> float:
+        """Seconds of one more pass of a draft for `rows` rows."""
+        if not self._draft.is_known:
+            return self._DRAFT_SHARE * self._typical / self._FIRST_PASSES
+        per_pass, per_row, _ = self._draft.coefficients
+        return float(per_pass + per_row * rows)
+
+    def extend(self, num_tokens: int) -> float:
+        """Seconds in which the draft model follows a verification of `num_tokens` tokens; 0 for none."""
+        if not num_tokens:
+            return 0.0
+        return self._extend.at(num_tokens) if self._extend.is_known else self._EXTEND_SHARE * self._typical
+
+    def read(self, num_tokens: int) -> float:
+        """Seconds of reading prompts of `num_tokens` tokens in all."""
+        return self._read.at(num_tokens) if self._read.is_known else self.extend(num_tokens)

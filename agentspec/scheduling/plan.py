@@ -1,0 +1,100 @@
+"""What a controller sees of a decode step, and what it decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.drafts import DraftBatch
+
+if TYPE_CHECKING:
+    from agentspec.scheduling.costs.online import OnlineCosts
+
+Reason = Literal["best", "held", "probe", "nothing-drafted", "paused", "length", "budget"]
+"""Why a width: it promises the most; it is the last one, which promises hardly less; to learn what it brings; no row
+has a draft; drafts were not asked for; it is the length set or looked up; it is what the hardware has to spare."""
+
+
+_NO_ESTIMATES: NDArray[np.float64] = np.zeros(0)
+_NO_SIZES: NDArray[np.int64] = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepState:
+    """What a controller may look at in one decode step of b rows."""
+
+    drafts: DraftBatch
+    """Estimates are calibrated, nodes best first in each row."""
+    context: int
+    """N_context: tokens in the KV cache over all rows."""
+    widths: tuple[int, ...]
+    """Widths that may be verified, ascending; a step is padded to one of them. (): any up to `max_width`."""
+    max_width: int
+    rest: float = 0.0
+    """Seconds that every step takes besides its verification and a model drafter."""
+    ragged: bool = False
+    """Whether each row is verified with its own nodes alone, at any width; else all are padded to the step's."""
+
+    def num_tokens(self, num_nodes: NDArray[np.int32], width: int) -> int:
+        """Tokens of a verification that keeps so many drafted nodes in each row, [b]."""
+        rows = len(num_nodes)
+        return rows + int(num_nodes.sum()) if self.ragged else rows * width
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepPlan:
+    """What is to be verified."""
+
+    width: int
+    """Tokens verified a row, its root and padding included; 1 is plain decoding. Where rows differ, the mean, rounded up."""
+    num_nodes: NDArray[np.int32]
+    """[b], drafted nodes kept in each row, a prefix of its best-first order, its root not counted."""
+    num_tokens: int
+    """Verified over the batch, padding included."""
+    expected_tokens: float
+    """Accepted and bonus tokens over the batch."""
+    seconds: float
+    """Predicted for the verification; drafting is not counted."""
+    reason: Reason
+    estimated: NDArray[np.float64] = field(default_factory=lambda: _NO_ESTIMATES)
+    """[width - 1], sums of the estimates of the nodes kept, as the drafts state them, by columns. Empty where the
+    controller does not go by estimates."""
+    sizes: NDArray[np.int64] = field(default_factory=lambda: _NO_SIZES)
+    """[width - 1], nodes of these columns."""
+    extrapolated: bool = False
+    """The step lies outside what the profile was measured on."""
+
+
+class Controller(Protocol):
+    """Decides step by step how much is verified.
+
+    Calls come in the order wants_draft, plan, wants_draft, ...; wants_draft() may be left out, and observe() may be some
+    steps late, in the order of the plans. One thread at a time. No randomness: the same calls give the same plans.
+    """
+
+    name: str
+    costs: OnlineCosts
+    """What it goes by, refined by observe()."""
+
+    def plan(self, state: StepState) -> StepPlan:
+        """Decides on a step."""
+
+    def wants_draft(self, num_rows: int, context: int) -> bool:
+        """Whether the next step should be drafted for. False: its width would be 1 whatever were drafted; the state
+        then has roots only. It asks for a draft now and then, to see whether that is still so."""
+
+    def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
+        """Learns from a verification.
+
+        Args:
+            plan: What was verified.
+            num_accepted: [b], accepted tokens without the bonus token.
+            seconds: What plan.seconds predicted, as it was; 0 where it was not measured.
+            context: N_context of the step.
+        """
+
+    def describe(self) -> dict[str, float | str | None]:
+        """What it goes by at present, for people and metrics."""

@@ -1,0 +1,137 @@
+"""What a simulation is given: controllers by name, acceptance from files, traces or rates, and a profile that fits."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from agentspec.errors import ConfigError
+from agentspec.progress import Progress
+from agentspec.scheduling import BatchTable, ControlConfig, Controller, Profile, make_controller, table_of_speeds
+from agentspec.simulation import Acceptance, ServerConfig, acceptance_at_rate, is_rate, record_acceptance
+
+CONTROLLERS = (
+    "goodput",
+    "goodput:OBJECTIVE",
+    "smartspec",
+    "smartspec:tree",
+    "batch-table",
+    "roofline",
+    "fixed:LENGTH",
+    "plain",
+)
+_BATCH_SIZES = tuple(1 << power for power in range(9))
+
+
+def controller_named(
+    name: str, profile: Profile, acceptance: Acceptance | None = None, widths: Sequence[int] = ()
+) -> Controller:
+    """A new controller.
+
+    Args:
+        name: goodput, goodput:OBJECTIVE (an Objective), smartspec, smartspec:MODEL (a LengthModel), batch-table, roofline, fixed:LENGTH, or plain, which is
+            fixed:0.
+        profile: What it knows of costs.
+        acceptance: What a batch table is made from; None: an acceptance of the settings.
+        widths: Whose lengths a batch table chooses from; (): any.
+
+    Raises:
+        ConfigError: The name is none of those.
+    """
+    kind, _, rest = ("fixed:0" if name == "plain" else name).partition(":")
+    options: dict[str, object] = {"controller": kind}
+    if kind == "fixed":
+        if not rest.isdecimal():
+            raise ConfigError(f"the controller fixed needs a length, such as fixed:4, got {name!r}")
+        options["length"] = int(rest)
+    elif kind == "smartspec" and rest:
+        options["length_model"] = rest
+    elif kind == "goodput" and rest:
+        options["objective"] = rest
+    elif rest:
+        raise ConfigError(f"controllers are {', '.join(CONTROLLERS)}, got {name!r}")
+    if kind == "batch-table" and acceptance is not None:
+        options["table"] = measured_table(profile, acceptance, widths).lengths
+    return make_controller(ControlConfig(**options), profile)  # type: ignore[arg-type]
+
+
+def tokens_per_step(acceptance: Acceptance, length: int) -> float:
+    """Tokens a step, the bonus included, of decoding every request by itself with drafts of `length` tokens."""
+    places, end = acceptance.starts[:-1].copy(), acceptance.starts[1:]
+    steps = 0
+    active = places < end
+    while active.any():
+        at = places[active]
+        nodes = np.minimum(acceptance.num_nodes[at].astype(np.int64) - 1, length)
+        places[active] = at + acceptance.accepted[at, nodes] + 1
+        steps += len(at)
+        active = places < end
+    return float(acceptance.starts[-1]) / max(steps, 1)
+
+
+def measured_table(profile: Profile, acceptance: Acceptance, widths: Sequence[int] = ()) -> BatchTable:
+    """The best length for batches of 1, 2, 4, ..., as profiling the very requests that are to be
+    served would find it (Su et al., section 4): steps at their mean context, all rows decoding."""
+    weights = acceptance.output_tokens
+    context = float((acceptance.prompt_tokens + weights / 2) @ weights / weights.sum())
+    speeds = {}
+    for length in [
+        width - 1 for width in widths or range(1, acceptance.max_width + 1) if width <= acceptance.max_width
+    ]:
+        tokens = tokens_per_step(acceptance, length)
+        for rows in _BATCH_SIZES:
+            seconds = profile.target.seconds(context * rows, rows * (length + 1))
+            if profile.drafter is not None:
+                seconds += profile.drafter.drafting(context * rows, rows, length)
+            speeds[rows, length] = seconds / tokens
+    return table_of_speeds(speeds)
+
+
+def find_acceptance(args: argparse.Namespace, seed: int) -> Acceptance:
+    """What --acceptance names; raises ConfigError if it is neither a rate nor a file that can be read."""
+    text: str = args.acceptance
+    if is_rate(text):
+        return acceptance_at_rate(
+            text, args.requests, args.prompt_tokens, args.output_tokens, args.max_draft_tokens, seed
+        )
+    if text.endswith(".npz"):
+        return Acceptance.load(Path(text))
+    acceptance = _recorded(args)
+    if args.save_acceptance:
+        acceptance.save(args.save_acceptance)
+    return acceptance
+
+
+def check_covered(profile: Profile, config: ServerConfig, acceptance: Acceptance) -> None:
+    """Raises ConfigError if the server may take steps that lie outside of what the profile measured."""
+    longest = int((acceptance.prompt_tokens + acceptance.output_tokens).max())
+    for name, value, (least, most) in (
+        ("batch sizes", config.max_running, profile.measured.batch_sizes),
+        ("widths", config.max_width, profile.measured.widths),
+        ("context lengths", longest, profile.measured.context_lengths),
+    ):
+        if value > most:
+            raise ConfigError(
+                f"the profile must cover {name} up to {value}, measured were {least} to {most}; lower --max-running, "
+                "--max-draft-tokens or the requests' lengths, measure more, or pass --extrapolate"
+            )
+
+
+def _recorded(args: argparse.Namespace) -> Acceptance:
+    from agentspec.analysis.replay import load_tokenizer, read_trace
+    from agentspec.config import EngineConfig
+
+    tokenizer = load_tokenizer(args.tokenizer)
+    trace = read_trace(args.acceptance, tokenizer)
+    warm = [call for name in args.warm for call in read_trace(name, tokenizer).calls]
+    with Progress(f"replaying {trace.name}", len(trace.calls)) as progress:
+        return record_acceptance(
+            trace.name,
+            trace.calls,
+            EngineConfig.served(args.max_draft_tokens),
+            warm=warm,
+            on_call=lambda done: progress.update(done, "calls"),
+        )

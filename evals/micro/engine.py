@@ -1,0 +1,132 @@
+"""`agentspec bench engine`: the engine's time and memory beside its peers', on real tokens, in one run.
+
+Dataset: recorded calls and the Python source installed here (see texts.py).
+Metric: see engine_cases.py; a ratio above 1 is in our favour.
+Pattern: all sides get the same texts and requests and take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.analysis.replay import Call, load_tokenizer, read_trace
+from agentspec.environment import describe
+from agentspec.errors import ConfigError
+from agentspec.evals.micro.engine_cases import (
+    ACCEPTED,
+    BATCHES,
+    MAX_DRAFT_TOKENS,
+    PROMPT_LENGTHS,
+    STEPS,
+    GlobalIndexes,
+    Row,
+    draft_rows,
+    growth_rows,
+    insert_rows,
+    memory_rows,
+    prompt_rows,
+)
+from agentspec.evals.micro.engine_sides import PEERS, Ours, engine
+from agentspec.evals.micro.engine_stall import stall_rows
+from agentspec.evals.micro.texts import Texts, gather_texts
+from agentspec.progress import Progress
+
+_UNITS = {"k": 1000, "m": 1_000_000}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--peer", action="append", choices=list(PEERS), help="compare with; may be repeated (default: all)"
+    )
+    parser.add_argument(
+        "--sizes",
+        default="100k,1m",
+        metavar="LIST",
+        help="tokens of the global index, ascending, such as 100k,1m,10m (default %(default)s); for 10m the peers "
+        "need minutes and up to 8 GB",
+    )
+    parser.add_argument("--tokens", nargs="+", default=[], metavar="TRACE", help="recorded calls to take texts from")
+    parser.add_argument("--tokenizer", type=Path, metavar="PATH", help="as for agentspec replay")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Runs all cases and prints a row for each.
+
+    Raises:
+        ConfigError: An argument is out of range or unknown, a file cannot be read, or a peer is not installed.
+        UnsupportedError: Memory cannot be counted here.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench --help")
+    sizes = parse_sizes(args.sizes)
+    tokenizer = load_tokenizer(args.tokenizer)
+    calls: list[Call] = [call for path in args.tokens for call in read_trace(path, tokenizer).calls]
+    largest = max(sizes.values())
+    texts = gather_texts(
+        calls,
+        tokenizer,
+        output_tokens=largest,
+        num_requests=max(BATCHES),
+        request_tokens=1 + STEPS * ACCEPTED,
+        prompt_tokens=max(PROMPT_LENGTHS.values()),
+    )
+    rows: list[dict[str, Any]] = []
+    for row in measure(texts, sizes, args.peer or list(PEERS)):
+        if not rows:
+            print(f"{'case':<24}{'size':<14}{'peer':<12}{'ours':>12}{'theirs':>12}{'ratio':>9}  unit")
+        record = row.record()
+        rows.append(record)
+        print(
+            f"{record['case']:<24}{record['size']:<14}{record['peer']:<12}"
+            f"{record['ours']:>12.3f}{record['theirs']:>12.3f}{record['ratio'] or 0:>8.2f}x  {record['unit']}",
+            flush=True,
+        )
+    if args.json:
+        head: dict[str, Any] = {
+            **describe(("agentspec", "arctic-inference", "sglang", "numpy")),
+            "tokenizer": tokenizer.name,
+            "max_draft_tokens": MAX_DRAFT_TOKENS,
+        }
+        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def parse_sizes(text: str) -> dict[str, int]:
+    """`100k,1m` -> {"100k": 100000, "1m": 1000000}; raises ConfigError unless they ascend."""
+    sizes: dict[str, int] = {}
+    for word in text.lower().split(","):
+        digits = word.rstrip("km")
+        unit = _UNITS.get(word[len(digits) :], 1 if word == digits else 0)
+        size = int(digits) * unit if digits.isdecimal() else 0
+        if size < 1000 or size <= max(sizes.values(), default=0):
+            raise ConfigError(f"--sizes must be ascending numbers from 1k, such as 100k,1m, got {text!r}")
+        sizes[word] = size
+    return sizes
+
+
+def measure(texts: Texts, sizes: dict[str, int], peers: Sequence[str], *, stall_seconds: float = 5.0) -> Iterator[Row]:
+    """All cases, the sizes in ascending order; an index grows from one to the next.
+
+    Raises:
+        ConfigError: A peer is not installed.
+    """
+    others = {name: make(MAX_DRAFT_TOKENS) for peer in peers for name, make in PEERS[peer].items()}
+    yield from prompt_rows(texts, others)
+    indexes = GlobalIndexes({"ours": Ours(engine(MAX_DRAFT_TOKENS)), **others}, texts.outputs)
+    rows: list[Row] = []
+    for label, size in sizes.items():
+        with Progress(f"building {label}", size) as progress:
+            inserts = indexes.grow(size, progress.update)
+        yield from insert_rows(inserts, label)
+        yield from memory_rows(indexes, label)
+        for row in draft_rows(indexes.sides, texts.requests, label):
+            rows.append(row)
+            yield row
+    labels = list(sizes)
+    yield from growth_rows(rows, labels[0], labels[-1])
+    yield from stall_rows(indexes, texts.outputs, texts.requests[0], labels[-1], stall_seconds)

@@ -1,0 +1,333 @@
+"""The cases of `agentspec bench engine`; both sides take turns, so that what else the machine does meets both.
+
+    prompt_*    build and free the index of one prompt
+    insert      put a finished output into the global index, on the calling thread and with all threads
+    draft_*     draft for a batch of requests in flight, and append what they accepted
+    memory      bytes a token of the global index
+    stall       the longest wait of a step for what maintains the global index (see engine_stall.py)
+    growth      a draft's time in the largest global index over that in the smallest
+
+Times are CPU time of the calling thread, medians, unless a case says otherwise. Less is better in every case, and a
+ratio is the peer's figure over ours.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from agentspec.errors import ConfigError
+from agentspec.evals.micro.engine_sides import ArcticSide, Ours, Side, engine
+from agentspec.evals.micro.heap import heap_bytes
+from agentspec.evals.micro.texts import Request, Texts, Tokens
+
+MAX_DRAFT_TOKENS = 16
+BATCHES = (64, 16, 1)
+PROMPT_LENGTHS = {"2k": 2000, "16k": 16000, "64k": 64000}
+# Steps of each batch, and the tokens that each of them accepts.
+STEPS, ACCEPTED = 15, 3
+_ROUNDS = 5
+# A step's other work leaves little of the second-level cache to a drafter.
+_TOUCHED_BYTES = 16 << 20
+# The sides take turns in building their global indexes, this many turns from one size to the next.
+_BLOCKS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure of both sides."""
+
+    case: str
+    size: str
+    """Tokens in the global index, or of the prompt."""
+    peer: str
+    ours: float
+    theirs: float
+    unit: str
+    more: Mapping[str, Any] | None = None
+    """What helps to read the figures."""
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "case": self.case,
+            "size": self.size,
+            "peer": self.peer,
+            "ours": round(self.ours, 4),
+            "theirs": round(self.theirs, 4),
+            "ratio": round(self.theirs / self.ours, 3) if self.ours else None,
+            "unit": self.unit,
+            **(self.more or {}),
+        }
+
+
+def thread_us(work: Callable[[], Any]) -> float:
+    """CPU time of the calling thread, in us."""
+    started = time.thread_time_ns()
+    work()
+    return (time.thread_time_ns() - started) / 1e3
+
+
+def process_us(work: Callable[[], Any]) -> float:
+    """CPU time of all threads of the process, in us."""
+    started = time.process_time_ns()
+    work()
+    return (time.process_time_ns() - started) / 1e3
+
+
+def prompt_rows(texts: Texts, peers: Mapping[str, Side]) -> Iterator[Row]:
+    """The index of one prompt: opening and freeing it on the calling thread, all its CPU time, and its memory.
+
+    NGRAM indexes no prompts and has no row.
+    """
+    arctics = {name: side for name, side in peers.items() if isinstance(side, ArcticSide)}
+    for kind, text in texts.prompts.items():
+        for label, length in PROMPT_LENGTHS.items():
+            prompt = text[:length]
+            sides: dict[str, Side] = {"ours": Ours(engine(MAX_DRAFT_TOKENS)), **arctics}
+            figures = {name: [_prompt(side, prompt) for _ in range(_ROUNDS)] for name, side in sides.items()}
+            mean = {name: _medians(rounds) for name, rounds in figures.items()}
+            for name in arctics:
+                for case, unit in _PROMPT_UNITS.items():
+                    yield Row(
+                        case=f"{case}_{kind}",
+                        size=label,
+                        peer=name,
+                        ours=mean["ours"][case],
+                        theirs=mean[name][case],
+                        unit=unit,
+                    )
+
+
+_PROMPT_UNITS = {
+    "prompt_open": "us on the calling thread",
+    "prompt_build": "us of all threads",
+    "prompt_close": "us on the calling thread",
+    "prompt_memory": "bytes a token",
+}
+
+
+def _prompt(side: Side, prompt: Tokens) -> dict[str, float]:
+    before = heap_bytes()
+    opened = 0.0
+
+    def build() -> None:
+        nonlocal opened
+        opened = thread_us(lambda: side.open(0, prompt))
+        side.settle()
+
+    built = process_us(build)
+    if isinstance(side, Ours):
+        held = side.engine.stats().request_bytes
+    else:
+        held = heap_bytes() - before
+    closed = thread_us(lambda: side.close(0))
+    side.settle()
+    return {
+        "prompt_open": opened,
+        "prompt_build": built,
+        "prompt_close": closed,
+        "prompt_memory": held / len(prompt),
+    }
+
+
+def _medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(figures[name] for figures in rounds) for name in rounds[0]}
+
+
+@dataclass(slots=True)
+class Inserts:
+    """CPU time of inserting outputs, without what prepares them."""
+
+    tokens: int = 0
+    calling_us: float = 0.0
+    """Of the calling thread."""
+    all_us: float = 0.0
+    """Of all threads."""
+    longest_us: float = 0.0
+    """Of the calling thread, for one output."""
+
+    def add(self, side: Side, outputs: Sequence[Tokens]) -> None:
+        """Inserts the outputs and waits until they are indexed."""
+        preparing = 0.0
+        started = time.process_time_ns()
+        for output in outputs:
+            begun = time.thread_time_ns()
+            insert = side.prepare(output)
+            preparing += (time.thread_time_ns() - begun) / 1e3
+            us = thread_us(insert)
+            self.calling_us += us
+            self.longest_us = max(self.longest_us, us)
+            self.tokens += len(output)
+        side.settle()
+        self.all_us += (time.process_time_ns() - started) / 1e3 - preparing
+
+
+class GlobalIndexes:
+    """The sides' global indexes, grown from size to size with the same outputs."""
+
+    def __init__(self, sides: Mapping[str, Side], outputs: Sequence[Tokens]) -> None:
+        self.sides = sides
+        self.num_outputs = self.num_tokens = 0
+        self._outputs = outputs
+        self.heap = dict.fromkeys(sides, 0)
+        """Bytes that the building of each side left allocated."""
+
+    def grow(self, num_tokens: int, progress: Callable[[int], None]) -> dict[str, Inserts]:
+        """Inserts up to `num_tokens`; returns what that cost each side."""
+        block_tokens = -(-(num_tokens - self.num_tokens) // _BLOCKS)
+        inserts = {name: Inserts() for name in self.sides}
+        while self.num_tokens < num_tokens:
+            block = self._next_block(min(block_tokens, num_tokens - self.num_tokens))
+            for name, side in self.sides.items():
+                before = heap_bytes()
+                inserts[name].add(side, block)
+                self.heap[name] += heap_bytes() - before
+            self.num_tokens += sum(map(len, block))
+            progress(self.num_tokens)
+        return inserts
+
+    def _next_block(self, num_tokens: int) -> list[Tokens]:
+        block: list[Tokens] = []
+        total = 0
+        while total < num_tokens:
+            if self.num_outputs == len(self._outputs):
+                raise ConfigError(f"{num_tokens} tokens more of outputs are needed, there are {total}")
+            block.append(self._outputs[self.num_outputs])
+            total += len(block[-1])
+            self.num_outputs += 1
+        return block
+
+
+def insert_rows(inserts: Mapping[str, Inserts], size: str) -> Iterator[Row]:
+    """What `GlobalIndexes.grow` measured from one size to the next.
+
+    Ours is `close`, which frees the request besides. Arctic's is its global tree alone, a whole output at once; NGRAM's
+    is the hand-over to its insert thread, four tokens a step, and what that thread does.
+    """
+    ours = inserts["ours"]
+    for name, theirs in inserts.items():
+        if name != "ours":
+            row = partial(Row, size=size, peer=name, unit="us a token")
+            longest = {"ours_longest_us": round(ours.longest_us, 1), "theirs_longest_us": round(theirs.longest_us, 1)}
+            yield row(
+                case="insert",
+                ours=ours.calling_us / ours.tokens,
+                theirs=theirs.calling_us / theirs.tokens,
+                more=longest,
+            )
+            yield row(case="insert_all_threads", ours=ours.all_us / ours.tokens, theirs=theirs.all_us / theirs.tokens)
+
+
+def memory_rows(indexes: GlobalIndexes, size: str) -> Iterator[Row]:
+    """Bytes a token of the global indexes: ours by the engine's account (its segments are mapped, which no allocator
+    counts), the peers' by the allocator's."""
+    ours = indexes.sides["ours"]
+    assert isinstance(ours, Ours)
+    stats = ours.engine.stats()
+    for name, held in indexes.heap.items():
+        if name != "ours":
+            yield Row(
+                case="memory",
+                size=size,
+                peer=name,
+                ours=stats.global_bytes / max(stats.output_tokens, 1),
+                theirs=held / indexes.num_tokens,
+                unit="bytes a token",
+            )
+
+
+def draft_rows(sides: Mapping[str, Side], requests: Sequence[Request], size: str) -> Iterator[Row]:
+    """Drafts of batches, with what the caches hold and with what is left after touching 16 MiB."""
+    touched = np.zeros(_TOUCHED_BYTES // 8)
+    for batch in BATCHES:
+        for case, touch in (("hot", None), ("touched", touched)):
+            figures = _draft_batches(sides, requests, batch, touch)
+            for name in sides:
+                if name == "ours":
+                    continue
+                more = {
+                    "ours_drafted": figures["ours"]["drafted"],
+                    "theirs_drafted": figures[name]["drafted"],
+                }
+                for quantity in ("draft", "extend"):
+                    yield Row(
+                        case=f"{quantity}_bs{batch}_{case}",
+                        size=size,
+                        peer=name,
+                        ours=figures["ours"][quantity],
+                        theirs=figures[name][quantity],
+                        unit="us a request",
+                        more=more if quantity == "draft" else None,
+                    )
+
+
+def _draft_batches(
+    sides: Mapping[str, Side], requests: Sequence[Request], batch: int, touched: np.ndarray[Any, Any] | None
+) -> dict[str, dict[str, float]]:
+    """Medians over steps of us a request, and the mean of tokens drafted a request."""
+    chosen = list(range(min(len(requests), max(batch, BATCHES[1]))))
+    groups = [chosen[i : i + batch] for i in range(0, len(chosen), batch)]
+    spent: dict[str, dict[str, list[float]]] = {name: {"draft": [], "extend": [], "drafted": []} for name in sides}
+    for side in sides.values():
+        for i in chosen:
+            side.open(i, requests[i].prompt)
+        side.extend(chosen, [requests[i].output[:1] for i in chosen])
+        side.settle()
+    for group in groups:
+        for name, side in sides.items():
+            # One side's steps follow each other, or each would find the caches as another side left them.
+            for step in range(STEPS):
+                new = slice(1 + step * ACCEPTED, 1 + (step + 1) * ACCEPTED)
+                _step(side, group, [requests[i].output[new] for i in group], touched, spent[name])
+    for side in sides.values():
+        for i in chosen:
+            side.close(i)
+        side.settle()
+    return {
+        name: {
+            "draft": statistics.median(lists["draft"]),
+            "extend": statistics.median(lists["extend"]),
+            "drafted": round(statistics.mean(lists["drafted"]), 2),
+        }
+        for name, lists in spent.items()
+    }
+
+
+def _step(
+    side: Side,
+    group: Sequence[int],
+    tokens: Sequence[Tokens],
+    touched: np.ndarray[Any, Any] | None,
+    spent: dict[str, list[float]],
+) -> None:
+    if touched is not None:
+        np.add(touched, 1.0, out=touched)
+    started = time.thread_time_ns()
+    drafted = side.draft(group, MAX_DRAFT_TOKENS)
+    spent["draft"].append((time.thread_time_ns() - started) / 1e3 / len(group))
+    spent["drafted"].append(side.num_drafted(drafted) / len(group))
+    started = time.thread_time_ns()
+    side.extend(group, tokens)
+    spent["extend"].append((time.thread_time_ns() - started) / 1e3 / len(group))
+
+
+def growth_rows(rows: Sequence[Row], smallest: str, largest: str) -> Iterator[Row]:
+    """How a draft's time grows with the global index."""
+    hot = {(row.size, row.peer): row for row in rows if row.case == f"draft_bs{BATCHES[0]}_hot"}
+    for (size, peer), row in hot.items():
+        if size == largest != smallest:
+            first = hot[smallest, peer]
+            yield Row(
+                case="growth",
+                size=f"{smallest} to {largest}",
+                peer=peer,
+                ours=row.ours / first.ours,
+                theirs=row.theirs / first.theirs,
+                unit="times",
+            )

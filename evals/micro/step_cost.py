@@ -1,0 +1,197 @@
+"""`agentspec bench step-cost`: what a decode step costs the host of a GPU, counted on an emulated one.
+
+Servers: SGLang's NGRAM and EAGLE-3, agentspec's suffix drafts and its hybrid, each on the emulated device.
+Load: one batch of so many requests with the same prompts and forced answers for all systems. Answers are phrases that come
+again and again, so that drafts are long. A batch of the same kind has warmed the server up.
+Metric: means over steps that follow a step of the same number of rows, so that no prompt is read in between.
+
+    host_reads   the host waits for what the device holds
+    eager_ops    operations launched outside captured graphs
+    h2d_copies   copies from the host to the device
+    python_ms    of the worker's step, without launches, waits, native code and the emulation's own time
+    native_ms    of the same step in native code of the drafter
+    launch_ms    of the same step: what a GPU's host takes to launch operations and graphs, by the step times
+    idle_share   of the time in which the device had nothing to do
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.environment import describe
+from agentspec.errors import ConfigError, ServerError
+from agentspec.evals.emulated.servers import CLOCK, EMULATED, HEAD_ACCEPT_LENGTH, Emulation, bind, emulated_state
+from agentspec.integrations.servers.server import Server
+from agentspec.progress import Progress
+
+SYSTEMS = {"ngram": "ngram", "eagle3": "eagle3-5", "suffix": "suffix", "hybrid": "hybrid"}
+"""Names of systems, and of those that the emulation knows them by."""
+ROWS = (1, 16, 64, 256)
+_PROMPT_TOKENS = 64
+_ANSWER_TOKENS = 600
+_PHRASES = 12
+_FEWEST_STEPS = 8
+# Past the special tokens at the beginning of a vocabulary, and in all of them.
+_FIRST_TOKEN, _LAST_TOKEN = 100, 30_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--emulate", choices=EMULATED, default=EMULATED[0], help="the device (default %(default)s)")
+    parser.add_argument(
+        "--system",
+        action="append",
+        choices=SYSTEMS,
+        help="measure this system; may be given more than once (default all)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=_rows,
+        default=ROWS,
+        metavar="N[,N...]",
+        help=f"requests of a batch (default {','.join(map(str, ROWS))})",
+    )
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="FOLDER", help="the model's tokenizer (default: it is fetched)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of prompts and answers (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Measures all cells and prints a row for each.
+
+    Raises:
+        ConfigError: An argument is unknown or out of range.
+        ServerError: A server failed, or gave another answer than the forced one.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench step-cost --help")
+    emulation = Emulation.of(args.emulate, tokenizer=args.tokenizer, head_accept_length=HEAD_ACCEPT_LENGTH)
+    names = [name for name in SYSTEMS if not args.system or name in args.system]
+    rows = measure(emulation, names, args.rows, args.seed)
+    print("\n".join(table(rows)))
+    if args.json:
+        head = {
+            **describe(("agentspec", "sglang", "torch")),
+            "device": emulation.name,
+            "clock": CLOCK,
+            "seed": args.seed,
+        }
+        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def measure(emulation: Emulation, names: Sequence[str], batches: Sequence[int], seed: int = 0) -> list[dict[str, Any]]:
+    """A row for each system, of SYSTEMS, and each number of requests."""
+    systems = emulation.systems([SYSTEMS[name] for name in names])
+    found: list[dict[str, Any]] = []
+    with (
+        Progress("bench step-cost", len(names) * (1 + len(batches))) as progress,
+        tempfile.TemporaryDirectory(prefix="agentspec-step-cost-") as folder,
+    ):
+        done = 0
+        for name in names:
+            log = Path(folder) / f"{name}.log"
+            with emulation.server(systems[SYSTEMS[name]], max_running=max(batches), log=log) as server:
+                bind(server)
+                progress.update(done := done + 1, "cells")
+                for number in batches:
+                    found.append({"system": name, "rows": number, **_measured(server, number, seed)})
+                    progress.update(done := done + 1, "cells")
+    return found
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines for people."""
+    titles = ("host_reads", "eager_ops", "h2d_copies", "python_ms", "native_ms", "launch_ms", "idle_share")
+    lines = [f"{'system':<10}{'rows':>6}" + "".join(f"{title:>12}" for title in titles) + f"{'tokens':>9}{'steps':>7}"]
+    for row in rows:
+        cells = "".join(
+            f"{row[title]:>12.3f}" if "_ms" in title or "share" in title else f"{row[title]:>12.1f}" for title in titles
+        )
+        lines.append(f"{row['system']:<10}{row['rows']:>6}{cells}{row['verified_tokens']:>9.1f}{row['steps']:>7}")
+    return lines
+
+
+def of_steps(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, Any]:
+    """A row's figures, from the sums that the emulated device told of steps with that number of rows.
+
+    Raises:
+        ServerError: There were too few steps.
+    """
+    sums = {name: value - before.get(name, 0.0) for name, value in after.items()}
+    steps = int(sums.get("steps", 0))
+    if steps < _FEWEST_STEPS:
+        raise ServerError(f"only {steps} steps had all rows, at least {_FEWEST_STEPS} are needed; see the server's log")
+    active = sums["busy_seconds"] + sums["idle_seconds"]
+    return {
+        **{name: sums[name] / steps for name in ("host_reads", "eager_ops", "h2d_copies")},
+        **{f"{part}_ms": sums[f"{part}_seconds"] / steps * 1e3 for part in ("python", "native", "launch", "wait")},
+        "idle_share": sums["idle_seconds"] / active if active else 0.0,
+        "step_ms": sums["seconds"] / steps * 1e3,
+        "verified_tokens": sums["tokens"] / steps,
+        "blocking_h2d_copies": sums["blocking_h2d_copies"] / steps,
+        "steps": steps,
+    }
+
+
+def drawn_batch(number: int, seed: int, kind: str) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts and answers of so many requests, in tokens. All answers of a seed are made of the same phrases."""
+    rng = random.Random(seed)
+    phrases = [
+        [rng.randrange(_FIRST_TOKEN, _LAST_TOKEN) for _ in range(rng.randrange(12, 40))] for _ in range(_PHRASES)
+    ]
+    prompts, answers = [], []
+    for row in range(number):
+        rng = random.Random(f"{seed} {kind} {number} {row}")
+        prompts.append([rng.randrange(_FIRST_TOKEN, _LAST_TOKEN) for _ in range(_PROMPT_TOKENS)])
+        answer: list[int] = []
+        while len(answer) < _ANSWER_TOKENS:
+            answer += [*rng.choice(phrases), rng.randrange(_FIRST_TOKEN, _LAST_TOKEN)]
+        answers.append(answer[:_ANSWER_TOKENS])
+    return prompts, answers
+
+
+def _measured(server: Server, number: int, seed: int) -> dict[str, Any]:
+    _ask(server, *drawn_batch(number, seed, "warm"))
+    before = _sums(server, number)
+    _ask(server, *drawn_batch(number, seed, "measured"))
+    return of_steps(_sums(server, number), before)
+
+
+def _sums(server: Server, number: int) -> Mapping[str, float]:
+    found: Mapping[str, float] = emulated_state(server)["steps_by_rows"].get(str(number), {})
+    return found
+
+
+def _ask(server: Server, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> None:
+    """Sends all as one request, so that they decode in one batch."""
+    parameters = [
+        {
+            "temperature": 0,
+            "max_new_tokens": len(answer),
+            "ignore_eos": True,
+            "custom_params": {"agentspec": {"replay": {"ids": answer}}},
+        }
+        for answer in answers
+    ]
+    replies = server.post("/generate", {"input_ids": list(prompts), "sampling_params": parameters}, timeout=600)
+    wrong = sum(reply["output_ids"] != answer for reply, answer in zip(replies, answers, strict=True))
+    if wrong:
+        raise ServerError(f"{wrong} of {len(answers)} answers are not the forced ones; see the server's log")
+
+
+def _rows(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"must be numbers >= 1 such as 1,16,64, got {text!r}")
+    return found

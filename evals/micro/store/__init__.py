@@ -1,0 +1,1 @@
+"""`agentspec bench store`: what the store saves a starting server, and what it costs a step."""

@@ -1,0 +1,231 @@
+"""`agentspec bench store`: what the store saves a starting server, how fast replicas share, and what that costs a step.
+
+Dataset: recorded calls, the shipped text-to-SQL work and the Python source installed here (see micro/texts.py).
+Metric: a figure a case, with its target where it has one; see the module of each.
+Pattern: real stores, an SQLite file and a redis-server of this machine's own; servers and replicas are processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentspec.analysis.replay import Call, Tokenizer, load_tokenizer, read_trace
+from agentspec.environment import describe
+from agentspec.errors import ConfigError
+from agentspec.evals.micro.engine import parse_sizes
+from agentspec.evals.micro.store.load import LOAD_ROWS, load_rows
+from agentspec.evals.micro.store.publish import STATES, publish_rows
+from agentspec.evals.micro.store.ready import ready_rows
+from agentspec.evals.micro.store.redis_server import redis_version
+from agentspec.evals.micro.store.replica import KINDS
+from agentspec.evals.micro.store.rows import Row
+from agentspec.evals.micro.store.server import warm_server_rows
+from agentspec.evals.micro.store.steps import step_rows
+from agentspec.evals.micro.store.warm import SplitTrace, sample_trace, split_trace, warm_start_rows
+from agentspec.evals.micro.texts import Tokens, gather_texts
+
+SEED = 0
+_PACKAGES = ("agentspec", "sglang", "torch", "numpy", "redis", "zstandard")
+_NUM_PUBLISHED = 1000
+# The load's outputs are windows of so much text.
+_LOAD_TEXT_TOKENS = 2_000_000
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """What the cases work on, made when the first of them asks for it."""
+
+    traces: Sequence[str] = ()
+    tokenizer_path: Path | None = None
+    seconds: float = 60.0
+    """Of load."""
+    size: str = "10m"
+    """Tokens of a full store, as parse_sizes() reads them."""
+    questions: int = 24
+    rounds: int = 300
+    """Of step overhead."""
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.tokenizer_path)
+
+    @cached_property
+    def split_traces(self) -> list[SplitTrace]:
+        traces = [read_trace(argument, self.tokenizer) for argument in self.traces]
+        return [split_trace(trace) for trace in traces or [sample_trace(self.tokenizer)]]
+
+    def outputs(self, num_tokens: int) -> list[Tokens]:
+        """Finished outputs of so many tokens together."""
+        calls: list[Call] = [call for trace in self.split_traces for call in (*trace.learned, *trace.held_out)]
+        texts = gather_texts(
+            calls, self.tokenizer, output_tokens=num_tokens, num_requests=0, request_tokens=1, prompt_tokens=1
+        )
+        return texts.outputs
+
+    def stored_outputs(self) -> list[Tokens]:
+        """What a starting server loads."""
+        return self.outputs(parse_sizes(self.size)[self.size])
+
+    def text(self) -> Tokens:
+        """One long text, for outputs cut out of it."""
+        return np.concatenate(self.outputs(_LOAD_TEXT_TOKENS))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Rows that one piece of work gives."""
+
+    rows: tuple[str, ...]
+    measure: Callable[[Bench, Path], Iterator[Row]]
+
+
+def cases(size: str) -> list[Case]:
+    """All there are, in the order to run them: those whose figures a busy machine spoils most come first."""
+    found = [
+        Case(
+            tuple(f"step_overhead_percent_{name}" for name in ("control", *STATES)),
+            lambda bench, folder: step_rows(bench.rounds, folder),
+        ),
+        Case(
+            tuple(f"publish_us_{state}" for state in STATES),
+            lambda bench, folder: publish_rows(bench.text(), _NUM_PUBLISHED, folder),
+        ),
+    ]
+    for kind in reversed(KINDS):
+        suffix = "" if kind == "redis" else f"_{kind}"
+        found += [
+            Case(
+                tuple(name + suffix for name in LOAD_ROWS),
+                lambda bench, folder, kind=kind: load_rows(kind, bench.text(), bench.seconds, folder),  # type: ignore[misc]
+            ),
+            Case(
+                (f"ready_{size}_{kind}_s", f"ready_{size}_{kind}_log_s"),
+                lambda bench, folder, kind=kind: ready_rows(kind, bench.size, bench.stored_outputs(), folder),  # type: ignore[misc]
+            ),
+            Case(
+                (f"warm_start_{kind}",),
+                lambda bench, folder, kind=kind: warm_start_rows(kind, bench.split_traces, folder),  # type: ignore[misc]
+            ),
+            Case(
+                (f"warm_start_server_{kind}",),
+                lambda bench, folder, kind=kind: warm_server_rows(kind, bench.questions, SEED, folder),  # type: ignore[misc]
+            ),
+        ]
+    return found
+
+
+def choose(found: Sequence[Case], names: Sequence[str]) -> list[Case]:
+    """The cases with a row of one of the names, or if no row is named so, with one whose name begins so; all if none
+    is given.
+
+    Raises:
+        ConfigError: No row begins so.
+    """
+    rows = [row for case in found for row in case.rows]
+    wanted: set[str] = set()
+    for name in names:
+        chosen = {name} if name in rows else {row for row in rows if row.startswith(name)}
+        if not chosen:
+            raise ConfigError(
+                f"--case must be a row's name or its beginning, got {name!r}; the rows are {', '.join(rows)}"
+            )
+        wanted |= chosen
+    return [case for case in found if not names or wanted & set(case.rows)]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--case",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="measure the row NAME, or all rows whose names begin so, and those that come from the same work; may be "
+        "repeated (default: all)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="N", help="how long the load lasts (default %(default)g)"
+    )
+    parser.add_argument(
+        "--tokens",
+        nargs="+",
+        default=[],
+        metavar="TRACE",
+        help="recorded calls to take texts from, as for agentspec replay (default: the shipped text-to-SQL work)",
+    )
+    parser.add_argument("--tokenizer", type=Path, metavar="PATH", help="as for agentspec replay")
+    parser.add_argument(
+        "--size", default="10m", help="tokens of the store that a starting server loads (default %(default)s)"
+    )
+    parser.add_argument(
+        "--questions", type=int, default=24, help="questions a pass of the servers' warm start (default %(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=300, help="rounds of the step overhead (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, case by case")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs of servers and stores in FOLDER")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Runs the cases and prints a row for each figure; 1 where a target is missed.
+
+    Raises:
+        ConfigError: An argument is out of range or unknown, a file cannot be read, or there is no redis-server.
+        ServerError, StoreError: A server or a store did not do its part, so that there is nothing to show.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench store --help")
+    if not args.seconds > 0 or args.questions < 1 or args.rounds < 2:
+        raise ConfigError(
+            "--seconds must be above 0, --questions at least 1 and --rounds at least 2, "
+            f"got {args.seconds:g}, {args.questions} and {args.rounds}"
+        )
+    if len(parse_sizes(args.size)) != 1:
+        raise ConfigError(f"--size must be one number of tokens, such as 10m, got {args.size!r}")
+    chosen = choose(cases(args.size), args.case)
+    bench = Bench(
+        traces=args.tokens,
+        tokenizer_path=args.tokenizer,
+        seconds=args.seconds,
+        size=args.size,
+        questions=args.questions,
+        rounds=args.rounds,
+    )
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as temporary:
+        folder = args.logs or Path(temporary)
+        for i, case in enumerate(chosen):
+            for row in case.measure(bench, folder / f"{i:02d}-{case.rows[0]}"):
+                if not rows:
+                    print(f"{'case':<32}{'value':>12}  {'unit':<32}target")
+                rows.append(row)
+                print(_line(row), flush=True)
+                if args.json:
+                    _write(args.json, bench, rows)
+    return 1 if any(row.is_met is False for row in rows) else 0
+
+
+def _line(row: Row) -> str:
+    verdict = {True: "met", False: "MISSED", None: ""}[row.is_met]
+    target = f"{row.target[0]} {row.target[1]:g} {verdict}" if row.target else ""
+    return f"{row.case:<32}{row.value:>12.4f}  {row.unit:<32}{target}".rstrip()
+
+
+def _write(path: Path, bench: Bench, rows: Sequence[Row]) -> None:
+    head: dict[str, Any] = {
+        **describe(_PACKAGES),
+        "redis_server": redis_version(),
+        "tokenizer": bench.tokenizer.name,
+        "texts": {trace.name: len(trace.learned) + len(trace.held_out) for trace in bench.split_traces},
+        "seed": SEED,
+    }
+    path.write_text(
+        json.dumps({"head": head, "rows": [row.record() for row in rows]}, indent=1) + "\n", encoding="utf-8"
+    )

@@ -1,0 +1,208 @@
+"""The README's plot: tokens a second of five systems over plain SGLang's, on three workloads; drawn by `agentspec
+eval-page`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.sax.saxutils import escape
+
+from agentspec.errors import ConfigError
+from agentspec.evals.page.row import mean
+from agentspec.evals.page.served_rows import cells, speed
+
+SYSTEMS = {
+    "none": "plain SGLang",
+    "ngram": "NGRAM",
+    "eagle3": "EAGLE-3",
+    "suffix": "agentspec, suffix drafts",
+    "hybrid": "agentspec with EAGLE-3",
+}
+
+
+class Theme(NamedTuple):
+    text: str
+    lines: str
+    colors: tuple[str, ...]
+
+
+THEMES = {
+    "light": Theme("#24292f", "#d0d7de", ("#8c959f", "#b08800", "#8250df", "#54aeff", "#0969da")),
+    "dark": Theme("#e6edf3", "#30363d", ("#6e7681", "#d29922", "#a371f7", "#388bfd", "#79c0ff")),
+}
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 760, 330, 44, 52, 40
+_BAR, _GAP = 36, 6
+
+# Of an evaluation the tasks that may be shown, the first three that every system answered.
+_TASKS = {
+    "swe_mini_agent": "coding agent (SWE-bench)",
+    "sql_intercode_spider": "SQL agent (Spider)",
+    "tools_tau_airline": "tool calls (tau-bench)",
+    "sql_rsl_bird": "staged text-to-SQL (BIRD)",
+    "chat_mt_bench": "open chat (MT-Bench)",
+    "math_gsm8k": "mathematics (GSM8K)",
+}
+_WORKLOADS = {"agents-cold": "text-to-SQL agents, cold", "agents": "text-to-SQL agents, warm", "open": "open prompts"}
+_CLIENTS = 16
+_EVALUATION, _BENCH = "emulated/eval.json", "hybrid/five-systems.json"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What is drawn, and what the caption says of it."""
+
+    bars: Mapping[str, Mapping[str, float]]
+    """Tokens a second over plain SGLang's, by workload and system."""
+    file: str
+    model: str
+    machine: str
+    asked: str
+    note: str
+
+    def caption(self, commits: Mapping[str, str]) -> str:
+        """The picture in both themes and the caption, in Markdown."""
+        told = "; ".join(
+            f"{workload}: {', '.join(f'{SYSTEMS[name]} {ratio:.2f}' for name, ratio in bars.items() if name != 'none')}"
+            for workload, bars in self.bars.items()
+        )
+        commit = commits.get(self.file, "") or "not recorded"
+        words = (
+            f"*Tokens a second over plain SGLang's. Model: {self.model}. Hardware: {self.machine}. {self.asked}. {self.note} "
+            f"[File](evals/results/{self.file}), commit {commit}; drawn by `agentspec eval-page`.*"
+        )
+        return "\n".join(
+            [
+                "<picture>",
+                f'  <source media="(prefers-color-scheme: dark)" srcset="{path("dark")}">',
+                f'  <img alt="Tokens a second over plain SGLang. {escape(told)}." src="{path("light")}">',
+                "</picture>",
+                "",
+                words,
+            ]
+        )
+
+    def svg(self, theme: str) -> str:
+        """The picture; its background is that of the page."""
+        colors = THEMES[theme]
+        top = max(ratio for bars in self.bars.values() for ratio in bars.values())
+        scale = (_HEIGHT - _TOP - _BOTTOM) / (int(top) + 1)
+        floor = _HEIGHT - _BOTTOM
+        size = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}"'
+        font = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="12"'
+        parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font} fill="{colors.text}" role="img">']
+        parts += _legend(colors)
+        for tick in range(int(top) + 2):
+            y = floor - tick * scale
+            parts.append(f'<path d="M{_LEFT} {y:.1f}H{_WIDTH}" stroke="{colors.lines}"/>')
+            parts.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick}x</text>')
+        group = (_WIDTH - _LEFT) / len(self.bars)
+        for number, (workload, bars) in enumerate(self.bars.items()):
+            left = _LEFT + number * group
+            width = len(bars) * (_BAR + _GAP) - _GAP
+            parts.append(
+                f'<text x="{left + group / 2:.1f}" y="{_HEIGHT - 14}" text-anchor="middle">{escape(workload)}</text>'
+            )
+            for place, (system, ratio) in enumerate(bars.items()):
+                x = left + (group - width) / 2 + place * (_BAR + _GAP)
+                color = colors.colors[list(SYSTEMS).index(system)]
+                y = floor - ratio * scale
+                parts.append(
+                    f'<rect x="{x:.1f}" y="{y:.1f}" width="{_BAR}" height="{ratio * scale:.1f}" fill="{color}"/>'
+                )
+                parts.append(f'<text x="{x + _BAR / 2:.1f}" y="{y - 4:.1f}" text-anchor="middle">{ratio:.2f}</text>')
+        return "\n".join([*parts, "</svg>", ""])
+
+
+def _legend(theme: Theme) -> list[str]:
+    parts = []
+    x = float(_LEFT)
+    for color, name in zip(theme.colors, SYSTEMS.values(), strict=True):
+        parts.append(f'<rect x="{x:.1f}" y="10" width="12" height="12" fill="{color}"/>')
+        parts.append(f'<text x="{x + 17:.1f}" y="20">{escape(name)}</text>')
+        x += 17 + 6.5 * len(name) + 30
+    return parts
+
+
+def path(theme: str) -> str:
+    """Below the folder of the README."""
+    return f"docs/images/speedup-{theme}.svg"
+
+
+def read(results: Path) -> Plot:
+    """The plot of the evaluation on an emulated GPU, or, while that lacks a system, of the bench on a CPU.
+
+    Raises:
+        ConfigError: Neither file has every system on three workloads.
+    """
+    for name, reader in ((_EVALUATION, _evaluation), (_BENCH, _bench)):
+        if (results / name).exists():
+            plot = reader(json.loads((results / name).read_text(encoding="utf-8")))
+            if plot is not None:
+                return plot
+    raise ConfigError(f"neither {_EVALUATION} nor {_BENCH} in {results} has {', '.join(SYSTEMS)} on three workloads")
+
+
+def _evaluation(content: Mapping[str, Any]) -> Plot | None:
+    found = {
+        task: cell
+        for (task, pass_name, number), cell in cells(content["records"]).items()
+        if (pass_name, number) == ("warm", _CLIENTS)
+    }
+    bars: dict[str, dict[str, float]] = {}
+    for task, title in _TASKS.items():
+        ratios = _best({system: speed(some) for system, some in found.get(task, {}).items()})
+        if ratios and len(bars) < 3:
+            bars[title] = ratios
+    if len(bars) < 3:
+        return None
+    record = content["records"][0]
+    some = [one["requests"] for cell in found.values() for repeats in cell.values() for one in repeats]
+    return Plot(
+        bars,
+        _EVALUATION,
+        "Llama-3.1-8B, answers forced" if record["emulated"] == "h200-8b" else f"{record['emulated']}, answers forced",
+        f"an emulated H200 beside {_machine(record['hardware'])}",
+        f"n = {min(some)} to {max(some)} calls a bar, {_CLIENTS} clients, warm",
+        "NGRAM and EAGLE-3 are each at the best of their measured widths; the EAGLE-3 head is simulated.",
+    )
+
+
+def _bench(content: Mapping[str, Any]) -> Plot | None:
+    bars: dict[str, dict[str, float]] = {}
+    for workload, title in _WORKLOADS.items():
+        speeds = {row["system"]: row["tokens_per_second"] for row in content["rows"] if row["workload"] == workload}
+        ratios = _best(speeds)
+        if ratios:
+            bars[title] = ratios
+    if len(bars) < 3:
+        return None
+    some = [row["requests"] for row in content["rows"] if row["workload"] in _WORKLOADS]
+    repeats = "one run" if content["repeats"] == 1 else f"{content['repeats']} runs"
+    return Plot(
+        bars,
+        _BENCH,
+        f"{content['model']}, 5 million parameters, float32",
+        f"{_machine(content['hardware'])}, no GPU",
+        f"n = {min(some)} to {max(some)} calls a bar, {content['concurrency']} clients, {repeats}, "
+        f"SGLang {content['versions']['sglang']}",
+        "An older run: EAGLE-3 drafts 4 steps here, and is faster with 8 (see [Benchmarks](docs/benchmarks.md)).",
+    )
+
+
+def _best(speeds: Mapping[str, float]) -> dict[str, float]:
+    """Each system over plain decoding, a rival with several widths at its best; {} where one is missing."""
+    best: dict[str, float] = {}
+    for system in SYSTEMS:
+        rival = system in ("ngram", "eagle3")
+        some = [value for name, value in speeds.items() if name == system or (rival and name.split("-")[0] == system)]
+        if not some:
+            return {}
+        best[system] = max(some) if rival else mean(some)
+    return {system: value / best["none"] for system, value in best.items()}
+
+
+def _machine(hardware: Mapping[str, Any]) -> str:
+    return f"{hardware['cores']} cores of {hardware['processor'].replace('(R)', '').removesuffix(' Processor')}"

@@ -1,0 +1,235 @@
+"""`agentspec bench parity`: whether servers answer as plain SGLang does, token by token.
+
+Dataset: requests of every kind, mixed, to the small model; see requests.py.
+Metric: answers and tokens compared, and how many answers differ; at temperature > 0 whether both draw alike.
+Pattern: plain SGLang answers every request once. Then each server answers the same requests, with 1 to 16 clients,
+as fast as they can and with gaps, and may be sent requests that are aborted while they wait or run. A server that
+drafted nothing shows nothing: that is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.cli.word_lists import names, numbers
+from agentspec.environment import describe
+from agentspec.errors import ConfigError
+from agentspec.evals.parity.aborts import AbortReport, abort_storm
+from agentspec.evals.parity.client import Answer, ParityClient, ask_round
+from agentspec.evals.parity.requests import Round, draw_rounds
+from agentspec.evals.parity.rows import Compared, is_right, row_of, table
+from agentspec.evals.parity.servers import (
+    PARITY_SYSTEMS,
+    Variant,
+    check_drafted,
+    check_variant,
+    drafted_tokens,
+    num_retractions,
+    parity_server,
+)
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.integrations.servers.server import RunningServer, Server
+from agentspec.progress import Progress, say
+
+DEFAULT_TOKENS = 100_000
+_PACKAGES = ("agentspec", "sglang", "torch", "transformers")
+_SCHEDULES = {"on": True, "off": False}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--systems",
+        type=names,
+        default=("suffix", "eagle3", "standalone"),
+        metavar="LIST",
+        help=f"out of {','.join(PARITY_SYSTEMS)} (default suffix,eagle3,standalone)",
+    )
+    add("--overlap", type=names, default=("on", "off"), metavar="LIST", help="schedules: on, off (default on,off)")
+    add("--tp", type=numbers, default=(1,), metavar="LIST", help="numbers of tensor-parallel ranks (default 1)")
+    add(
+        "--retract",
+        type=numbers,
+        default=(0,),
+        metavar="LIST",
+        help="force a retraction every N passes of the scheduler; 0: never (default 0)",
+    )
+    add("--tokens", type=int, default=DEFAULT_TOKENS, help="to compare of each server, at least (default %(default)s)")
+    add("--aborts", type=int, default=0, metavar="N", help="then send N requests, most of them aborted (default 0)")
+    add("--seed", type=int, default=0, help="of the requests (default %(default)s)")
+    add("--python", default=sys.executable, metavar="FILE", help="interpreter of the environment that holds SGLang")
+    add(
+        "--plugin",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="put FOLDER on the PYTHONPATH of the compared servers; may be repeated",
+    )
+    add(
+        "--variable",
+        type=_variable,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set an environment variable of the compared servers; may be repeated",
+    )
+    add("--json", type=Path, metavar="FILE", help="write the figures and the first differences to FILE")
+    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    parser.epilog = "Every other argument goes to the compared servers."
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Runs the bench and prints its table; 1 where anything differs.
+
+    Raises:
+        ConfigError: An argument is out of range.
+        ServerError: A server failed, hung or drafted nothing, or does not run as it was asked to.
+    """
+    variants = list(_variants(args, rest))
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as text:
+        logs = args.logs or Path(text)
+        logs.mkdir(parents=True, exist_ok=True)
+        for ranks, group in itertools.groupby(variants, key=lambda variant: variant.ranks):
+            rounds, expected = _reference(args, ranks, logs)
+            for variant in group:
+                log = logs / f"{len(rows)}-{variant.system}.log"
+                with parity_server(variant, log) as server:
+                    rows.append(measure(server, variant, rounds, expected, args.aborts, args.seed))
+                say(_line(rows[-1]))
+                if args.json:
+                    content = {"rows": rows, "seed": args.seed, "model": MODEL_FOLDER.name, **describe(_PACKAGES)}
+                    args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    print(table(rows))
+    return 0 if all(is_right(row) for row in rows) else 1
+
+
+def reference(server: RunningServer, tokens: int, seed: int) -> tuple[list[Round], list[list[Answer]]]:
+    """Rounds whose answers by `server` have at least so many tokens, and the answers, asked 16 at a time.
+
+    Raises:
+        ServerError: A request got no answer.
+    """
+    rounds: list[Round] = []
+    answers: list[list[Answer]] = []
+    total = 0
+    with Progress("plain", tokens) as progress:
+        for round_ in draw_rounds(seed):
+            rounds.append(round_)
+            answers.append(ask(server, Round(16, 0.0, round_.asks), seed))
+            total += sum(len(choice.tokens) for answer in answers[-1] for choice in answer.choices)
+            progress.update(total, "tokens")
+            if total >= tokens:
+                return rounds, answers
+    raise AssertionError("rounds have no end")
+
+
+def ask(server: RunningServer, round_: Round, seed: int) -> list[Answer]:
+    """The answers of a server to a round; raises ServerError where a request got none."""
+
+    async def asked() -> list[Answer]:
+        async with ParityClient(server.url) as client:
+            return await ask_round(client, round_, seed)
+
+    return asyncio.run(asked())
+
+
+def compare(
+    server: RunningServer,
+    rounds: Sequence[Round],
+    expected: Sequence[Sequence[Answer]],
+    seed: int,
+    label: str = "",
+    *,
+    may_refuse: bool = False,
+) -> Compared:
+    """Asks a server the rounds and compares; raises ServerError where a request got no answer.
+
+    Args:
+        may_refuse: Whether the server may refuse requests that plain SGLang answers.
+    """
+    compared = Compared(may_refuse=may_refuse)
+    total = sum(len(choice.tokens) for answers in expected for answer in answers for choice in answer.choices)
+    with Progress(label, total) as progress:
+        for number, (round_, theirs) in enumerate(zip(rounds, expected, strict=True)):
+            compared.add(round_.asks, theirs, ask(server, round_, seed + number))
+            progress.update(compared.tokens, f"tokens, {compared.num_differences} differences")
+    return compared
+
+
+def measure(
+    server: Server,
+    variant: Variant,
+    rounds: Sequence[Round],
+    expected: Sequence[Sequence[Answer]],
+    num_aborts: int,
+    seed: int,
+) -> dict[str, Any]:
+    """The row of a server; raises as compare() and the checks do."""
+    check_variant(server, variant)
+    # SGLang's own draft models want room at the end of the context, and refuse prompts that leave none.
+    may_refuse = not PARITY_SYSTEMS[variant.system].is_ours
+    compared = compare(server, rounds, expected, seed, variant.label, may_refuse=may_refuse)
+    row = {"server": variant.label, **row_of(compared)}
+    storm = AbortReport()
+    if num_aborts:
+        storm = abort_storm(server, rounds, expected, num_aborts, seed, variant.label)
+    row["aborts"] = storm.record()
+    row["differences"] += storm.differences
+    row["drafted"], row["accepted"] = drafted_tokens(server, compared.accepted_tokens)
+    row["retractions"] = num_retractions(server)
+    check_drafted(server, variant, row["accepted"])
+    return row
+
+
+def _reference(args: argparse.Namespace, ranks: int, logs: Path) -> tuple[list[Round], list[list[Answer]]]:
+    variant = Variant(system="plain", ranks=ranks, python=args.python)
+    with parity_server(variant, logs / f"plain-{ranks}.log") as server:
+        return reference(server, args.tokens, args.seed)
+
+
+def _variants(args: argparse.Namespace, rest: Sequence[str]) -> Iterator[Variant]:
+    if args.tokens < 1 or args.aborts < 0 or min(args.tp) < 1 or min(args.retract) < 0:
+        raise ConfigError(
+            f"--tokens and --tp must be at least 1, --aborts and --retract at least 0, got {args.tokens}, {args.tp}, "
+            f"{args.aborts} and {args.retract}"
+        )
+    for flag, given, known in (
+        ("systems", args.systems, PARITY_SYSTEMS),
+        ("overlap", args.overlap, _SCHEDULES),
+    ):
+        if not given or not set(given) <= set(known):
+            raise ConfigError(f"--{flag} must be out of {', '.join(known)}, got {', '.join(given) or 'nothing'}")
+    for ranks, system, overlap, retract in itertools.product(args.tp, args.systems, args.overlap, args.retract):
+        yield Variant(
+            system=system,
+            overlap=_SCHEDULES[overlap],
+            ranks=ranks,
+            retract_every=retract,
+            plugins=tuple(args.plugin),
+            variables=dict(args.variable),
+            arguments=tuple(rest),
+            python=args.python,
+        )
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"NAME=VALUE is required, got {text!r}")
+    return name, value
+
+
+def _line(row: dict[str, Any]) -> str:
+    aborts = row["aborts"]
+    storm = f", {aborts['requests']} requests with aborts" if aborts["requests"] else ""
+    return f"  {row['server']}: {row['tokens']:,} tokens{storm}, {row['differences']} differences"

@@ -1,0 +1,197 @@
+"""Requests of every kind that a server may get, mixed, for `agentspec bench parity`."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
+from agentspec.evals.research.tiny_sql.tokenizer import render
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_questions
+from agentspec.workflows.text_to_sql.agents.prompts import link_messages
+
+CONTEXT_LENGTH = 640
+"""Of the servers, in tokens: short enough to reach its end often."""
+SAMPLED_TOKENS = 3
+SAMPLINGS: dict[str, dict[str, Any]] = {"temperature": {}, "top_p": {"top_p": 0.9}, "top_k": {"top_k": 3}}
+"""The settings of sampled requests; all have temperature 1."""
+
+_ROOM = 96
+"""Tokens that prompts leave to their answers, unless a kind says otherwise."""
+_STREAMED = 0.3
+_CHOICES = 16
+"""Answers to one sampled request."""
+_SAMPLED_PROMPT = "SELECT "
+"""The model has several likely tokens behind it, one after the other."""
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "tables": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
+        "ok": {"type": "boolean"},
+    },
+    "required": ["tables", "ok"],
+}
+_REGEXES = ("(SELECT|WITH) [a-z]{1,12} FROM [a-z]{1,12};", "[a-z ]{1,30}", '\\{"question": "[a-z ]{4,40}"\\}')
+_STOPS = ("SELECT", '"', "FROM", " o", ", ", "tables", "question", ".id", "WHERE", "=")
+_TAILS = (" a", " b", " SELECT", "\nlinks:", ' {"question": "', " id", " name, city")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request to /generate."""
+
+    kind: str
+    body: dict[str, Any]
+    is_streamed: bool = False
+
+
+def chat_prompts(number: int, seed: int) -> list[str]:
+    """What the schema linker is asked for `number` held-out questions, rendered with the chat template."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = create_all(DATABASES, Path(folder))
+        databases = {database: paths[database.name] for database in DATABASES}
+        by_name = {database.name: database for database in DATABASES}
+        questions = islice(draw_questions(databases, split="heldout", seed=seed), number)
+        return [render(link_messages(by_name[q.database], q.text)) for q in questions]
+
+
+class Asks:
+    """An endless supply of requests; the same for the same seed.
+
+    Prompts are drawn from a pool, so that answers recur and are drafted from; others appear once.
+    """
+
+    def __init__(self, seed: int, *, pool: int = 40) -> None:
+        self._rng = random.Random(f"parity/{seed}")
+        self._tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
+        self._fresh = draw_open_prompts(split="heldout", seed=seed)
+        self._pool = chat_prompts(pool, seed) + [render(next(self._fresh)) for _ in range(pool)]
+        self._stop_tokens = self._tokenizer.encode("".join(_STOPS + _TAILS)).ids
+
+    def __iter__(self) -> Iterator[Ask]:
+        kinds = [kind for kind, (_, weight) in KINDS.items() for _ in range(weight)]
+        while True:
+            kind = self._rng.choice(kinds)
+            body = KINDS[kind][0](self)
+            several = body["sampling_params"].get("n", 1) > 1
+            yield Ask(kind, body, not several and self._rng.random() < _STREAMED)
+
+    def _prompt(self) -> str:
+        """Of one to several prefill chunks."""
+        place = self._rng.random()
+        if place < 0.15:
+            return render(next(self._fresh))
+        if place < 0.3:
+            return self._long_prompt()
+        return self._rng.choice(self._pool)
+
+    def _long_prompt(self) -> str:
+        text = ""
+        while True:
+            more = text + self._rng.choice(self._pool)
+            if len(self._tokenizer.encode(more).ids) > CONTEXT_LENGTH - _ROOM:
+                return text
+            text = more
+
+    def _greedy(self, max_new_tokens: int, **more: Any) -> dict[str, Any]:
+        sampling = {"temperature": 0, "max_new_tokens": max_new_tokens, **more}
+        return {"text": self._prompt(), "sampling_params": sampling}
+
+    def whole(self) -> dict[str, Any]:
+        return self._greedy(_ROOM)
+
+    def cut(self) -> dict[str, Any]:
+        return self._greedy(self._rng.randint(2, 60))
+
+    def one_token(self) -> dict[str, Any]:
+        return self._greedy(1)
+
+    def ignoring_eos(self) -> dict[str, Any]:
+        return self._greedy(self._rng.randint(2, _ROOM), ignore_eos=True)
+
+    def stop_string(self) -> dict[str, Any]:
+        return self._greedy(_ROOM, stop=self._rng.sample(_STOPS, self._rng.randint(1, 2)))
+
+    def stop_token(self) -> dict[str, Any]:
+        return self._greedy(_ROOM, stop_token_ids=self._rng.sample(self._stop_tokens, self._rng.randint(1, 3)))
+
+    def regex(self) -> dict[str, Any]:
+        return self._greedy(self._rng.randint(1, 64), regex=self._rng.choice(_REGEXES))
+
+    def json_schema(self) -> dict[str, Any]:
+        return self._greedy(64, json_schema=json.dumps(_SCHEMA))
+
+    def logprobs(self) -> dict[str, Any]:
+        start = self._rng.choice((-1, -1, 0, 20))
+        top = self._rng.choice((0, 3))
+        body = self._greedy(self._rng.randint(1, 40))
+        return {**body, "return_logprob": True, "top_logprobs_num": top, "logprob_start_len": start}
+
+    def choices(self) -> dict[str, Any]:
+        return self._greedy(self._rng.randint(1, 48), n=self._rng.randint(2, 4))
+
+    def cached_prefix(self) -> dict[str, Any]:
+        body = self._greedy(self._rng.randint(1, 48))
+        return {**body, "text": self._rng.choice(self._pool) + self._rng.choice(_TAILS)}
+
+    def end_of_context(self) -> dict[str, Any]:
+        room = self._rng.randint(1, 40)
+        first = self._rng.randint(300, 1400)
+        ids = [first + place % self._rng.choice((3, 5, 7)) for place in range(CONTEXT_LENGTH - room)]
+        sampling = {"temperature": 0, "max_new_tokens": room, "ignore_eos": True}
+        return {"input_ids": ids, "sampling_params": sampling}
+
+    def sampled(self) -> dict[str, Any]:
+        more = SAMPLINGS[self._rng.choice(list(SAMPLINGS))]
+        sampling = {"temperature": 1.0, "max_new_tokens": SAMPLED_TOKENS, "ignore_eos": True, "n": _CHOICES, **more}
+        return {"text": _SAMPLED_PROMPT, "sampling_params": sampling}
+
+
+KINDS: dict[str, tuple[Callable[[Asks], dict[str, Any]], int]] = {
+    "whole answer": (Asks.whole, 4),
+    "cut off": (Asks.cut, 4),
+    "one token": (Asks.one_token, 2),
+    "ignoring EOS": (Asks.ignoring_eos, 3),
+    "stop string": (Asks.stop_string, 2),
+    "stop token": (Asks.stop_token, 2),
+    "regex": (Asks.regex, 2),
+    "JSON schema": (Asks.json_schema, 2),
+    "logprobs": (Asks.logprobs, 2),
+    "several choices": (Asks.choices, 1),
+    "cached prefix": (Asks.cached_prefix, 3),
+    "end of the context": (Asks.end_of_context, 1),
+    "sampled": (Asks.sampled, 1),
+}
+"""What makes a request of each kind, and how many of 29 requests it makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Requests that some clients send; a client sends its next one when it has its answer."""
+
+    clients: int
+    gap: float
+    """Mean number of seconds that a client waits before each request, exponentially distributed."""
+    asks: tuple[Ask, ...]
+
+
+# Clients and mean gaps, in turn. Gaps of a few steps make requests arrive and end among others in every order.
+_PATTERNS = ((16, 0.0), (8, 0.02), (1, 0.0), (4, 0.0), (16, 0.1), (2, 0.01), (12, 0.0), (3, 0.05), (5, 0.0), (16, 0.3))
+_ASKS_OF_CLIENT = 4
+
+
+def draw_rounds(seed: int) -> Iterator[Round]:
+    """Rounds without end, the same for the same seed: every number of clients from 1 to 16 that `_PATTERNS` names."""
+    asks = iter(Asks(seed))
+    while True:
+        for clients, gap in _PATTERNS:
+            yield Round(clients, gap, tuple(islice(asks, clients * _ASKS_OF_CLIENT)))

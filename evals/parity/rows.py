@@ -1,0 +1,216 @@
+"""Compares the answers of a server with plain SGLang's, and the rows and table of `agentspec bench parity`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from agentspec.evals.chi_square import homogeneity
+from agentspec.evals.parity.client import Answer, Choice
+from agentspec.evals.parity.requests import SAMPLED_TOKENS, SAMPLINGS, Ask
+
+LOGPROB_TOLERANCE = 2e-4
+"""Sums round by how a batch is padded."""
+SIGNIFICANCE = 1e-6
+"""Of a chi-square test: servers that draw alike fail one test in a million."""
+_KEPT_DIFFERENCES = 20
+
+
+@dataclass(slots=True)
+class KindCount:
+    """What was compared of one kind of requests."""
+
+    requests: int = 0
+    streamed: int = 0
+    answers: int = 0
+    tokens: int = 0
+    differences: int = 0
+
+
+@dataclass(slots=True)
+class Compared:
+    """What was compared of one server."""
+
+    kinds: dict[str, KindCount] = field(default_factory=dict)
+    differences: list[dict[str, Any]] = field(default_factory=list)
+    """The first ones."""
+    cached_tokens: int = 0
+    verify_steps: int = 0
+    accepted_tokens: int = 0
+    stopped: int = 0
+    """Answers that ended before their greatest length."""
+    refused: int = 0
+    """Requests that only this server refused, where that is allowed."""
+    may_refuse: bool = False
+    _drawn: dict[str, tuple[Counter[tuple[int, ...]], Counter[tuple[int, ...]]]] = field(
+        default_factory=lambda: {name: (Counter(), Counter()) for name in SAMPLINGS}
+    )
+
+    @property
+    def num_differences(self) -> int:
+        return sum(count.differences for count in self.kinds.values())
+
+    @property
+    def tokens(self) -> int:
+        return sum(count.tokens for count in self.kinds.values())
+
+    @property
+    def answers(self) -> int:
+        return sum(count.answers for count in self.kinds.values())
+
+    def add(self, asks: Sequence[Ask], expected: Sequence[Answer], got: Sequence[Answer]) -> None:
+        """Compares the answers to the same requests, in one order."""
+        for ask, theirs, ours in zip(asks, expected, got, strict=True):
+            if self.may_refuse and theirs.status == 200 and ours.status == 400:
+                self.refused += 1
+                continue
+            count = self.kinds.setdefault(ask.kind, KindCount())
+            count.requests += 1
+            count.streamed += ask.is_streamed
+            count.answers += len(ours.choices)
+            count.tokens += sum(len(choice.tokens) for choice in ours.choices)
+            self._count_speculation(ours)
+            is_sampled = ask.body["sampling_params"]["temperature"] > 0
+            problem = ours.note or (_sampled_problem(theirs, ours) if is_sampled else difference(theirs, ours))
+            if is_sampled and not problem:
+                self._take_drawn(ask, theirs, ours)
+            if problem:
+                count.differences += 1
+                if len(self.differences) < _KEPT_DIFFERENCES:
+                    self.differences.append(_record(ask, problem, theirs, ours))
+
+    def p_values(self) -> dict[str, float]:
+        """Of plain SGLang and the server drawing alike, by the setting of sampling, where enough was drawn."""
+        found = {}
+        for name, (theirs, ours) in self._drawn.items():
+            answers = sorted(theirs.keys() | ours.keys())
+            if not answers:
+                continue
+            counts = np.array([[drawn[answer] for answer in answers] for drawn in (theirs, ours)], np.int64)
+            try:
+                found[name] = homogeneity(*counts)
+            except ValueError:
+                continue
+        return found
+
+    def _count_speculation(self, answer: Answer) -> None:
+        for choice in answer.choices:
+            self.cached_tokens += choice.cached_tokens
+            self.verify_steps += choice.verify_steps
+            self.accepted_tokens += choice.accepted_tokens
+            self.stopped += choice.finish_reason.get("type") == "stop"
+
+    def _take_drawn(self, ask: Ask, theirs: Answer, ours: Answer) -> None:
+        sampling = ask.body["sampling_params"]
+        name = next((name for name in SAMPLINGS if name in sampling and name != "temperature"), "temperature")
+        for counter, answer in zip(self._drawn[name], (theirs, ours), strict=True):
+            counter.update(choice.tokens for choice in answer.choices)
+
+
+def difference(expected: Answer, got: Answer) -> str:
+    """What differs between two answers to one request; empty: nothing."""
+    if got.status != expected.status:
+        return f"status {got.status} instead of {expected.status}"
+    if len(got.choices) != len(expected.choices):
+        return f"{len(got.choices)} choices instead of {len(expected.choices)}"
+    for theirs, ours in zip(expected.choices, got.choices, strict=True):
+        if problem := _choice_difference(theirs, ours):
+            return problem
+    return ""
+
+
+def _choice_difference(theirs: Choice, ours: Choice) -> str:
+    if ours.tokens != theirs.tokens:
+        place = first_difference(theirs.tokens, ours.tokens)
+        return f"tokens differ from place {place} on, of {len(ours.tokens)} instead of {len(theirs.tokens)}"
+    for name in ("text", "finish_reason", "completion_tokens"):
+        if getattr(ours, name) != getattr(theirs, name):
+            return f"the same tokens, another {name}: {getattr(ours, name)!r} instead of {getattr(theirs, name)!r}"
+    return _logprob_difference(theirs.logprobs, ours.logprobs)
+
+
+def _logprob_difference(theirs: Sequence[tuple[float | None, int]], ours: Sequence[tuple[float | None, int]]) -> str:
+    if len(ours) != len(theirs):
+        return f"{len(ours)} logprobs instead of {len(theirs)}"
+    for place, ((expected, _), (got, _)) in enumerate(zip(theirs, ours, strict=True)):
+        if (got is None) != (expected is None):
+            return f"logprob {place} is {got} instead of {expected}"
+        # A comparison that also fails for what is not a number.
+        if got is not None and expected is not None and not abs(got - expected) <= LOGPROB_TOLERANCE:
+            return f"logprob {place} is {got} instead of {expected}"
+    return ""
+
+
+def _sampled_problem(expected: Answer, got: Answer) -> str:
+    """What is wrong with an answer whose tokens are drawn, whatever was drawn."""
+    if got.status != expected.status:
+        return f"status {got.status} instead of {expected.status}"
+    if any(len(choice.tokens) != SAMPLED_TOKENS for choice in got.choices) or len(got.choices) != len(expected.choices):
+        return f"not {len(expected.choices)} answers of {SAMPLED_TOKENS} tokens each"
+    return ""
+
+
+def first_difference(first: Sequence[int], second: Sequence[int]) -> int:
+    """The first place where both differ, or where the shorter one ends."""
+    same = (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    return next(same, min(len(first), len(second)))
+
+
+def _record(ask: Ask, problem: str, expected: Answer, got: Answer) -> dict[str, Any]:
+    return {
+        "kind": ask.kind,
+        "problem": problem,
+        "is_streamed": ask.is_streamed,
+        "body": ask.body,
+        "expected": [choice.tokens for choice in expected.choices],
+        "got": [choice.tokens for choice in got.choices],
+    }
+
+
+def row_of(compared: Compared) -> dict[str, Any]:
+    """The figures of a server's comparison, for JSON."""
+    return {
+        "answers": compared.answers,
+        "tokens": compared.tokens,
+        "differences": compared.num_differences,
+        "p_values": compared.p_values(),
+        "kinds": {name: asdict(count) for name, count in compared.kinds.items()},
+        "cached_tokens": compared.cached_tokens,
+        "stopped": compared.stopped,
+        "refused": compared.refused,
+        "verify_steps": compared.verify_steps,
+        "accepted_tokens": compared.accepted_tokens,
+        "first_differences": compared.differences,
+    }
+
+
+def is_right(row: Mapping[str, Any]) -> bool:
+    """Whether nothing differs and no distribution does."""
+    return not row["differences"] and all(value > SIGNIFICANCE for value in row["p_values"].values())
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown: one table of servers, and one of kinds with "differences of answers" for each server."""
+    lines = [
+        "| server | answers | tokens | differences | p-values | accepted a verify step | drafted | accepted | retracted |",
+        "|---" * 9 + "|",
+    ]
+    for row in rows:
+        p_values = ", ".join(f"{name} {value:.2g}" for name, value in row["p_values"].items())
+        rate = row["accepted_tokens"] / max(row["verify_steps"], 1)
+        lines.append(
+            f"| {row['server']} | {row['answers']:,} | {row['tokens']:,} | {row['differences']} | {p_values} | "
+            f"{rate:.2f} | {row['drafted']:,} | {row['accepted']:,} | {row['retractions']} |"
+        )
+    kinds = list(dict.fromkeys(kind for row in rows for kind in row["kinds"]))
+    lines += ["", f"| kind: differences / answers (tokens) | {' | '.join(row['server'] for row in rows)} |"]
+    lines.append("|---" * (len(rows) + 1) + "|")
+    for kind in kinds:
+        counts = [row["kinds"].get(kind) for row in rows]
+        cells = [f"{c['differences']} / {c['answers']:,} ({c['tokens']:,})" if c else "" for c in counts]
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    return "\n".join(lines)

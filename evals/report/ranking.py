@@ -1,0 +1,121 @@
+"""Entropy and accept length of sets and stages, each by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.analysis.logs.log import Log, read_log
+from agentspec.analysis.logs.sample import SampleLimits
+from agentspec.analysis.measures.entropy import output_entropy
+from agentspec.analysis.measures.replays import engine_config, serve_cold, serve_warm
+from agentspec.analysis.measures.sets import spread
+from agentspec.analysis.replay import Tokenizer
+from agentspec.analysis.report.facts import WIDTH
+from agentspec.errors import ConfigError
+from agentspec.evals.report.prediction import json_lines
+from agentspec.progress import Progress
+
+LEAST_OUTPUTS = 100
+"""Of a stage."""
+FEW_OUTPUTS = 100
+"""What the paper takes."""
+DEPTHS = (2, 3, 4, 5, 6, 8)
+_BUDGET = 1 << 30
+_LIMITS = SampleLimits(measured_tokens=60_000)
+
+
+def ranking_rows(traces: Sequence[Path], tokenizer: Tokenizer, folder: Path) -> list[dict[str, Any]]:
+    """A row for each trace, and for each stage of a staged one that has enough outputs; all read as the report reads.
+
+    Args:
+        traces: Files.
+        tokenizer: Of all.
+        folder: Where stages are written to.
+    """
+    rows = []
+    for path in traces:
+        stages = _stage_logs(path, folder)
+        name = path.name.split(".jsonl")[0]
+        for label, file in {name: path, **{f"{name}, {stage}": file for stage, file in stages.items()}}.items():
+            with Progress(f"ranking {label}", 1):
+                rows.append(
+                    {"set": label, "kind": _kind(label, stages), **_figures(read_log([file], tokenizer, _LIMITS, 0))}
+                )
+    return rows
+
+
+def ranking(rows: Sequence[dict[str, Any]], controls: Sequence[str]) -> dict[str, Any]:
+    """Rank correlations of low entropy with long accept lengths over sets and stages, a staged set counting by its
+    stages; and whether controls have the shortest accept lengths of all sets."""
+    ranked = [row for row in rows if row["kind"] != "staged"]
+    found: dict[str, Any] = {"ranked": len(ranked)}
+    for kind in ("cold", "warm"):
+        lengths = np.array([row[kind] for row in ranked])
+        for key in ("entropy", f"entropy_{FEW_OUTPUTS}"):
+            found[f"spearman_{key}_{kind}"] = round(spearman(-np.array([row[key] for row in ranked]), lengths), 3)
+        for depth in DEPTHS:
+            values = -np.array([row["by_depth"][str(depth)] for row in ranked])
+            found[f"spearman_depth_{depth}_{kind}"] = round(spearman(values, lengths), 3)
+        sets = sorted((row[kind], row["set"]) for row in rows if row["kind"] != "stage")
+        lowest = [name for _, name in sets[: len(controls)]]
+        found[f"sets_by_{kind}"] = [name for _, name in sets]
+        found[f"controls_lowest_{kind}"] = all(any(name.startswith(c) for c in controls) for name in lowest)
+    return found
+
+
+def spearman(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Spearman's rank correlation; equal values share their ranks."""
+    return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = counts.cumsum()
+    ranks: NDArray[np.float64] = (ends - (counts - 1) / 2.0)[inverse.reshape(-1)]
+    return ranks
+
+
+def _stage_logs(path: Path, folder: Path) -> dict[str, Path]:
+    """A log of each stage that has enough outputs, its calls being sessions of their own."""
+    records: dict[str, list[dict[str, Any]]] = {}
+    for line in json_lines(path):
+        for call in line.get("calls", ()):
+            session = "/".join(str(line.get(key, "")) for key in ("session", "task", "run"))
+            records.setdefault(call["stage"], []).append({"session": session, "calls": [call]})
+    found: dict[str, Path] = {}
+    for stage, sessions in records.items():
+        if len(sessions) >= LEAST_OUTPUTS:
+            found[stage] = folder / f"{path.name.split('.')[0]}-{len(found)}.jsonl"
+            found[stage].write_text("".join(json.dumps(session) + "\n" for session in sessions), encoding="utf-8")
+    return found
+
+
+def _kind(label: str, stages: dict[str, Path]) -> str:
+    return "stage" if ", " in label else "staged" if stages else "set"
+
+
+def _figures(log: Log) -> dict[str, Any]:
+    config = engine_config(WIDTH, _BUDGET)
+    outputs = [output.tokens for output in spread(log.kept)]
+    few = [output.tokens for output in spread(log.kept, FEW_OUTPUTS)]
+    return {
+        "outputs": log.sample.num_outputs,
+        "measured": len(log.sampled.measured),
+        "entropy": _rounded(output_entropy(outputs).value),
+        f"entropy_{FEW_OUTPUTS}": _rounded(output_entropy(few).value),
+        "cold": _rounded(serve_cold(log.sampled, config, 3, 0).accept_length()),
+        "warm": _rounded(serve_warm(log.sampled, config).accept_length()),
+        "by_depth": {str(depth): _rounded(output_entropy(outputs, depth).value) for depth in DEPTHS},
+    }
+
+
+def _rounded(value: float | None) -> float:
+    if value is None:
+        raise ConfigError("each set must have outputs that can be drafted, got one without; leave it out")
+    return round(value, 4)

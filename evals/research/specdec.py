@@ -1,0 +1,268 @@
+"""`agentspec bench specdec`: drafts that stop where a head expects a rejection, beside drafts of a fixed length.
+
+Dataset: what the tiny target writes on held-out text-to-SQL prompts; the chains its drafters draft from every place of it.
+Metric: discard rate and verification rate (SpecDec++, equation 2.3), and the tokens a second that equation 2.1 makes of
+them with the times of forwards measured here, or with those of the paper's models.
+Pattern: all rules walk the same chains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.environment import describe
+from agentspec.errors import ConfigError
+from agentspec.evals.research.specdec_report import markdown, panels
+from agentspec.evals.research.specdec_rounds import Counts, count_fixed, count_stopped
+from agentspec.progress import Progress
+from agentspec.workflows.text_to_sql import DATABASES, create_all
+
+if TYPE_CHECKING:
+    from agentspec.evals.research.specdec_drafters import Drafters
+    from agentspec.evals.research.tiny_sql.chains import Text
+    from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHead
+
+MODELS = Path(__file__).resolve().parents[1] / "models"
+FIXED = (2, 4, 6, 8, 10, 12, 14)
+"""Lengths of the paper's baseline; `LONGEST` and 1, which a head may also choose, are measured beside them."""
+LONGEST = 20
+THRESHOLDS = (
+    0.0,
+    0.02,
+    0.05,
+    0.1,
+    0.15,
+    0.2,
+    0.25,
+    0.3,
+    0.35,
+    0.4,
+    0.45,
+    0.5,
+    0.55,
+    0.6,
+    0.65,
+    0.7,
+    0.75,
+    0.8,
+    0.85,
+    0.9,
+    0.95,
+    0.98,
+    0.99,
+    0.995,
+    0.999,
+    1.0,
+)
+PAPER_COSTS = (0.112, 0.0234)
+"""(t_target, t_draft) of section 4.2: seconds of llama-2-chat 70B and 7B."""
+_CHEAP_COSTS = (0.112, 0.0056)
+
+Walk = tuple[NDArray[np.int64], NDArray[np.floating]]
+"""Of one text: `matches` [S] and the p_i [S, K] of its chains; see `specdec_rounds`."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What makes the p_i: a head, or the drafter's own confidence."""
+
+    name: str
+    depth: int | None = None
+    rejection_weight: float | None = None
+    threshold: float | None = None
+    """The head's own h, for the shipped one."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", type=Path, default=MODELS / "tiny-sql", metavar="FOLDER")
+    parser.add_argument("--standalone", type=Path, default=MODELS / "tiny-sql-draft", metavar="FOLDER")
+    parser.add_argument("--eagle3", type=Path, default=MODELS / "tiny-sql-eagle3", metavar="FOLDER")
+    parser.add_argument(
+        "--heads",
+        type=Path,
+        metavar="FOLDER",
+        help="more heads: what `python -m agentspec.evals.research.train_acceptance --grid` wrote",
+    )
+    parser.add_argument("--texts", type=int, default=200, help="held-out texts (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the texts (default %(default)s)")
+    parser.add_argument("--timed", type=int, default=200, help="rounds of timing (default %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the tables to FILE, as Markdown")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the curves to FILE, as SVG")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Walks all texts by all rules and prints the tables.
+
+    Raises:
+        ConfigError: An argument is out of range or unknown, or a checkpoint or a head is not there or does not fit.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench specdec --help")
+    if min(args.texts, args.timed, args.threads) < 1:
+        raise ConfigError("--texts, --timed and --threads must be at least 1")
+    # Before torch loads OpenMP: threads that wait without spinning lose little on a machine that others use too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    import torch
+
+    from agentspec.evals.research.specdec_costs import measure_costs
+    from agentspec.evals.research.specdec_drafters import load_drafters
+
+    torch.set_num_threads(args.threads)
+    folders = {"standalone": args.standalone, "eagle3": args.eagle3}
+    pair = load_drafters(args.target, folders)
+    heads = load_heads(pair, folders, args.heads)
+    texts = held_out_texts(pair, args.texts, args.seed)
+    walks = judge(pair, heads, texts)
+    shipped = {name: head for name, of_one in heads.items() for rule, head in of_one.items() if rule.name == "shipped"}
+    costs = measure_costs(pair, shipped, texts, args.timed)
+    rows: list[dict[str, Any]] = []
+    for name in pair.drafters:
+        prices = {
+            "measured": (costs.target_seconds, costs.draft[name], costs.head.get(name, 0.0)),
+            "paper": (*PAPER_COSTS, 0.0),
+            "drafting at 1/20": (*_CHEAP_COSTS, 0.0),
+        }
+        rows += rows_of(name, walks[name], prices)
+    report = {
+        "head": {
+            **describe(("agentspec", "torch", "numpy")),
+            "seed": args.seed,
+            "texts": len(texts),
+            "longest_draft": LONGEST,
+            "seconds": {"target": costs.target, "draft": costs.draft, "acceptance_head": costs.head},
+        },
+        "rows": rows,
+    }
+    table = markdown(report)
+    print(table)
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if args.table:
+        args.table.write_text(table, encoding="utf-8")
+    if args.plot:
+        from agentspec.analysis.plots import svg
+
+        args.plot.write_text(svg(panels(rows), "discard rate", "verification rate"), encoding="utf-8")
+    return 0
+
+
+def load_heads(pair: Drafters, folders: Mapping[str, Path], grid: Path | None) -> dict[str, dict[Rule, AcceptanceHead]]:
+    """Each drafter's shipped head, where there is one, and those of the grid."""
+    from agentspec.integrations.sglang.drafting.acceptance_head import CONFIG_FILE, AcceptanceHead
+
+    found: dict[str, dict[Rule, AcceptanceHead]] = {name: {} for name in pair.drafters}
+    for name, drafter in pair.drafters.items():
+        places = [("shipped", folders[name])]
+        if grid is not None:
+            if not (grid / name).is_dir():
+                raise ConfigError(
+                    f"--heads must hold a folder {name}, as train_acceptance --grid writes it, got {grid}"
+                )
+            places += [("head", folder) for folder in sorted((grid / name).iterdir())]
+        for kind, folder in places:
+            if kind == "shipped" and not (folder / CONFIG_FILE).is_file():
+                continue
+            head = AcceptanceHead.load(folder, drafter.hidden_size)
+            config = head.config
+            found[name][Rule(kind, config.depth, config.rejection_weight, config.threshold)] = head
+    return found
+
+
+def held_out_texts(pair: Drafters, count: int, seed: int) -> list[Text]:
+    from agentspec.evals.research.tiny_sql.own_texts import own_texts
+
+    with tempfile.TemporaryDirectory(prefix="tiny-sql-") as folder:
+        paths = create_all(DATABASES, Path(folder))
+        databases = {database: paths[database.name] for database in DATABASES}
+        drawn = own_texts(pair.target, pair.tokenizer, databases, pair.capture, split="heldout", seed=seed)
+        texts = []
+        with Progress("held-out texts", count) as progress:
+            for text in islice(drawn, count):
+                texts.append(text)
+                progress.update(len(texts))
+    return texts
+
+
+def judge(
+    pair: Drafters, heads: Mapping[str, Mapping[Rule, AcceptanceHead]], texts: Sequence[Text]
+) -> dict[str, dict[Rule, list[Walk]]]:
+    """The chains of every drafter on every text, with what each rule says of their tokens."""
+    import torch
+
+    from agentspec.evals.research.tiny_sql.chains import draft_all
+
+    walks: dict[str, dict[Rule, list[Walk]]] = {}
+    with Progress("chains", len(texts) * len(pair.drafters)) as progress:
+        done = 0
+        for name, drafter in pair.drafters.items():
+            walks[name] = {Rule("confidence"): [], **{rule: [] for rule in heads[name]}}
+            for text in texts:
+                drafted = draft_all(drafter, text, LONGEST)
+                matches, shape = drafted.matches.numpy(), drafted.confidences.shape
+                walks[name][Rule("confidence")].append((matches, drafted.confidences.numpy()))
+                with torch.no_grad():
+                    states = drafted.states.flatten(0, 1).float()
+                    for rule, head in heads[name].items():
+                        walks[name][rule].append((matches, head(states).view(shape).numpy()))
+                done += 1
+                progress.update(done)
+    return walks
+
+
+def rows_of(
+    drafter: str, walks: Mapping[Rule, Sequence[Walk]], prices: Mapping[str, tuple[float, float, float]]
+) -> list[dict[str, Any]]:
+    """A row for each fixed length and for each rule at each threshold.
+
+    `prices` are seconds of a forward of target, drafter and head; the head's is paid for every token drafted under it.
+    """
+    matches = [matches for matches, _ in walks[Rule("confidence")]]
+    rows = [
+        _row(drafter, {"rule": "fixed", "length": length}, count_fixed(matches, length), prices, judged=False)
+        for length in (1, *FIXED, LONGEST)
+    ]
+    for rule, of_rule in walks.items():
+        described = {"rule": rule.name, "depth": rule.depth, "rejection_weight": rule.rejection_weight}
+        chosen = {rule.threshold} if rule.name == "shipped" else set()
+        for h in sorted({*THRESHOLDS, *chosen} - {None}):  # type: ignore[type-var]
+            row = {**described, "h": h, "own_h": h in chosen}
+            judged = rule.name != "confidence"
+            rows.append(_row(drafter, row, count_stopped(of_rule, float(h or 0)), prices, judged=judged))
+    return rows
+
+
+def _row(
+    drafter: str,
+    described: dict[str, Any],
+    counts: Counts,
+    prices: Mapping[str, tuple[float, float, float]],
+    *,
+    judged: bool,
+) -> dict[str, Any]:
+    return {
+        "drafter": drafter,
+        **described,
+        "tokens": counts.tokens,
+        "target_forwards": counts.target_forwards,
+        "draft_forwards": counts.draft_forwards,
+        "discarded": counts.discarded,
+        "discard_rate": round(counts.discard_rate, 5),
+        "verification_rate": round(counts.verification_rate, 5),
+        "tokens_per_second": {
+            name: round(1 / counts.latency(target, draft + (head if judged else 0.0)), 3)
+            for name, (target, draft, head) in prices.items()
+        },
+    }

@@ -1,0 +1,83 @@
+"""What a forward of the tiny target, of its drafters and of their acceptance heads takes, in this process."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from agentspec.errors import ConfigError
+from agentspec.evals.research.specdec_drafters import Drafters
+from agentspec.evals.research.tiny_sql.chains import Branches, LlamaBranches, Text
+from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHead
+
+WIDTHS = (1, 5, 9, 15, 21)
+"""Tokens of the verifications that are timed."""
+_USUAL_WIDTH = 9
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds: `target` by tokens verified, `draft` and `head` by drafter; medians."""
+
+    target: dict[int, float]
+    draft: dict[str, float]
+    head: dict[str, float]
+
+    @property
+    def target_seconds(self) -> float:
+        """t_target of equation 2.1, which holds it constant: that of a verification of nine tokens."""
+        return self.target[_USUAL_WIDTH]
+
+
+@torch.no_grad()
+def measure_costs(pair: Drafters, heads: Mapping[str, AcceptanceHead], texts: Sequence[Text], rounds: int) -> Costs:
+    """Medians over `rounds`, in each of which everything is timed once, in the middle of one of the texts.
+
+    Raises:
+        ConfigError: All texts are shorter than the widest verification.
+    """
+    long = [text for text in texts if len(text.starts) > max(WIDTHS)]
+    if not long:
+        raise ConfigError(f"timing needs a text of more than {max(WIDTHS)} answer tokens: take more texts")
+    target: dict[int, list[float]] = {width: [] for width in WIDTHS}
+    draft: dict[str, list[float]] = {name: [] for name in pair.drafters}
+    judged: dict[str, list[float]] = {name: [] for name in heads}
+    for number in range(rounds):
+        text = long[number % len(long)]
+        middle = int(text.starts[(len(text.starts) - max(WIDTHS)) // 2])
+        for width in WIDTHS:
+            # The verified tokens see the prefix's keys, as many as they would, and bring their own.
+            places = torch.arange(middle, middle + width)
+            verify = LlamaBranches(pair.target, text.tokens[: middle + width], places)
+            target[width].append(_seconds(partial(_go_on, verify, text.tokens[places + 1])))
+        start = torch.tensor([middle])
+        for name, drafter in pair.drafters.items():
+            branches = drafter.branches(text, start)
+            draft[name].append(_seconds(partial(_go_on, branches, text.tokens[start + 1])))
+            if name in heads:
+                judge = partial(heads[name], branches.states)
+                # In a drafting loop it runs again and again; so short a time is lost in what the first call waits for.
+                judge()
+                judged[name].append(_seconds(judge))
+    return Costs(
+        {width: statistics.median(seconds) for width, seconds in target.items()},
+        {name: statistics.median(seconds) for name, seconds in draft.items()},
+        {name: statistics.median(seconds) for name, seconds in judged.items()},
+    )
+
+
+def _go_on(branches: Branches, tokens: Tensor) -> None:
+    branches.step(tokens)
+    branches.logits().softmax(-1).max(-1)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

@@ -1,0 +1,99 @@
+"""Requests to the small model whose answers share little: no two are about the same, so copying finds little.
+
+Each asks for a query over columns and conditions thrown together from all six databases, with no schema to quote from.
+Names and values of the answer stand in the question in other words, in another order or not at all, and the next
+request has others. What suffix drafting lives on is rare here; a model drafter still knows the grammar of SQL, which
+name a phrase stands for, and how the small model errs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import islice
+
+from agentspec.workflows.text_to_sql.agents.prompts import SYSTEM, Message
+from agentspec.workflows.text_to_sql.generated.databases import Column, Kind, Table
+from agentspec.workflows.text_to_sql.generated.domains import DATABASES
+from agentspec.workflows.text_to_sql.generated.questions import HELDOUT_PERCENT, Split
+from agentspec.workflows.text_to_sql.generated.wording import listing, quoted
+
+# A twentieth of the answers runs into a loop, where copying is at its best; most others end before.
+OPEN_MAX_TOKENS = 64
+
+_KINDS: tuple[Kind, ...] = ("label", "category", "number", "date")
+_TABLES: tuple[Table, ...] = tuple(table for database in DATABASES for table in database.tables)
+_COLUMNS: tuple[Column, ...] = tuple(column for table in _TABLES for column in table.of_kind(*_KINDS))
+_VERBS = ("List the", "Show the", "Give me the", "What are the", "Find the", "Tell me the")
+_WORDS: dict[str, tuple[str, ...]] = {
+    "label": ("whose {p} is {v}", "with {p} {v}", "whose {p} is not {v}", "with {p} other than {v}"),
+    "category": ("whose {p} is {v}", "having {p} {v}", "whose {p} is not {v}", "with {p} other than {v}"),
+    "number": ("with {p} above {v}", "whose {p} is less than {v}", "with {p} of at least {v}", "whose {p} is {v}"),
+    "date": ("with {p} after {v}", "whose {p} is earlier than {v}"),
+}
+
+
+def open_requests(number: int, seed: int) -> list[list[Message]]:
+    """Held-out requests; answer each with `OPEN_MAX_TOKENS` at most."""
+    return [list(messages) for messages in islice(draw_open_prompts(split="heldout", seed=seed), number)]
+
+
+def draw_open_prompts(*, split: Split, seed: int) -> Iterator[tuple[Message, ...]]:
+    """Yield requests of one side without end; the sides share no text, whatever the seeds."""
+    rng = random.Random(f"open/{seed}")
+    while True:
+        text = rng.choice((_crowded, _across, _of_tables))(rng)
+        if _split_of(text) == split:
+            yield {"role": "system", "content": SYSTEM["write"]}, {"role": "user", "content": text}
+
+
+def _split_of(text: str) -> Split:
+    digest = hashlib.sha256(text.encode()).digest()
+    return "heldout" if int.from_bytes(digest[:4], "big") % 100 < HELDOUT_PERCENT else "train"
+
+
+def _crowded(rng: random.Random) -> str:
+    """More columns and conditions than the model was ever asked for."""
+    return f"question: {_question(rng, rng.randint(3, 6), rng.randint(3, 5))}{_sorting(rng)}."
+
+
+def _across(rng: random.Random) -> str:
+    """Of one thing and, of another, the row that belongs to it."""
+    first, second = rng.sample(_TABLES, 2)
+    more = f"the {rng.choice(_COLUMNS).phrase} of the {first.singular} {_condition(rng)} and {_condition(rng)}"
+    return f"question: {_question(rng, 2, rng.randint(1, 3))} and {more}, for each {second.singular}."
+
+
+def _of_tables(rng: random.Random) -> str:
+    """With tables named that may have nothing to do with the question."""
+    first, second = rng.sample(_TABLES, 2)
+    text = f"{_question(rng, rng.randint(2, 5), rng.randint(2, 4))}{_sorting(rng)}."
+    return f"question: {text}\nlinks: tables {first.name}, {second.name}"
+
+
+def _question(rng: random.Random, num_columns: int, num_conditions: int) -> str:
+    columns = listing([column.phrase for column in rng.sample(_COLUMNS, num_columns)])
+    words = _condition(rng)
+    for _ in range(num_conditions - 1):
+        words += rng.choice((" and ", " or ", ", ")) + _condition(rng)
+    return f"{rng.choice(_VERBS)} {columns} of {rng.choice(_TABLES).plural} {words}"
+
+
+def _condition(rng: random.Random) -> str:
+    column = rng.choice(_COLUMNS)
+    return rng.choice(_WORDS[column.kind]).format(p=column.phrase, v=_value(rng, column))
+
+
+def _sorting(rng: random.Random) -> str:
+    return f", sorted by {rng.choice(_COLUMNS).phrase}" if rng.random() < 0.5 else ""
+
+
+def _value(rng: random.Random, column: Column) -> str:
+    """Any value that the column may hold, as questions quote it."""
+    if column.values:
+        return quoted(rng.choice(column.values))
+    if column.kind == "date":
+        return quoted((column.first + timedelta(rng.randrange((column.last - column.first).days))).isoformat())
+    return quoted(rng.randint(round(column.low), round(column.high)))

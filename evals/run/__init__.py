@@ -1,0 +1,1 @@
+"""The runner of `agentspec eval`: servers in turns, cells, records, tables; and the demo."""

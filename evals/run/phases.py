@@ -1,0 +1,180 @@
+"""Phases of work on one server: every call timed, every output kept to be compared."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ServerError
+from agentspec.evals.research.tiny_sql.open_chat import OPEN_MAX_TOKENS
+from agentspec.evals.run.demo_passes import check_active, output_of, verify_steps
+from agentspec.evals.run.phase_parts import Kind, Phase, Stream
+from agentspec.evals.systems import System
+from agentspec.integrations.servers.server import Server
+from agentspec.workflows.text_to_sql import (
+    ChainConfig,
+    ChatModel,
+    Completion,
+    Database,
+    Message,
+    OpenAIChat,
+    answer_questions,
+)
+
+# No answer takes so long; a server that hangs is to be told apart from a slow one.
+_CALL_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class TimedCall:
+    """One request: when it ran, in seconds since its slice began.
+
+    Of its tokens the first comes from the prefill, each other one from one of `steps` verified rows.
+    """
+
+    kind: Kind
+    began: float
+    ended: float
+    tokens: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class SliceResult:
+    """Some of a phase's requests on one server."""
+
+    row: str
+    phase: int
+    """Which of all phases."""
+    calls: tuple[TimedCall, ...]
+    """In the order in which they ended."""
+    outputs: tuple[Any, ...]
+    """Of each stream its outputs in the order of the work, so that they are the same for every server."""
+    steps: int
+    """Decode steps of the batch that the server counted; 0 where it counts none."""
+    drafter_steps: int
+    """Those in which its model drafter ran."""
+    verified_tokens: int
+    """Tokens that the verifications of agentspec computed, roots and padding included; 0 elsewhere."""
+    cpu_seconds: float
+    """CPU time of the server's processes."""
+
+
+def run_phases(
+    server: Server, system: System, phases: Sequence[Phase], databases: Mapping[Database, Path], slice_requests: int
+) -> Iterator[SliceResult]:
+    """Asks the server everything, a slice of some requests at a time.
+
+    Raises:
+        ServerError: a call fails, a speculative server does not tell its verify steps, or agentspec is inactive, drafted
+            nothing or does not count its drafter's steps.
+    """
+    paths = dict(databases)
+    # The first decode steps pay for lazy set-up in every system; what they taught is dropped by the flush that follows.
+    widest = sorted((stream for phase in phases for stream in phase.streams), key=lambda stream: stream.concurrency)
+    by_kind = {s.kind: Stream(s.concurrency, s.questions[:2], s.prompts[: s.concurrency]) for s in widest}
+    asyncio.run(_ask(server, system, tuple(by_kind.values()), paths))
+    server.flush()
+    for number, phase in enumerate(phases):
+        if phase.flush:
+            server.flush()
+        for streams in phase.slices(slice_requests):
+            before, began = _counted(server, system), server.cpu_seconds()
+            calls, outputs = asyncio.run(_ask(server, system, streams, paths))
+            cpu_seconds = server.cpu_seconds() - began
+            if system.is_ours:
+                check_active(server.agentspec_state())
+            after = _counted(server, system)
+            yield SliceResult(
+                row=phase.row,
+                phase=number,
+                calls=tuple(sorted(calls, key=lambda call: call.ended)),
+                outputs=tuple(outputs),
+                steps=after["steps"] - before["steps"],
+                drafter_steps=after["drafter_steps"] - before["drafter_steps"],
+                verified_tokens=after["verified_tokens"] - before["verified_tokens"],
+                cpu_seconds=cpu_seconds,
+            )
+
+
+def _counted(server: Server, system: System) -> dict[str, int]:
+    """What agentspec has counted so far: steps of the batch, those with a drafter's forward, and tokens verified."""
+    names = ("steps", "drafter_steps", "verified_tokens")
+    if not system.is_ours:
+        return dict.fromkeys(names, 0)
+    counters = (server.agentspec_state() or {}).get("counters", {})
+    missing = [name for name in names if name not in counters]
+    if missing:
+        raise ServerError(
+            f"{system.label} must count its steps and those of its drafter in /server_info, but there is no "
+            f"{' and no '.join(missing)} among {', '.join(counters) or 'no counters'}; see the server's log"
+        )
+    return {name: int(counters[name]) for name in names}
+
+
+class _Recorder:
+    """A chat model that notes when each call ran and what it took."""
+
+    def __init__(
+        self, model: ChatModel, system: System, kind: Kind, slice_began: float, calls: list[TimedCall]
+    ) -> None:
+        self._model = model
+        self._system = system
+        self._kind = kind
+        self._slice_began = slice_began
+        self._calls = calls
+
+    async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
+        began = time.perf_counter()
+        completion = await self._model.complete(messages, max_tokens)
+        ended = time.perf_counter()
+        if completion.error:
+            raise ServerError(f"a call to {self._system.label} failed: {completion.error}")
+        decoded = completion.completion_tokens - 1
+        steps = decoded if self._system.algorithm == "none" else verify_steps(completion)
+        if decoded and not steps:
+            raise ServerError(f"{self._system.label} reported no verify steps; is speculative decoding on?")
+        self._calls.append(
+            TimedCall(
+                self._kind, began - self._slice_began, ended - self._slice_began, completion.completion_tokens, steps
+            )
+        )
+        return completion
+
+
+async def _ask(
+    server: Server, system: System, streams: Sequence[Stream], databases: dict[Database, Path]
+) -> tuple[list[TimedCall], list[Any]]:
+    """All calls of the streams, which run at the same time, and each stream's outputs."""
+    from openai import AsyncOpenAI
+
+    calls: list[TimedCall] = []
+    body = {"return_spec_tokens_details": True}
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=_CALL_SECONDS) as client:
+        began = time.perf_counter()
+
+        def run(stream: Stream) -> Any:
+            model = _Recorder(OpenAIChat(client, "tiny-sql", body), system, stream.kind, began, calls)
+            return _run_questions(model, stream, databases) if stream.questions else _run_prompts(model, stream)
+
+        return calls, list(await asyncio.gather(*(run(stream) for stream in streams)))
+
+
+async def _run_questions(model: ChatModel, stream: Stream, databases: dict[Database, Path]) -> list[Any]:
+    config = ChainConfig(concurrency=stream.concurrency)
+    return [output_of(answer) for answer in await answer_questions(model, stream.questions, databases, config)]
+
+
+async def _run_prompts(model: ChatModel, stream: Stream) -> list[Any]:
+    gate = asyncio.Semaphore(stream.concurrency)
+
+    async def one(messages: Sequence[Message]) -> tuple[str, int, str]:
+        async with gate:
+            completion = await model.complete(messages, OPEN_MAX_TOKENS)
+        return completion.text, completion.completion_tokens, completion.finish_reason
+
+    return list(await asyncio.gather(*(one(messages) for messages in stream.prompts)))

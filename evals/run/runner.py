@@ -1,0 +1,210 @@
+"""Runs the cells of tasks on the servers of systems, and keeps their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agentspec.environment import without_folders
+from agentspec.errors import ConfigError
+from agentspec.evals.emulated.servers import Emulation, bind, release
+from agentspec.evals.run.calls import Asking, Turn, ask_cells
+from agentspec.evals.run.cells import Cell, Key
+from agentspec.evals.run.file import missing, write_records
+from agentspec.evals.run.records import Record, compared, failed_record, key_of, record_of
+from agentspec.evals.run.turns import ask_in_turns
+from agentspec.evals.systems import EAGLE3_FOLDER, HYBRIDS, STANDALONE_FOLDER, SYSTEMS, System, fixed_length
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.integrations.servers.server import REPLAYED, Server
+from agentspec.progress import say, waiting
+
+# Plain decoding comes first: the others' outputs are compared with its.
+EVALUATED: dict[str, System] = {
+    **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
+    "suffix": SYSTEMS["agentspec"],
+    # As many tokens a step as NGRAM verifies, so that drafts alone are compared.
+    "fixed-11": fixed_length(11),
+    "hybrid": HYBRIDS["hybrid"],
+}
+DEFAULT_SYSTEMS = ("none", "ngram", "suffix", "hybrid")
+_START_SECONDS = 1200.0
+_LIVE_TOKENS = 640
+"""Of a request of a live task, amply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """How the servers of a run are started."""
+
+    model: Path
+    max_running: int
+    """Requests in a batch at most."""
+    replay_tokens: int
+    """Of a replayed request at most, prompt and answer."""
+    logs: Path
+    on_cpu: bool
+    arguments: tuple[str, ...] = ()
+    """For every server, besides those of its system."""
+    emulation: Emulation | None = None
+    """The device that every server emulates, if any."""
+
+    def start(self, stack: ExitStack, name: str, system: System, *, is_replay: bool, repeat: int) -> Server:
+        """A server that the stack stops."""
+        if self.emulation is not None:
+            return self._start_emulated(stack, self.emulation, name, system, repeat)
+        arguments = [*system.arguments, "--max-running-requests", str(self.max_running)]
+        if self.on_cpu:
+            # On a GPU SGLang finds out what fits. Here all clients' requests should run at the same time.
+            tokens = self.max_running * (self.replay_tokens if is_replay else _LIVE_TOKENS)
+            arguments += ["--max-total-tokens", str(max(32768, tokens))]
+        server = stack.enter_context(
+            Server(
+                self.model,
+                system.algorithm,
+                log=self.logs / f"{_kind(is_replay)}-{name}-{repeat}.log",
+                arguments=(*arguments, *self.arguments),
+                environment={**system.variables, **(REPLAYED if is_replay else {})},
+                start_seconds=_START_SECONDS,
+                on_wait=waiting,
+            )
+        )
+        say(f"  {name} ready after {server.start_seconds:.0f} s")
+        return server
+
+    def _start_emulated(self, stack: ExitStack, emulation: Emulation, name: str, system: System, repeat: int) -> Server:
+        release()
+        server = stack.enter_context(
+            emulation.server(
+                system,
+                max_running=self.max_running,
+                log=self.logs / f"{emulation.name}-{name}-{repeat}.log",
+                arguments=self.arguments,
+                start_seconds=_START_SECONDS,
+                on_wait=waiting,
+            )
+        )
+        bind(server)
+        say(f"  {name} ready after {server.start_seconds:.0f} s")
+        return server
+
+
+def systems_of(names: Sequence[str], model: Path, eagle3: Path | None, standalone: Path | None) -> dict[str, System]:
+    """The systems by name, plain decoding first; with the drafters of the served model.
+
+    Raises:
+        ConfigError: A name is unknown, or a system needs a drafter and there is none for this model.
+    """
+    unknown = [name for name in names if name not in EVALUATED]
+    if unknown:
+        raise ConfigError(f"--system must be one of {', '.join(EVALUATED)}, got {', '.join(unknown)}")
+    drafters = {str(EAGLE3_FOLDER): eagle3, str(STANDALONE_FOLDER): standalone}
+    found = {}
+    for name, system in EVALUATED.items():
+        if name not in names:
+            continue
+        shipped = [word for word in system.arguments if word in drafters]
+        if model != MODEL_FOLDER and any(drafters[word] is None for word in shipped):
+            raise ConfigError(
+                f"--system {name} needs a drafter for {model.name}: pass "
+                + ("--eagle3-model" if str(EAGLE3_FOLDER) in shipped else "--standalone-model")
+            )
+        words = [str(drafters.get(word) or word) for word in system.arguments]
+        found[name] = replace(system, arguments=tuple(words))
+    return found
+
+
+class Run:
+    """The records so far, in the file after every turn.
+
+    Args:
+        records: Of an earlier run that was interrupted.
+        settings: What the cells depend on.
+        context: What every record tells besides its figures.
+        path: Of the file; None to write none.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[Mapping[str, Any]],
+        settings: Mapping[str, Any],
+        context: Mapping[str, Any],
+        path: Path | None,
+    ) -> None:
+        self._records: dict[tuple[Key, str], Mapping[str, Any]] = {
+            (key_of(record), record["system"]): record for record in records
+        }
+        self._settings, self._context, self._path = settings, context, path
+
+    def records(self) -> list[Record]:
+        return compared(self._records.values())
+
+    def measure(
+        self,
+        cells: Sequence[Cell],
+        systems: Mapping[str, System],
+        asking: Asking,
+        servers: Servers,
+        *,
+        together: bool,
+    ) -> None:
+        """Measures the cells of one repeat that have no figures yet; a failure is recorded, and the others go on.
+
+        The cells are of live tasks or of replays, as `asking` says: a server does one of both.
+        """
+        kind, repeat = _kind(asking.is_replay), cells[0].repeat
+        todo = missing(cells, list(systems), list(self._records.values()), together=together)
+        names = [name for name in systems if todo[name]]
+        if not names:
+            say(f"{kind}, repeat {repeat + 1}: kept")
+            return
+        say(f"{kind}, repeat {repeat + 1}: {', '.join(names)}")
+        # What is measured again is not mixed with what was there.
+        for name in names:
+            for cell in todo[name]:
+                self._records.pop((cell.key, name), None)
+
+        def slices(stack: ExitStack, name: str) -> Iterator[Turn]:
+            server = servers.start(stack, name, systems[name], is_replay=asking.is_replay, repeat=repeat)
+            yield from ask_cells(server, systems[name], todo[name], asking)
+
+        def context_of(name: str) -> dict[str, Any]:
+            words = (*systems[name].words, *servers.arguments)
+            return {**self._context, "server_arguments": [without_folders(word) for word in words]}
+
+        def on_turn(done: Mapping[str, Sequence[Turn]]) -> None:
+            for name, turns in done.items():
+                for result in filter(None, (turn.result for turn in turns)):
+                    key = result.cell.key, name
+                    if key not in self._records:
+                        self._records[key] = record_of(name, systems[name], result, context_of(name))
+            self._write()
+            say(f"  {_progress(done)}")
+
+        for some in (names,) if together else [[name] for name in names]:
+            done, errors = ask_in_turns(some, slices, on_turn)
+            for name, error in errors.items():
+                measured = sum(turn.result is not None for turn in done[name])
+                for cell in todo[name][measured:]:
+                    self._records[cell.key, name] = failed_record(name, cell, error, context_of(name))
+        self._write()
+
+    def _write(self) -> None:
+        if self._path is not None:
+            write_records(self._path, self._records.values(), self._settings)
+
+
+def _progress(done: Mapping[str, Sequence[Turn]]) -> str:
+    """Tokens a second in the turn that was measured last."""
+    last = {name: turns[-1] for name, turns in done.items() if turns}
+    if not last:
+        return "nothing measured yet"
+    cell = done[max(last, key=lambda name: len(done[name]))][-1].cell
+    speeds = [f"{name} {turn.tokens / turn.seconds:.0f}" for name, turn in last.items()]
+    return f"{cell.task}, {cell.pass_name}, {cell.concurrency} at a time: tokens/s {', '.join(speeds)}"
+
+
+def _kind(is_replay: bool) -> str:
+    return "replay" if is_replay else "live"

@@ -1,0 +1,100 @@
+"""Servers that are all alive and asked in turns, so that what else happens on the machine meets all of them alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from agentspec.environment import without_folders
+from agentspec.errors import AgentspecError
+from agentspec.evals.run.phase_parts import Phase
+from agentspec.evals.run.phases import SliceResult, run_phases
+from agentspec.evals.systems import System
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.integrations.servers.server import Server
+from agentspec.progress import say, waiting
+from agentspec.workflows.text_to_sql import Database
+
+# A start takes some 20 s, and several times that where other work runs too: no reason to give up a long run.
+_START_SECONDS = 600.0
+
+T = TypeVar("T")
+
+
+def ask_in_turns(
+    names: Sequence[str],
+    slices: Callable[[ExitStack, str], Iterator[T]],
+    on_turn: Callable[[Mapping[str, Sequence[T]]], object],
+) -> tuple[dict[str, list[T]], dict[str, str]]:
+    """The slices of each server in their order, and of servers that failed the error; the others go on.
+
+    Args:
+        names: Of the servers.
+        slices: Starts a server, which the stack stops, at the first slice that is asked of it.
+        on_turn: Told what is done after each turn.
+    """
+    with ExitStack() as stack:
+        asked = {name: slices(stack, name) for name in names}
+        done: dict[str, list[T]] = {name: [] for name in names}
+        errors: dict[str, str] = {}
+        # The first turn starts the servers.
+        turn = 0
+        while asked:
+            for name in _rotated(tuple(asked), turn):
+                try:
+                    result = next(asked[name], None)
+                except (AgentspecError, OSError) as failure:
+                    errors[name] = without_folders(_first_lines(str(failure)))
+                    say(f"  {name} failed: {errors[name]}")
+                    result = None
+                if result is None:
+                    del asked[name]
+                else:
+                    done[name].append(result)
+            turn += 1
+            if asked:
+                on_turn(done)
+        return done, errors
+
+
+def started(
+    stack: ExitStack,
+    name: str,
+    system: System,
+    phases: Sequence[Phase],
+    databases: Mapping[Database, Path],
+    slice_requests: int,
+    log: Path,
+) -> Iterator[SliceResult]:
+    """Starts the system's server, which the stack stops, and asks it."""
+    server = stack.enter_context(
+        Server(
+            MODEL_FOLDER,
+            system.algorithm,
+            log=log,
+            arguments=system.arguments,
+            environment=system.variables,
+            start_seconds=_START_SECONDS,
+            on_wait=waiting,
+        )
+    )
+    say(f"  {name} ready after {server.start_seconds:.0f} s")
+    yield from run_phases(server, system, phases, databases, slice_requests)
+
+
+def _rotated(names: Sequence[str], turn: int) -> list[str]:
+    """No server always follows the same one."""
+    first = turn % len(names) if names else 0
+    return [*names[first:], *names[:first]]
+
+
+def _first_lines(text: str) -> str:
+    """The error itself, and of a log that follows it the line that most likely tells why."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) < 2:
+        return text.strip()
+    told = [line for line in lines[1:] if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return f"{lines[0]} {(told or lines)[-1]}"

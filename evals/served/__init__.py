@@ -1,0 +1,1 @@
+"""Benches on real servers: hybrid drafting, load, and the fidelity of simulated latencies."""

@@ -1,0 +1,206 @@
+"""`agentspec bench hybrid`: suffix drafts and a model drafter in one batch, beside each of them alone.
+
+Dataset: held-out questions of the text-to-SQL workflow and open prompts to the same small model; see workloads/hybrid.py.
+Metric: accept length, tokens a second, share of steps with the drafter; see hybrid_rows. Outputs are compared call by
+call.
+Pattern: the servers of all systems run at the same time, idle ones asleep, and are asked in turns, some requests at a
+time, so that what else happens on the machine meets all of them alike. Every server answers the same requests. That is
+repeated with new processes, because two of the same code differ by some per cent by where their memory lies; rows are
+medians over these runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from agentspec.cli.word_lists import names
+from agentspec.environment import describe, without_folders
+from agentspec.errors import ConfigError
+from agentspec.evals.run.phase_parts import Phase
+from agentspec.evals.run.phases import SliceResult
+from agentspec.evals.run.turns import ask_in_turns, started
+from agentspec.evals.served.hybrid_rows import Figures, figures, goals, merge_runs
+from agentspec.evals.served.hybrid_table import markdown
+from agentspec.evals.systems import EAGLE3_CHAIN, HYBRIDS, SYSTEMS, eagle3_tree
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.workloads.hybrid import CONCURRENCY, ROWS, WORKLOADS, plan_phases
+from agentspec.progress import say
+from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
+
+# Plain decoding comes first: the others' outputs are compared with its.
+COMPARED = {
+    **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
+    "eagle3-6": eagle3_tree(6),
+    "eagle3-8": eagle3_tree(8),
+    "eagle3-chain": EAGLE3_CHAIN,
+    "suffix": SYSTEMS["agentspec"],
+    **HYBRIDS,
+}
+_PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--systems",
+        type=names,
+        default=tuple(COMPARED),
+        metavar="LIST",
+        help=f"systems, with commas between; none is always among them (default: {','.join(COMPARED)})",
+    )
+    parser.add_argument(
+        "--workloads",
+        type=names,
+        default=WORKLOADS,
+        metavar="LIST",
+        help=f"workloads, with commas between (default: {','.join(WORKLOADS)})",
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="servers started for each system (default %(default)s)")
+    parser.add_argument(
+        "--requests", type=int, default=72, help="requests of each kind in a phase of a workload (default %(default)s)"
+    )
+    parser.add_argument(
+        "--slice",
+        type=int,
+        default=12,
+        help="requests of a kind before it is another server's turn (default %(default)s)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of questions and prompts (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each server")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Runs the bench and prints its tables; 1 where outputs differ, a server failed, or a goal is missed.
+
+    A server that fails leaves a row with the error, and the others go on.
+
+    Raises:
+        ConfigError: an argument is out of range or unknown.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench hybrid --help")
+    for option in ("repeats", "slice"):
+        if getattr(args, option) < 1:
+            raise ConfigError(f"--{option} must be at least 1, got {getattr(args, option)}")
+    unknown = [name for name in args.systems if name not in COMPARED]
+    if unknown:
+        raise ConfigError(f"--systems must be out of {', '.join(COMPARED)}, got {', '.join(unknown)}")
+    names = tuple(name for name in COMPARED if name == "none" or name in args.systems)
+    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as folder:
+        logs = args.logs or Path(folder)
+        logs.mkdir(parents=True, exist_ok=True)
+        paths = create_all(DATABASES, Path(folder))
+        databases = {database: paths[database.name] for database in DATABASES}
+        phases = plan_phases(args.workloads, databases, args.requests, args.seed)
+        bench = Bench(names, args.workloads)
+        for number in range(args.repeats):
+            say(f"run {number + 1} of {args.repeats}")
+            bench.measure(names, phases, databases, args.slice, logs, str(number))
+            if args.json:
+                report = {"rows": bench.rows(), "goals": bench.goals(), **context(args, names)}
+                args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    rows = bench.rows()
+    table = markdown(rows, command=" ".join(context(args, names)["command"]))
+    print("\n" + table)
+    if args.markdown:
+        args.markdown.write_text(table + "\n", encoding="utf-8")
+    failed = [row for row in rows if row.get("error") or row["identical"] is False]
+    # A server that does not start fails in all workloads alike.
+    for line in dict.fromkeys(
+        f"{row['system']}: {row.get('error') or 'outputs differ from plain decoding'}" for row in failed
+    ):
+        say(line)
+    return 1 if failed or not all(goal["met"] for goal in bench.goals()) else 0
+
+
+class Bench:
+    """What the servers measured so far."""
+
+    def __init__(self, systems: Sequence[str], workloads: Sequence[str]) -> None:
+        self._systems = tuple(systems)
+        self._rows = tuple(row for name in WORKLOADS if name in workloads for row in ROWS[name])
+        self._runs: dict[tuple[str, str], list[Figures]] = {}
+        self._outputs: dict[tuple[str, str], list[Any]] = {}
+        self._errors: dict[tuple[str, str], str] = {}
+
+    def measure(
+        self,
+        names: Sequence[str],
+        phases: Sequence[Phase],
+        databases: dict[Database, Path],
+        slice_requests: int,
+        logs: Path,
+        run: str,
+    ) -> None:
+        """Starts a server of each system and asks them everything in turns; a failure is noted for what one has not
+        answered, and the others go on."""
+
+        def slices(stack: ExitStack, name: str) -> Iterator[SliceResult]:
+            log = logs / f"{name}-{run}.log"
+            return started(stack, name, COMPARED[name], phases, databases, slice_requests, log)
+
+        done, errors = ask_in_turns(names, slices, lambda done: say(f"  {_progress(done)}"))
+        wanted = Counter(phase.row for phase in phases for _ in phase.slices(slice_requests))
+        for row in self._rows:
+            for name in names:
+                results = [result for result in done[name] if result.row == row]
+                if len(results) == wanted[row]:
+                    self.add(row, name, results)
+                elif name in errors:
+                    self._errors[row, name] = errors[name]
+
+    def add(self, row: str, system: str, results: Sequence[SliceResult]) -> None:
+        self._runs.setdefault((row, system), []).append(figures(system, results))
+        self._outputs.setdefault((row, system), []).append([result.outputs for result in results])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each workload and system with a run or a failure."""
+        return [
+            merge_runs(row, name, self._runs.get((row, name), []), identical=self._identical(row, name), error=error)
+            for row in self._rows
+            for name in self._systems
+            if (error := self._errors.get((row, name), "")) or (row, name) in self._runs
+        ]
+
+    def goals(self) -> list[dict[str, Any]]:
+        return [goal.record() for goal in goals(self.rows())]
+
+    def _identical(self, row: str, system: str) -> bool | None:
+        plain, ours = self._outputs.get((row, "none")), self._outputs.get((row, system))
+        return all(outputs == plain[0] for outputs in ours) if plain and ours else None
+
+
+def context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
+    """What the figures depend on; files by their names alone."""
+    return {
+        **describe(_PACKAGES),
+        "systems": {
+            name: [without_folders(word) for word in s.words] for name, s in COMPARED.items() if name in systems
+        },
+        "model": MODEL_FOLDER.name,
+        "requests": args.requests,
+        "concurrency": CONCURRENCY,
+        "repeats": args.repeats,
+        "slice": args.slice,
+        "seed": args.seed,
+    }
+
+
+def _progress(done: Mapping[str, Sequence[SliceResult]]) -> str:
+    """What each server wrote in the phase that is asked now."""
+    last = {name: results[-1] for name, results in done.items() if results}
+    phase = max((result.phase for result in last.values()), default=0)
+    shown = []
+    for name, result in last.items():
+        found = figures(name, [one for one in done[name] if one.phase == result.phase])
+        shown.append(f"{name} {found.tokens_per_second:.0f} ({found.accept_length:.2f})")
+    row = next((result.row for result in last.values() if result.phase == phase), "")
+    return f"{row or 'warm-up'}: tokens/s (accept length) " + ", ".join(shown)

@@ -1,0 +1,120 @@
+"""Tasks whose answers were recorded: strong models' traces through the served model.
+
+Every request carries its answer, and a server with `AGENTSPEC_REPLAY=requests` forces the model to write it, whatever
+the system: so all systems emit the same tokens at the real cost of their steps, and only drafts and times differ. What
+is repeated, and so what is accepted, is the strong model's; the tokens are of the served model's tokenizer.
+
+Sessions are cut into conversations of a few calls after one another, each with the whole prompt that was recorded; long
+prompts lose their beginning and long answers their end, as each record tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from agentspec.analysis.replay.tokenizer import Tokenizer
+from agentspec.errors import ConfigError
+from agentspec.evals.clients.replay_requests import ReplayRequest, replay_requests
+from agentspec.evals.workloads.prompts import served_tokenizer
+from agentspec.evals.workloads.task import Conversation, FixedCall, Pool, SessionPool, Task, TaskInputs
+from agentspec.progress import Progress
+
+CALLS_A_CONVERSATION = 4
+LEARNT_SHARE = 0.2
+
+
+def replay_task(name: str, *, data: str, source: str, is_staged: bool = False, suffix: str = ".jsonl.xz") -> Task:
+    """The task of the trace `NAME.jsonl.xz`, or with another suffix.
+
+    Args:
+        name: Of the task and the trace.
+        data: What was recorded.
+        source: Where it comes from, and its licence.
+        is_staged: The trace holds the outputs of a pipeline's stages without their prompts. The prompt of a stage is then
+            the session's name, what its earlier stages wrote, and the name of the stage.
+        suffix: Of the file's name.
+    """
+    trace = f"{name}{suffix}"
+
+    def pool(inputs: TaskInputs) -> Pool:
+        path = trace_path(inputs.data, trace)
+        tokenizer = served_tokenizer(inputs.model)
+        with Progress(f"reading {trace}", 1):
+            requests = replay_requests(
+                [path],
+                tokenizer,
+                max_prompt_tokens=inputs.max_prompt_tokens,
+                max_answer_tokens=inputs.max_answer_tokens,
+                seed=inputs.seed,
+            )
+        if is_staged:
+            requests = with_earlier_stages(requests, tokenizer, inputs.max_prompt_tokens)
+        return SessionPool(
+            conversations(requests),
+            learnt_share=LEARNT_SHARE,
+            learnt_calls=inputs.learnt_calls,
+            seed=inputs.seed,
+            name=trace,
+        )
+
+    return Task(
+        name=name,
+        data=data,
+        metric="none but speed; the recorded answers come back token for token",
+        source=source,
+        pool=pool,
+        trace=trace,
+    )
+
+
+def trace_path(folder: Path | None, trace: str) -> Path:
+    """The trace in the folder of traces.
+
+    Raises:
+        ConfigError: No folder was given, or the trace is not there.
+    """
+    if folder is None:
+        raise ConfigError(f"replay tasks need --data FOLDER with {trace}")
+    path = folder / trace
+    if not path.is_file():
+        raise ConfigError(f"--data must be a folder with {trace}, but {path} is no file")
+    return path
+
+
+def conversations(requests: Sequence[ReplayRequest]) -> dict[str, list[Conversation]]:
+    """Of each task its conversations, of the requests in the order of their recording.
+
+    Answers of a single token are left out, for nothing of them is decoded.
+    """
+    found: dict[str, list[Conversation]] = {}
+    for session, some in groupby(requests, key=lambda request: request.session):
+        calls = [request for request in some if len(request.answer_ids) > 1]
+        for begin in range(0, len(calls), CALLS_A_CONVERSATION):
+            part = calls[begin : begin + CALLS_A_CONVERSATION]
+            fixed = tuple(
+                FixedCall(request.body(), request.prompt_tokens_cut, tuple(request.answer_ids.tolist()))
+                for request in part
+            )
+            found.setdefault(part[0].task, []).append(Conversation(session, fixed))
+    return found
+
+
+def with_earlier_stages(
+    requests: Sequence[ReplayRequest], tokenizer: Tokenizer, max_prompt_tokens: int
+) -> list[ReplayRequest]:
+    """The requests of a staged trace with prompts that no two sessions share."""
+    found = []
+    for session, some in groupby(requests, key=lambda request: request.session):
+        earlier = [tokenizer.encode(f"{session}\n")]
+        for request in some:
+            whole = np.concatenate([*earlier, request.input_ids])
+            prompt = whole[-max_prompt_tokens:]
+            cut = request.prompt_tokens_cut + len(whole) - len(prompt)
+            found.append(replace(request, input_ids=prompt, prompt_tokens_cut=cut))
+            earlier += [request.input_ids, request.answer_ids]
+    return found

@@ -1,0 +1,127 @@
+"""What the servers of the report's verdict are asked, and the log that the report reads.
+
+log     answered by a plain server, noted as services do
+cold    other work of the same kind, as many requests as the log has, of servers that begin with nothing
+warm    other work again, of a server that was asked the log's before
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from agentspec.errors import ServerError
+from agentspec.evals.research.tiny_sql.open_chat import OPEN_MAX_TOKENS
+from agentspec.evals.run.phase_parts import Phase, Stream
+from agentspec.evals.workloads.load import plan_load
+from agentspec.integrations.servers.server import RunningServer
+from agentspec.workflows.text_to_sql import (
+    ChainConfig,
+    ChatModel,
+    Completion,
+    Database,
+    Message,
+    OpenAIChat,
+    answer_questions,
+)
+
+State = Literal["cold", "warm"]
+STATES: tuple[State, ...] = get_args(State)
+# Work that is neither measured nor, but for chance, the same; nor is that of the two states.
+_LOG_SEED, _WARM_SEED = 1_000_003, 2_000_003
+_LOG_CLIENTS = 4
+_CALL_SECONDS = 120.0
+
+
+def logged_work(workload: str, databases: Mapping[Database, Path], num_requests: int, seed: int) -> Stream:
+    """What the log is of."""
+    phases = plan_load(workload, databases, (_LOG_CLIENTS,), num_requests, 1, seed + _LOG_SEED)
+    # The agents' first phase only teaches.
+    return phases[-1].streams[0]
+
+
+def measured_work(
+    workload: str,
+    databases: Mapping[Database, Path],
+    concurrency: Sequence[int],
+    requests: Mapping[State, int],
+    turns: int,
+    seed: int,
+) -> dict[str, list[Phase]]:
+    """The phases of each row, named by state and clients; the first of each drops what was learnt.
+
+    Args:
+        workload: One of WORKLOADS.
+        databases: What agents ask of.
+        concurrency: Numbers of clients.
+        requests: Of each state and number of clients, about so many.
+        turns: In how many parts they are asked.
+        seed: Of questions and prompts.
+    """
+    found: dict[str, list[Phase]] = {}
+    for state in STATES:
+        number, drawn = requests[state], seed + (_WARM_SEED if state == "warm" else 0)
+        for phase in plan_load(workload, databases, concurrency, number, turns, drawn):
+            if not phase.row:
+                continue
+            clients = phase.streams[0].concurrency
+            phases = found.setdefault(row_name(state, clients), [])
+            phases.append(replace(phase, row=row_name(state, clients), flush=not phases))
+    return found
+
+
+def phases_of(work: Mapping[str, Sequence[Phase]], log: Stream | None) -> list[Phase]:
+    """All phases of a server; one that learns is asked the log before each warm row, None: it does not learn."""
+    phases: list[Phase] = []
+    for row, turns in work.items():
+        if log is not None and row.startswith("warm"):
+            phases += [Phase("", (log,), flush=True), *(replace(turn, flush=False) for turn in turns)]
+        else:
+            phases += turns
+    return phases
+
+
+def row_name(state: State, clients: int) -> str:
+    return f"{state}@{clients}"
+
+
+class Recorder:
+    """A chat model that notes what it was asked and answered, as services log it."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self._model = model
+        self.records: list[dict[str, Any]] = []
+
+    async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
+        completion = await self._model.complete(messages, max_tokens)
+        if completion.error:
+            raise ServerError(f"a call to be logged failed: {completion.error}")
+        self.records.append({"messages": [dict(message) for message in messages], "completion": completion.text})
+        return completion
+
+
+def write_log(server: RunningServer, stream: Stream, databases: Mapping[Database, Path], path: Path) -> None:
+    """Asks the server everything and writes a line for each request; raises ServerError if one fails."""
+    records = asyncio.run(_record(server, stream, dict(databases)))
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+async def _record(server: RunningServer, stream: Stream, databases: dict[Database, Path]) -> list[dict[str, Any]]:
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=_CALL_SECONDS) as client:
+        recorder = Recorder(OpenAIChat(client, "tiny-sql"))
+        if stream.questions:
+            await answer_questions(recorder, stream.questions, databases, ChainConfig(concurrency=stream.concurrency))
+        gate = asyncio.Semaphore(stream.concurrency)
+
+        async def one(messages: Sequence[Message]) -> None:
+            async with gate:
+                await recorder.complete(messages, OPEN_MAX_TOKENS)
+
+        await asyncio.gather(*(one(messages) for messages in stream.prompts))
+        return recorder.records

@@ -1,0 +1,174 @@
+"""One emulated device: streams of queued work, and events that tell when it is done.
+
+    host    launch ─ launch ─ launch ─────── wait ▒▒▒▒▒▒▒▒▒▒▒▒▒ read ─ launch ...
+    stream           █████████████████████████████████████            ████
+                                                          └── idle ──┘
+
+Nothing is computed here. Work that is queued on a stream begins when the stream is free, not before now, and takes the
+seconds that it is given. Streams do not slow each other down: SGLang runs its forwards on one of them, and on the others
+copies and operations of microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+from agentspec.integrations.emulated_device.device.clock import Clock
+
+OnWork = Callable[[str, float, float, "Stream"], None]
+"""Called with what was queued, when it begins and ends, in emulated seconds, and its stream."""
+
+OnWait = Callable[[str, float, float], None]
+"""Called with what the host waited for, and from when until when, in emulated seconds."""
+
+
+class Stream:
+    """In the place of torch.cpu.Stream, as torch.cuda.Stream behaves."""
+
+    device: Device
+
+    def __init__(self, device: Any = None, priority: int = 0, **unused: Any) -> None:
+        del device, unused
+        self.priority = priority
+        self.free_at = 0.0
+        """When all that was queued is done, in emulated seconds."""
+
+    def wait_stream(self, stream: Stream) -> None:
+        """What is queued from now on begins when all that `stream` has been given is done."""
+        self.free_at = max(self.free_at, stream.free_at)
+
+    def wait_event(self, event: Event) -> None:
+        self.free_at = max(self.free_at, event.at)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        return self.device.clock.now() >= self.free_at
+
+    def synchronize(self) -> None:
+        self.device.wait(self.free_at, "stream")
+
+
+class Event:
+    """In the place of torch.cpu.Event, as torch.cuda.Event behaves."""
+
+    device: Device
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, **unused: Any) -> None:
+        del enable_timing, blocking, unused
+        self.at = 0.0
+        """When the work before it is done, in emulated seconds; 0 as long as it was never recorded."""
+
+    def record(self, stream: Stream | None = None) -> None:
+        self.at = max((stream or self.device.current_stream).free_at, self.device.clock.now())
+
+    def wait(self, stream: Stream | None = None) -> None:
+        (stream or self.device.current_stream).wait_event(self)
+
+    def query(self) -> bool:
+        return self.device.clock.now() >= self.at
+
+    def synchronize(self) -> None:
+        self.device.wait(self.at, "event")
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds until `end`."""
+        return (end.at - self.at) * 1e3
+
+
+class StreamContext(AbstractContextManager[Any]):
+    """In the place of torch.cpu.StreamContext."""
+
+    device: Device
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+        self._before: list[Stream] = []
+
+    def __enter__(self) -> Stream | None:
+        self._before.append(self.device.current_stream)
+        if self.stream is not None:
+            self.device.current_stream = self.stream
+        return self.stream
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.device.current_stream = self._before.pop()
+
+
+class Device:
+    """Owned by the scheduler's thread."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        blocking: bool = False,
+        on_work: OnWork = lambda kind, begin, end, stream: None,
+        on_wait: OnWait = lambda why, begin, end: None,
+    ) -> None:
+        """`blocking`: whether the host waits for all that it launches, as where it is the device itself."""
+        self.clock = clock
+        self.blocking = blocking
+        self.on_work = on_work
+        self.on_wait = on_wait
+        self.launches = 0
+        self.waited = 0.0
+        """Seconds that the host has waited for the device."""
+        self.stream_type = type("Stream", (Stream,), {"device": self})
+        self.event_type = type("Event", (Event,), {"device": self})
+        self.context_type = type("StreamContext", (StreamContext,), {"device": self})
+        # Streams make events without a device of their own.
+        Stream.device = Event.device = self
+        self.default_stream: Stream = self.stream_type()
+        self.current_stream: Stream = self.default_stream
+
+    def launch(self, kind: str, seconds: float, host_seconds: float) -> float:
+        """Queues work on the current stream and returns when it will be done.
+
+        Args:
+            kind: What it is, for traces.
+            seconds: What it takes the device.
+            host_seconds: What it takes the host to queue it.
+        """
+        self.clock.charge(host_seconds)
+        stream = self.current_stream
+        begin = max(stream.free_at, self.clock.now())
+        end: float = begin + seconds
+        stream.free_at = end
+        self.launches += 1
+        self.on_work(kind, begin, end, stream)
+        if self.blocking:
+            self.wait(end, "blocking")
+        return end
+
+    def wait(self, moment: float, why: str) -> None:
+        """The host waits until `moment`, in emulated seconds."""
+        waited = self.clock.sleep_until(moment)
+        if waited > 0:
+            self.waited += waited
+            self.on_wait(why, moment - waited, moment)
+
+    def synchronize(self, device: Any = None) -> None:
+        """Waits for the stream in use; others hold nothing that SGLang waits for in this way."""
+        del device
+        self.current_stream.synchronize()
+
+    def replace_torch(self, module: Any) -> None:
+        """Puts its streams and events in the place of those of a torch device module, such as torch.cpu."""
+        module.Stream, module.Event, module.StreamContext = self.stream_type, self.event_type, self.context_type
+        module.stream = self.context_type
+        module.current_stream = lambda device=None: self.current_stream
+        module.default_stream = lambda device=None: self.default_stream
+        module.set_stream = self._set_stream
+        module.synchronize = self.synchronize
+        module.is_current_stream_capturing = lambda: False
+
+    def _set_stream(self, stream: Stream) -> None:
+        self.current_stream = stream

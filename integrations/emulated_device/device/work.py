@@ -1,0 +1,230 @@
+"""What the host launches on the emulated device, counted and charged.
+
+    kernel      one eager operation                     host_launch on the host, kernel(bytes) on the device
+    graph       what a GPU replays as a captured graph  host_graph_launch, the model's seconds
+    prefill     a forward without a graph               host_prefill_launch, the model's seconds
+    read        the host needs what the device holds    a copy, then the host waits for the stream
+    upload      host to device                          a copy; a blocking one waits for the stream, as CUDA does
+    download    device to pinned memory of the host     a copy; nobody waits
+
+Code that is one kernel on a GPU and Python on this CPU runs inside `inside()`: its time is left out and nothing in it is
+counted.
+
+Where the device is `blocking`, the host is the device: operations take the time that they take here, and only forwards are
+replaced by the model's seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from agentspec.integrations.emulated_device.device.clock import Clock
+from agentspec.integrations.emulated_device.device.device import Device
+from agentspec.integrations.emulated_device.device.tensors import DeviceTensor, PendingTensor, to_device
+from agentspec.integrations.emulated_device.device.trace import ChromeTrace, Timeline
+from agentspec.integrations.emulated_device.models.step_times import StepTimes
+
+
+@dataclass(slots=True)
+class Counts:
+    """How often things happened since the server started."""
+
+    steps: int = 0
+    """Decode or verify steps."""
+    prefills: int = 0
+    host_reads: int = 0
+    """The host waited for what the device holds."""
+    eager_ops: int = 0
+    """Operations launched outside captured graphs."""
+    h2d_copies: int = 0
+    h2d_bytes: int = 0
+    blocking_h2d_copies: int = 0
+    """Of the copies those for which the host waits until its stream is done."""
+    d2h_copies: int = 0
+    """Copies to the host for which nobody waits where they are launched."""
+    graphs: int = 0
+    tokens: int = 0
+    """Computed by the target in decode and verify steps, padding included."""
+
+
+class Work:
+    """On the scheduler's thread."""
+
+    def __init__(self, steps: StepTimes, clock: Clock, trace: ChromeTrace | None = None) -> None:
+        self.steps = steps
+        self.clock = clock
+        self.timeline = Timeline(clock.now, trace)
+        self.device = Device(clock, steps.blocking, self.timeline.worked, self.timeline.waited)
+        self.counts = Counts()
+        self.by_name: Counter[str] = Counter()
+        """Eager operations and reads by name."""
+        self.unordered: Counter[str] = Counter()
+        """Operations and reads on a stream that does not wait for the stream that writes what they read."""
+        self.let_pass = 0.0
+        """Seconds of the torch call in progress that the host of a GPU would spend as well."""
+        self._inside = 0
+
+    def kernel(self, name: str, num_bytes: int, took: float = 0.0) -> None:
+        """An eager operation was called, which took this CPU `took` seconds."""
+        if self.steps.blocking:
+            self.let_pass += took
+        if self._inside:
+            return
+        self.counts.eager_ops += 1
+        self.by_name[name] += 1
+        if not self.steps.blocking:
+            self._launch("kernel", self.steps.kernel(num_bytes), self.steps.host_launch)
+
+    def read(self, name: str, num_bytes: int = 8) -> None:
+        """The host needs to know what the device holds."""
+        if self._inside:
+            return
+        self.counts.host_reads += 1
+        self.by_name[f"read {name}"] += 1
+        if not self.steps.blocking:
+            self._launch("copy", self.steps.copy(num_bytes), self.steps.host_launch)
+            self.device.synchronize()
+
+    def upload(self, num_bytes: int, blocking: bool) -> None:
+        if self._inside:
+            return
+        self.counts.h2d_copies += 1
+        self.counts.h2d_bytes += num_bytes
+        self.counts.blocking_h2d_copies += blocking
+        if not self.steps.blocking:
+            self._launch("copy", self.steps.copy(num_bytes), self.steps.host_launch)
+            if blocking:
+                self.device.synchronize()
+
+    def download(self, num_bytes: int) -> float:
+        """When a copy to the host that begins now will be done, in emulated seconds."""
+        if self._inside:
+            return 0.0
+        self.counts.d2h_copies += 1
+        if self.steps.blocking:
+            return 0.0
+        return self._launch("copy", self.steps.copy(num_bytes), self.steps.host_launch)
+
+    def graph(self, kind: str, seconds: float) -> None:
+        """A captured graph is replayed."""
+        self.counts.graphs += 1
+        self._launch(kind, seconds, self.steps.host_graph_launch)
+
+    def prefill(self, kind: str, seconds: float) -> None:
+        self._launch(kind, seconds, self.steps.host_prefill_launch)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether what runs is counted as something else, or not at all."""
+        return self._inside > 0
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """What runs in the block is work of the device, or of the emulation, and none of it is counted."""
+        stops = not self.steps.blocking
+        self._inside += 1
+        if stops:
+            self.clock.stop()
+        try:
+            yield
+        finally:
+            if stops:
+                self.clock.start()
+            self._inside -= 1
+
+    @contextlib.contextmanager
+    def left_out(self) -> Iterator[None]:
+        """As inside(), for what is the emulation's own: its time never passes."""
+        self._inside += 1
+        self.clock.stop()
+        try:
+            yield
+        finally:
+            self.clock.start()
+            self._inside -= 1
+
+    def as_kernel(self, function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+        """The function, as one kernel of the device."""
+        label = name or getattr(function, "__name__", "kernel")
+
+        @functools.wraps(function)
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            with self.inside():
+                result = function(*args, **kwargs)
+                has_tensors = self.steps.blocking or self._marked(result) or _has_tensors((args, *kwargs.values()))
+            # Some decide on the host what is launched.
+            if has_tensors:
+                self.kernel(label, 0)
+                self.wrote(result)
+            return result
+
+        kernel._emulated_kernel = True  # type: ignore[attr-defined]
+        return kernel
+
+    def wrote(self, result: Any) -> None:
+        """What was launched last writes these tensors."""
+        if isinstance(result, DeviceTensor):
+            result.ready_at = self.device.current_stream.free_at
+        elif isinstance(result, list | tuple):
+            for item in result:
+                self.wrote(item)
+
+    def check_order(self, name: str, tensors: Iterable[Tensor]) -> None:
+        """Reports an operation that is about to be launched before what it reads is written."""
+        if self._inside or self.steps.blocking:
+            return
+        begins = max(self.device.current_stream.free_at, self.clock.now())
+        if any(isinstance(tensor, DeviceTensor) and tensor.ready_at > begins for tensor in tensors):
+            self.unordered[name] += 1
+
+    def on_device(self, tensor: Tensor) -> Tensor:
+        """The same tensor, as one of the device; where the host is the device it stays as it is."""
+        return tensor if self.steps.blocking else to_device(tensor)
+
+    def _marked(self, result: Any) -> bool:
+        """Says of all tensors of a result that they are on the device; whether there were any."""
+        if isinstance(result, Tensor):
+            if not isinstance(result, DeviceTensor | PendingTensor):
+                to_device(result)
+            return True
+        if not isinstance(result, list | tuple):
+            return False
+        # All of them, not up to the first.
+        return sum(map(self._marked, result)) > 0
+
+    def totals(self) -> dict[str, Any]:
+        """For reports: seconds, shares and counts since the server started."""
+        return {
+            "device": self.steps.name,
+            "emulated_seconds": self.clock.now(),
+            "wall_seconds": time.perf_counter(),
+            "excluded_seconds": self.clock.excluded,
+            "launch_seconds": self.clock.launching,
+            "waited_seconds": self.device.waited,
+            **asdict(self.counts),
+            **self.timeline.totals(),
+            "by_name": dict(self.by_name.most_common()),
+        }
+
+    def _launch(self, kind: str, seconds: float, host_seconds: float) -> float:
+        # The book-keeping is the emulation's own.
+        self.clock.stop()
+        self.timeline.launching()
+        end = self.device.launch(kind, seconds, host_seconds)
+        self.timeline.launched()
+        self.clock.start()
+        return end
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_has_tensors(item) for item in value)
+    return isinstance(value, Tensor)

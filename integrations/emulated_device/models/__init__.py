@@ -1,0 +1,1 @@
+"""Models that compute nothing, and how long their forwards would take."""

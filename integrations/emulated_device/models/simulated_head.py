@@ -1,0 +1,163 @@
+"""An SGLang plugin for GPU runs with random weights: an EAGLE-3 head whose drafts come true as often as a trained one's.
+
+A head with random weights accepts nothing. Here it runs at its full cost, and then each token that it drafted is replaced:
+by the recorded one, which the replayed target is going to write, at some positions, and by another one elsewhere. Which
+positions, says a hash of the answer and the position, so that SGLang's EAGLE-3 and agentspec's hybrid meet the same
+head. Loaded through an entry point that the run makes; never part of an installation. SIMULATED_HEAD_ACCEPTANCE is the
+probability of a position.
+
+SGLang has a simulation of its own (SGLANG_SIMULATE_ACC_LEN), which is of no use here: it draws one length a step for the
+whole batch, accepts whatever was drafted instead of the recorded text, and does so for suffix drafts too, so that the
+hybrid would get the head's acceptance for every draft, and texts would differ between systems.
+
+Drafts are chains: which of a tree's nodes come true cannot be said of random scores. Published lengths are of trees, which
+cost more to verify, so that this favours the head.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import Any
+
+from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.replay.wire import unpacked
+
+VARIABLE = "SIMULATED_HEAD_ACCEPTANCE"
+PUBLISHED = (3.2, 4.7)
+"""Accept lengths of EAGLE-3 heads, bonus token included, that their authors and SGLang's publish."""
+
+_BITS = (1 << 31) - 1
+
+
+def acceptance_for(accept_length: float, steps: int) -> float:
+    """The probability of each drafted token, were those before it accepted, with which chains of `steps` tokens give that
+    accept length: 1 + p + p^2 + ... + p^steps.
+
+    Raises:
+        ValueError: No chain of so many tokens gives it.
+    """
+    if not 1.0 <= accept_length <= steps + 1:
+        raise ValueError(f"an accept length with chains of {steps} is between 1 and {steps + 1}, got {accept_length}")
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        too_low = sum(middle**i for i in range(steps + 1)) < accept_length
+        low, high = (middle, high) if too_low else (low, middle)
+    return (low + high) / 2
+
+
+def comes_true(keys: Any, positions: Any, acceptance: float) -> Any:
+    """Whether the head is right at positions of answers with these keys; int64 arrays or tensors that broadcast."""
+    mixed = (keys + positions * 0x9E3779B1) & _BITS
+    for factor in (0x2C1B3C6D, 0x297A2D39):
+        mixed = ((mixed ^ (mixed >> 15)) * factor) & _BITS
+    mixed = mixed ^ (mixed >> 15)
+    return mixed < int(acceptance * (_BITS + 1))
+
+
+def register() -> None:
+    """Called by SGLang in each of its processes."""
+    # On a CPU agentspec drafts without SGLang's loop, and stops where the head's own probabilities promise nothing more;
+    # here it takes the same way as on a GPU.
+    os.environ["SGLANG_CPU_DRAFTER"] = "off"
+    from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
+
+    from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
+
+    head = SimulatedHead(float(os.environ[VARIABLE]))
+    draft = EagleDraftWorker.draft
+
+    def drafted(self: Any, batch: Any) -> Any:
+        return head.rewritten(draft(self, batch), batch)
+
+    EagleDraftWorker.draft = drafted
+    DraftStop.is_over = lambda self, scores, num_passes: False  # type: ignore[method-assign]
+
+
+class SimulatedHead:
+    """Rewrites drafts on the device, without waiting for it."""
+
+    def __init__(self, acceptance: float) -> None:
+        self._acceptance = acceptance
+        self._held: dict[int, str] = {}
+        """Of each slot the request whose answer is in the table."""
+        self._answers: Any = None
+        """int64[slots, longest], of each slot the recorded answer; -1 behind its end."""
+        self._facts: Any = None
+        """int64[slots, 2], its key and the length of its prompt."""
+
+    def rewritten(self, drafts: Any, batch: Any) -> Any:
+        """A step's drafts as a trained head would have made them.
+
+        Args:
+            drafts: SGLang's verify input, or what agentspec's drafting loop hands on; of chains.
+            batch: SGLang's `ScheduleBatch`, whose requests bring their answers.
+        """
+        import torch
+
+        if not batch.reqs:
+            return drafts
+        self._take_in(batch)
+        ours = not hasattr(drafts, "draft_token")
+        rows = len(batch.reqs)
+        tokens = drafts.tokens if ours else drafts.draft_token.view(rows, -1)[:, 1:]
+        slots = batch.req_pool_indices
+        keys, prompts = self._facts[slots].unbind(1)
+        # The root is in no cache yet, and the first drafted token follows it.
+        first = batch.seq_lens.to(torch.int64) + 1 - prompts
+        at = first[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
+        longest = self._answers.shape[1]
+        recorded = self._answers[slots].gather(1, at.clamp(0, longest - 1))
+        known = (at >= 0) & (at < longest) & (recorded >= 0)
+        right = known & comes_true(keys[:, None], at, self._acceptance)
+        # Another token than the recorded one; 0 and 1 are in every vocabulary.
+        wrong = torch.where(recorded == 0, torch.ones_like(recorded), torch.zeros_like(recorded))
+        tokens.copy_(torch.where(right, recorded, wrong).to(tokens.dtype))
+        if ours:
+            # What the head would say of itself: right on average, without knowing where it is not.
+            depths = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+            drafts.estimates = (self._acceptance**depths).to(torch.float32).expand(rows, -1)
+        return drafts
+
+    def _take_in(self, batch: Any) -> None:
+        """Copies the answers of new requests to the device."""
+        import torch
+
+        device = batch.seq_lens.device
+        for request in batch.reqs:
+            slot = compat.request_slot(request)
+            if self._held.get(slot) == request.rid:
+                continue
+            answer = replayed_answer(request)
+            self._make_room(slot + 1, len(answer), device)
+            self._answers[slot] = -1
+            self._answers[slot, : len(answer)] = torch.tensor(answer, dtype=torch.int64).to(device)
+            facts = torch.tensor([answer_key(answer), len(request.origin_input_ids)], dtype=torch.int64)
+            self._facts[slot] = facts.to(device)
+            self._held[slot] = request.rid
+
+    def _make_room(self, slots: int, longest: int, device: Any) -> None:
+        import torch
+
+        old = self._answers
+        if old is not None and old.shape[0] >= slots and old.shape[1] >= longest:
+            return
+        rows, columns = (0, 0) if old is None else old.shape
+        rows, columns = max(2 * rows, slots, 64), max(columns, longest, 256)
+        answers = torch.full((rows, columns), -1, dtype=torch.int64, device=device)
+        facts = torch.zeros((rows, 2), dtype=torch.int64, device=device)
+        if old is not None:
+            answers[: old.shape[0], : old.shape[1]], facts[: old.shape[0]] = old, self._facts
+        self._answers, self._facts = answers, facts
+
+
+def replayed_answer(request: Any) -> list[int]:
+    """The answer that a request of SGLang's is made to give; [] where it gives its own, so that no draft comes true."""
+    found = unpacked(request.sampling_params.custom_params)
+    return [] if found is None else list(found.tokens)
+
+
+def answer_key(answer: list[int]) -> int:
+    """A number below 2^31, the same for the same answer on all servers."""
+    return zlib.crc32(",".join(map(str, answer)).encode()) & _BITS

@@ -1,0 +1,243 @@
+"""How long a GPU would take for what SGLang runs on it, and how long its host takes to launch it.
+
+`DEVICES` holds models on one NVIDIA H200; every number has its source in docs/emulated-device.md:
+
+    memory         4.8 TB/s by NVIDIA's datasheet; 4.0 reached (0.83, assumed: an H100 with 3.35 TB/s decodes Llama-3.1-8B
+                   in 5.1 ms a token with CUDA graphs, which is 0.88 of its bandwidth, cloudai.pt; SGLang's own
+                   documentation tells 158 tokens/s, which is 0.71 with the host's time in it)
+    bfloat16       989 TFLOP/s by the datasheet; 600 reached (0.61, assumed: 780 are measured for one large product on an
+                   H100, gist Chillee/2ec89696; layers have smaller ones)
+    layer          12.5 us besides bytes and operations (assumed: 0.4 ms for 32 layers)
+    small kernel   2.5 us on the device (assumed)
+    copy           6 us and 50 GB/s (5 to 7 us a small cudaMemcpyAsync: DualPath, arXiv 2602.21548, section 5.2; the rate of
+                   PCIe 5.0 x16 is 64 GB/s, of which 50 are assumed)
+    eager op       8 us of the host (5 to 25 us from Python to a kernel on an H100: jiahuanglin.xyz, lesson 18; 4 to 6 us for
+                   the launch alone: susun-blog.com, pegainfer 3)
+    graph launch   0.1 ms of the host: 4 to 8 us for the launch (CUDA.jl's documentation) and about 11 eager operations that
+                   copy a batch into the graph's tensors and prepare attention (assumed)
+    prefill        11 eager operations a layer (assumed)
+
+Llama-3.1-8B then takes 4.2 ms to decode or to verify 16 tokens of one row, 8.4 ms to decode 64 rows with 2,000 tokens of
+context each, and 11.0 ms to verify 4 tokens of each of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import ConfigError
+from agentspec.integrations.emulated_device.models.forward_times import (
+    Accelerator,
+    ForwardTime,
+    ModelShape,
+    head_extend_time,
+    head_time,
+    prefill_time,
+    require_seconds,
+    target_time,
+)
+
+_FORMAT, _VERSION = "agentspec-step-times", 1
+_PASSES = ("target_pass", "prefill_pass", "draft", "extend")
+
+DRAFT_VOCABULARY = 32000
+"""Tokens that a published EAGLE-3 head drafts from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Seconds of everything that an emulated device does, and of what its host does to launch it.
+
+    Raises:
+        ConfigError: A value has the wrong type or is negative.
+    """
+
+    name: str
+    """Of the model and its device, for reports."""
+    blocking: bool
+    """Whether the host waits for every pass, as on a CPU; False: work is queued, as on a GPU."""
+    target_pass: ForwardTime
+    prefill_pass: ForwardTime
+    draft: ForwardTime
+    """A pass of the draft model."""
+    extend: ForwardTime
+    """The draft model's pass over verified or prompt tokens."""
+    kernel_seconds: float = 0.0
+    """Of a small eager kernel on the device."""
+    kernel_seconds_per_byte: float = 0.0
+    copy_seconds: float = 0.0
+    """Of a small copy between host and device."""
+    copy_seconds_per_byte: float = 0.0
+    host_launch: float = 0.0
+    """Seconds of the host for one eager torch operation on a GPU."""
+    host_graph_launch: float = 0.0
+    """Seconds of the host to fill a captured graph's inputs and launch it."""
+    host_prefill_launch: float = 0.0
+    """Seconds of the host to launch a prefill, which runs without a graph."""
+    note: str = ""
+    """Where the figures come from."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigError(f"name must be text, got {self.name!r}")
+        if not isinstance(self.blocking, bool):
+            raise ConfigError(f"blocking must be true or false, got {self.blocking!r}")
+        if not isinstance(self.note, str):
+            raise ConfigError(f"note must be text, got {self.note!r}")
+        for name in _PASSES:
+            if not isinstance(getattr(self, name), ForwardTime):
+                raise ConfigError(f"{name} must hold the coefficients of a forward pass, got {getattr(self, name)!r}")
+        for name in _SECONDS:
+            require_seconds(name, getattr(self, name))
+
+    def target(self, rows: int, tokens: int, context: int) -> float:
+        """Seconds of a decode or verify step of `rows` requests.
+
+        Args:
+            rows: Requests in the batch.
+            tokens: Computed tokens over all rows, padding included.
+            context: Tokens in the KV cache over all rows.
+        """
+        return self.target_pass.seconds(rows, tokens, context)
+
+    def prefill(self, tokens: int, context: int, rows: int = 1) -> float:
+        """Seconds of a prefill.
+
+        Args:
+            tokens: New tokens over all rows.
+            context: Tokens in the KV cache over all rows once the prefill is done, the new ones included.
+            rows: Requests in the batch.
+        """
+        # A token attends to what comes before it: on average to all that was cached and half of the new ones.
+        return self.prefill_pass.seconds(rows, tokens, max(context - tokens / 2, tokens / 2))
+
+    def draft_pass(self, rows: int, context: int) -> float:
+        """Seconds of one pass of the draft model.
+
+        Args:
+            rows: Tokens that the pass computes; with trees, each row's branches.
+            context: Tokens in the draft model's KV cache over all rows.
+        """
+        return self.draft.seconds(rows, rows, context)
+
+    def draft_extend(self, tokens: int, context: int, rows: int = 1) -> float:
+        """Seconds of the draft model's pass over verified tokens or a prompt.
+
+        Args:
+            tokens: Computed tokens over all rows, padding included.
+            context: Tokens in the draft model's KV cache over all rows once it is done.
+            rows: Requests in the batch.
+        """
+        return self.extend.seconds(rows, tokens, max(context - tokens / 2, tokens / 2))
+
+    def kernel(self, num_bytes: int = 0) -> float:
+        """Seconds of one small eager kernel on the device.
+
+        Args:
+            num_bytes: Bytes that it reads and writes.
+        """
+        return self.kernel_seconds + self.kernel_seconds_per_byte * num_bytes
+
+    def copy(self, num_bytes: int) -> float:
+        """Seconds of a copy of `num_bytes` between host and device."""
+        return self.copy_seconds + self.copy_seconds_per_byte * num_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """What `load` reads, once it is in a file."""
+        return {"format": _FORMAT, "version": _VERSION, **asdict(self)}
+
+    def save(self, path: str | Path) -> None:
+        """Writes it as JSON."""
+        Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(name_or_path: str | Path) -> StepTimes:
+        """The step times of this name in DEVICES, or of a JSON file.
+
+        Raises:
+            ConfigError: There is neither, or the file holds no valid step times.
+        """
+        known = DEVICES.get(str(name_or_path))
+        if known is not None:
+            return known
+        path = Path(name_or_path)
+        if not path.is_file():
+            raise ConfigError(
+                f"step times must be one of {', '.join(DEVICES)}, or a file of `agentspec bench emulation`; "
+                f"got {str(name_or_path)!r}"
+            )
+        try:
+            return _parsed(json.loads(path.read_text(encoding="utf-8")))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"{path} holds no step times: {error!r}") from error
+
+
+_SECONDS = (
+    *("kernel_seconds", "kernel_seconds_per_byte", "copy_seconds", "copy_seconds_per_byte"),
+    *("host_launch", "host_graph_launch", "host_prefill_launch"),
+)
+
+
+def _parsed(content: Mapping[str, Any]) -> StepTimes:
+    if (content["format"], content["version"]) != (_FORMAT, _VERSION):
+        raise ConfigError(f"the format must be {_FORMAT} {_VERSION}, got {content['format']} {content['version']}")
+    values = {name: value for name, value in content.items() if name not in ("format", "version")}
+    for name in _PASSES:
+        values[name] = ForwardTime(**values[name])
+    return StepTimes(**values)
+
+
+LLAMA_8B = ModelShape(
+    hidden_size=4096,
+    intermediate_size=14336,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    vocab_size=128256,
+)
+"""meta-llama/Llama-3.1-8B-Instruct: 8.03e9 parameters, 131,072 bytes of KV cache a token."""
+
+QWEN_32B = ModelShape(
+    hidden_size=5120,
+    intermediate_size=27648,
+    num_hidden_layers=64,
+    num_attention_heads=40,
+    num_key_value_heads=8,
+    vocab_size=152064,
+)
+"""Qwen/Qwen2.5-Coder-32B-Instruct: 32.8e9 parameters, 262,144 bytes of KV cache a token."""
+
+H200 = Accelerator(bandwidth=4.0e12, flops=600e12, layer_seconds=12.5e-6, output_seconds=20e-6)
+_KERNELS_A_LAYER = 11
+_HOST_LAUNCH = 8e-6
+
+
+def _on_h200(name: str, shape: ModelShape) -> StepTimes:
+    return StepTimes(
+        name=name,
+        blocking=False,
+        target_pass=target_time(shape, H200),
+        prefill_pass=prefill_time(shape, H200),
+        draft=head_time(shape, H200, DRAFT_VOCABULARY),
+        extend=head_extend_time(shape, H200, DRAFT_VOCABULARY),
+        kernel_seconds=2.5e-6,
+        kernel_seconds_per_byte=1 / H200.bandwidth,
+        copy_seconds=6e-6,
+        copy_seconds_per_byte=1 / 50e9,
+        host_launch=_HOST_LAUNCH,
+        host_graph_launch=1e-4,
+        host_prefill_launch=shape.num_hidden_layers * _KERNELS_A_LAYER * _HOST_LAUNCH,
+        note="roofline; sources in docs/emulated-device.md",
+    )
+
+
+DEVICES: dict[str, StepTimes] = {
+    "h200-8b": _on_h200("h200-8b", LLAMA_8B),
+    "h200-32b": _on_h200("h200-32b", QWEN_32B),
+}

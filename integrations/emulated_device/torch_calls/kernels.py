@@ -1,0 +1,64 @@
+"""Functions that are one kernel on a GPU and Python on this CPU: each counts as one, whatever it does inside.
+
+They are found by the module that defines them: the stand-ins for SGLang's kernels on a CPU, and SGLang's own wrappers of
+kernels. Whoever imported one has a reference of their own, so all loaded modules are searched.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import FunctionType, ModuleType
+from typing import Any
+
+from agentspec.integrations.emulated_device.device.work import Work
+
+_DEFINED_IN = ("sglang.kernels.", "sgl_kernel", "agentspec.integrations.sglang_cpu.")
+# SGLang keeps the n-gram corpus, which works on the host, among its kernels.
+_ON_HOST = ("sglang.kernels.ops.speculative.ngram_corpus",)
+_USED_IN = ("sglang.", "sgl_kernel", "agentspec.integrations.")
+# A GPU has a kernel for each of these in the same module, which a CPU does not take.
+_BY_NAME = (
+    "sglang.srt.mem_cache.allocation.write_cache_indices",
+    "sglang.srt.mem_cache.allocation.get_last_loc",
+    "sglang.srt.model_executor.forward_batch_info.compute_position",
+    "sglang.srt.speculative.spec_utils.select_top_k_tokens",
+    "sglang.srt.managers.overlap_utils._assert_nonneg_and_invalidate",
+    "agentspec.integrations.sglang.drafting.layout_kernel.lay_out",
+)
+
+
+def wrap_kernels(work: Work) -> list[str]:
+    """Wraps them in every loaded module, and returns their names."""
+    wrapped: dict[int, Any] = {}
+    names: list[str] = []
+
+    def of(function: FunctionType) -> Any:
+        key = id(function)
+        if key not in wrapped:
+            wrapped[key] = work.as_kernel(function)
+            names.append(f"{function.__module__}.{function.__qualname__}")
+        return wrapped[key]
+
+    listed = {id(function) for function in map(_found, _BY_NAME) if function is not None}
+    for module in _modules():
+        for name, value in list(vars(module).items()):
+            if not isinstance(value, FunctionType) or getattr(value, "_emulated_kernel", False):
+                continue
+            defined_in = value.__module__ or ""
+            if (defined_in.startswith(_DEFINED_IN) and defined_in not in _ON_HOST) or id(value) in listed:
+                setattr(module, name, of(value))
+    return sorted(names)
+
+
+def _modules() -> list[ModuleType]:
+    loaded = [(name, module) for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)]
+    return [module for name, module in loaded if name.startswith(_USED_IN) and "emulated_device" not in name]
+
+
+def _found(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None

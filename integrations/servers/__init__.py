@@ -1,0 +1,1 @@
+"""SGLang servers as processes: their command line, their life, and what serving costs."""

@@ -1,0 +1,232 @@
+"""A server under test: started as its own process, waited for, asked, stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from agentspec.errors import ServerError
+from agentspec.integrations.servers.launch import launch_command
+from agentspec.integrations.servers.ports import free_port
+
+REPLAYED = {"AGENTSPEC_REPLAY": "requests"}
+"""Variables with which a server writes the answers that requests bring."""
+
+_IDLE_SECONDS = 30
+"""For requests that end."""
+
+
+class RunningServer:
+    """A server that answers at `url`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def get(self, path: str, timeout: float = 30.0) -> Any:
+        """GET `path`, parsed as JSON where it is JSON."""
+        return _read(urllib.request.Request(self.url + path), timeout)
+
+    def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
+        """POST `body` as JSON to `path`.
+
+        Raises:
+            urllib.error.HTTPError: the server refused; its body tells why.
+        """
+        data = json.dumps({} if body is None else body).encode()
+        return _read(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}), timeout)
+
+    def flush(self) -> None:
+        """Drops what was cached and learnt, once the last request is over: it still is running for a moment when its
+        answer is there. Raises urllib.error.HTTPError where others go on."""
+        self.post(f"/flush_cache?timeout={_IDLE_SECONDS}")
+
+    def stream(self, path: str, body: Any, timeout: float = 300.0) -> Iterator[Any]:
+        """POST `body` as JSON to `path`, and each event of the answer as it comes, parsed."""
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            for line in response:
+                if line.startswith(b"data: {"):
+                    yield json.loads(line[len(b"data: ") :])
+
+    def agentspec_state(self) -> dict[str, Any] | None:
+        """The block `agentspec` of `/server_info`, or None without one; it says whether agentspec is active, for a server
+        that replays recorded answers has one in any case."""
+        states = self.get("/server_info")["internal_states"]
+        found = states[0].get("agentspec") if states else None
+        return found if isinstance(found, dict) else None
+
+    def replay_state(self) -> dict[str, Any] | None:
+        """The block `agentspec.replay`, of a server with any algorithm, or None where its answers are its model's own."""
+        found = (self.agentspec_state() or {}).get("replay")
+        return found if isinstance(found, dict) else None
+
+    def check_replay(self, wanted: bool) -> None:
+        """Raises ServerError unless the server replays recorded answers just where that is `wanted`, and exactly."""
+        state = self.replay_state()
+        if wanted and state is None:
+            raise ServerError("the server does not replay recorded answers; start it with AGENTSPEC_REPLAY=requests")
+        if state is not None and not wanted:
+            raise ServerError("the server replays recorded answers, not its model's own; unset AGENTSPEC_REPLAY")
+        if state is not None and state.get("diverged", 0):
+            raise ServerError(
+                f"{state['diverged']} outputs of the replay are not the recorded ones; see the server's log"
+            )
+
+
+class Server(RunningServer):
+    """An SGLang server on a free local port, as a context manager.
+
+    Args:
+        model: folder of the model.
+        algorithm: value of --speculative-algorithm; "none" for plain decoding.
+        log: file that gets what the server prints.
+        arguments: further arguments for SGLang.
+        environment: variables over those of this process.
+        python: the interpreter that runs the server, where its environment is not that of this process.
+        emulate: the device that the server emulates, or a file of step times; None: it computes.
+        start_seconds: how long the server may take until it answers.
+        on_wait: called about once a second while waiting, with the seconds so far.
+
+    Raises:
+        ServerError: on entering, where the server ends or does not answer in time; carries the log's last lines.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        algorithm: str,
+        *,
+        log: Path,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+        emulate: str | None = None,
+        start_seconds: float = 600.0,
+        on_wait: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self.port = free_port()
+        super().__init__(f"http://127.0.0.1:{self.port}")
+        self.start_seconds = 0.0
+        self._log = log
+        self._limit = start_seconds
+        self._on_wait = on_wait
+        rest = ["--host", "127.0.0.1", "--port", str(self.port), *arguments]
+        self.command, variables = launch_command(str(model), algorithm, rest, python, emulate)
+        # Nothing may be looked up or fetched from outside, and no server may know what an earlier one has learned
+        # unless it is told so.
+        defaults = {"HF_HUB_OFFLINE": "1", "AGENTSPEC_STORE": "memory://"}
+        self._environment = {**defaults, **os.environ, **variables, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        started = time.monotonic()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self.command, env=self._environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            self._wait(started)
+        except BaseException:
+            self.stop()
+            raise
+        self.start_seconds = time.monotonic() - started
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends the server and every process it started."""
+        if self._process is None:
+            return
+        for end in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._process.pid, end)
+            except ProcessLookupError:
+                break
+            try:
+                self._process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                continue
+        self._process.wait()
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def processes(self) -> list[int]:
+        """Ids of the server's processes, all that it started included; as Linux tells them."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                # The name may hold anything but ends with the last bracket.
+                fields = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            except OSError:
+                continue
+            if self._process is not None and int(fields[2]) == self._process.pid:
+                found.append(int(folder.name))
+        return found
+
+    def cpu_seconds(self) -> float:
+        """CPU time that its processes have taken so far; as Linux tells it."""
+        ticks = 0
+        for process in self.processes():
+            try:
+                fields = (
+                    Path(f"/proc/{process}/stat")
+                    .read_text(encoding="utf-8", errors="replace")
+                    .rpartition(")")[2]
+                    .split()
+                )
+            except OSError:
+                continue
+            # User and system time.
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def log_text(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def log_tail(self, lines: int = 25) -> str:
+        return "\n".join(self.log_text().splitlines()[-lines:])
+
+    def _wait(self, started: float) -> None:
+        while True:
+            waited = time.monotonic() - started
+            if not self.is_running():
+                raise ServerError(f"the server ended while starting; the end of {self._log}:\n{self.log_tail()}")
+            if waited > self._limit:
+                raise ServerError(
+                    f"the server did not answer within {self._limit:.0f} s; the end of {self._log}:\n{self.log_tail()}"
+                )
+            try:
+                self.get("/health_generate", timeout=30.0)
+                return
+            except (urllib.error.URLError, OSError):
+                self._on_wait(waited)
+                time.sleep(0.5)
+
+
+def _read(request: urllib.request.Request, timeout: float) -> Any:
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            body = response.read()
+            is_json = "json" in response.headers.get("Content-Type", "")
+    except urllib.error.HTTPError as error:
+        # The error holds the connection; whoever catches it should not have to close it.
+        with error:
+            reason = f"{error.reason}: {error.read().decode(errors='replace')[:1000]}"
+        raise urllib.error.HTTPError(request.full_url, error.code, reason, error.headers, None) from None
+    return json.loads(body) if is_json else body.decode(errors="replace")

@@ -1,0 +1,200 @@
+"""What serving takes beside verification, measured as clients see it: `agentspec profile`'s second part.
+
+Metric: seconds of decode steps and prefills, and of a request outside of the scheduler; see agentspec.scheduling.costs.serving.
+Pattern: differences only. Steps are what long answers take longer than short ones; a prefill is what it holds up a
+request whose tokens are streamed meanwhile. Medians, as other work on the machine only ever adds.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from agentspec.integrations.servers.server import RunningServer
+from agentspec.scheduling import MeasuredPoint, ServingPoints, StepTotals
+
+Steps = Sequence[tuple[int, int, int, float]]
+"""(rows, width, context, seconds of the verification) of decode steps."""
+# The answers whose difference is measured, and steps that the longer one has at least.
+_SHORT, _LONG, _LONG_STEPS = 4, 44, 8
+_STREAMED = 160
+_STREAMED_PROMPT = 32
+_PREFILL_ROUNDS = 7
+# Prompts come one by one, some steps apart.
+_PAUSE_SECONDS = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is measured together: so many rows with so much context each."""
+
+    rows: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A batch that was answered."""
+
+    wall: float
+    """Seconds."""
+    steps: Steps
+
+
+class ServingMeter:
+    """Asks a server with drawn prompts, no two alike."""
+
+    def __init__(
+        self,
+        server: RunningServer,
+        vocabulary: int,
+        rng: random.Random,
+        *,
+        repeats: int = 5,
+        width: int = 1,
+        drafts: bool = True,
+    ) -> None:
+        """`width` is the most tokens that a step gives a row; without `drafts` agentspec gives each row one."""
+        self._server = server
+        self._vocabulary = vocabulary
+        self._rng = rng
+        self._repeats = repeats
+        self._drafts = drafts
+        self._long = max(_LONG, _LONG_STEPS * width)
+
+    def points(
+        self, cells: Sequence[Cell], lengths: Sequence[int], told: Callable[[], Steps] | None = None
+    ) -> ServingPoints:
+        """Everything that ServingCosts are fitted to.
+
+        Args:
+            cells: For decode steps.
+            lengths: Prompt tokens for prefills, two or more.
+            told: The decode steps since it was asked last, of a server that tells them; None: it does not verify, and
+                each step gives each row a token.
+        """
+        # The first steps pay for lazy set-up.
+        self._ask(cells[0], _SHORT)
+        prefills = self.prefills(lengths)
+        alone = [self._alone(length) for length in lengths]
+        state = self._server.get("/server_info")
+        return ServingPoints(
+            steps=self.steps(cells, told),
+            prefills=tuple(prefills),
+            alone=tuple(alone),
+            overlap=not state.get("disable_overlap_schedule", True),
+        )
+
+    def steps(self, cells: Sequence[Cell], told: Callable[[], Steps] | None = None) -> tuple[StepTotals, ...]:
+        """Of each cell the steps that make the longer answers.
+
+        Cells take turns, so that a machine whose pace changes meanwhile makes no cell dearer than another.
+        """
+        asked: dict[tuple[Cell, int], list[_Asked]] = defaultdict(list)
+        for _ in range(self._repeats):
+            for cell in cells:
+                for tokens in (_SHORT, self._long):
+                    asked[cell, tokens].append(self._timed(cell, tokens, told))
+        return tuple(_more(cell, asked[cell, _SHORT], asked[cell, self._long]) for cell in cells)
+
+    def prefills(self, lengths: Sequence[int]) -> list[MeasuredPoint]:
+        """How long a prompt of each length holds up another request."""
+        found: dict[int, list[float]] = defaultdict(list)
+        for _ in range(_PREFILL_ROUNDS):
+            for length, seconds in self._held_up(lengths).items():
+                found[length].append(seconds)
+        return [MeasuredPoint(1, length, 0, statistics.median(found[length])) for length in lengths if found[length]]
+
+    def _timed(self, cell: Cell, tokens: int, told: Callable[[], Steps] | None) -> _Asked:
+        if told:
+            told()
+        wall = self._ask(cell, tokens)
+        # All rows get their tokens at the same time; the first one comes from the prefill.
+        steps = told() if told else [(cell.rows, 1, cell.rows * (cell.length + i), 0.0) for i in range(1, tokens)]
+        return _Asked(wall, steps)
+
+    def _held_up(self, lengths: Sequence[int]) -> dict[int, float]:
+        """Each length once, while one request is streamed."""
+        times: list[float] = []
+        body = {**self._body(1, _STREAMED_PROMPT, _STREAMED), "stream": True}
+        first = threading.Event()
+
+        def stream() -> None:
+            for _ in self._server.stream("/generate", body):
+                times.append(time.perf_counter())
+                first.set()
+            first.set()
+
+        thread = threading.Thread(target=stream)
+        thread.start()
+        first.wait()
+        windows = []
+        for length in lengths:
+            time.sleep(_PAUSE_SECONDS)
+            began = time.perf_counter()
+            self._server.post("/generate", self._body(1, length, 1))
+            windows.append((length, began, time.perf_counter()))
+        thread.join()
+        return held_up(times, windows)
+
+    def _alone(self, length: int) -> MeasuredPoint:
+        seconds = statistics.median(self._ask(Cell(1, length), 1) for _ in range(_PREFILL_ROUNDS))
+        return MeasuredPoint(1, length, 0, seconds)
+
+    def _ask(self, cell: Cell, tokens: int) -> float:
+        body = self._body(cell.rows, cell.length, tokens)
+        began = time.perf_counter()
+        self._server.post("/generate", body)
+        return time.perf_counter() - began
+
+    def _body(self, rows: int, length: int, tokens: int) -> dict[str, Any]:
+        prompts = [[self._rng.randrange(self._vocabulary) for _ in range(length)] for _ in range(rows)]
+        sampling: dict[str, Any] = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+        if not self._drafts:
+            sampling["custom_params"] = {"agentspec": {"no_draft": True, "no_store": True}}
+        return {"input_ids": prompts if rows > 1 else prompts[0], "sampling_params": sampling}
+
+
+def _more(cell: Cell, short: Sequence[_Asked], long: Sequence[_Asked]) -> StepTotals:
+    """What long answers have more than short ones, of medians."""
+
+    def more(figure: Callable[[_Asked], float]) -> float:
+        return statistics.median(map(figure, long)) - statistics.median(map(figure, short))
+
+    wall = more(lambda asked: asked.wall)
+    return StepTotals(
+        rows=cell.rows,
+        steps=round(more(lambda asked: len(asked.steps))),
+        context=more(lambda asked: sum(context for _, _, context, _ in asked.steps)),
+        batched=more(lambda asked: sum(rows * width for rows, width, _, _ in asked.steps)),
+        wall=wall,
+        outside=wall - more(lambda asked: sum(seconds for _, _, _, seconds in asked.steps)),
+    )
+
+
+def held_up(times: Sequence[float], windows: Sequence[tuple[int, float, float]]) -> dict[int, float]:
+    """How much longer than usual the pauses of each window were, all together.
+
+    Where steps overlap, tokens are told a step late, so that the pause with the prefill has no step in it and the next
+    one has two: only their sum is what the prefill took.
+
+    Args:
+        times: When tokens came, seconds.
+        windows: (length, begin, end); those after the last token are left out.
+    """
+    pauses = list(pairwise(times))
+    free = [b - a for a, b in pauses if not any(a < end and b > begin for _, begin, end in windows)]
+    usual = statistics.median(free or [b - a for a, b in pauses])
+    found = {}
+    for length, begin, end in windows:
+        within = [b - a for a, b in pauses if a < end and b > begin]
+        if within and times[-1] > end:
+            found[length] = max(sum(within) - usual * len(within), 1e-6)
+    return found

@@ -1,0 +1,113 @@
+"""What a server tells of its steps while it is profiled (`AGENTSPEC_PROFILING`), and medians of that."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from agentspec.errors import ServerError
+from agentspec.integrations.servers.server import RunningServer
+from agentspec.integrations.servers.serving_costs import Cell, Steps
+from agentspec.progress import say
+from agentspec.scheduling import MeasuredPoint, ProfileKey
+
+LEAST_STEPS = 3
+"""Fewer say nothing certain of a cell."""
+_MOST_TRIES = 3
+"""Of a cell. On a busy machine requests of one call may begin one after the other all the same."""
+Told = Literal["steps", "drafts"]
+"""Verifications as (rows, width, context, seconds), or a model drafter's drafts as (rows, passes, context, seconds)."""
+
+
+def measured(
+    server: RunningServer, cells: Sequence[Cell], tokens: int, rng: random.Random, told: Told = "steps"
+) -> list[MeasuredPoint]:
+    """The median step, or draft, of each cell and width; one that had too few of all its rows is left out with a word.
+
+    A draft's point is that of one of its passes, which computes a token a row.
+    """
+    found = []
+    vocabulary = vocabulary_of(server)
+    # The first steps pay for lazy set-up.
+    for number, cell in enumerate([cells[0], *cells]):
+        steps: list[tuple[int, int, int, float]] = []
+        for _ in range(_MOST_TRIES):
+            since = _number(server, told)
+            prompts = [[rng.randrange(vocabulary) for _ in range(cell.length)] for _ in range(cell.rows)]
+            # One call, so that the rows begin together.
+            sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+            server.post("/generate", {"input_ids": prompts, "sampling_params": sampling})
+            steps += [step for step in _latest(server, told, since) if step[0] == cell.rows and step[3] > 0]
+            if len(steps) >= LEAST_STEPS:
+                break
+        if not number:
+            continue
+        if len(steps) < LEAST_STEPS:
+            say(f"  {cell.rows} rows of {cell.length}: {len(steps)} {told} together, left out; try more --tokens")
+            continue
+        for width in sorted({step[1] for step in steps}):
+            same = [step for step in steps if step[1] == width]
+            if len(same) < LEAST_STEPS:
+                continue
+            context, seconds = (statistics.median(step[place] for step in same) for place in (2, 3))
+            say(
+                f"  {'width' if told == 'steps' else 'passes'} {width}, {cell.rows} rows of {cell.length}: "
+                f"{seconds * 1e3:.2f} ms ({len(same)} of them)"
+            )
+            if told == "drafts":
+                width, seconds = 1, seconds / width
+            found.append(MeasuredPoint(cell.rows, width, round(context), seconds))
+    return found
+
+
+def told_since_then(server: RunningServer) -> Callable[[], Steps]:
+    """A function that gives the steps since it was called last."""
+    seen = _number(server, "steps")
+
+    def new() -> Steps:
+        nonlocal seen
+        steps = _latest(server, "steps", seen)
+        seen += len(steps)
+        return steps
+
+    return new
+
+
+def _control(server: RunningServer) -> dict[str, Any]:
+    state = server.agentspec_state()
+    control = (state or {}).get("control", {})
+    if "steps" not in control:
+        raise ServerError(
+            f"the server at {server.url} must tell how long its steps take, but does not; start it with "
+            "AGENTSPEC_PROFILING=1 and --speculative-algorithm AGENTSPEC --agentspec-controller fixed"
+        )
+    return cast(dict[str, Any], control)
+
+
+def _number(server: RunningServer, told: Told) -> int:
+    return int(_control(server)[f"num_{told}"])
+
+
+def _latest(server: RunningServer, told: Told, since: int) -> list[tuple[int, int, int, float]]:
+    """All after the first `since`, as far as they are kept."""
+    control = _control(server)
+    new = int(control[f"num_{told}"]) - since
+    return [tuple(one) for one in control[told][-new:]] if new > 0 else []
+
+
+def key_of(server: RunningServer) -> ProfileKey:
+    return ProfileKey(**_control(server)["profile_key"])
+
+
+def vocabulary_of(server: RunningServer) -> int:
+    found = server.get("/model_info")
+    config = Path(found["model_path"]) / "config.json"
+    try:
+        return int(json.loads(config.read_text(encoding="utf-8"))["vocab_size"])
+    except (OSError, KeyError, ValueError):
+        # Every tokenizer has that many.
+        return 256

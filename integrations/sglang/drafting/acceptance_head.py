@@ -1,0 +1,195 @@
+"""The acceptance-prediction head of SpecDec++: from a drafter's hidden state to the fate of the token drafted there.
+
+Which state belongs to which token: token Y_i of a draft is judged by the state e_{i-1} from which its logits were
+computed, as the indices of algorithm 2 say, so that the decision to stop costs no forward of the drafter. It is the
+state that SGLang hands out in `logits_output.hidden_states` with CaptureHiddenMode.LAST: of a STANDALONE drafter the
+final state behind the last norm; of an EAGLE-3 head what its layer puts out before the norm, which is also what it
+is fed in the next step.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from agentspec.errors import ConfigError
+from agentspec.scheduling.baselines.candidate_length import check_threshold
+
+WEIGHTS_FILE = "acceptance_head.safetensors"
+CONFIG_FILE = "acceptance_head.json"
+_FORMAT = 1
+# Beyond it a logit says nothing more that a calibration could be fitted to.
+FARTHEST_LOGIT = 12.0
+
+
+@dataclass(frozen=True)
+class AcceptanceConfig:
+    """What acceptance_head.json says.
+
+    Attributes:
+        hidden_size: of the drafter.
+        depth: D, residual layers before the linear one.
+        rejection_weight: w_rej of the loss that the head was trained with; w_acc is 1.
+        threshold: h at which drafts were cheapest where the head was measured.
+        scale, shift: make of a logit x, cut at 12 either way, that of a calibrated probability: scale * x + shift.
+    """
+
+    hidden_size: int
+    depth: int
+    rejection_weight: float = 1.0
+    threshold: float = 0.5
+    scale: float = 1.0
+    shift: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.hidden_size < 1 or self.depth < 0:
+            raise ConfigError(
+                f"an acceptance head needs a hidden_size from 1 and a depth from 0, got {self.hidden_size} and {self.depth}"
+            )
+        if not self.rejection_weight > 0 or not self.scale > 0:
+            raise ConfigError(
+                f"rejection_weight and scale must be above 0, got {self.rejection_weight} and {self.scale}"
+            )
+        check_threshold(self.threshold)
+
+
+class AcceptanceHead(nn.Module):
+    """A ResNet with SiLU on hidden states (SpecDec++, sections 3.2 and 4.1): D layers x + SiLU(A x + b), then a linear one.
+
+    `mean` and `spread` [hidden_size] are those of the states that it was trained on.
+    """
+
+    def __init__(self, config: AcceptanceConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.config = config
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("spread", torch.ones(size))
+        self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(config.depth))
+        self.out = nn.Linear(size, 1)
+        for layer in self.layers:
+            # Each layer begins as the identity.
+            assert isinstance(layer, nn.Linear)
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 [n] of states [n, hidden_size] of any floating dtype; the sigmoid is the probability."""
+        assert isinstance(self.mean, Tensor) and isinstance(self.spread, Tensor)
+        x = (hidden.float() - self.mean) / self.spread
+        for layer in self.layers:
+            x = x + F.silu(layer(x))
+        out: Tensor = self.out(x).squeeze(-1)
+        return out
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """float32 [n]: the probability that the likeliest token of each state is accepted, given that what is before it is.
+
+        It is what the stopping rule takes; weights of rejections make it err on the side of stopping.
+        """
+        return torch.sigmoid(self.logits(hidden))
+
+    def calibrated(self, hidden: Tensor) -> Tensor:
+        """float32 [n]: the same as an estimate that comes true, to be compared with those of other drafts."""
+        logits = self.logits(hidden).clamp(-FARTHEST_LOGIT, FARTHEST_LOGIT)
+        return torch.sigmoid(self.config.scale * logits + self.config.shift)
+
+    def accepted(self, hidden: Tensor, topk_p: Tensor) -> Tensor:
+        """[n, topk], what is expected to be accepted of candidates that the drafter gives the probabilities topk_p, the
+        likeliest first, from its state, [n, hidden_size]: the estimate is the likeliest token's; the others keep their
+        ratio to it."""
+        estimates = self.calibrated(hidden).to(topk_p.dtype)[:, None]
+        return estimates * topk_p / topk_p[:, :1].clamp_min(1e-9)
+
+    @classmethod
+    def load(cls, folder: str | Path, hidden_size: int) -> AcceptanceHead:
+        """The head that `save` wrote into a drafter's folder, in float32, to be used and not trained.
+
+        Raises:
+            ConfigError: A file is missing or unreadable, or the head is for drafters of another hidden size.
+        """
+        folder = Path(folder)
+        config = _read_config(folder / CONFIG_FILE)
+        if config.hidden_size != hidden_size:
+            raise ConfigError(
+                f"the acceptance head in {folder} is for hidden states of size {config.hidden_size}, the drafter's have "
+                f"{hidden_size}: train one for this drafter with `python -m agentspec.evals.research.train_acceptance`"
+            )
+        head = cls(config)
+        head.load_state_dict(_read_tensors(folder / WEIGHTS_FILE, head.state_dict()))
+        return head.requires_grad_(False).eval()
+
+    def save(self, folder: str | Path, notes: dict[str, Any]) -> None:
+        """Write acceptance_head.safetensors, in half precision, and acceptance_head.json with `notes` on the training."""
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: tensor.detach().half().contiguous() for name, tensor in self.state_dict().items()}
+        save_file(tensors, str(folder / WEIGHTS_FILE), metadata={"format": "pt"})
+        # Some releases of safetensors leave the file readable by its owner alone; a server may be another user.
+        (folder / WEIGHTS_FILE).chmod(0o644)
+        described = {"format": _FORMAT, **asdict(self.config), "training": notes}
+        (folder / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+
+
+def find_acceptance_head(chosen: str, draft_model_path: str, draft_runner: Any) -> AcceptanceHead | None:
+    """The head that a server's settings name, on the drafter's device.
+
+    Args:
+        chosen: a folder, "auto" for the draft model's own if it has one, or "none".
+        draft_model_path: of the drafter that `draft_runner`, SGLang's `ModelRunner`, runs.
+
+    Raises:
+        ConfigError: The head cannot be read or is for another drafter.
+    """
+    folder = Path(draft_model_path if chosen == "auto" else chosen)
+    if chosen == "none" or (chosen == "auto" and not (folder / WEIGHTS_FILE).is_file()):
+        return None
+    return AcceptanceHead.load(folder, int(draft_runner.model_config.hidden_size)).to(draft_runner.device)
+
+
+def _read_config(path: Path) -> AcceptanceConfig:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"an acceptance head needs {path}, which cannot be read: {error}") from error
+    if not isinstance(found, dict) or found.get("format") != _FORMAT:
+        got = found.get("format") if isinstance(found, dict) else type(found).__name__
+        raise ConfigError(f"{path} must be an object of format {_FORMAT}, got {got!r}: train the head again")
+    fields: dict[str, Any] = {name: found.get(name) for name in AcceptanceConfig.__dataclass_fields__}
+    for name, value in fields.items():
+        whole = name in ("hidden_size", "depth")
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+            raise ConfigError(f"{path}: {name} must be {'an integer' if whole else 'a number'}, got {value!r}")
+    return AcceptanceConfig(**fields)
+
+
+def _read_tensors(path: Path, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors `wanted`, by name and shape, in float32."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        found: dict[str, Tensor] = load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"an acceptance head needs {path}, which cannot be read: {error}") from error
+    missing, unknown = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
+    if missing or unknown:
+        raise ConfigError(
+            f"{path} is not what {CONFIG_FILE} beside it describes: missing {missing or 'nothing'}, "
+            f"unknown {unknown or 'nothing'}; copy both files of one head"
+        )
+    for name, tensor in wanted.items():
+        if found[name].shape != tensor.shape:
+            raise ConfigError(
+                f"{path}: {name} must be {list(tensor.shape)}, as {CONFIG_FILE} beside it says, "
+                f"got {list(found[name].shape)}; copy both files of one head"
+            )
+    return {name: found[name].float() for name in wanted}

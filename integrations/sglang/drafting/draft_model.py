@@ -1,0 +1,216 @@
+"""SGLang's draft workers, whose drafts are a proposal among others.
+
+SGLang's pipeline stays as it is: after each verification its draft-extend brings the draft model up to date with what
+was accepted, whatever proposed it, and the state travels to the next step in SGLang's own relay. Two places differ:
+
+  * `draft` asks the owner, which may run the passes (`passes`), unite their trees with others, or do without them;
+  * while the draft model is paused, neither prompts nor accepted tokens are read.
+
+SGLang's loop scores the candidates of its tree, picks the best and forgets the scores. Here they are handed on where
+SGLang has room for a draft distribution, which only rejection sampling would use: as estimates of acceptance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from sglang.srt.speculative import eagle_worker_v2, standalone_worker_v2
+from sglang.srt.speculative.eagle_info import EagleDraftInput
+from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
+from sglang.srt.speculative.spec_utils import select_top_k_tokens
+
+from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHead
+from agentspec.integrations.sglang.drafting.accepted_tokens import HostCopy
+from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
+from agentspec.integrations.sglang.workers.device_clock import DeviceClock
+from agentspec.scheduling.hybrid import ModelTrees
+
+Seconds = Callable[[int, float], None]
+"""Takes a number of tokens and the seconds that they took."""
+
+
+class LaunchedTrees:
+    """The trees of a batch, on their way to the host by one copy."""
+
+    def __init__(self, found: Any, topk: int) -> None:
+        """`found`: what `draft_forward` returns, as attributes `parents`, `chosen`, `tokens`, `estimates`."""
+        parts = (found.parents, found.chosen, found.tokens)
+        self._widths = [part.shape[1] for part in parts]
+        self._topk = topk
+        # Estimates travel among the integers, bit by bit.
+        bits = found.estimates.to(torch.float64).view(torch.int64)
+        self._copy = HostCopy(torch.cat([*(part.to(torch.int64) for part in parts), bits], dim=1))
+
+    def wait(self) -> ModelTrees:
+        """The trees; waits for the passes."""
+        groups, n, _ = self._widths
+        found = self._copy.wait()
+        bits = np.ascontiguousarray(found[:, groups + 2 * n :])
+        return ModelTrees(
+            np.ascontiguousarray(found[:, :groups]),
+            np.ascontiguousarray(found[:, groups : groups + n]),
+            np.ascontiguousarray(found[:, groups + n : groups + 2 * n]),
+            bits.view(np.float64).astype(np.float32),
+            self._topk,
+        )
+
+
+class TreeDrafting:
+    """Mixed into SGLang's draft workers."""
+
+    # Makes the input of a verification of a batch; set by the worker that owns this one.
+    propose: Callable[[Any], Any]
+    # The most nodes of a draft, its root not counted.
+    max_nodes = 0
+    # None: the draft model's own probabilities are the estimates.
+    acceptance: AcceptanceHead | None = None
+    stop = DraftStop()
+    # Passes of the last draft: its tokens in a row from the root, at most.
+    num_passes = 0
+    # False while the draft model is paused. All ranks must agree.
+    follows = True
+    # Where the seconds of reading prompts and of draft-extend go.
+    read_took: Seconds = staticmethod(lambda tokens, seconds: None)
+    extend_took: Seconds = staticmethod(lambda tokens, seconds: None)
+
+    def __init__(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(server_args, *args, **kwargs)  # type: ignore[call-arg]
+        # SGLang's own arguments describe what is verified.
+        shape = self.shape = compat.draft_shape(server_args)
+        self.speculative_num_steps, self.topk = shape.steps, shape.topk
+        self.clock = DeviceClock(self.device)
+
+    def init_attention_backends(self: Any) -> None:
+        with compat.draft_configuration(self.draft_runner, self.shape):
+            super().init_attention_backends()  # type: ignore[misc]
+
+    def init_cuda_graphs(self: Any) -> None:
+        with compat.draft_configuration(self.draft_runner, self.shape):
+            super().init_cuda_graphs()  # type: ignore[misc]
+
+    def draft(self, batch: Any) -> Any:
+        return self.propose(batch)
+
+    def passes(self: Any, batch: Any) -> LaunchedTrees:
+        """Launches the draft model's passes for all rows of a batch in decode mode; does not wait for them."""
+        with topology_only():
+            found = super().draft(batch)  # type: ignore[misc]
+        return LaunchedTrees(found, self.topk)
+
+    def _draft_extend_for_prefill(
+        self: Any, batch: Any, hidden: Any, next_token_ids: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not self.follows:
+            state = EagleDraftInput(bonus_tokens=next_token_ids, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1)
+            return self._without_state(state, len(next_token_ids))
+        with self.clock.timed(partial(self.read_took, sum(batch.extend_lens))):
+            return super()._draft_extend_for_prefill(batch, hidden, next_token_ids, *args, **kwargs)  # type: ignore[misc]
+
+    def _draft_extend_for_decode(self: Any, batch: Any, batch_result: Any, **kwargs: Any) -> None:
+        if not self.follows:
+            self._without_state(batch_result.next_draft_input, len(batch_result.accept_lens))
+            return
+        # For chains SGLang keeps no probability of the likeliest token, which here is its estimate.
+        self.topk = max(self.shape.topk, 2)
+        try:
+            with self.clock.timed(partial(self.extend_took, len(batch_result.next_token_ids))):
+                super()._draft_extend_for_decode(batch, batch_result, **kwargs)  # type: ignore[misc]
+        finally:
+            self.topk = self.shape.topk
+        state = batch_result.next_draft_input
+        state.topk_p, state.topk_index = state.topk_p[:, : self.topk], state.topk_index[:, : self.topk]
+
+    def _without_state(self: Any, state: Any, rows: int) -> Any:
+        """Fills SGLang's place for the draft model's state, whose shape must not change, with what nobody drafts from."""
+        state.topk_p = torch.zeros((rows, self.topk), device=self.device)
+        state.topk_index = torch.zeros((rows, self.topk), dtype=torch.int64, device=self.device)
+        size, dtype = get_draft_recurrent_hidden_state_spec(self.draft_runner)
+        if size is not None:
+            state.hidden_states = torch.zeros((rows, size), dtype=dtype, device=self.device)
+        return state
+
+    def _rebuild_topk1_chain_buffers(self) -> None:
+        """The base class ties the width of a step to its own chains; here a step is as wide as its widest draft."""
+
+    def draft_forward(self: Any, forward_batch: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Drafts one tree a row. Captured in a graph where SGLang captures its own loop.
+
+        Returns:
+            parents: int64[b, groups], the candidate that each group of `topk` candidates hangs on; -1 for the root.
+            chosen: int64[b, n], the candidates in the tree, ascending.
+            tokens: int64[b, n], theirs.
+            estimates: float32[b, n], theirs: the product along the path.
+        """
+        spec_info = forward_batch.spec_info
+        topk_p, topk_index, hidden = spec_info.topk_p, spec_info.topk_index, spec_info.hidden_states
+        if self.hot_token_id is not None:
+            topk_index = self.hot_token_id[topk_index]
+        rows, steps, topk = len(topk_p), self.speculative_num_steps, self.topk
+        slots = forward_batch.out_cache_loc.view(rows, topk, steps).permute(2, 0, 1).reshape(steps, -1)
+        if self.acceptance is not None:
+            compat.capture_last_hidden(forward_batch)
+            topk_p = self.accepted(hidden, topk_p)
+        by_step = []
+        scores = None
+        for step in range(steps):
+            tokens, hidden, scores, candidates = select_top_k_tokens(step, topk_p, topk_index, hidden, scores, topk)
+            by_step.append(candidates)
+            if step == steps - 1 or self.stop.is_over(scores, step + 1):
+                break
+            forward_batch.input_ids = tokens
+            forward_batch.out_cache_loc = slots[step]
+            spec_info.hidden_states = hidden
+            with compat.draft_step_context(self.draft_attn_backend.attn_backends[step], forward_batch):
+                output = self.draft_runner.forward(forward_batch).logits_output
+            topk_p, topk_index = torch.softmax(output.next_token_logits, dim=-1).topk(topk, dim=-1)
+            hidden = output.hidden_states
+            if self.acceptance is not None:
+                topk_p = self.accepted(hidden, topk_p)
+            forward_batch.positions.add_(1)
+            if self.draft_runner.model_config.model_is_mrope:
+                forward_batch.mrope_positions.add_(1)
+            if self.hot_token_id is not None:
+                topk_index = self.hot_token_id[topk_index]
+        self.num_passes = len(by_step)
+        by_score, by_token, by_parent = zip(*by_step, strict=True)
+        all_scores = torch.cat(by_score, dim=1).flatten(1)
+        chosen = all_scores.topk(min(self.max_nodes, all_scores.shape[1]), dim=-1).indices.sort().values
+        parents = torch.cat(by_parent[:-1], dim=1) if len(by_parent) > 1 else by_parent[0].new_empty((rows, 0))
+        return parents, chosen, torch.cat(by_token, dim=1).gather(1, chosen), all_scores.gather(1, chosen)
+
+    def accepted(self, hidden: torch.Tensor | None, topk_p: torch.Tensor) -> torch.Tensor:
+        """As `AcceptanceHead.accepted`, where there is one and it has states to judge by; else topk_p."""
+        return topk_p if hidden is None or self.acceptance is None else self.acceptance.accepted(hidden, topk_p)
+
+
+class EagleTreeDrafting(TreeDrafting, eagle_worker_v2.EagleDraftWorker):  # type: ignore[misc]
+    """The draft worker of EAGLE, EAGLE-3 and next-token layers."""
+
+
+class StandaloneTreeDrafting(TreeDrafting, standalone_worker_v2.StandaloneDraftWorker):  # type: ignore[misc]
+    """The draft worker of a small model of its own."""
+
+
+@contextlib.contextmanager
+def topology_only() -> Iterator[None]:
+    """While SGLang's `draft` runs, it returns what `draft_forward` gave and builds no verify input of it."""
+    original = eagle_worker_v2.build_eagle_verify_input
+    eagle_worker_v2.build_eagle_verify_input = _topology
+    try:
+        yield
+    finally:
+        eagle_worker_v2.build_eagle_verify_input = original
+
+
+def _topology(
+    batch: Any, draft_input: Any, parents: Any, chosen: Any, tokens: Any, estimates: Any, **rest: Any
+) -> SimpleNamespace:
+    del batch, draft_input, rest
+    return SimpleNamespace(parents=parents, chosen=chosen, tokens=tokens, estimates=estimates)

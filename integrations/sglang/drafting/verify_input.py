@@ -1,0 +1,232 @@
+"""From a step's draft trees to the tensors that SGLang's verification reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from agentspec.drafts import DraftBatch, TreeArrays, TreeBuffers, build_tree_arrays
+from agentspec.integrations.sglang.drafting.layout_kernel import kernel_works, lay_out
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyTensors:
+    """One step's trees on the device; b rows of `width` nodes, flattened where SGLang wants them flat."""
+
+    tokens: torch.Tensor  # int64 [b * width]
+    positions: torch.Tensor  # int64 [b * width]
+    retrieve_index: torch.Tensor  # int64 [b, width], b * width + node
+    next_token: torch.Tensor  # int64 [b, width], first child or -1
+    next_sibling: torch.Tensor  # int64 [b, width], next child of the same parent or -1
+    mask: torch.Tensor  # bool, flat: width x width a row, or width x (seq_len + width) with the prefix
+
+
+class VerifyStaging:
+    """Memory that steps' trees are built in, and memory of the device that they are copied to; both are used again every
+    other step.
+
+        build(drafts, width) ─> arrays in pinned memory ─ tensors(seq_lens, roots) ─ one copy ─> the device
+
+    A step's tensors hold until those of the next step but one are made, which SGLang launches after it has processed the
+    step. Copies to a GPU run beside the host: the step after the next one waits for them before it writes to the same
+    pinned memory. The memory grows with the largest batch.
+    """
+
+    def __init__(self, *, max_width: int, max_position: int, full_mask: bool, device: torch.device | str) -> None:
+        """Chooses what steps have in common.
+
+        Args:
+            max_width: The most nodes a row.
+            max_position: Last position the model knows; nodes past it can only be padding and are clamped.
+            full_mask: Whether the mask covers the prefix too (CUDA backends) or the draft alone (CPU).
+            device: Where the model runs.
+        """
+        self._max_width = max_width
+        self._max_position = max_position
+        self._full_mask = full_mask
+        self._device = torch.device(device)
+        self._halves: list[_Half] = []
+        self._max_rows = 0
+        self._steps = 0
+        if self._device.type == "cuda":
+            kernel_works(self._device)
+
+    def build(self, drafts: DraftBatch, width: int, num_drafted: NDArray[np.int32] | None = None) -> TreeArrays:
+        """The step's trees, padded to `width`; valid until the next step but one.
+
+        Of row i the best num_drafted[i] nodes are taken, its root not counted; None: all.
+
+        Raises:
+            ConfigError: More nodes of a row are taken than `width` or than it has, `width` is larger than the largest, or
+                a row is no tree.
+        """
+        half = self._next(len(drafts))
+        half.arrays = build_tree_arrays(drafts, width, half.buffers, num_drafted=num_drafted)
+        return half.arrays
+
+    def built(self) -> NDArray[np.int64]:
+        """What was built last, to be received by other ranks: int64, as TreeBuffers.memory."""
+        rows, width = self.arrays.tokens.shape
+        return self._half.buffers.memory[: -(-TreeBuffers.num_bytes(rows, width) // 8)]
+
+    def receive(self, built: NDArray[np.int64], width: int, num_drafted: NDArray[np.int32]) -> None:
+        """Takes what another rank has built, `width` and num_drafted[b] being those of its build()."""
+        half = self._next(len(num_drafted))
+        half.buffers.memory[: len(built)] = built
+        half.buffers.num_nodes[: len(num_drafted)] = num_drafted + 1
+        half.arrays = half.buffers.arrays(len(num_drafted), width)
+
+    def _next(self, rows: int) -> _Half:
+        """The memory of the step that begins; waits until nothing is copied from it any more."""
+        if rows > self._max_rows:
+            self._grow(rows)
+        self._steps += 1
+        self._half.wait()
+        return self._half
+
+    def tensors(
+        self,
+        seq_lens: torch.Tensor,
+        roots: torch.Tensor,
+        lens: torch.Tensor | None = None,
+        *,
+        total: int,
+    ) -> VerifyTensors:
+        """What was built last, on the device.
+
+        Where a row's tree begins is read on the device alone, so that no count of the host can misplace it.
+
+        Args:
+            seq_lens: integer[b] on the device, tokens in the KV cache.
+            roots: integer[b, w] on the device; the root of row i is the last of its first lens[i].
+            lens: integer[b] on the device; None: the first is.
+            total: At least the sum of `seq_lens`, for the size of a full mask.
+        """
+        half = self._half
+        views = half.views(*half.arrays.tokens.shape)
+        views.on_device.copy_(views.on_host, non_blocking=True)
+        half.record()
+        mask = lay_out(
+            views.tokens,
+            views.positions,
+            views.cells,
+            seq_lens,
+            roots,
+            lens,
+            max_position=self._max_position,
+            total=total if self._full_mask else None,
+        )
+        return VerifyTensors(
+            tokens=views.flat_tokens,
+            positions=views.flat_positions,
+            retrieve_index=views.retrieve_index,
+            next_token=views.next_token,
+            next_sibling=views.next_sibling,
+            mask=mask,
+        )
+
+    @property
+    def arrays(self) -> TreeArrays:
+        """What was built last."""
+        return self._half.arrays
+
+    @property
+    def _half(self) -> _Half:
+        return self._halves[self._steps % 2]
+
+    def _grow(self, rows: int) -> None:
+        # What is still copied from must not be freed.
+        for half in self._halves:
+            half.wait()
+        self._max_rows = 1 << (rows - 1).bit_length()
+        self._halves = [_Half(self._max_rows, self._max_width, self._device) for _ in range(2)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Views:
+    """Parts of a half's memory that steps of b rows of `width` nodes use."""
+
+    on_host: torch.Tensor
+    """uint8, as TreeBuffers.memory."""
+    on_device: torch.Tensor
+    """The same on the device, of which all others are parts but `retrieve_index`."""
+    tokens: torch.Tensor  # int64 [b, width]
+    positions: torch.Tensor  # int64 [b, width]
+    cells: torch.Tensor  # bool [b, width, width]
+    flat_tokens: torch.Tensor  # int64 [b * width]
+    flat_positions: torch.Tensor  # int64 [b * width]
+    next_token: torch.Tensor  # int64 [b, width]
+    next_sibling: torch.Tensor  # int64 [b, width]
+    retrieve_index: torch.Tensor  # int64 [b, width], b * width + node
+
+
+class _Half:
+    """The memory of every other step."""
+
+    _MOST_VIEWS = 512
+
+    def __init__(self, max_rows: int, max_width: int, device: torch.device) -> None:
+        on_host = device.type == "cpu"
+
+        def allocate(size: int, dtype: type[np.generic]) -> NDArray[Any]:
+            kind = torch.from_numpy(np.empty(0, dtype)).dtype
+            memory: NDArray[Any] = torch.zeros(size, dtype=kind, pin_memory=not on_host).numpy()
+            return memory
+
+        self.buffers = TreeBuffers(max_rows, max_width, allocate)
+        self.arrays = self.buffers.arrays(1, 1)
+        self._on_host = torch.from_numpy(self.buffers.memory).view(torch.uint8)
+        self._on_device = torch.empty(len(self._on_host), dtype=torch.uint8, device=device)
+        self._nodes = torch.arange(max_rows * max_width, device=device)
+        self._views: dict[tuple[int, int], _Views] = {}
+        self._copies = None if on_host else torch.get_device_module(device).Event()
+
+    def views(self, rows: int, width: int) -> _Views:
+        """Those of steps of this shape, made once: each takes the host some time, while the device waits."""
+        found = self._views.get((rows, width))
+        if found is None:
+            if len(self._views) >= self._MOST_VIEWS:
+                self._views.clear()
+            found = self._views[rows, width] = self._made_views(rows, width)
+        return found
+
+    def _made_views(self, rows: int, width: int) -> _Views:
+        n, size = rows * width, TreeBuffers.num_bytes(rows, width)
+        on_device = self._on_device[:size]
+        tokens, positions, next_token, next_sibling = (
+            on_device[: 32 * n].view(torch.int64).view(4, rows, width).unbind()
+        )
+        return _Views(
+            on_host=self._on_host[:size],
+            on_device=on_device,
+            tokens=tokens,
+            positions=positions,
+            cells=on_device[32 * n :].view(torch.bool).view(rows, width, width),
+            flat_tokens=tokens.flatten(),
+            flat_positions=positions.flatten(),
+            next_token=next_token,
+            next_sibling=next_sibling,
+            retrieve_index=self._nodes[:n].view(rows, width),
+        )
+
+    def record(self) -> None:
+        """Marks the end of the copies that were asked for."""
+        if self._copies is not None:
+            self._copies.record()
+
+    def wait(self) -> None:
+        """Waits until all copies that were asked for are made."""
+        if self._copies is not None:
+            self._copies.synchronize()
+
+
+def grammar_mask(arrays: TreeArrays) -> NDArray[np.bool_]:
+    """The mask without padding's line to the root, so that no grammar is walked through padding."""
+    mask = arrays.mask.copy()
+    padding = np.arange(mask.shape[1])[None, :] >= arrays.num_nodes[:, None]
+    mask[:, :, 0] &= ~padding
+    return mask

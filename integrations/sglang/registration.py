@@ -1,0 +1,364 @@
+"""Makes `AGENTSPEC` a name that SGLang accepts, and our worker the one that it creates.
+
+SGLang compares the algorithm's name in some forty places, so a foreign name works in some of them only. Hence the
+name is an umbrella: while arguments are handled it is rewritten to a built-in base, whose schedule, memory and graph
+handling fit, and the one place that creates the worker is hooked. Without a draft model the base is NGRAM; with one it
+is EAGLE, EAGLE3 or STANDALONE, whichever the draft model is for.
+
+    command line:   ServerArgs.from_cli_args     the base's name before the record exists, settings noted on the record
+    sglang.Engine:  validate_server_args         the same while SGLang resolves the record
+    both:           SpeculativeAlgorithm.handle_server_args   what is verified, when attention backends are chosen
+    scheduler:      SpeculativeAlgorithm.create_worker -> our worker, where the record says so
+
+With a draft model --speculative-num-steps and --speculative-eagle-topk ask for the shape of its drafts
+(`compat.draft_shape`), and --speculative-num-draft-tokens is the width that is verified, which suffix drafts fill too;
+its default is in graph_sizes.py. SGLang ties the three together: at topk 1 it resets the width to steps + 1, and at topk
+1 attention backends read no mask. So SGLang's own arguments describe what is verified:
+
+    trees    speculative_eagle_topk = max(2, asked), speculative_num_steps as asked, num_draft_tokens = width
+    chains   speculative_eagle_topk = 1, speculative_num_steps = width - 1, num_draft_tokens = width
+
+By both SGLang reserves at least the slots that the draft model needs: it reserves max(steps * topk, width) a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextvars
+import inspect
+import logging
+import os
+from typing import Any
+
+from agentspec.errors import ConfigError, UnsupportedError
+from agentspec.integrations.sglang import compat, setting_sources, settings
+from agentspec.integrations.sglang.admin import wire
+from agentspec.integrations.sglang.attention_backends import tree_obstacle
+from agentspec.integrations.sglang.draft_model_checkpoint import (
+    AUTO,
+    BASE_FLAG,
+    DRAFT_FLAG,
+    has_next_token_layers,
+    inspect_drafter,
+)
+from agentspec.integrations.sglang.refusals import refuse_unsupported
+from agentspec.integrations.sglang.replay import hooks as replay_hooks
+from agentspec.integrations.sglang.replay import setting as replay_setting
+from agentspec.integrations.sglang.request_checks import check_request
+from agentspec.integrations.sglang.store_setup import check_store, served_scope
+from agentspec.integrations.sglang.widths import graph_sizes
+
+logger = logging.getLogger("agentspec")
+
+# The settings of the command line whose record SGLang makes: a release that resolves a record at once does so before
+# they can be noted on it.
+_launched: contextvars.ContextVar[settings.Settings | None] = contextvars.ContextVar("agentspec_launched", default=None)
+# Whether graphs of a draft model's draft-extend are being captured.
+_captures_draft_extend: contextvars.ContextVar[bool] = contextvars.ContextVar("agentspec_draft_extend", default=False)
+
+
+def install() -> None:
+    """Registers the name and the hooks; to be called once in each process, by the plugin."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+    from sglang.srt.speculative.spec_registry import CustomSpecAlgo
+
+    # What may fail comes first: hooks cannot be taken back.
+    path, gets_state = compat.internal_state_hook()
+
+    class Umbrella(CustomSpecAlgo):  # type: ignore[misc]
+        """What AGENTSPEC resolves to until it is rewritten to the base algorithm."""
+
+        def handle_server_args(self, server_args: Any) -> None:
+            _handle_base_arguments(server_args)
+
+        def is_ngram(self) -> bool:
+            return True
+
+    @SpeculativeAlgorithm.register(  # type: ignore[untyped-decorator]
+        compat.ALGORITHM, supports_overlap=True, validate_server_args=_rewrite_late, spec_class=Umbrella
+    )
+    def _worker(server_args: Any) -> type:
+        return _worker_class(compat.server_args_setting(server_args, "speculative_algorithm"))
+
+    record = "sglang.srt.server_args.ServerArgs"
+    HookRegistry.register(f"{record}.add_cli_args", _add_cli_args, HookType.AFTER)
+    HookRegistry.register(f"{record}.from_cli_args", _from_cli_args, HookType.AROUND)
+    algorithm = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm"
+    HookRegistry.register(f"{algorithm}.handle_server_args", _handle_server_args, HookType.AROUND)
+    HookRegistry.register(f"{algorithm}.create_worker", _create_worker, HookType.AROUND)
+    scheduler = "sglang.srt.managers.scheduler.Scheduler"
+    HookRegistry.register(f"{scheduler}.abort_request", _after_abort, HookType.AFTER)
+    HookRegistry.register(f"{scheduler}.on_idle", _on_idle, HookType.BEFORE)
+    pool = "sglang.srt.mem_cache.memory_pool.ReqToTokenPool"
+    HookRegistry.register(f"{pool}.__init__", _roomier_pool, HookType.AROUND)
+    runners = "sglang.srt.model_executor.runner.base_cuda_graph_runner"
+    HookRegistry.register(f"{runners}.get_batch_sizes_to_capture", _bounded_batch_sizes, HookType.AFTER)
+    runner = "sglang.srt.model_executor.model_runner.ModelRunner"
+    HookRegistry.register(f"{runner}.max_decode_logits_rows", _logits_rows, HookType.AFTER)
+    extend = "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner.EAGLEDraftExtendCudaGraphRunner"
+    HookRegistry.register(f"{extend}.__init__", _capture_draft_extend, HookType.AROUND)
+    manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
+    HookRegistry.register(f"{manager}._validate_one_request", _before_validation, HookType.BEFORE)
+    HookRegistry.register(path, _describe_into if gets_state else _describe_in_reply, HookType.AFTER)
+    replay_hooks.install()
+    # Where both are on one method this one, which comes later, is the outer.
+    HookRegistry.register(f"{scheduler}.get_internal_state", _answer_administrator, HookType.AROUND)
+    # A method that was hooked once takes no more hooks later.
+    HookRegistry.register(f"{manager}.__init__", _after_manager, HookType.AFTER)
+
+
+def _is_ours(name: Any) -> bool:
+    return isinstance(name, str) and name.upper() == compat.ALGORITHM
+
+
+def _add_cli_args(result: Any, parser: argparse.ArgumentParser) -> Any:
+    setting_sources.add_flags(parser)
+    return result
+
+
+def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
+    flags = setting_sources.pop_flags(args)
+    if not _is_ours(getattr(args, "speculative_algorithm", None)):
+        if flags:
+            names = ", ".join(map(settings.flag_of, flags))
+            raise ConfigError(f"{names} need --speculative-algorithm {compat.ALGORITHM}")
+        server_args = original(cls, args)
+        replay_hooks.activate(setting_sources.resolve({}, replay_setting.variables(os.environ)), server_args)
+        return server_args
+    chosen = setting_sources.resolve(flags, os.environ)
+    for name, value in _base_settings(args, chosen).items():
+        setattr(args, name, value)
+    launched = _launched.set(chosen)
+    try:
+        server_args = original(cls, args)
+    finally:
+        _launched.reset(launched)
+    refuse_unsupported(server_args)
+    check_store(chosen, served_scope(chosen, server_args))
+    compat.mark(server_args, chosen.as_dict())
+    replay_hooks.activate(chosen, server_args)
+    return server_args
+
+
+def _rewrite_late(server_args: Any) -> None:
+    """For `sglang.Engine(speculative_algorithm="AGENTSPEC")`, which has no command line."""
+    record = compat.record_of(server_args)
+    chosen = setting_sources.resolve({}, os.environ)
+    refuse_unsupported(record)
+    check_store(chosen, served_scope(chosen, record))
+    compat.mark(record, chosen.as_dict())
+    replaced = _base_settings(record, chosen)
+    # The name stays ours until the umbrella handles the arguments.
+    del replaced["speculative_algorithm"]
+    compat.decide(record, **replaced)
+
+
+def _handle_base_arguments(server_args: Any) -> None:
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    record = compat.record_of(server_args)
+    base, _ = _base(record, settings.Settings(**(compat.marked_settings(record) or {})))
+    compat.decide(record, speculative_algorithm=base)
+    SpeculativeAlgorithm[base].handle_server_args(record)
+
+
+def _handle_server_args(original: Any, algorithm: Any, server_args: Any) -> Any:
+    """When SGLang handles a base's arguments it has chosen the attention backends and the page size."""
+    marked = compat.marked_settings(server_args)
+    chosen = _launched.get() if marked is None else settings.Settings(**marked)
+    if chosen is not None:
+        base = str(algorithm.name)
+        if base not in (compat.BASE_ALGORITHM, *compat.DRAFTER_ALGORITHMS):
+            raise UnsupportedError(
+                f"agentspec does not draft with the draft model {compat.draft_model_path(server_args)}, for which SGLang "
+                f"chose the algorithm {base}; serve it with --speculative-algorithm {base}, or choose another draft model"
+            )
+        # Some of it SGLang sets itself, by the model.
+        refuse_unsupported(server_args)
+        if compat.server_args_setting(server_args, "speculative_num_draft_tokens") is None:
+            width = graph_sizes.default_width(server_args, chosen.widths)
+            compat.decide(server_args, speculative_num_draft_tokens=width)
+        compat.decide(server_args, **_verified_shape(server_args, chosen, base))
+        if compat.captures_graphs(server_args):
+            compat.note_graph_limits(server_args, graph_sizes.limits(server_args))
+    return original(algorithm, server_args)
+
+
+def _verified_shape(server_args: Any, chosen: settings.Settings, base: str) -> dict[str, Any]:
+    """SGLang's arguments of a verification, see above.
+
+    Raises:
+        ConfigError: Trees are asked for where only chains are verified.
+    """
+    has_draft_model = base != compat.BASE_ALGORITHM
+    obstacle = tree_obstacle(server_args, has_draft_model=has_draft_model)
+    if chosen.mode == "tree" and obstacle:
+        raise ConfigError(f"{settings.FLAG_PREFIX}mode tree needs trees to be verified: {obstacle}, or set mode auto")
+    chains = chosen.mode == "chain" or bool(obstacle)
+    if not has_draft_model:
+        # NGRAM hands its breadth to attention backends as topk, by which they tell trees from chains.
+        return {"speculative_ngram_min_bfs_breadth": 1, "speculative_ngram_max_bfs_breadth": 1 if chains else 2}
+    compat.note_asked_shape(server_args)
+    asked = compat.asked_shape(server_args) or {}
+    topk = asked["speculative_eagle_topk"]
+    if chains and (topk or 1) > 1:
+        why = obstacle or f"{settings.FLAG_PREFIX}mode is chain"
+        raise ConfigError(
+            f"--speculative-eagle-topk {topk} makes trees, and only chains are verified: {why}; or drop it"
+        )
+    width = int(compat.server_args_setting(server_args, "speculative_num_draft_tokens"))
+    if chains:
+        return {"speculative_eagle_topk": 1, "speculative_num_steps": width - 1}
+    shape = compat.asked_draft_shape(server_args, trees=True)
+    return {"speculative_eagle_topk": max(2, shape.topk), "speculative_num_steps": shape.steps}
+
+
+def _base(args: Any, chosen: settings.Settings) -> tuple[str, str | None]:
+    """The built-in algorithm that agentspec takes the place of, and the draft model's path.
+
+    Raises:
+        ConfigError: The draft model is none that SGLang could run, or does not fit the target.
+    """
+    path = compat.server_args_setting(args, "speculative_draft_model_path")
+    target = str(compat.server_args_setting(args, "model_path") or compat.server_args_setting(args, "model"))
+    if not path:
+        if chosen.base == AUTO:
+            return compat.BASE_ALGORITHM, None
+        if chosen.base.upper() not in ("EAGLE", "NEXTN") or not has_next_token_layers(target):
+            raise ConfigError(
+                f"{BASE_FLAG} {chosen.base} needs a draft model, and there is none; pass {DRAFT_FLAG} or drop the flag. "
+                f"Only a target with next-token layers drafts for itself, with {BASE_FLAG} EAGLE"
+            )
+        path = target
+    return inspect_drafter(str(path), target, chosen.base).base, str(path)
+
+
+def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
+    """The base algorithm and those of its arguments that SGLang may read before it handles them."""
+    base, draft_model = _base(args, chosen)
+    wanted: dict[str, Any] = {"speculative_algorithm": base}
+    if draft_model is None:
+        return wanted
+    if not compat.server_args_setting(args, "speculative_draft_model_path"):
+        wanted["speculative_draft_model_path"] = draft_model
+        wanted["speculative_draft_model_revision"] = compat.server_args_setting(args, "revision")
+    return wanted
+
+
+def _worker_class(name: Any) -> type:
+    """The worker over a base algorithm."""
+    if name == "STANDALONE":
+        from agentspec.integrations.sglang.workers.hybrid import HybridStandaloneWorker
+
+        return HybridStandaloneWorker
+    if name in compat.DRAFTER_ALGORITHMS:
+        from agentspec.integrations.sglang.workers.hybrid import HybridEagleWorker
+
+        return HybridEagleWorker
+    from agentspec.integrations.sglang.workers.suffix import AgentspecWorker
+
+    return AgentspecWorker
+
+
+def _create_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
+    if compat.wants_agentspec(server_args):
+        return _worker_class(getattr(algorithm, "name", None))
+    return original(algorithm, server_args)
+
+
+def _roomier_pool(original: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
+    """Widens the rows of the token table of a server that runs agentspec; a draft model shares the target's table.
+
+    Each decode step reserves slots for two steps ahead, and rows end one step's width past the context: a request
+    that decodes up to the context's end would write past its row.
+    """
+    call = inspect.signature(original).bind(pool, *args, **kwargs)
+    call.arguments["max_context_len"] += compat.extra_row_slots()
+    original(*call.args, **call.kwargs)
+
+
+def _bounded_batch_sizes(
+    result: tuple[list[int], list[int]], model_runner: Any, captured_req_width: int = 1, **rest: Any
+) -> tuple[list[int], list[int]]:
+    """Of the batch sizes that SGLang would capture, those whose verify steps are small enough; see graph_sizes.py."""
+    del rest
+    # The runner of draft-extend, which reads the rows of a verify step, asks without a width.
+    width = compat.verify_width(model_runner.server_args) if _captures_draft_extend.get() else captured_req_width
+    sizes = graph_sizes.bounded(result[0], width, model_runner)
+    return sizes, [size for size in result[1] if size in sizes]
+
+
+def _logits_rows(rows: int, model_runner: Any) -> int:
+    """The buffer of logits, which the graphs of all widths share: SGLang counts the rows of the greatest width alone."""
+    widths = graph_sizes.captured_widths(model_runner)
+    sizes = {width: compat.batch_sizes_to_capture(model_runner, width) for width in widths}
+    return max([rows, *(width * batch_sizes[-1] for width, batch_sizes in sizes.items())])
+
+
+def _capture_draft_extend(original: Any, *args: Any, **kwargs: Any) -> None:
+    capturing = _captures_draft_extend.set(True)
+    try:
+        original(*args, **kwargs)
+    finally:
+        _captures_draft_extend.reset(capturing)
+
+
+def _before_validation(manager: Any, obj: Any, input_ids: Any) -> None:
+    if compat.wants_agentspec(manager.server_args):
+        # Some bases refuse prompts that end less than a draft before the context does. Our rows are wide enough.
+        manager.num_reserved_tokens = 0
+        check_request(obj, input_ids, int(manager.model_config.vocab_size))
+    replay_hooks.before_validation(manager, obj, input_ids)
+
+
+def _after_abort(result: Any, scheduler: Any, recv_req: Any) -> Any:
+    if (drafter := _drafter(scheduler)) is not None:
+        drafter.abort(recv_req.rid or "", bool(recv_req.abort_all))
+    return result
+
+
+def _on_idle(scheduler: Any) -> None:
+    if (drafter := _drafter(scheduler)) is not None:
+        drafter.idle()
+
+
+def _drafter(scheduler: Any) -> Any:
+    """The scheduler's SuffixDrafter; None where agentspec does not draft."""
+    return getattr(scheduler.draft_worker, "suffix", None)
+
+
+def _answer_administrator(original: Any, scheduler: Any, recv_req: Any) -> Any:
+    command = wire.command_in(recv_req)
+    if command is None:
+        return original(scheduler, recv_req)
+    drafter = _drafter(scheduler)
+    return wire.reply(wire.NO_DESK if drafter is None else drafter.administer(command))
+
+
+def _after_manager(result: Any, manager: Any, *args: Any, **kwargs: Any) -> Any:
+    del args, kwargs
+    replay_hooks.manager_made(manager)
+    if compat.wants_agentspec(manager.server_args):
+        from agentspec.integrations.sglang.admin import endpoints
+
+        endpoints.serve(manager)
+    return result
+
+
+def _describe_into(result: Any, component: Any, state: dict[str, Any]) -> Any:
+    _describe_worker(component.scheduler.draft_worker, state)
+    return result
+
+
+def _describe_in_reply(reply: Any, scheduler: Any, recv_req: Any) -> Any:
+    del recv_req
+    _describe_worker(scheduler.draft_worker, reply.internal_state)
+    return reply
+
+
+def _describe_worker(worker: Any, state: dict[str, Any]) -> None:
+    describe = getattr(worker, "describe", None)
+    if describe is not None:
+        state["agentspec"] = describe()
+    replay_hooks.describe_into(state)

@@ -1,0 +1,1 @@
+"""Forced answers: the target writes recorded answers instead of its own."""

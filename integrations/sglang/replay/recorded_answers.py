@@ -1,0 +1,163 @@
+"""Recorded answers, found by the prompt that they answered.
+
+A chat is known by its messages, which are chained into one digest, so that a prompt that is not recorded is compared
+with all that are: the longest chain that is known tells where it leaves them. Text prompts are known by their text, in
+any of the forms in which a client may have written a recorded chat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentspec.analysis.logs.calls import LoggedCall
+
+Messages = Sequence[tuple[str, str]]
+"""(role, text)."""
+# As agentspec.analysis.replay.traces writes a tool call.
+_TOOL_CALL = '{"name": '
+_ROLES = {"developer": "system", "ai": "assistant", "model": "assistant"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was recorded."""
+
+    text: str
+    ids: tuple[int, ...] | None = None
+    """Where token ids were recorded, of which nobody knows the text."""
+    tool_call_message: Mapping[str, Any] | None = None
+    """The message, where it calls tools: each model writes such calls in a way of its own."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A chain of messages that some recorded call begins with."""
+
+    next_roles: set[str] = field(default_factory=set)
+    answers: list[Answer] = field(default_factory=list)
+    num_taken: int = 0
+
+
+class RecordedAnswers:
+    """Gives out the answers of recorded calls, those of one prompt in the order in which they were added. After the last
+    the first comes again, so that a trace can be replayed more than once. May be used by several threads."""
+
+    def __init__(self, calls: Iterable[LoggedCall] = ()) -> None:
+        self._chains: dict[bytes, _Known] = {b"": _Known()}
+        self._calls: list[tuple[Messages, str, _Known]] = []
+        # The messages that were added last, and the chain before the first and behind each of them.
+        self._last: tuple[Messages, list[bytes]] = ((), [b""])
+        self._texts: dict[bytes, _Known] | None = None
+        self._lock = threading.Lock()
+        for call in calls:
+            self.add(call)
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, call: LoggedCall) -> None:
+        """Adds a call; one without messages is known by its header alone."""
+        messages = call.messages or (("user", call.header),)
+        # Calls of a session hold the same messages, and each adds a few: what is known of the last call goes on.
+        last, chains = self._last
+        shared = 0
+        while shared < min(len(last), len(messages)) and messages[shared] is last[shared]:
+            shared += 1
+        chains = chains[: shared + 1]
+        for role, text in messages[shared:]:
+            self._chains[chains[-1]].next_roles.add(_role(role))
+            chains.append(_chained(chains[-1], role, text))
+            self._chains.setdefault(chains[-1], _Known())
+        self._last = messages, chains
+        known = self._chains[chains[-1]]
+        calls_tools = call.message is not None and call.message.get("tool_calls")
+        known.answers.append(Answer(call.output, call.tokens, call.message if calls_tools else None))
+        self._calls.append((messages, call.header, known))
+
+    def take(self, messages: Messages) -> Answer | None:
+        """The next answer to a chat; None if none is recorded."""
+        known = self._chains.get(_chain(messages))
+        return None if known is None else self._next(known)
+
+    def take_text(
+        self, text: str, forms: Callable[[Messages, str], Iterable[str]] = lambda messages, header: ()
+    ) -> Answer | None:
+        """The next answer to a text prompt; None if none is recorded.
+
+        Args:
+            text: The prompt. A chat of one message is also found by that message's text.
+            forms: All texts that a chat may have been written as, from its messages and the header of its answer; asked
+                once for each recorded call, when the first text prompt comes.
+        """
+        with self._lock:
+            if self._texts is None:
+                self._texts = {}
+                for messages, header, known in self._calls:
+                    alone = [messages[0][1]] if len(messages) == 1 else []
+                    for form in (*alone, *forms(messages, header)):
+                        self._texts.setdefault(_digest(form.strip()), known)
+            found = self._texts.get(_digest(text.strip()))
+        return None if found is None else self._next(found)
+
+    def nearest(self, messages: Messages) -> str:
+        """Where a chat that is not recorded leaves those that are; positions and roles, no text."""
+        total, chain = len(messages), b""
+        for i, (role, text) in enumerate(messages):
+            following = _chained(chain, role, text)
+            if following not in self._chains:
+                roles = " or ".join(sorted(self._chains[chain].next_roles)) or "nothing"
+                same = "with another text" if _role(role) in self._chains[chain].next_roles else "there"
+                return (
+                    f"the nearest recorded chat has the first {i} of its {total} messages; message {i + 1} has the role "
+                    f"{_role(role)}, the recording {roles} {same}"
+                )
+            chain = following
+        roles = " or ".join(sorted(self._chains[chain].next_roles)) or "nothing"
+        return f"all of its {total} messages are recorded, but with {roles} behind them, and no answer"
+
+    def _next(self, known: _Known) -> Answer | None:
+        with self._lock:
+            if not known.answers:
+                return None
+            known.num_taken += 1
+            return known.answers[(known.num_taken - 1) % len(known.answers)]
+
+
+def _role(role: str) -> str:
+    return _ROLES.get(role, role)
+
+
+def _chain(messages: Messages) -> bytes:
+    chain = b""
+    for role, text in messages:
+        chain = _chained(chain, role, text)
+    return chain
+
+
+def _chained(chain: bytes, role: str, text: str) -> bytes:
+    # Templates and clients differ in the white space around a text.
+    return hashlib.blake2b(chain + _digest(_role(role)) + _digest(_canonical(text).strip()), digest_size=16).digest()
+
+
+def _canonical(text: str) -> str:
+    """The text with the arguments of tool calls, which stand on lines of their own, in one form: whoever reads and
+    writes them again may change their white space and the order of their names."""
+    if _TOOL_CALL not in text:
+        return text
+    return "\n".join(_canonical_line(line) if line.startswith(_TOOL_CALL) else line for line in text.split("\n"))
+
+
+def _canonical_line(line: str) -> str:
+    try:
+        return json.dumps(json.loads(line), sort_keys=True)
+    except ValueError:
+        return line
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,122 @@
+"""The schedulers' side of a replay: the target's logits are overwritten before anybody reads them.
+
+    prefill of a batch    admit   the answers of its requests are written to the slots that they got
+    the target's forward  force   one token of each row of its logits is raised above all others
+    from time to time     sweep   finished requests are compared with what they should have written
+
+admit() and force() run where the forward is launched, so on its stream: what an earlier step still reads is not
+overwritten before. A slot is written whenever another request than the last one is prefilled in it, so that none ever
+holds the answer of an earlier request. The drafter's forwards are left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.drafting.requests import visible_length
+from agentspec.integrations.sglang.replay.forced_tokens import ForcedTokens
+from agentspec.integrations.sglang.replay.wire import ForcedAnswer, unpacked
+
+logger = logging.getLogger("agentspec")
+
+_SWEEP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    request: Any
+    answer: ForcedAnswer
+
+
+class ReplayTarget:
+    """One a scheduler process. For its thread alone."""
+
+    def __init__(self) -> None:
+        self._table: ForcedTokens | None = None
+        self._owners: dict[int, Any] = {}
+        self._open: dict[int, _Open] = {}
+        self._next_sweep = 0.0
+        self._counts = {"forced_requests": 0, "free_prefills": 0, "forced_tokens": 0, "finished": 0, "diverged": 0}
+        self._exported: dict[str, Any] = {}
+
+    def admit(self, worker: Any, batch: Any) -> None:
+        """Writes the answers of a batch that is about to be prefilled; other batches change nothing."""
+        if worker.model_runner.is_draft_worker or batch is None or not batch.forward_mode.is_extend():
+            return
+        if batch.forward_mode.is_target_verify():
+            return
+        table = self._table or self._make_table(worker.model_runner)
+        for request in batch.reqs:
+            slot = compat.request_slot(request)
+            if self._owners.get(slot) is request:
+                continue
+            self._owners[slot] = request
+            answer = unpacked(getattr(request.sampling_params, "custom_params", None))
+            if answer is None:
+                table.free(slot)
+                self._counts["free_prefills"] += 1
+                continue
+            table.write(slot, len(request.origin_input_ids), answer.tokens, answer.end)
+            if id(request) not in self._open:
+                self._open[id(request)] = _Open(request, answer)
+                self._counts["forced_requests"] += 1
+
+    def force(self, runner: Any, output: Any, forward_batch: Any) -> None:
+        """Overwrites the logits that a forward returned."""
+        logits = getattr(output.logits_output, "next_token_logits", None)
+        if runner.is_draft_worker or self._table is None or logits is None or not len(logits):
+            return
+        slots, positions = compat.logit_positions(forward_batch, len(logits))
+        self._table.force(logits, slots, positions)
+        now = time.monotonic()
+        if now >= self._next_sweep:
+            self._next_sweep = now + _SWEEP_SECONDS
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Counts what finished."""
+        for key, entry in list(self._open.items()):
+            if not entry.request.finished():
+                continue
+            del self._open[key]
+            output = list(entry.request.output_ids)[: visible_length(entry.request)]
+            self._add("finished", 1)
+            self._add("forced_tokens", len(output))
+            if not entry.answer.matches(output):
+                self._add("diverged", 1)
+                logger.error("agentspec replay: an output of %d tokens is not the recorded one", len(output))
+
+    def describe(self) -> dict[str, Any]:
+        """This process's part of the block `agentspec.replay`."""
+        self.sweep()
+        return {**self._counts, "open_requests": len(self._open)}
+
+    def export(self, labels: dict[str, str]) -> None:
+        """Registers `agentspec:replay_*_total` with Prometheus; see Counters.export()."""
+        from prometheus_client import Counter
+
+        for name, text in (
+            ("finished", "Requests that ended with a recorded answer"),
+            ("forced_tokens", "Tokens of recorded answers in finished outputs"),
+            ("diverged", "Finished outputs that are not the recorded ones"),
+        ):
+            self._exported[name] = Counter(f"agentspec:replay_{name}", text, [*labels]).labels(**labels)
+            self._exported[name].inc(self._counts[name])
+
+    def _add(self, name: str, amount: int) -> None:
+        self._counts[name] += amount
+        if name in self._exported:
+            self._exported[name].inc(amount)
+
+    def _make_table(self, runner: Any) -> ForcedTokens:
+        pool = runner.req_to_token_pool.req_to_token
+        table = self._table = ForcedTokens(pool.shape[0], pool.device)
+        server_args = runner.server_args
+        if compat.metrics_enabled(server_args) and compat.tp_rank(runner) == 0:
+            self.export({"model_name": compat.served_model_name(server_args)})
+        logger.warning("agentspec REPLAYS RECORDED ANSWERS: the target's logits are overwritten")
+        return table

@@ -1,0 +1,1 @@
+"""How wide a step is: the controller of a server, and the widths that graphs exist for."""

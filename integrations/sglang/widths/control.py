@@ -1,0 +1,297 @@
+"""How much each decode step verifies: the controller of a server, and what came of its plans."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from agentspec.drafts import DraftBatch
+from agentspec.hardware import processor
+from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.drafting.breaker import Breaker
+from agentspec.integrations.sglang.metrics.control import ControlMetrics
+from agentspec.integrations.sglang.metrics.counters import Counters
+from agentspec.integrations.sglang.widths.control_record import ControlRecord
+from agentspec.integrations.sglang.widths.step_rest import StepRest
+from agentspec.integrations.sglang.widths.tiers import padded_width
+from agentspec.scheduling import ControlConfig, Controller, Profile, ProfileKey, StepPlan, StepState, make_controller
+from agentspec.scheduling.columns import num_drafted
+
+logger = logging.getLogger("agentspec")
+
+# Steps that a server tells of while it is measured.
+_STEPS_TOLD = 1024
+# From so many rows on widths are offered by what the latest steps took.
+_MANY_ROWS = 32
+_LATEST = 8
+_LEAST_OFFERED = 4
+
+
+@dataclass(slots=True)
+class PlannedStep:
+    """A step that is being verified."""
+
+    plan: StepPlan | None
+    """None where the controller failed, or has nothing to decide."""
+    rows: int
+    width: int
+    """Tokens of the widest row, and of all where they are padded."""
+    num_tokens: int
+    """Verified over the batch, padding included."""
+    context: int
+    """Tokens in the KV cache over all rows."""
+    seconds: float = 0.0
+    """Of the verification; 0 until it is known."""
+    drafter_seconds: float = 0.0
+    """Of a model drafter."""
+
+    def took(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+class WidthControl:
+    """Cuts the drafts of a step to what pays. Owned by a speculative worker, on the scheduler's thread.
+
+    A controller that fails costs speed only: the step then verifies all that was drafted, and after repeated failures
+    all steps do for a while.
+    """
+
+    def __init__(
+        self,
+        config: ControlConfig,
+        profile: Profile | None,
+        key: ProfileKey,
+        *,
+        max_width: int,
+        widths: tuple[int, ...] = (),
+        counters: Counters,
+        max_failures: int,
+        profiling: bool = False,
+        ragged: bool = False,
+    ) -> None:
+        """Raises ConfigError if the profile is of something else than `key`, or lacks what the controller needs.
+
+        Args:
+            max_width: The most tokens a row.
+            widths: That steps are padded to, ascending to `max_width`, as graphs were captured for them; (): any will do.
+                Where `max_width` is the only one, cutting drafts would save nothing, and nothing is cut.
+            profiling: Steps are padded to the controller's width, and the latest are told.
+            ragged: Whether the device verifies each row with its own nodes alone. Where `widths` are given, or steps are
+                profiled, they are padded all the same.
+        """
+        # Whether there are graphs is known later: use_widths().
+        known = key if profile is None else replace(key, graphs=profile.key.graphs)
+        self.controller: Controller = make_controller(config, profile, known)
+        self._profile = profile
+        self._max_width = max_width
+        self.widths = widths
+        self._widths_for: Callable[[int], tuple[int, ...]] = lambda rows: widths
+        self._latest_widths: deque[int] = deque(maxlen=_LATEST)
+        self._counters = counters
+        self._breaker = Breaker(max_failures)
+        self._last: PlannedStep | None = None
+        self._metrics: ControlMetrics | None = None
+        self._record = ControlRecord()
+        self._rest = StepRest()
+        self._key = key
+        self._profiling = profiling
+        self._ragged = ragged and not profiling
+        self._num_steps = 0
+        self._steps: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
+        self._num_drafts = 0
+        self._drafts: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
+
+    def use_widths(
+        self,
+        widths: tuple[int, ...],
+        *,
+        captured: bool,
+        widths_for: Callable[[int], tuple[int, ...]] | None = None,
+    ) -> None:
+        """To be called before the first step: the widths that steps are padded to, see __init__.
+
+        Args:
+            widths: Ascending; (): any will do.
+            captured: Whether steps run in captured graphs.
+            widths_for: Those of them that a step of so many rows may have; None: all.
+
+        Raises:
+            ConfigError: The profile was measured with captured graphs and there are none, or the other way round.
+        """
+        self.widths = widths
+        self._widths_for = widths_for or (lambda rows: widths)
+        self._key = replace(self._key, graphs="captured" if captured else "none")
+        if self._profile is not None:
+            self._profile.require(self._key)
+
+    def export(self, labels: dict[str, str]) -> None:
+        """Registers its metrics with Prometheus."""
+        self._metrics = ControlMetrics(labels)
+
+    def describe(self) -> dict[str, Any]:
+        """The block `control` of `/server_info`: what it goes by, and the last step's plan."""
+        last = self._last
+        shown = {} if last is None or last.plan is None else {
+            "width": last.plan.width,
+            "budget": int(last.plan.num_nodes.sum()),
+            "reason": last.plan.reason,
+            "predicted_ms": last.plan.seconds * 1e3,
+            "observed_ms": last.seconds * 1e3,
+            "predicted_tokens": last.plan.expected_tokens,
+        }  # fmt: skip
+        told: dict[str, Any] = {}
+        if self._profiling:
+            told = {
+                "num_steps": self._num_steps,
+                "steps": list(self._steps),
+                "num_drafts": self._num_drafts,
+                "drafts": list(self._drafts),
+                "profile_key": asdict(self._key),
+            }
+        rest = {"rest_ms": self.rest * 1e3}
+        return {
+            **self.controller.describe(),
+            "widths_captured": list(self.widths),
+            **rest,
+            "last_step": shown,
+            **self._record.snapshot(),
+            **told,
+        }
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every step is as wide as possible."""
+        return self.widths == (self._max_width,)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether rows of a step differ in width."""
+        return self._ragged and not self.widths
+
+    @property
+    def rest(self) -> float:
+        """Seconds of a step besides verification and a model drafter."""
+        return self._rest.seconds
+
+    def step_begins(self) -> None:
+        """To be called before anything is done for a decode step, at the latest before plan()."""
+        self._rest.begin(time.perf_counter())
+
+    def interrupted(self) -> None:
+        """To be called where something else than a decode step runs."""
+        self._rest.interrupted()
+
+    def wants_draft(self, rows: int, context: int) -> bool:
+        """Whether the next step should be drafted for."""
+        if self.is_fixed:
+            return True
+        try:
+            return self.controller.wants_draft(rows, context)
+        except Exception:
+            self._failed()
+            return True
+
+    def most_width(self, rows: int) -> int:
+        """The most tokens a row that the next step of `rows` rows may verify; more of them need not be drafted.
+
+        With many rows drafting takes its time, and wide steps hardly ever pay: of those no more are offered than twice
+        the widest of late.
+        """
+        widths = self._widths_for(rows)
+        most = widths[-1] if widths else self._max_width
+        if rows < _MANY_ROWS or len(widths) == 1 or not self._latest_widths:
+            return most
+        offered = max(2 * max(self._latest_widths), _LEAST_OFFERED)
+        return most if offered >= most else padded_width(offered, widths)
+
+    def plan(self, drafts: DraftBatch, context: int) -> tuple[NDArray[np.int32], PlannedStep]:
+        """What of the drafts is verified, and how wide.
+
+        Args:
+            drafts: Of the step's b rows, none with more nodes than most_width().
+            context: Tokens in the KV cache over all rows.
+
+        Returns:
+            int32[b], how many of each row's best nodes are verified, its root not counted; and the plan.
+        """
+        rows = len(drafts)
+        most = self.most_width(rows)
+        widths = tuple(width for width in self._widths_for(rows) if width <= most)
+        plan: StepPlan | None = None
+        if len(widths) != 1 and self._breaker.allow():
+            try:
+                state = StepState(drafts, context, widths, most, self.rest, self.ragged)
+                plan = self.controller.plan(state)
+                self._breaker.succeeded()
+            except Exception:
+                self._failed()
+        num_nodes = np.minimum(num_drafted(drafts), np.int32(most - 1)) if plan is None else plan.num_nodes
+        widest = int(num_nodes.max()) + 1
+        if self._profiling and plan is not None:
+            widest = plan.width
+        width = padded_width(widest, widths)
+        self._latest_widths.append(width)
+        num_tokens = rows + int(num_nodes.sum()) if self.ragged else rows * width
+        planned = PlannedStep(plan, rows, width, num_tokens, context)
+        self._rest.planned(planned)
+        return num_nodes, planned
+
+    def plan_roots(self, rows: int, context: int) -> tuple[NDArray[np.int32], PlannedStep]:
+        """A step of roots alone, which nobody decides on; as plan()."""
+        width = padded_width(1, self._widths_for(rows))
+        planned = PlannedStep(None, rows, width, rows * (1 if self.ragged else width), context)
+        self._rest.planned(planned)
+        return np.zeros(rows, np.int32), planned
+
+    def drafted(self, rows: int, passes: int, context: int, seconds: float) -> None:
+        """A model drafter drafted for so many rows, in so many passes."""
+        if self._profiling:
+            self._num_drafts += 1
+            self._drafts.append((rows, passes, context, seconds))
+
+    def observe(self, step: PlannedStep, num_accepted: Sequence[int]) -> None:
+        """Takes in what a verification accepted, bonus tokens not counted. Must come in the order of the steps."""
+        self._last = step
+        if self._profiling:
+            self._num_steps += 1
+            self._steps.append((step.rows, step.width, step.context, step.seconds))
+        if step.plan is None or len(num_accepted) != step.rows:
+            return
+        # A step is hardly wider than its widest row, whatever was planned.
+        width = -(-step.num_tokens // step.rows) if self.ragged else step.width
+        step.plan = replace(step.plan, width=width, num_tokens=step.num_tokens)
+        try:
+            self.controller.observe(step.plan, np.array(num_accepted, np.int32), step.seconds, context=step.context)
+        except Exception:
+            self._failed()
+        num_tokens = step.rows + sum(num_accepted)
+        self._record.observe(step.plan, step.seconds, num_tokens)
+        if self._metrics is not None:
+            self._metrics.observe(step.plan, step.seconds, num_tokens)
+
+    def _failed(self) -> None:
+        logger.exception("agentspec's controller failed; the step verifies all that was drafted")
+        self._counters.add("control_errors", 1)
+        self._breaker.failed()
+
+
+def profile_key(server_args: Any) -> ProfileKey:
+    """What a server is that runs steps without captured graphs, as far as its step times depend on it."""
+    device = str(compat.server_args_setting(server_args, "device", "cpu"))
+    is_cpu = device == "cpu"
+    return ProfileKey(
+        model=os.path.basename(os.path.normpath(str(server_args.model_path))),
+        device=processor() if is_cpu else torch.get_device_module(device).get_device_name(),
+        engine=f"sglang {metadata.version('sglang')}",
+        graphs="none",
+    )

@@ -1,0 +1,477 @@
+"""The worker with a draft model: SGLang's EAGLE or STANDALONE worker, with suffix drafts put into its step.
+
+One decode step, of which SGLang's worker runs all but the first three:
+  1. while draft-extend of the previous step still runs on the device, suffix drafts for every row (suffix_drafter.py);
+  2. the policy says whether the draft model's passes pay in this step; often not (agentspec.scheduling.hybrid);
+  3. both kinds of trees become one a row, the controller cuts them to what pays, and all are verified in one forward;
+  4. verification, then draft-extend over what was accepted, whoever proposed it.
+
+Where a row's tree begins, its root and its positions, is read on the device from SGLang's own relay: nothing that the
+host believes can change a token. Whatever fails in 1 to 3 costs drafts and nothing else. Where several ranks verify,
+the first one decides all of it and the others are told.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sglang.srt.speculative.eagle_info import EagleVerifyInput
+from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
+from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
+
+import agentspec
+from agentspec.drafts import DraftBatch
+from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.drafting.acceptance_head import find_acceptance_head
+from agentspec.integrations.sglang.drafting.accepted_tokens import ReadBack
+from agentspec.integrations.sglang.drafting.draft_model import EagleTreeDrafting, LaunchedTrees, StandaloneTreeDrafting
+from agentspec.integrations.sglang.drafting.rows import DraftedStep
+from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
+from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
+from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
+from agentspec.integrations.sglang.widths.control import PlannedStep
+from agentspec.integrations.sglang.widths.tiers import WidthTiers
+from agentspec.integrations.sglang.workers.device_clock import DeviceClock
+from agentspec.scheduling.hybrid import Choice, HybridBatch, HybridPolicy, StepCosts, pause_rule
+
+logger = logging.getLogger("agentspec")
+
+# Steps in a row whose passes ran, after which those of the next are launched before it is known that they pay.
+_CERTAIN_AFTER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What the ranks do in a step. First whether the passes run; then, with their trees, what is verified."""
+
+    follows: bool
+    """Whether the draft model reads what this step accepts, and prompts from now on."""
+    least_gain: float | None
+    """Accepted tokens that a further pass must promise; None: the passes do not run."""
+    built: NDArray[np.int64] | None = None
+    """For other ranks what is verified, as VerifyStaging.built(); None as long as it waits for the passes."""
+    width: int = 0
+    num_drafted: NDArray[np.int32] | None = None
+    most_context: int = 0
+    """At least the tokens in the KV cache over all rows."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step on the first rank, from its drafts until the scheduler has processed its result."""
+
+    rids: list[str]
+    suffix: SuffixStep
+    choice: Choice
+    drafts: DraftBatch
+    """Of both drafters, before they are cut."""
+    num_drafted: NDArray[np.int32] | None = None
+    planned: PlannedStep | None = None
+    drafted: DraftedStep | None = None
+    read: ReadBack | None = None
+    seconds: float = 0.0
+    """Of drafting."""
+
+
+class _Hybrid:
+    """Mixed into SGLang's workers with a draft model."""
+
+    def __init__(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
+        with compat.draft_workers(EagleTreeDrafting, StandaloneTreeDrafting):
+            super().__init__(server_args, *args, **kwargs)  # type: ignore[call-arg]
+        runner = self.target_worker.model_runner
+        self.suffix = SuffixDrafter(
+            server_args,
+            runner.model_config,
+            drafts_here=compat.tp_rank(self) == 0,
+            ragged=compat.verifies_unpadded(runner),
+        )
+        self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
+        self.counters = self.suffix.counters
+        if self.settings.profiling:
+            compat.verify_padded(runner)
+        self._trees = self.suffix.config.mode == "tree"
+        self._max_position = int(runner.model_config.context_len) - 1
+        self._tp_group = compat.tensor_parallel_group()
+        self._tiers = WidthTiers(runner, self._draft_worker)
+        self._clock = DeviceClock(self.device)
+        # Made when attention backends are there: they say what masks they want.
+        self._staging: VerifyStaging | None = None
+        self._step: _Step | None = None
+        self._least_gain = 0.0
+        self._runs_in_a_row = 0
+        self._width = 1
+        # Of the latest step that was planned.
+        self._context = 0
+        # At least the tokens in the KV cache of any row of the latest batch, before its latest step.
+        self._longest = 0
+        self._pending: deque[_Step] = deque()
+        # Requests of whose texts the draft model has missed something, until they end.
+        self._unread: WeakSet[Any] = WeakSet()
+        self.policy = HybridPolicy(
+            self.settings.hybrid_config(trees=self._trees, max_nodes=self.max_width - 1), StepCosts(self.suffix.profile)
+        )
+        self._pause = pause_rule(self.settings.draft_model_pause)
+        self._set_up_draft_worker(self._draft_worker, compat.draft_model_path(server_args))
+        if self.suffix.drafts_here:
+            logger.info(
+                "agentspec %s is active: %s drafts of up to %d tokens beside the draft model %s (%s, %d passes of %d%s), %s",
+                agentspec.__version__,
+                self.suffix.config.mode,
+                self.max_width - 1,
+                compat.draft_model_path(server_args),
+                self.speculative_algorithm.name,
+                self._draft_worker.shape.steps,
+                self._draft_worker.shape.topk,
+                ", with an acceptance head" if self._draft_worker.acceptance else "",
+                self.settings.shown(),
+            )
+
+    def _set_up_draft_worker(self, worker: Any, draft_model_path: str) -> None:
+        worker.propose = self._propose
+        worker.max_nodes = self.max_width - 1
+        worker.acceptance = find_acceptance_head(self.settings.acceptance_head, draft_model_path, worker.draft_runner)
+        worker.stop = DraftStop(self.settings.stop_threshold)
+        worker.follows = self.policy.config.tau != 0
+        worker.read_took = self.policy.costs.observe_read
+        worker.extend_took = self.policy.costs.observe_extend
+        metrics = self.suffix.state_metrics
+        if metrics is not None:
+            metrics.read("drafter_tau", lambda: self.policy.tau if math.isfinite(self.policy.tau) else -1)
+            metrics.read("drafter_paused", lambda: not worker.follows)
+
+    def describe(self: Any) -> dict[str, Any]:
+        """The block `agentspec` of `/server_info`."""
+        worker = self._draft_worker
+        return {
+            "active": True,
+            "settings": {**self.settings.shown(), "mode": self.suffix.config.mode},
+            "num_draft_tokens": self.max_width,
+            "width": "fixed" if self.suffix.control.is_fixed else "varying",
+            "graphs": self._tiers.describe(),
+            "padding_skipped": compat.padding_skipped(self.target_worker.model_runner),
+            "drafter": {
+                "base": self.speculative_algorithm.name,
+                "steps": worker.shape.steps,
+                "topk": worker.shape.topk,
+                "acceptance_head": worker.acceptance is not None,
+                "paused": not worker.follows,
+                **self.policy.describe(),
+            },
+            **self.suffix.describe(),
+        }
+
+    def init_cuda_graphs(self: Any) -> None:
+        """Called once, when SGLang has captured the target's graphs of the greatest width."""
+        super().init_cuda_graphs()  # type: ignore[misc]
+        widths = self._tiers.capture(self.suffix.widths)
+        self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs, widths_for=self._tiers.widths_for)
+
+    def clear_cache_pool(self) -> None:
+        """`/flush_cache` forgets finished outputs. What is in the store stays there."""
+        self.suffix.clear()
+
+    def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
+        del natural_stop
+        self.suffix.finish(rid)
+        self.policy.forget(rid)
+
+    def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
+        """Called once for each verify step, in order; with overlap, after the next step was launched."""
+        del batch_size
+        if self._pending:
+            self.suffix.guarded(self._observe, self._pending.popleft(), num_correct_drafts_per_req)
+
+    def _observe(self, done: _Step, num_accepted: list[int]) -> None:
+        assert done.drafted is not None and done.planned is not None and done.read is not None
+        done.drafted.count_accepted(self.counters, num_accepted)
+        self.suffix.control.observe(done.planned, num_accepted)
+        found = done.read.wait()
+        self.policy.observe(done.rids, done.drafts, (found[:, 0] - 1).astype(np.int32), found[:, 1:-1])
+
+    def forward_batch_generation(self: Any, batch: Any, on_publish: Any = None, **kwargs: Any) -> Any:
+        if batch.forward_mode.is_decode() and batch.reqs:
+            return self._decode(batch, on_publish, kwargs)
+        self.suffix.control.interrupted()
+        requests = list(batch.reqs) if batch.forward_mode.is_extend() else []
+        ends = [n + prefix for n, prefix in zip(batch.extend_lens, batch.prefix_lens, strict=True)] if requests else []
+        num_read = sum(batch.extend_lens) if requests else 0
+        result = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)  # type: ignore[misc]
+        if requests and self.suffix.drafts_here:
+            if not self._draft_worker.follows:
+                self._unread.update(requests)
+            self._pause.observe_prompts(self.policy.costs.read(num_read))
+            self._longest = max(self._longest, *ends)
+            self.suffix.prefilled(requests, ends, result.next_token_ids)
+        return result
+
+    def _decode(self: Any, batch: Any, on_publish: Any, kwargs: dict[str, Any]) -> Any:
+        """SGLang's own step, which asks `_propose` for what is verified."""
+        self._step = None
+        try:
+            result = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)  # type: ignore[misc]
+        finally:
+            self._use_width(self.max_width)
+        if self._step is not None:
+            result.cap_lens = torch.from_numpy(self._step.num_drafted)
+            self._finish(self._step)
+            self._pending.append(self._step)
+        return result
+
+    def _propose(self: Any, batch: Any) -> EagleVerifyInput:
+        """What SGLang verifies next. The same on all ranks.
+
+        Args:
+            batch: SGLang's `ScheduleBatch`, in decode mode.
+        """
+        draft_input, worker = batch.spec_info, self._draft_worker
+        order = self._agreed(self._ordered(batch) if self.suffix.drafts_here else None)
+        worker.follows = order.follows
+        if order.least_gain is not None:
+            trees = self._launched_passes(batch, order.least_gain)
+            if self.suffix.drafts_here:
+                order = self._united(order, trees, self._step or self._begun_beside_passes(batch))
+            order = self._agreed(order)
+        self._width = width = order.width
+        staging = self._made_staging()
+        if not self.suffix.drafts_here:
+            staging.receive(order.built, width, order.num_drafted)
+        # The mask goes to memory of this width's graphs.
+        self._use_width(width)
+        tensors = staging.tensors(batch.seq_lens, draft_input.bonus_tokens[:, None], total=order.most_context)
+        backend = self.target_worker.model_runner.attn_backend
+        return EagleVerifyInput(
+            draft_token=tensors.tokens,
+            custom_mask=compat.verify_mask(backend, tensors.mask, len(batch.reqs)),
+            positions=tensors.positions,
+            retrieve_index=tensors.retrieve_index,
+            retrieve_next_token=tensors.next_token,
+            retrieve_next_sibling=tensors.next_sibling,
+            retrieve_cum_len=None,
+            # An accepted path may be as long as the row is wide.
+            spec_steps=width - 1,
+            topk=self._verify_topk,
+            draft_token_num=width,
+            capture_hidden_mode=None,
+            seq_lens_sum=None,
+            seq_lens_cpu=None,
+        )
+
+    def _ordered(self: Any, batch: Any) -> _Order:
+        """On the first rank: whether the passes run; all that is verified where they do not.
+
+        Where they ran in the latest steps they are launched at once, before it is known on the host what the previous
+        step accepted, and suffix drafts are made while they run.
+        """
+        control = self.suffix.control
+        control.step_begins()
+        if self._runs_in_a_row >= _CERTAIN_AFTER and self._has_room():
+            return _Order(follows=True, least_gain=self._least_gain)
+        step: _Step = self._begun(batch)
+        follows: bool = self._follows()
+        if not follows:
+            self._unread.update(step.suffix.requests)
+            self.counters.add("drafter_paused_steps", 1)
+        order = _Order(follows, step.choice.least_gain if step.choice.rows.any() else None)
+        return order if order.least_gain is not None else self._united(order, None, step)
+
+    def _begun(self: Any, batch: Any) -> _Step:
+        """Suffix drafts of a step, and which of its rows want the draft model's."""
+        requests = list(batch.reqs)
+        rids = self.suffix.request_ids(requests)
+        # While the device works.
+        self.policy.costs.rest = self.suffix.control.rest
+        self.suffix.guarded(self.policy.expect, rids)
+        try:
+            suffix = self.suffix.draft(requests)
+        except Exception:
+            self.suffix.failed("agentspec could not follow the texts; this step verifies roots only")
+            suffix = self.suffix.nothing(requests)
+        is_known = int(suffix.ends.min()) >= 0
+        self._longest = int(suffix.ends.max()) if is_known else self._longest + self.max_width
+        choice = Choice(np.zeros(len(requests), np.bool_), 0.0)
+        try:
+            choice = self._chosen(rids, suffix)
+        except Exception:
+            self.suffix.failed("agentspec could not choose between drafts; this step has suffix drafts alone")
+        seconds = time.perf_counter() - suffix.began
+        step = self._step = _Step(rids, suffix, choice, suffix.drafts, seconds=seconds)
+        self._least_gain = choice.least_gain
+        self._runs_in_a_row = self._runs_in_a_row + 1 if choice.rows.any() else 0
+        return step
+
+    def _chosen(self: Any, rids: list[str], suffix: SuffixStep) -> Choice:
+        width = self.max_width if self.suffix.control.is_fixed else None
+        choice: Choice = self.policy.choose(rids, suffix.drafts, self._fit(suffix), width=width)
+        return choice
+
+    def _fit(self: Any, suffix: SuffixStep) -> NDArray[np.bool_]:
+        """[b], the rows for which the draft model can draft. The passes run for all rows, so none may ask for positions
+        that the draft model does not know."""
+        longest = self._longest + self._draft_worker.shape.steps
+        if not self._draft_worker.follows or longest > self._max_position:
+            return np.zeros(len(suffix.ends), np.bool_)
+        fit: NDArray[np.bool_] = suffix.ends >= 0
+        if self._unread or self.suffix.some_may_not_draft:
+            may = [request not in self._unread and self.suffix.may_draft(request.rid) for request in suffix.requests]
+            fit &= np.array(may)
+        return fit
+
+    def _follows(self: Any) -> bool:
+        """Whether draft-extend runs behind this step: not while the draft model is paused, nor where it would have to
+        read positions past the context, as padding."""
+        return bool(self._is_awake and self._longest + self.max_width - 1 <= self._max_position)
+
+    def _has_room(self: Any) -> bool:
+        """As _follows(), before the host knows what the latest step has accepted."""
+        ahead = self.max_width + max(self.max_width, self._draft_worker.shape.steps)
+        return bool(self._is_awake and self._longest + ahead <= self._max_position)
+
+    @property
+    def _is_awake(self: Any) -> bool:
+        tau = self.policy.config.tau
+        return bool(tau != 0) if tau in (0, math.inf) else not self._pause.is_paused
+
+    def _launched_passes(self: Any, batch: Any, least_gain: float) -> LaunchedTrees | None:
+        worker = self._draft_worker
+        try:
+            worker.stop.least_gain = least_gain
+            with self._clock.timed(partial(self._passes_took, len(batch.reqs))):
+                launched: LaunchedTrees = worker.passes(batch)
+        except Exception:
+            self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
+            return None
+        self.counters.add("drafter_steps", 1)
+        return launched
+
+    def _begun_beside_passes(self: Any, batch: Any) -> _Step:
+        """As _begun(), while the passes run already: what they bring costs nothing more."""
+        step: _Step = self._begun(batch)
+        if not step.choice.rows.any():
+            step.choice = replace(step.choice, rows=self._fit(step.suffix))
+        return step
+
+    def _united(self, order: _Order, trees: LaunchedTrees | None, step: _Step) -> _Order:
+        """On the first rank: what is verified of suffix drafts and the model's; None: of suffix drafts alone."""
+        started = time.perf_counter()
+        suffix, rows = step.suffix, step.choice.rows
+        try:
+            model = None if trees is None else trees.wait()
+            # Without the model's trees there is nothing to unite, unless suffix drafts are not wanted at all.
+            if model is not None or self.policy.config.tau == math.inf:
+                step.drafts = self.policy.combine(
+                    step.rids, suffix.drafts, model, rows & (model is not None), suffix.rooms
+                )
+        except Exception:
+            self.suffix.failed("agentspec could not unite drafts; this step has suffix drafts alone")
+        seconds = time.perf_counter() - started
+        try:
+            num_drafted, planned = self._built(step)
+        except Exception:
+            self.suffix.failed("agentspec could not build the drafts of a step; it verifies roots only")
+            step.drafts = self.suffix.nothing(suffix.requests).drafts
+            num_drafted, planned = self.suffix.control.plan_roots(len(step.rids), suffix.context)
+            self._made_staging().build(step.drafts, planned.width, num_drafted)
+        planned.drafter_seconds = seconds if trees is not None else 0.0
+        step.num_drafted, step.planned = num_drafted, planned
+        self._context = planned.context
+        step.seconds += time.perf_counter() - started
+        is_known = int(suffix.ends.min()) >= 0
+        most = planned.context if is_known else len(step.rids) * (self._max_position + 1)
+        built = None if self._tp_group is None else self._made_staging().built()
+        return _Order(order.follows, order.least_gain, built, planned.width, num_drafted, most)
+
+    def _built(self: Any, step: _Step) -> tuple[NDArray[np.int32], PlannedStep]:
+        num_drafted, planned = self.suffix.control.plan(step.drafts, step.suffix.context)
+        self._made_staging().build(step.drafts, planned.width, num_drafted)
+        return num_drafted, planned
+
+    def _finish(self: Any, step: _Step) -> None:
+        """Counts a step that was launched."""
+        assert step.planned is not None and step.num_drafted is not None
+        step.drafted = DraftedStep.of(step.drafts, step.num_drafted)
+        fixed = self.suffix.control.is_fixed
+        width = self.max_width if fixed else int(np.diff(step.suffix.drafts.offsets).max())
+        extend = self.policy.costs.extend(len(step.rids) * width)
+        self._pause.observe_step(step.choice.saved, bool(step.choice.rows.any()), extend)
+        self.suffix.launched(step.suffix, step.drafted)
+        self.counters.add("verified_tokens", step.planned.num_tokens)
+        self.counters.add("drafting_seconds", step.seconds)
+        if isinstance(step.drafts, HybridBatch):
+            step.drafts = step.drafts.first(step.num_drafted)
+        else:
+            # Views of the engine's memory, which the next step's drafts overwrite before this one is observed.
+            offsets = np.concatenate(([0], np.cumsum(step.num_drafted + 1))).astype(np.int32)
+            step.drafts = replace(step.drafts, offsets=offsets)
+
+    def verify(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """SGLang's verification, at this step's width and breadth; what it accepts starts for the host at once."""
+        planned, width = self._step and self._step.planned, self._width
+        kept = self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens
+        self.topk, self.speculative_num_draft_tokens = self._verify_topk, width
+        self.speculative_num_steps = width - 1
+        try:
+            with self._clock.timed(partial(self._verify_took, planned)):
+                result = super().verify(batch, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens = kept
+        if (step := self._step) is not None:
+            suffix = step.suffix
+            step.read = self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result)
+        return result
+
+    def _agreed(self: Any, order: _Order | None) -> _Order:
+        """The first rank's order, on all ranks."""
+        if self._tp_group is not None:
+            order = self._tp_group.broadcast_object(order, src=0)
+        assert order is not None
+        return order
+
+    def _use_width(self: Any, width: int) -> None:
+        self._tiers.use(width)
+        # Draft-extend reads rows of this width.
+        self._draft_worker.speculative_num_draft_tokens = width
+
+    def _passes_took(self: Any, rows: int, seconds: float) -> None:
+        passes = self._draft_worker.num_passes
+        self.policy.costs.observe_draft(rows, passes, seconds)
+        self.suffix.control.drafted(rows, passes, self._context, seconds)
+
+    def _verify_took(self: Any, planned: PlannedStep | None, seconds: float) -> None:
+        if planned is not None:
+            planned.took(seconds)
+            self.policy.costs.observe_verify(planned.num_tokens, seconds)
+
+    def _made_staging(self: Any) -> VerifyStaging:
+        if self._staging is None:
+            self._staging = VerifyStaging(
+                max_width=self.max_width,
+                max_position=self._max_position,
+                full_mask=compat.wants_full_mask(self.target_worker.model_runner.attn_backend),
+                device=self.device,
+            )
+        staging: VerifyStaging = self._staging
+        return staging
+
+    @property
+    def _verify_topk(self) -> int:
+        """What SGLang takes for the breadth of the trees: 1 lets it skip the mask and the moving of accepted nodes."""
+        return 2 if self._trees else 1
+
+
+class HybridEagleWorker(_Hybrid, EAGLEWorkerV2):  # type: ignore[misc]
+    """Created by SGLang in the place of its worker for EAGLE, EAGLE-3 and next-token layers."""
+
+
+class HybridStandaloneWorker(_Hybrid, StandaloneWorkerV2):  # type: ignore[misc]
+    """Created by SGLang in the place of its worker for small models of their own."""

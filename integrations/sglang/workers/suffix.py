@@ -1,0 +1,280 @@
+"""The worker without a draft model: NGRAMWorker's verification, fed with suffix drafts of varying width.
+
+One decode step. From the device's last result to the next launch, the device idles:
+  1. the engine's texts grow by what was accepted, also in a step not yet processed (accepted_tokens.py), and one native
+     call drafts a tree for every row; a row whose draft promises nothing keeps only its root (suffix_drafter.py);
+  2. the controller says how much of the drafts pays (widths/control.py);
+  3. one native call pads the rows and writes tokens, positions, links and mask, which one copy moves (verify_input.py);
+  4. the base class runs the target, accepts, moves the KV of accepted nodes, computes logprobs and masks grammars.
+Then, while the device works: counts, metrics, learning, and requests that have ended.
+
+Correctness does not lean on the engine: roots and positions are read on the device from SGLang's own relay, and
+everything else is only a proposal. Whatever fails between 1 and 3 leaves rows with their root alone. Where several
+ranks verify, the first one drafts and the others are told.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative import ngram_worker
+from sglang.srt.speculative.ngram_info import NgramVerifyInput
+
+import agentspec
+from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.drafting.rows import DraftedStep
+from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
+from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, grammar_mask
+from agentspec.integrations.sglang.widths.control import PlannedStep
+from agentspec.integrations.sglang.widths.tiers import WidthTiers
+from agentspec.integrations.sglang.workers.device_clock import DeviceClock
+
+logger = logging.getLogger("agentspec")
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step from its drafts until the scheduler has processed its result."""
+
+    num_drafted: NDArray[np.int32]
+    """[b], verified nodes of each row, its root not counted."""
+    planned: PlannedStep | None = None
+    """None on other ranks than the first, as are the others."""
+    suffix: SuffixStep | None = None
+    seconds: float = 0.0
+    """From the last result to the launch."""
+    drafted: DraftedStep | None = None
+    """None before the launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What the first rank tells the others to verify."""
+
+    built: NDArray[np.int64]
+    width: int
+    num_drafted: NDArray[np.int32]
+    ends: NDArray[np.int64]
+
+
+class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
+    """Created by SGLang in each scheduler process in the place of NGRAMWorker."""
+
+    def __init__(self, server_args: Any, *args: Any, **kwargs: Any) -> None:
+        with compat.without_ngram_corpus():
+            super().__init__(server_args, *args, **kwargs)
+        config = self.model_runner.model_config
+        self.suffix = SuffixDrafter(
+            server_args,
+            config,
+            drafts_here=compat.tp_rank(self) == 0,
+            ragged=compat.verifies_unpadded(self.model_runner),
+        )
+        self._tiers = WidthTiers(self.model_runner)
+        self.settings, self.max_width = self.suffix.settings, self.suffix.max_width
+        self.counters = self.suffix.counters
+        if self.settings.profiling:
+            compat.verify_padded(self.model_runner)
+        self._staging = VerifyStaging(
+            max_width=self.max_width,
+            max_position=int(config.context_len) - 1,
+            full_mask=compat.full_mask_by_default(),
+            device=self.device,
+        )
+        self._tp_group = compat.tensor_parallel_group()
+        compat.leave_lengths_to_worker(self.model_runner)
+        self._step: _Step | None = None
+        self._pending: deque[_Step] = deque()
+        self._clock = DeviceClock(self.device)
+        self._started: Any = None
+        if self.suffix.drafts_here:
+            logger.info(
+                "agentspec %s is active: %s drafts of up to %d tokens, %s",
+                agentspec.__version__,
+                self.suffix.config.mode,
+                self.max_width - 1,
+                self.settings.shown(),
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """The block `agentspec` of `/server_info`."""
+        return {
+            "active": True,
+            "settings": {**self.settings.shown(), "mode": self.suffix.config.mode},
+            "num_draft_tokens": self.max_width,
+            "width": "fixed" if self.suffix.control.is_fixed else "varying",
+            "graphs": self._tiers.describe(),
+            "padding_skipped": compat.padding_skipped(self.model_runner),
+            **self.suffix.describe(),
+        }
+
+    def init_cuda_graphs(self) -> None:
+        """Called once, when SGLang has captured the target's graphs of the greatest width."""
+        super().init_cuda_graphs()
+        widths = self._tiers.capture(self.suffix.widths)
+        self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs, widths_for=self._tiers.widths_for)
+
+    def clear_cache_pool(self) -> None:
+        """`/flush_cache` forgets finished outputs, as NGRAM's forgets its trie. What is in the store stays there."""
+        self.suffix.clear()
+
+    def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
+        del natural_stop
+        self.suffix.finish(rid)
+
+    def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
+        """Called once for each verify step, in order; with overlap, after the next step was launched."""
+        del batch_size
+        if self._pending:
+            step = self._pending.popleft()
+            if step.drafted is not None and step.planned is not None:
+                step.drafted.count_accepted(self.counters, num_correct_drafts_per_req)
+                self.suffix.control.observe(step.planned, num_correct_drafts_per_req)
+
+    def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        if batch.forward_mode.is_decode():
+            return self._decode(batch, args, kwargs)
+        self.suffix.control.interrupted()
+        is_prompts = bool(batch.forward_mode.is_extend())
+        requests = list(batch.reqs)
+        ends = (
+            [n + prefix for n, prefix in zip(batch.extend_lens, batch.prefix_lens, strict=True)] if is_prompts else []
+        )
+        result = super().forward_batch_generation(batch, *args, **kwargs)
+        if is_prompts:
+            self.suffix.prefilled(requests, ends, result.next_token_ids)
+        return result
+
+    def _decode(self, batch: Any, args: Any, kwargs: Any) -> Any:
+        """The base class's own step, which asks `_prepare_for_speculative_decoding` for what is verified."""
+        try:
+            result = super().forward_batch_generation(batch, *args, **kwargs)
+            width = self.draft_token_num
+        finally:
+            self._set_width(self.max_width)
+            self._tiers.use(self.max_width)
+        step = self._step
+        assert step is not None
+        if step.suffix is not None and step.planned is not None:
+            self._launched(step, step.suffix, step.planned, result)
+        self._pending.append(step)
+        result.cap_lens = torch.from_numpy(step.num_drafted)
+        self._widen(result.next_draft_input, width)
+        return result
+
+    def _launched(self, step: _Step, suffix: SuffixStep, planned: PlannedStep, result: Any) -> None:
+        """On the first rank, while the device verifies."""
+        self._clock.stop(self._started, planned.took)
+        self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result)
+        step.drafted = DraftedStep.of(suffix.drafts, step.num_drafted)
+        self.suffix.launched(suffix, step.drafted)
+        self.counters.add("verified_tokens", planned.num_tokens)
+        self.counters.add("drafting_seconds", step.seconds)
+
+    def _prepare_for_speculative_decoding(self, batch: Any) -> None:
+        if not batch.forward_mode.is_decode():
+            return
+        relayed = batch.spec_info
+        width, context = self._ordered(batch)
+        self._set_width(width)
+        self._tiers.use(width)
+        self._started = self._clock.start()
+        self._set_verify_input(batch, relayed.accept_tokens.view(len(batch.reqs), -1), relayed.accept_lens, context)
+
+    def _ordered(self, batch: Any) -> tuple[int, int]:
+        """Makes the step and builds what is verified. The same on all ranks.
+
+        Returns:
+            Its width, and the tokens in the KV cache over all rows.
+        """
+        order = None
+        if self.suffix.drafts_here:
+            self.suffix.control.step_begins()
+            self._step, suffix, width = self._drafted(list(batch.reqs))
+            ends = suffix.ends
+            if self._tp_group is not None:
+                order = _Order(self._staging.built(), width, self._step.num_drafted, ends)
+        if self._tp_group is not None:
+            order = self._tp_group.broadcast_object(order, src=0)
+        if not self.suffix.drafts_here:
+            assert order is not None
+            self._step, width, ends = _Step(order.num_drafted), order.width, order.ends
+            self._staging.receive(order.built, width, order.num_drafted)
+        if batch.seq_lens_cpu is None:
+            # The scheduler has not waited for them: the device has told them with the tokens.
+            batch.seq_lens_cpu = torch.from_numpy(ends) if int(ends.min()) >= 0 else batch.seq_lens.cpu()
+        context = batch.seq_lens_sum = int(batch.seq_lens_cpu.numpy().sum())
+        return width, context
+
+    def _drafted(self, requests: list[Any]) -> tuple[_Step, SuffixStep, int]:
+        """On the first rank: the step, built, and its width; roots alone where that fails."""
+        try:
+            suffix = self.suffix.draft(requests)
+            num_drafted, planned = self._built(suffix)
+        except Exception:
+            self.suffix.failed("agentspec could not build the drafts of a step; it verifies roots only")
+            suffix = self.suffix.nothing(requests)
+            num_drafted, planned = self.suffix.control.plan_roots(len(requests), suffix.context)
+            self._staging.build(suffix.drafts, planned.width, num_drafted)
+        seconds = time.perf_counter() - suffix.began
+        return _Step(num_drafted, planned, suffix, seconds), suffix, planned.width
+
+    def _built(self, suffix: SuffixStep) -> tuple[NDArray[np.int32], PlannedStep]:
+        num_drafted, planned = self.suffix.control.plan(suffix.drafts, suffix.context)
+        self._staging.build(suffix.drafts, planned.width, num_drafted)
+        return num_drafted, planned
+
+    def _set_verify_input(self, batch: Any, accepted: torch.Tensor, lens: torch.Tensor, context: int) -> None:
+        """Takes what the step before has accepted, from SGLang's relay on the device."""
+        arrays = self._staging.arrays
+        tensors = self._staging.tensors(batch.seq_lens, accepted, lens, total=context)
+        self.grammar_tree_host = (grammar_mask(arrays), arrays.tokens.ravel()) if batch.has_grammar else None
+        batch.forward_mode = ForwardMode.TARGET_VERIFY
+        batch.input_ids = tensors.tokens
+        batch.out_cache_loc = ngram_worker.assign_extend_cache_locs_func(
+            req_pool_indices=batch.req_pool_indices,
+            req_to_token=batch.req_to_token_pool.req_to_token,
+            start_offset=batch.seq_lens,
+            end_offset=batch.seq_lens + self.draft_token_num,
+            batch_size=len(batch.reqs),
+            draft_token_num=self.draft_token_num,
+            device=self.device,
+        )
+        ngram_worker.prepare_mamba_track_for_verify(batch)
+        batch.spec_info = NgramVerifyInput(
+            draft_token=tensors.tokens,
+            custom_mask=tensors.mask,
+            positions=tensors.positions,
+            retrieve_index=tensors.retrieve_index,
+            retrieve_next_token=tensors.next_token,
+            retrieve_next_sibling=tensors.next_sibling,
+            draft_token_num=self.draft_token_num,
+        )
+
+    def _update_ngram_corpus(self, batch: Any) -> None:
+        """The base class would feed its trie here; the engine grows at the next draft instead."""
+
+    def _set_width(self, width: int) -> None:
+        # The base class reads both: the first for this step, the second as the stride of its result.
+        self.draft_token_num = width
+        self.speculative_num_draft_tokens = width
+
+    def _widen(self, draft_input: Any, width: int) -> None:
+        """Pads the relayed rows to the largest width, so that batches of different steps can be merged."""
+        if width == self.max_width:
+            return
+        rows = draft_input.accept_tokens.reshape(-1, width)
+        padded = rows.new_zeros((rows.shape[0], self.max_width))
+        padded[:, :width] = rows
+        draft_input.accept_tokens = padded.flatten()
+        draft_input.draft_token_num = self.max_width
+        draft_input.num_tokens_per_req = self.max_width
+        draft_input.num_tokens_for_logprob_per_req = self.max_width

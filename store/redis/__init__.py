@@ -1,0 +1,1 @@
+"""The store in Redis or Valkey, for replicas on several machines."""

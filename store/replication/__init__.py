@@ -1,0 +1,1 @@
+"""An engine and a store kept in step: outbox, writer, follower, snapshots, deletion."""

@@ -1,0 +1,234 @@
+"""What keeps a store small and quick to load: expiry, snapshots, trimmed logs."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections import deque
+
+from agentspec.engine import Engine
+from agentspec.errors import StoreError, StoreUnavailableError
+from agentspec.store.base import NamespaceInfo, Store
+from agentspec.store.clock import SteadyClock
+from agentspec.store.codec import Codec
+from agentspec.store.config import SharingConfig
+from agentspec.store.replication.coverage import Coverage
+from agentspec.store.replication.health import Health
+from agentspec.store.replication.snapshots import write_snapshot
+
+# A full look at all namespaces of the store, whether or not anything was read of them.
+_THOROUGH_SECONDS = 600.0
+# Snapshots may take this share of the time, no more.
+_SNAPSHOT_SHARE = 0.05
+# A log may outgrow its quota by this share before it is trimmed.
+_QUOTA_SLACK = 0.125
+
+
+class Keeper:
+    """Runs in every replica; those that do not hold the store's lease only let their own outputs expire.
+
+    run() is for one thread at a time, the rest may be called from any.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        codec: Codec,
+        config: SharingConfig,
+        coverage: Coverage,
+        health: Health,
+        *,
+        owner: str,
+        stopping: threading.Event,
+    ) -> None:
+        self.clock = SteadyClock()
+        """By which outputs are timed and expire."""
+        self._engine = engine
+        self._store = store
+        self._codec = codec
+        self._config = config
+        self._coverage = coverage
+        self._health = health
+        self._owner = owner
+        self._stopping = stopping
+        self._running = threading.Lock()
+        self._random = random.Random()
+        self._held_lease = False
+        self._lock = threading.Lock()  # guards the next four
+        self._grown: dict[str, int] = {}
+        self._rewrite: set[str] = set()
+        self._left_out: set[str] = set()
+        self._sizes = {"stored_bytes": 0, "stored_namespaces": 0}
+        self._snapshots_stopped = False
+        self._kept_tokens: dict[str, int] = {}
+        self._next_thorough = 0.0
+        self._next_snapshots = 0.0
+        self._next_expiry = 0.0
+
+    def pause(self) -> float:
+        """Seconds until the next run, with jitter, so that replicas do not all ask for the lease at once."""
+        return self._config.keep_seconds * self._random.uniform(0.75, 1.25)
+
+    def expired_before(self) -> int:
+        """Outputs that finished before this time, in seconds since 1970, are too old; 0 where none is."""
+        return math.floor(self.clock.now() - self._config.ttl_seconds) if self._config.ttl_seconds else 0
+
+    def grew(self, namespace: str, num_bytes: int) -> None:
+        """An entry of the namespace's log was read."""
+        with self._lock:
+            self._grown[namespace] = self._grown.get(namespace, 0) + num_bytes
+
+    def rewrite(self, namespace: str) -> None:
+        """The namespace's snapshot is no longer what it should be."""
+        with self._lock:
+            self._rewrite.add(namespace)
+
+    def leave_out(self, namespace: str) -> None:
+        """This engine has not all of a namespace: its snapshot is left to others."""
+        with self._lock:
+            self._left_out.add(namespace)
+
+    def stop_snapshots(self) -> None:
+        """This engine has not all of any namespace any more."""
+        self._snapshots_stopped = True
+
+    def sizes(self) -> dict[str, int]:
+        """What the store held at the last thorough look, by a replica that held the lease."""
+        with self._lock:
+            return dict(self._sizes)
+
+    def run(self, thoroughly: bool = False) -> None:
+        """One round, as far as the store allows. Then raises the first StoreError; the next round goes on."""
+        with self._running:
+            now = time.monotonic()
+            self._expire(now, thoroughly)
+            if not self._store.lease(self._owner, 3 * self._config.keep_seconds + 30.0):
+                self._held_lease = False
+                self._prune_coverage()
+                return
+            if not self._held_lease:
+                # What changed since its last snapshot, only the one who held it before could tell.
+                self._held_lease = True
+                self._kept_tokens.clear()
+            errors: list[StoreError] = []
+            if thoroughly or now >= self._next_snapshots:
+                self._write_snapshots(errors)
+                took = time.monotonic() - now
+                self._next_snapshots = time.monotonic() + took / _SNAPSHOT_SHARE
+            # A store that is full takes no snapshots, and needs this most.
+            self._trim(now, thoroughly, errors)
+            if errors:
+                raise errors[0]
+
+    def give_up(self) -> None:
+        """Leaves the lease to others, who would wait for its end otherwise. Raises StoreError."""
+        with self._running:
+            if self._held_lease:
+                self._held_lease = False
+                self._store.lease(self._owner, 0)
+
+    def _expire(self, now: float, thoroughly: bool) -> None:
+        if not self._config.ttl_seconds or (now < self._next_expiry and not thoroughly):
+            return
+        self._next_expiry = now + min(max(self._config.ttl_seconds / 20, 1.0), 3600.0)
+        before = self.expired_before()
+        for space in self._engine.namespaces():
+            if self._engine.expire(space.name, before):
+                self.rewrite(space.name)
+
+    def _prune_coverage(self) -> None:
+        """Whoever does not write snapshots must not remember all that it read since it started."""
+        for name in self._changed_namespaces():
+            self._coverage.advance(name, frozenset(self._engine.snapshot(name).unsealed.tolist()))
+
+    def _write_snapshots(self, errors: list[StoreError]) -> None:
+        if self._snapshots_stopped:
+            return
+        with self._lock:
+            rewrite, self._rewrite = self._rewrite, set()
+            left_out = set(self._left_out)
+        failed: list[str] = []
+        names = deque(dict.fromkeys([*rewrite, *self._changed_namespaces()]))
+        try:
+            while names and not self._stopping.is_set():
+                if names[0] in left_out or self._write_snapshot(names[0], names[0] in rewrite, errors):
+                    names.popleft()
+                elif isinstance(errors[-1], StoreUnavailableError):
+                    break
+                else:
+                    failed.append(names.popleft())
+        finally:
+            # Those that are left have their turn in the next round.
+            with self._lock:
+                self._rewrite |= rewrite.intersection(names, failed)
+            for name in (*names, *failed):
+                self._kept_tokens.pop(name, None)
+
+    def _write_snapshot(self, name: str, anew: bool, errors: list[StoreError]) -> bool:
+        try:
+            num_bytes = write_snapshot(
+                self._engine,
+                self._store,
+                self._codec,
+                name,
+                lambda unsealed: self._coverage.advance(name, unsealed),
+                anew=anew,
+            )
+        except StoreError as error:
+            errors.append(error)
+            return False
+        if num_bytes:
+            self._health.add("snapshots")
+            self._health.add("snapshot_bytes", num_bytes)
+        return True
+
+    def _changed_namespaces(self) -> list[str]:
+        """Those whose number of tokens is another one than at the last call."""
+        changed = []
+        for space in self._engine.namespaces():
+            if self._kept_tokens.get(space.name) != space.num_tokens:
+                self._kept_tokens[space.name] = space.num_tokens
+                changed.append(space.name)
+        return changed
+
+    def _trim(self, now: float, thoroughly: bool, errors: list[StoreError]) -> None:
+        quota = self._config.quota_bytes
+        with self._lock:
+            grown = {name for name, num_bytes in self._grown.items() if quota and num_bytes > quota * _QUOTA_SLACK}
+        is_thorough = thoroughly or now >= self._next_thorough
+        if not grown and not is_thorough:
+            return
+        stored_bytes = num_namespaces = 0
+        expired = self.expired_before()
+        try:
+            for info in self._store.namespaces():
+                stored_bytes += info.log_bytes + info.snapshot_bytes
+                num_namespaces += 1
+                self._trim_namespace(info, expired, is_thorough, errors)
+        except StoreError as error:
+            errors.append(error)
+            return
+        with self._lock:
+            self._sizes = {"stored_bytes": stored_bytes, "stored_namespaces": num_namespaces}
+        if is_thorough:
+            self._next_thorough = now + _THOROUGH_SECONDS
+
+    def _trim_namespace(self, info: NamespaceInfo, expired: int, is_thorough: bool, errors: list[StoreError]) -> None:
+        quota = self._config.quota_bytes
+        try:
+            if expired and info.last_time and info.last_time < expired:
+                self._store.remove_namespace(info.namespace)
+            elif expired and is_thorough:
+                self._store.trim(info.namespace, before=expired)
+            if quota and info.log_bytes > quota:
+                self._store.trim(info.namespace, max_bytes=quota)
+        except StoreUnavailableError:
+            raise
+        except StoreError as error:
+            # What stands in this one's place is no reason to let the others grow.
+            errors.append(error)
+        with self._lock:
+            self._grown.pop(info.namespace, None)

@@ -1,0 +1,397 @@
+"""Keeps an engine and a store in step, off the path of decoding.
+
+    step ──publish──> Outbox ──writer──> log ──follower──> Engine.add, in this replica and in all others
+                                         snapshot <──keeper── Engine.snapshot
+
+Three threads, each with its own tries after a failure:
+
+    writer      takes finished outputs from the outbox and appends them, in batches
+    follower    loads what the store holds, then follows the logs: outputs of other replicas, deletions
+    keeper      lets outputs expire; in one replica at a time, it also writes snapshots and trims the logs
+
+The step calls publish() alone, which puts a reference into a queue. Whatever fails here costs drafts only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from agentspec.engine import Engine
+from agentspec.errors import (
+    AgentspecError,
+    RecordError,
+    SegmentError,
+    StoreError,
+    StoreResetError,
+    StoreUnavailableError,
+)
+from agentspec.store.base import CONTROL, Entry, NamespaceInfo, Reader, Store
+from agentspec.store.codec import Codec
+from agentspec.store.config import SharingConfig
+from agentspec.store.records import ANY_NAMESPACE, Deletion, OutputRecord
+from agentspec.store.replication.backoff import Retry
+from agentspec.store.replication.coverage import Coverage
+from agentspec.store.replication.deletion import Deleted, delete_namespaces
+from agentspec.store.replication.health import Health
+from agentspec.store.replication.keeper import Keeper
+from agentspec.store.replication.outbox import FinishedOutput, Outbox
+from agentspec.store.replication.seen import SeenIds
+from agentspec.store.replication.snapshots import load_snapshot
+from agentspec.store.replication.tombstones import Tombstones
+from agentspec.store.replication.writer import Writer
+
+logger = logging.getLogger("agentspec")
+
+# At most this number of outputs wait for the engine to index them.
+_MOST_WAITING = 16
+# How long a thread waits at most before it looks whether it is to stop.
+_WAIT = 0.2
+_SEEN_IDS = 1 << 17
+_SNAPSHOT_TRIES = 3
+# How often listeners are told of the store's health.
+_HEALTH_SECONDS = 2.0
+# An index takes about so many bytes for each byte of the log.
+_INDEX_GROWTH = 10
+
+
+class Sharing:
+    """Makes an engine's finished outputs outlive it and reach other replicas, and theirs reach it.
+
+    Owns its threads and readers; the engine and the store are the caller's.
+    """
+
+    def __init__(self, engine: Engine, store: Store, codec: Codec, config: SharingConfig) -> None:
+        self.config = config
+        self.ready = threading.Event()
+        """Set when what the store held is loaded."""
+        self._engine = engine
+        self._store = store
+        self._codec = codec
+        self._outbox = Outbox(config.queue_tokens)
+        self._health = Health()
+        self._tombstones = Tombstones()
+        self._coverage = Coverage()
+        self._seen = SeenIds(_SEEN_IDS)
+        # Ids that a snapshot had, or the engine when the store lost its contents: they may come again in the log.
+        self._known: dict[str, frozenset[int]] = {}
+        self._loaded: dict[str, str] = {}
+        self._stopping = threading.Event()
+        self._num_unreadable = 0
+        self._num_given = 0
+        self._listener: Callable[[dict[str, Any]], None] | None = None
+        self._writer = Writer(
+            engine, store, codec, self._outbox, self._tombstones, self._seen, self._health, on_failure=self._failed
+        )
+        self._keeper = Keeper(
+            engine, store, codec, config, self._coverage, self._health, owner=uuid.uuid4().hex, stopping=self._stopping
+        )
+        self._retries = {
+            name: Retry(self._stopping, lambda name=name: self._breaker_opened(name))  # type: ignore[misc]
+            for name in ("writer", "follower")
+        }
+        loops = {"writer": self._write, "follower": self._follow, "keeper": self._keep}
+        self._threads = [
+            threading.Thread(target=loop, name=f"agentspec-store-{name}", daemon=True) for name, loop in loops.items()
+        ]
+
+    def start(self) -> bool:
+        """Starts the threads and waits for what the store holds; False if that takes longer than load_seconds."""
+        for thread in self._threads:
+            thread.start()
+        return self.ready.wait(self.config.load_seconds)
+
+    def publish(
+        self,
+        namespace: str,
+        output_id: int,
+        request_id: str,
+        prompt_tail: Sequence[int],
+        output: Sequence[int],
+        num_output_tokens: int,
+    ) -> None:
+        """Hands over a finished output, which close() put into the engine, for the store and the other replicas.
+
+        Args:
+            namespace: as the engine was given it, 32 hexadecimal digits.
+            output: kept as it is until it is delivered; from now on it may only be appended to.
+            num_output_tokens: so many of its first tokens count.
+        """
+        self._outbox.put(
+            FinishedOutput(
+                namespace, output_id, request_id, self._keeper.clock.now(), prompt_tail, output, num_output_tokens
+            )
+        )
+
+    def engine_cleared(self) -> None:
+        """The engine forgot everything. The store keeps it, and no snapshot is made from what is left here."""
+        self._keeper.stop_snapshots()
+
+    def forget(self, namespace: str) -> Deleted:
+        """Deletes what a namespace has finished up to now from the store, and has all replicas forget it, this one
+        included; raises StoreError where it may not have been told to all: do it again."""
+        return delete_namespaces(self._store, self._codec, [namespace], self._keeper.clock.now())
+
+    def flush(self, timeout: float) -> bool:
+        """Waits until everything published is in the store; False if it is not after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while len(self._outbox):
+            if time.monotonic() > deadline or not any(thread.is_alive() for thread in self._threads):
+                return False
+            time.sleep(0.005)
+        return True
+
+    def keep_now(self) -> None:
+        """Does at once what the keeper does from time to time; raises StoreError where that fails."""
+        self._keeper.run(thoroughly=True)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Delivers what waits, for so many seconds at most, and ends the threads."""
+        self.flush(timeout)
+        self._stopping.set()
+        self._outbox.close()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout)
+
+    def on_health(self, listener: Callable[[dict[str, Any]], None]) -> None:
+        """Calls `listener` with health() every few seconds, on a thread of this object."""
+        self._listener = listener
+
+    def health(self) -> dict[str, Any]:
+        """The block `store` of `/server_info`: no text, no tenant, no password."""
+        failing = {name: retry.num_failures for name, retry in self._retries.items() if retry.num_failures}
+        return {
+            "url": self._store.url,
+            "ready": self.ready.is_set(),
+            "connected": not failing,
+            "failures_in_a_row": failing,
+            "breaker_open": any(retry.is_open for retry in self._retries.values()),
+            "broken_logs": max(self._writer.num_broken, self._num_unreadable),
+            "queued_outputs": len(self._outbox),
+            "queued_tokens": self._outbox.waiting_tokens,
+            "dropped_outputs": self._outbox.num_dropped,
+            **self._keeper.sizes(),
+            **self._health.snapshot(),
+        }
+
+    def _write(self) -> None:
+        self._writer.run(self._retries["writer"], self._stopping)
+
+    # The follower's thread.
+
+    def _follow(self) -> None:
+        retry = self._retries["follower"]
+        reader: Reader | None = None
+        next_health = 0.0
+        while not self._stopping.is_set():
+            try:
+                if self._listener is not None and time.monotonic() >= next_health:
+                    next_health = time.monotonic() + _HEALTH_SECONDS
+                    self._listener(self.health())
+                if reader is None:
+                    reader = self._store.reader(self._load())
+                entries = reader.read(_WAIT if self.ready.is_set() else 0.0)
+                retry.succeeded()
+                self._num_unreadable = len(reader.broken)
+                for entry in entries:
+                    self._take(entry)
+                    self._pace()
+                if not entries:
+                    self._caught_up()
+            except Exception as error:  # noqa: BLE001 - the thread must go on; _failed() logs it
+                self._failed("following the store", error)
+                if isinstance(error, StoreResetError):
+                    self._store_was_reset()
+                else:
+                    retry.failed()
+        if reader is not None:
+            reader.close()
+
+    def _pace(self) -> None:
+        """Prompts are indexed on the thread that also indexes what is given here: a long log must not hold them up."""
+        self._num_given += 1
+        if self._num_given % _MOST_WAITING == 0:
+            self._engine.wait_indexed()
+
+    def _load(self) -> dict[str, str]:
+        """Loads snapshots as far as the engine's budget goes, least recently used namespaces first.
+
+        Returns:
+            Where to go on in each log.
+        """
+        positions: dict[str, str] = {}
+        try:
+            for entry in self._scan(CONTROL):
+                self._take(entry)
+                positions[CONTROL] = entry.position
+        except StoreUnavailableError:
+            raise
+        except StoreError as error:
+            # The reader tries this log again from time to time.
+            self._failed("reading the log of deletions", error)
+        wanted, others = self._select(sorted(self._store.namespaces(), key=lambda info: -info.last_time))
+        for info in others:
+            self._keeper.leave_out(info.namespace)
+            if info.last_position is not None:
+                positions[info.namespace] = info.last_position
+        for info in reversed(wanted):
+            if info.namespace not in self._loaded:
+                self._load_namespace(info)
+            if self._loaded[info.namespace]:
+                positions[info.namespace] = self._loaded[info.namespace]
+        return positions
+
+    def _scan(self, namespace: str) -> list[Entry]:
+        found: list[Entry] = []
+        while more := self._store.scan(namespace, found[-1].position if found else None):
+            found += more
+        return found
+
+    def _select(self, infos: Sequence[NamespaceInfo]) -> tuple[list[NamespaceInfo], list[NamespaceInfo]]:
+        """The namespaces that the engine has room for, and the others; `infos` with the latest first."""
+        room = self._engine.config.budget_bytes
+        for i, info in enumerate(infos):
+            if room <= 0:
+                return list(infos[:i]), list(infos[i:])
+            room -= max(info.snapshot_bytes, info.log_bytes * _INDEX_GROWTH)
+        return list(infos), []
+
+    def _load_namespace(self, info: NamespaceInfo) -> None:
+        namespace = info.namespace
+        position, ids = "", np.empty(0, np.uint64)
+        for tries_left in reversed(range(_SNAPSHOT_TRIES)):
+            try:
+                position, ids = load_snapshot(self._engine, self._store, self._codec, namespace)
+                break
+            except StoreUnavailableError:
+                raise
+            except (StoreError, SegmentError) as error:
+                if tries_left and not isinstance(error, RecordError | SegmentError):
+                    # Another may have replaced it meanwhile.
+                    continue
+                # The log has it all, at the price of indexing it.
+                self._failed("loading a snapshot", error)
+                break
+        self._loaded[namespace] = position
+        self._known[namespace] = frozenset(ids.tolist())
+        # An append that is tried again while this starts may come after all others.
+        self._seen.update(ids.tolist())
+        self._coverage.start(namespace, position)
+        self._health.add("loaded_outputs", len(ids))
+        until = self._tombstones.of_namespaces().get(namespace, 0.0)
+        expired = self._keeper.expired_before()
+        self._engine.expire(namespace, max(int(until) + 1 if until else 0, expired))
+        for of, request_id in self._tombstones.of_requests():
+            if of in (namespace, ANY_NAMESPACE):
+                self._engine.delete_request(namespace, request_id)
+
+    def _take(self, entry: Entry) -> None:
+        try:
+            record = self._codec.decode(entry.namespace, entry.data)
+            if isinstance(record, OutputRecord):
+                self._add(entry, record)
+            else:
+                self._delete(record)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, others follow; _failed() logs it
+            self._health.add("skipped_records")
+            self._failed("reading a record", error)
+
+    def _add(self, entry: Entry, record: OutputRecord) -> None:
+        namespace = entry.namespace
+        self._coverage.read(namespace, entry.position, record.output_id)
+        self._keeper.grew(namespace, len(entry.data))
+        if self._tombstones.covers(namespace, record.request_id, record.time):
+            # Delivered late, by a replica that had not heard of the deletion.
+            self._health.add("refused_outputs")
+            try:
+                self._store.remove(namespace, [entry.position])
+            except StoreError as error:
+                # Whoever reads it next tries again.
+                self._failed("removing what was deleted", error)
+            return
+        if not self._seen.add(record.output_id) or record.output_id in self._known.get(namespace, ()):
+            return
+        if record.time < self._keeper.expired_before():
+            return
+        self._engine.add(
+            namespace,
+            record.output_id,
+            record.tokens,
+            num_prompt_tail=record.num_prompt_tail,
+            time=int(record.time),
+        )
+        if self.ready.is_set():
+            self._health.received(len(entry.data), record.time)
+        else:
+            self._health.add("loaded_outputs")
+
+    def _delete(self, deletion: Deletion) -> None:
+        self._tombstones.add(deletion)
+        self._outbox.remove(lambda o: self._tombstones.covers(o.namespace, o.request_id, o.time))
+        if deletion.request_id is None:
+            self._engine.expire(deletion.namespace, int(deletion.time) + 1)
+            self._keeper.rewrite(deletion.namespace)
+        else:
+            everywhere = deletion.namespace == ANY_NAMESPACE
+            for name in self._engine_namespaces() if everywhere else [deletion.namespace]:
+                if self._engine.delete_request(name, deletion.request_id):
+                    self._keeper.rewrite(name)
+        self._health.add("deletions")
+
+    def _caught_up(self) -> None:
+        self._known.clear()
+        if not self.ready.is_set():
+            self._engine.flush()
+            self.ready.set()
+
+    def _store_was_reset(self) -> None:
+        """The reader begins anew, and what is there now may be what the engine has already."""
+        self._health.add("resets")
+        self._coverage.forget()
+        for name in self._engine_namespaces():
+            snapshot = self._engine.snapshot(name)
+            ids = [snapshot.unsealed, *(segment.output_ids for segment in snapshot.segments)]
+            self._known[name] = frozenset(np.concatenate(ids).tolist())
+            self._keeper.rewrite(name)
+
+    def _engine_namespaces(self) -> list[str]:
+        return [space.name for space in self._engine.namespaces()]
+
+    # The keeper's thread.
+
+    def _keep(self) -> None:
+        while not self.ready.wait(_WAIT):
+            if self._stopping.is_set():
+                return
+        while not self._stopping.wait(self._keeper.pause()):
+            try:
+                self._keeper.run()
+            except Exception as error:  # noqa: BLE001 - the thread must go on; _failed() logs it
+                self._failed("keeping the store", error)
+        try:
+            self._keeper.give_up()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the lease ends by itself; _failed() logs it
+            self._failed("giving up the lease", error)
+
+    # Any thread.
+
+    def _failed(self, what: str, error: Exception) -> None:
+        self._health.failed(what, error)
+        if not isinstance(error, AgentspecError):
+            logger.error("agentspec: %s failed", what, exc_info=error)
+
+    def _breaker_opened(self, name: str) -> None:
+        logger.warning(
+            "agentspec: the store %s keeps failing (%s); decoding goes on, finished outputs wait, the oldest are "
+            "dropped beyond %d tokens",
+            self._store.url,
+            name,
+            self.config.queue_tokens,
+        )

@@ -1,0 +1,127 @@
+"""Takes finished outputs from the outbox to the store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from agentspec.engine import Engine
+from agentspec.errors import BrokenLogError
+from agentspec.store.base import Store
+from agentspec.store.codec import Codec
+from agentspec.store.records import OutputRecord
+from agentspec.store.replication.backoff import Retry
+from agentspec.store.replication.health import Health
+from agentspec.store.replication.outbox import FinishedOutput, Outbox
+from agentspec.store.replication.seen import SeenIds
+from agentspec.store.replication.tombstones import Tombstones
+from agentspec.store.rules import BROKEN_SECONDS
+
+_BATCH_OUTPUTS, _BATCH_TOKENS = 256, 1 << 19
+# How long it waits for an output before it looks whether it is to stop.
+_WAIT = 0.2
+
+
+class Writer:
+    """Appends outputs in batches, in the order in which they finished, and tries again whatever fails.
+
+    What was deleted meanwhile is left out. Outputs whose namespace's log is broken are set aside for a while, so that
+    they hold up no other. run() is for one thread.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        codec: Codec,
+        outbox: Outbox,
+        tombstones: Tombstones,
+        seen: SeenIds,
+        health: Health,
+        *,
+        on_failure: Callable[[str, Exception], None],
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._codec = codec
+        self._outbox = outbox
+        self._tombstones = tombstones
+        self._seen = seen
+        self._health = health
+        self._on_failure = on_failure
+        # Namespaces whose logs could not be appended to, and when that is tried again, by time.monotonic().
+        self._broken: set[str] = set()
+        self._mended_at = 0.0
+
+    @property
+    def num_broken(self) -> int:
+        """Logs that outputs are set aside for."""
+        return len(self._broken)
+
+    def run(self, retry: Retry, stopping: threading.Event) -> None:
+        """Works until `stopping` is set."""
+        while not stopping.is_set():
+            if self._broken and time.monotonic() >= self._mended_at:
+                self._broken.clear()
+                self._outbox.bring_back()
+            outputs = self._outbox.take(_BATCH_OUTPUTS, _BATCH_TOKENS, _WAIT)
+            try:
+                if self._deliver(outputs):
+                    retry.succeeded()
+            except Exception as error:  # noqa: BLE001 - the thread must go on; whoever listens logs it
+                self._on_failure("writing to the store", error)
+                # Back under the queue's bound: what waits here must not come on top of it.
+                self._outbox.put_back(outputs)
+                retry.failed()
+
+    def _deliver(self, outputs: Sequence[FinishedOutput]) -> bool:
+        """Appends outputs, and sets those aside whose logs are broken; whether any was appended.
+
+        Raises:
+            StoreError: The store takes none of them.
+        """
+        wanted = [each for each in outputs if each.namespace not in self._broken and not self._is_deleted(each)]
+        encoded = [(output.namespace, data) for output in wanted if (data := self._encode(output)) is not None]
+        num_dropped = len(wanted) - len(encoded)
+        try:
+            if encoded:
+                self._store.append(encoded)
+        except BrokenLogError as error:
+            self._on_failure("writing to the store", error)
+            self._broken.update(error.namespaces)
+            self._mended_at = time.monotonic() + BROKEN_SECONDS
+        delivered = [data for namespace, data in encoded if namespace not in self._broken]
+        self._health.add("delivered_outputs", len(delivered))
+        self._health.add("delivered_bytes", sum(map(len, delivered)))
+        aside = [output for output in outputs if output.namespace in self._broken]
+        self._outbox.delivered(aside=aside, num_dropped=num_dropped)
+        return bool(delivered)
+
+    def _is_deleted(self, output: FinishedOutput) -> bool:
+        """Whether it was deleted while it was being written, or while it waited."""
+        if not self._tombstones.covers(output.namespace, output.request_id, output.time):
+            return False
+        self._engine.delete_request(output.namespace, output.request_id)
+        self._health.add("refused_outputs")
+        return True
+
+    def _encode(self, output: FinishedOutput) -> bytes | None:
+        """What to append for an output; None if it can never be delivered, so that it keeps no other waiting."""
+        try:
+            data = self._codec.encode(output.namespace, _record(output))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it; whoever listens logs it
+            self._on_failure("encoding an output", error)
+            return None
+        self._seen.add(output.output_id)
+        return data
+
+
+def _record(output: FinishedOutput) -> OutputRecord:
+    tokens = np.empty(output.num_tokens, np.int32)
+    num_tail = len(output.prompt_tail)
+    tokens[:num_tail] = output.prompt_tail
+    tokens[num_tail:] = output.output[: output.num_output_tokens]
+    return OutputRecord(output.output_id, output.request_id, output.time, num_tail, tokens)

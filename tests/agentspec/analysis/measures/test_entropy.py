@@ -1,0 +1,60 @@
+"""The entropy against a dictionary of contexts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+
+from agentspec.analysis.measures.entropy import output_entropy
+
+
+def by_dictionary(outputs: list[np.ndarray], depth: int) -> float | None:
+    followers: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+    writers: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    for number, output in enumerate(outputs):
+        tokens = output.tolist()
+        for end in range(len(tokens)):
+            for length in range(1, min(depth, end) + 1):
+                followers[tuple(tokens[end - length : end])][tokens[end]] += 1
+                writers[tuple(tokens[end - length : end])].add(number)
+    weighted = total = 0.0
+    for context, counts in followers.items():
+        n = sum(counts.values())
+        if len(writers[context]) >= 2:
+            weighted -= sum(c * math.log2(c / n) for c in counts.values())
+            total += n
+    return weighted / total if total else None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_entropy_is_the_weighted_mean_over_contexts_of_two_outputs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    outputs = [rng.integers(0, 9, rng.integers(0, 20)).astype(np.int32) for _ in range(8)]
+    assert output_entropy(outputs, 3).value == pytest.approx(by_dictionary(outputs, 3))
+
+
+def test_what_always_follows_has_no_entropy() -> None:
+    outputs = [np.arange(20, dtype=np.int32)] * 3
+    assert output_entropy(outputs).value == 0.0
+
+
+@pytest.mark.parametrize("outputs", [[], [np.zeros(0, np.int32)], [np.zeros(9, np.int32)]])
+def test_one_output_has_no_entropy(outputs: list[np.ndarray]) -> None:
+    entropy = output_entropy(outputs)
+    assert entropy.value is None
+    assert entropy.interval([""] * len(outputs), 0) is None
+
+
+def test_interval_is_wider_where_sessions_differ() -> None:
+    rng = np.random.default_rng(0)
+    alike = [rng.integers(0, 8, 200).astype(np.int32) for _ in range(12)]
+    mixed = [np.tile(np.arange(10, 20, dtype=np.int32), 20) if i % 2 else output for i, output in enumerate(alike)]
+    widths = []
+    for outputs in (alike, mixed):
+        interval = output_entropy(outputs).interval([str(i) for i in range(12)], 0)
+        assert interval is not None and interval["low"] <= interval["mean"] <= interval["high"]
+        widths.append(interval["high"] - interval["low"])
+    assert widths[1] > 2 * widths[0]

@@ -1,0 +1,114 @@
+"""Speed-ups of made-up acceptance under made-up profiles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agentspec.analysis.measures.profile_spread import profile_spread
+from agentspec.analysis.measures.speedup import speedup_row
+from agentspec.analysis.measures.states import Recorded
+from agentspec.scheduling import MeasuredPoint, MeasuredRange, Profile, ProfileKey, ServingCosts, StepCost, StepTotals
+from agentspec.simulation import acceptance_at_rate
+
+PROFILE = Profile(
+    key=ProfileKey(model="m", device="d", engine="e", graphs="none"),
+    target=StepCost(0.0, 0.1e-3, 10e-3),
+    measured=MeasuredRange(batch_sizes=(1, 64), context_lengths=(0, 4096), widths=(1, 32)),
+    widths=(1, 4, 16),
+)
+NOTHING = StepCost(0.0, 0.0, 0.0)
+
+
+def recorded(rate: str, requests: int = 30, sessions: int = 30) -> Recorded:
+    acceptance = acceptance_at_rate(rate, requests, 20, 40, 16, seed=0)
+    return Recorded(acceptance, tuple(str(i % sessions) for i in range(requests)), requests)
+
+
+def row(profile: Profile = PROFILE, clients: int = 1, cold: str = "0.4", warm: str = "0.7") -> dict[str, float]:
+    states = {"cold": recorded(cold), "warm": recorded(warm)}
+    return speedup_row("p", profile, clients, states, width=16)
+
+
+def test_the_range_goes_from_cold_to_warm() -> None:
+    found = row()
+    assert found["low"] == found["cold"]["low"] < found["cold"]["high"]  # type: ignore[index]
+    assert found["high"] == found["warm"]["high"] > found["cold"]["high"]  # type: ignore[index]
+    assert found["warm"]["accept_length"] > found["cold"]["accept_length"]  # type: ignore[index]
+    assert speedup_row("p", PROFILE, 1, {"cold": recorded("0.4")}, width=16)["warm"] is None
+
+
+def test_fewer_sessions_leave_more_open() -> None:
+    few, many = (
+        speedup_row("p", PROFILE, 1, {"cold": recorded("0.5", requests, requests)}, width=16) for requests in (6, 60)
+    )
+    assert few["high"] / few["low"] > many["high"] / many["low"] > 1.0
+
+
+def test_what_serving_takes_beside_steps_is_no_faster() -> None:
+    costs = ServingCosts(request_seconds=0.2, prefill=NOTHING, step=NOTHING)
+    plain = replace(costs, step=StepCost(0.0, 0.1e-3, 10e-3))
+    served = row(replace(PROFILE, speculative=costs, plain=plain))
+    assert 1.0 < served["high"] < 0.8 * row()["high"]
+    slow_steps = replace(costs, step=StepCost(0.0, 0.0, 10e-3))
+    assert row(replace(PROFILE, speculative=slow_steps, plain=plain))["high"] < 0.8 * served["high"]
+
+
+def points(share: float, bump: float = 1.0) -> tuple[MeasuredPoint, ...]:
+    """One row at `share` of the plane's times, of which one context takes `bump` as long; and eight rows at the plane's."""
+    return tuple(
+        MeasuredPoint(
+            rows,
+            width,
+            rows * length,
+            (share * (bump if length == 100 else 1.0) if rows == 1 else 1.0)
+            * PROFILE.target.seconds(rows * length, rows * width),
+        )
+        for rows in (1, 8)
+        for width in (1, 4, 16)
+        for length in (100, 200)
+    )
+
+
+def with_points(*found: MeasuredPoint) -> Profile:
+    residuals = tuple(point.seconds - PROFILE.target.seconds(point.context, point.batched) for point in found)
+    return replace(PROFILE, points=found, residuals=residuals)
+
+
+def test_points_of_other_batch_sizes_leave_nothing_open() -> None:
+    wild = points(1.0, bump=1.3)
+    # Of one row each width was measured at two contexts that contradict each other; of eight they agree.
+    assert profile_spread(with_points(*wild), 1) > 0.05
+    assert profile_spread(with_points(*wild), 6) < 0.01
+    assert profile_spread(PROFILE, 1) == 0.0
+
+
+def test_plain_steps_that_contradict_each_other() -> None:
+    def spread(*seconds: float) -> float:
+        totals = tuple(
+            StepTotals(rows=1, steps=10, context=1000, batched=10, wall=10 * one, outside=10 * one) for one in seconds
+        )
+        step = StepCost(0.0, 0.0, 10e-3)
+        plain = ServingCosts(request_seconds=0.0, prefill=NOTHING, step=step, by_rows=((1, 2e-3),), measured=totals)
+        return profile_spread(replace(PROFILE, plain=plain), 4)
+
+    assert spread(12e-3, 12e-3) == pytest.approx(0.0, abs=1e-9)
+    assert spread(12e-3, 24e-3) == pytest.approx(1.645 * 0.5 * 0.5**0.5)
+
+
+def test_servers_that_verify_at_another_pace() -> None:
+    def spread(rows: int, pace: float) -> float:
+        # Ten steps of four rows, five tokens each, at the profile's pace or another one.
+        seconds = 10 * (10e-3 + 20 * 0.1e-3) * pace
+        total = StepTotals(rows=4, steps=10, context=1000, batched=200, wall=seconds + 0.5, outside=0.5)
+        costs = ServingCosts(request_seconds=0.0, prefill=NOTHING, step=NOTHING, measured=(total,))
+        return profile_spread(replace(PROFILE, speculative=costs), rows)
+
+    assert spread(4, 1.0) == pytest.approx(0.0, abs=1e-9)
+    assert spread(9, 1.25) == spread(4, 1.25) == pytest.approx(1.645 * 0.2)
+
+
+def test_points_that_contradict_each_other_widen_the_range() -> None:
+    sure, unsure = row(with_points(*points(1.0))), row(with_points(*points(1.0, bump=1.3)))
+    assert unsure["high"] / unsure["low"] > 1.05 * sure["high"] / sure["low"]

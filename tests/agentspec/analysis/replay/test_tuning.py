@@ -1,0 +1,203 @@
+"""Fitting estimates to recorded outputs, on texts whose probabilities are known."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from plain_estimates import by_counts
+
+from agentspec import ConfigError, EngineConfig, Estimates, Trials, _core
+from agentspec.analysis.replay import Call
+from agentspec.analysis.replay.teacher_forcing import calibration_error
+from agentspec.analysis.replay.tuning import collect_trials, fit, measure
+
+pytest.importorskip("scipy", reason="`make setup` installs scipy")
+
+
+def calls(number: int, seed: int) -> list[Call]:
+    """Outputs of one phrase over and over: 1 2, then 4 in half of the cases, else one of 5 to 8."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for call in range(number):
+        phrases = [[1, 2, 4 if rng.random() < 0.5 else int(rng.integers(5, 9))] for _ in range(10)]
+        output = np.array([token for phrase in phrases for token in phrase], np.int32)
+        made.append(Call(f"{call}", "", "", (np.array([9], np.int32),), output))
+    return made
+
+
+def wrong() -> Estimates:
+    """Whatever was seen, and however often, is taken for unlikely."""
+    weights = np.zeros(_core.NUM_WEIGHTS, np.float32)
+    weights[: _core.NUM_BIASES] = -3.0
+    return Estimates(weights, "wrong")
+
+
+def logits(trials: Trials, estimates: Estimates) -> NDArray[np.float64]:
+    """The estimator's formula: each context counts with two neighbours, the bias as a whole."""
+    w = estimates.weights.astype(np.float64)
+    below, fraction = trials.weights, trials.fractions
+    values = (1.0 - fraction) * w[below] + fraction * w[np.minimum(below + 1, len(w) - 1)]
+    return np.asarray(np.where(below >= 0, values, 0.0).sum(axis=1))
+
+
+def loss(trials: Trials, estimates: Estimates) -> float:
+    """Mean cross entropy of what came, in nats."""
+    z = logits(trials, estimates)
+    return float(np.mean(np.logaddexp(0.0, z) - trials.accepted * z))
+
+
+# Trials -----------------------------------------------------------------------------------------------------------
+
+
+def test_trials_tell_what_came_true_of_what_was_weighed() -> None:
+    # 1 2 1 2 1 2: after the second token all that ever followed is weighed, and it always comes.
+    call = Call("a", "", "", (np.array([9], np.int32),), np.array([1, 2] * 6, np.int32))
+    trials = collect_trials([call], by_counts())
+    n, width = trials.weights.shape
+    assert trials.fractions.shape == (n, width)
+    assert trials.estimates.shape == trials.accepted.shape == (n,)
+    assert n > 0 and trials.accepted.all()
+    assert ((trials.weights >= -1) & (trials.weights < _core.NUM_WEIGHTS)).all()
+    assert ((trials.fractions >= 0) & (trials.fractions <= 1)).all()
+    assert (trials.weights[:, -1] < _core.NUM_BIASES).all() and (trials.weights[:, -1] >= 0).all()
+    assert (trials.weights[:, :-1] >= 0).any(axis=1).all(), "each was found in some context"
+
+
+def test_at_most_one_continuation_of_a_place_comes_true() -> None:
+    trials = collect_trials(calls(3, seed=1), by_counts())
+    assert 0 < trials.accepted.mean() < 1
+
+
+def test_estimates_of_trials_are_those_of_the_weights_on_a_draft_s_first_tokens() -> None:
+    """The estimate of a path is the product of its nodes' probabilities; of one node it is the probability."""
+    weights = by_counts().weights.copy()
+    weights[: _core.NUM_BIASES] = -2.0  # so low that no siblings' probabilities are more than 1 together
+    start = Estimates(weights)
+    trials = collect_trials(calls(3, seed=1), start, max_draft_tokens=1)
+    expected = 1.0 / (1.0 + np.exp(-logits(trials, start)))
+    np.testing.assert_allclose(trials.estimates, expected, rtol=2e-3, atol=1e-5)
+
+
+def test_nothing_to_fit_on_is_refused() -> None:
+    once = Call("a", "", "", (np.array([9], np.int32),), np.array([1], np.int32))
+    new = Call("b", "", "", (np.array([9], np.int32),), np.arange(20, 40, dtype=np.int32))
+    for given in ([once], [new], [once, new]):
+        with pytest.raises(ConfigError, match="there is nothing to fit on"):
+            collect_trials(given, by_counts())
+
+
+# Fitting ----------------------------------------------------------------------------------------------------------
+
+
+def test_fitting_lowers_the_loss_and_keeps_what_no_trial_touched() -> None:
+    start, trials = wrong(), collect_trials(calls(20, seed=1), wrong())
+    fitted = fit([trials], start, "by a test")
+    other = collect_trials(calls(20, seed=2), wrong())
+    assert loss(trials, fitted) < 0.3 * loss(trials, start)
+    assert loss(other, fitted) < 0.3 * loss(other, start), "on texts it was not fitted to, too"
+    assert fitted.note == "by a test"
+    # Functions that no trial used and that touch none that was used.
+    used = np.unique(trials.weights[trials.weights >= _core.NUM_BIASES] - _core.NUM_BIASES) // _core.NUM_KNOTS
+    functions = fitted.weights[_core.NUM_BIASES :].reshape(-1, _core.NUM_KNOTS)
+    unused = np.setdiff1d(np.arange(len(functions)), used)
+    np.testing.assert_allclose(functions[unused], 0.0, atol=1e-6)
+    assert np.abs(functions[used]).max() > 0.1
+
+
+def test_fitting_calibrates_wrong_estimates() -> None:
+    """Again and again, since what a path is estimated at chooses the weights of what follows."""
+    estimates, errors, held_out = wrong(), [], calls(10, seed=3)
+    for _ in range(4):
+        config = EngineConfig(max_draft_tokens=4, learning_rate=0.0, min_token_prob=0.0, estimates=estimates)
+        errors.append(measure(held_out, config).calibration_error)
+        estimates = fit([collect_trials(calls(30, seed=1), estimates)], estimates, "")
+    assert errors == sorted(errors, reverse=True), errors
+    assert errors[1] < 0.7 * errors[0]
+    assert errors[-1] < 0.3 * errors[0]
+
+
+def test_each_set_counts_alike_however_large() -> None:
+    """One set says that 4 follows always, a set of ten times as many trials that it never does."""
+    places = [np.full((n, 9), -1, np.int32) for n in (50, 500)]
+    for place in places:
+        place[:, -1] = 0
+    sets = [
+        Trials(place, np.zeros(place.shape, np.float32), np.ones(len(place), np.float32), accepted)
+        for place, accepted in zip(places, (np.ones(50, np.uint8), np.zeros(500, np.uint8)), strict=True)
+    ]
+    fitted = fit(sets, Estimates(np.zeros(_core.NUM_WEIGHTS, np.float32)), "")
+    assert fitted.weights[0] == pytest.approx(0.0, abs=0.02)
+    assert fit(sets[1:], Estimates(np.zeros(_core.NUM_WEIGHTS, np.float32)), "").weights[0] < -2
+
+
+def test_what_was_fitted_survives_a_file(tmp_path: Path) -> None:
+    fitted = fit([collect_trials(calls(10, seed=1), wrong())], wrong(), "by a test")
+    fitted.save(tmp_path / "estimates.json")
+    loaded = Estimates.load(tmp_path / "estimates.json")
+    np.testing.assert_allclose(loaded.weights, fitted.weights, atol=5.1e-5)
+    assert loaded.note == "by a test"
+    quality = [
+        measure(calls(5, seed=4), EngineConfig(max_draft_tokens=4, learning_rate=0.0, estimates=estimates))
+        for estimates in (fitted, loaded)
+    ]
+    assert quality[0].accepted_per_step == quality[1].accepted_per_step
+
+
+def test_without_scipy_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = collect_trials(calls(1, seed=1), by_counts())
+    for name in [name for name in sys.modules if name.partition(".")[0] == "scipy"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(
+        ConfigError, match=r"fitting needs the package scipy: .*; `pip install 'sglang-agentspec\[tune\]'`"
+    ):
+        fit([trials], by_counts(), "")
+
+
+# Measuring --------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_said_before_makes_drafts_better() -> None:
+    config = EngineConfig(max_draft_tokens=4, learning_rate=0.0, estimates=by_counts())
+    cold = measure(calls(2, seed=5), config)
+    warm = measure(calls(2, seed=5), config, warm=calls(10, seed=6))
+    assert warm.accepted_per_step > cold.accepted_per_step
+    assert warm.steps < cold.steps
+
+
+def test_steps_and_accepted_tokens_make_up_the_outputs() -> None:
+    given = calls(3, seed=7)
+    quality = measure(given, EngineConfig(max_draft_tokens=4, estimates=by_counts()))
+    # Of each output the first token comes from the prefill and each step adds one to what it accepts, but for the
+    # last step, which may accept to the very end.
+    tokens = sum(len(call.output) - 1 for call in given)
+    assert 0 <= quality.steps * (1 + quality.accepted_per_step) - tokens <= len(given) + 1e-3 * quality.steps
+    assert quality.accepted_per_step <= quality.drafted_per_step <= 4
+
+
+def test_outputs_of_one_token_cannot_be_measured() -> None:
+    call = Call("a", "", "", (np.array([9], np.int32),), np.array([1], np.int32))
+    with pytest.raises(ConfigError, match="there is no step to measure"):
+        measure([call], EngineConfig())
+
+
+@pytest.mark.parametrize(
+    ("estimated", "came_true", "expected"),
+    [
+        ([], [], 0.0),
+        ([1.0, 1.0], [True, True], 0.0),
+        ([0.05, 0.05], [True, False], 0.45),
+        # Bins [0.2, 0.3): 0.5 estimated in all, one true; [0.9, 1]: 0.95 estimated, none true.
+        ([0.2, 0.3 - 1e-6, 0.95], [True, False, False], (0.5 + 0.95) / 3),
+        # Errors within a bin cancel out, those of two bins do not.
+        ([0.41, 0.49], [True, False], (0.9 - 1.0) / -2),
+        ([0.45, 0.55], [True, False], 0.55),
+    ],
+)
+def test_calibration_error_by_hand(estimated: list[float], came_true: list[bool], expected: float) -> None:
+    error = calibration_error(np.array(estimated, np.float32), np.array(came_true, np.bool_))
+    assert error == pytest.approx(expected, abs=1e-5)

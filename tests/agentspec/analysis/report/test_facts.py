@@ -1,0 +1,166 @@
+"""Facts of small logs against their models and against what was put in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from byte_tokenizer import byte_tokenizer
+from logs import noise_text, request, sql_sessions, write_lines
+
+from agentspec import ConfigError
+from agentspec.analysis.measures.grid import ALPHAS, TAUS, WIDTHS
+from agentspec.analysis.report import ReportConfig, report_facts, summary
+from agentspec.analysis.report.schema import Facts
+
+
+def facts_of(*paths: Path, **settings: Any) -> dict[str, Any]:
+    config = ReportConfig(**{"concurrency": (1,), **settings})
+    facts = report_facts(paths, byte_tokenizer(), config)
+    Facts.model_validate_json(json.dumps(facts), strict=True)
+    return facts
+
+
+@pytest.fixture(scope="module")
+def agent_facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = write_lines(tmp_path_factory.mktemp("logs") / "agents.jsonl", sql_sessions(30, seed=0))
+    return facts_of(path, concurrency=(1, 64))
+
+
+def test_facts_of_agents(agent_facts: dict[str, Any]) -> None:
+    assert agent_facts["inputs"]["num_outputs"] == 60
+    assert agent_facts["inputs"]["num_sessions"] == 30
+    assert agent_facts["verdict"]["kind"] == "suffix"
+    assert "AGENTSPEC" in agent_facts["verdict"]["flags"]
+    assert len(agent_facts["replay"]) == len(ALPHAS) * len(WIDTHS) * len(TAUS)
+    assert agent_facts["texts"] is None
+    everything = agent_facts["sets"][0]
+    assert everything["accept_length"]["warm"]["mean"] > 3.0
+    assert everything["repeated"]["other_outputs"] > 0.5
+
+
+def test_sets_are_roles_and_tenants_that_sum_up(agent_facts: dict[str, Any]) -> None:
+    names = {(entry["by"], entry["name"]): entry for entry in agent_facts["sets"]}
+    assert set(names) == {("all", "all"), ("role", "link"), ("role", "write"), ("tenant", "t0"), ("tenant", "t1")}
+    for kind in ("role", "tenant"):
+        members = [entry for (by, _), entry in names.items() if by == kind]
+        assert sum(entry["output_tokens"] for entry in members) == names["all", "all"]["output_tokens"]
+
+
+def test_speed_up_falls_with_concurrency(agent_facts: dict[str, Any]) -> None:
+    alone, many = agent_facts["speedup"]
+    assert (alone["concurrency"], many["concurrency"]) == (1, 64)
+    assert 1.0 < alone["low"] < alone["high"]
+    assert many["high"] < alone["high"]
+
+
+def test_noise_is_not_for_suffix_drafts(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    records = [request(noise_text(rng, 30), noise_text(rng, 150), session=str(i)) for i in range(30)]
+    facts = facts_of(write_lines(tmp_path / "noise.jsonl", records))
+    assert facts["verdict"]["kind"] == "model"
+    assert "AGENTSPEC" not in facts["verdict"]["flags"]
+    assert facts["sets"][0]["repeated"]["neither"] > 0.9
+    assert facts["sets"][0]["accept_length"]["cold"]["mean"] < 1.5
+
+
+def test_what_repeats_the_prompt_is_told_from_what_repeats_others(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    texts = [noise_text(rng, 200) for _ in range(25)]
+    facts = facts_of(write_lines(tmp_path / "copies.jsonl", [request(text, text, session=text) for text in texts]))
+    assert facts["sets"][0]["repeated"]["own_prompt"] > 0.9
+
+
+def test_same_seed_same_facts(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "log.jsonl", sql_sessions(12, seed=1))
+    changing = {"created", "seconds"}
+    first, again = ({k: v for k, v in facts_of(path).items() if k not in changing} for _ in range(2))
+    assert first == again
+
+
+def test_no_text_of_the_log_is_in_the_facts_unless_asked_for(tmp_path: Path) -> None:
+    records = [
+        request("prompt-secret", f"answer-secret {i % 3}", session=f"name-secret-{i}", tags=["field-secret"])
+        for i in range(30)
+    ]
+    path = write_lines(tmp_path / "log.jsonl", [*records, {"messages": "value-secret"}])
+    assert "secret" not in json.dumps(facts_of(path))
+
+
+def test_excerpts_are_there_when_asked_for(tmp_path: Path) -> None:
+    from agentspec.analysis.replay import Tokenizer
+
+    tokenizer = Tokenizer("bytes", 257, 256, lambda text: list(text.encode()), 0, lambda ids: bytes(ids[:-1]).decode())
+    path = write_lines(tmp_path / "log.jsonl", sql_sessions(12, seed=0))
+    facts = report_facts([path], tokenizer, ReportConfig(concurrency=(1,), include_text=True))
+    Facts.model_validate_json(json.dumps(facts), strict=True)
+    assert [entry["kind"] for entry in facts["texts"]] == ["most repeated", "least repeated"]
+
+
+def test_one_session_says_what_it_cannot_tell(tmp_path: Path) -> None:
+    facts = facts_of(write_lines(tmp_path / "log.jsonl", [request("q", f"answer {i}", session="s") for i in range(6)]))
+    assert facts["verdict"]["kind"] == "unknown"
+    assert facts["sets"][0]["accept_length"]["warm"] is None
+    assert any("one session" in note for note in facts["could_not_tell"])
+
+
+def test_outputs_of_one_token_cannot_be_drafted(tmp_path: Path) -> None:
+    records = [{"request_id": f"r{i}", "tokens": [i]} for i in range(5)]
+    facts = facts_of(write_lines(tmp_path / "log.jsonl", records))
+    assert facts["sets"][0]["accept_length"] is None
+    assert (facts["speedup"], facts["replay"], facts["entropy"]) == ([], [], None)
+    assert facts["verdict"]["kind"] == "unknown"
+
+
+def test_hostile_names_and_texts_come_out_tame(tmp_path: Path) -> None:
+    name = "<script>alert(1)</script>\x1b[2J\u202e" + "x" * 300
+    records = [request("<b>\x00\x07", f"<i>{i}</i>\x1b", session=str(i), tenant=name + str(i % 2)) for i in range(24)]
+    facts = facts_of(write_lines(tmp_path / "log.jsonl", records))
+    names = [entry["name"] for entry in facts["sets"]]
+    assert all(len(name) <= 48 and name.isprintable() for name in names)
+    assert "\x1b" not in summary(facts)
+
+
+def test_mixed_formats_and_days_are_counted(tmp_path: Path) -> None:
+    records = [request("q", f"answer {i}", session=str(i), created=1767225600 + 86400 * (i % 2)) for i in range(24)]
+    write_lines(tmp_path / "a.jsonl", [*records, *sql_sessions(4, seed=0), {"calls": 3}])
+    (tmp_path / "b.json").write_text(json.dumps({"id": 1, "conversations": [{"from": "gpt", "value": "hi"}]}))
+    facts = facts_of(tmp_path)
+    assert facts["inputs"]["formats"] == {"openai": 24, "staged": 4, "sharegpt": 1}
+    assert facts["inputs"]["num_bad_records"] == 1
+    assert [entry["name"] for entry in facts["sets"] if entry["by"] == "day"] == ["2026-01-01", "2026-01-02"]
+    assert {entry["name"] for entry in facts["sets"] if entry["by"] == "file"} == {"a.jsonl", "b.json"}
+
+
+def test_a_folder_of_many_files_names_the_first(tmp_path: Path) -> None:
+    for i in range(60):
+        (tmp_path / f"{i:02}.json").write_text(json.dumps(request("q", f"answer {i}", session=str(i))))
+    facts = facts_of(tmp_path)
+    files = facts["inputs"]["files"]
+    assert (len(files), files[-1]["name"], files[-1]["records"]) == (51, "(10 other files)", 10)
+    assert {entry["by"] for entry in facts["sets"]} == {"all"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"memory_mb": 10}, {"concurrency": ()}, {"concurrency": (0,)}, {"profiles": ("none",)}, {"profiles": ()}],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        ReportConfig(**settings)
+
+
+@pytest.mark.parametrize("sessions", [8, 170])
+def test_prompt_tokens_are_those_of_all_prompts(sessions: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    records = [request(noise_text(rng, 300), noise_text(rng, 200)) for _ in range(sessions)]
+    inputs = facts_of(write_lines(tmp_path / "log.jsonl", records))["inputs"]
+    assert (inputs["num_measured_outputs"] == inputs["num_outputs"]) == (sessions == 8)
+    # Bytes are tokens: the text, the end of the turn, and what says who speaks, before the text and the answer.
+    a_prompt = 300 + 1 + len("<|user|>\n<|assistant|>\n")
+    assert inputs["num_prompt_tokens"] == sessions * a_prompt
+    alone = write_lines(tmp_path / "alone.jsonl", [{"response": noise_text(rng, 100)} for _ in range(20)])
+    assert facts_of(alone)["inputs"]["num_prompt_tokens"] is None

@@ -1,0 +1,53 @@
+"""Numbers as they are read: with units, never more certain than they are."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from agentspec.analysis.report.page_numbers import (
+    UNKNOWN,
+    counted,
+    integer,
+    interval,
+    known,
+    seconds,
+    share,
+    short,
+    size,
+    times,
+)
+from agentspec.analysis.report.page_numbers import with_interval as told
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, "3", True, []])
+def test_what_is_no_number_is_not_known(value: object) -> None:
+    assert known(value) is None
+    assert {write(value) for write in (integer, short, share, size, times, seconds)} == {UNKNOWN}
+
+
+def test_shares_are_all_or_nothing_only_if_they_are() -> None:
+    values = [0, 0.001, 0.25, 0.996, 1]
+    assert [share(value) for value in values] == ["0 %", "< 1 %", "25 %", "> 99 %", "100 %"]
+
+
+def test_sizes_and_counts_keep_three_digits() -> None:
+    assert [size(value) for value in (17.6, 999, 33_657_272, 4e9)] == ["17.6 B", "999 B", "33.7 MB", "4.00 GB"]
+    assert [short(value) for value in (612, 12_345, 999_960, 1_912_345)] == [
+        "612",
+        "12.3 thousand",
+        "1.00 million",
+        "1.91 million",
+    ]
+    assert [seconds(value) for value in (0.5, 42.31, 125, 7200)] == ["0.50 s", "42.3 s", "2 min 5 s", "2.0 h"]
+    assert counted(1, "session") == "1 session"
+    assert counted(2000, "session") == "2,000 sessions"
+    assert counted(None, "session") == f"sessions {UNKNOWN}"
+
+
+def test_an_interval_needs_a_mean_and_both_bounds() -> None:
+    assert told(interval({"mean": 2.9, "low": 2.6, "high": 3.2})) == "2.90 (2.60 to 3.20)"
+    assert told(interval({"mean": 2.9, "low": None, "high": 3.2})) == "2.90"
+    assert told(interval({"mean": None, "low": 1, "high": 2})) == UNKNOWN
+    assert interval(None) is None

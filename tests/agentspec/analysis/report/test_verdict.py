@@ -1,0 +1,128 @@
+"""Which verdict follows from what was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentspec.analysis.measures.differences import differences
+from agentspec.analysis.report.verdict import Evidence, best_width, budget_mb, drafter_gain, verdict
+from agentspec.simulation import find_profile
+
+SPARE = find_profile("smartspec-a100-7b")
+
+
+def speedup(high: float, low: float = 1.0) -> dict[str, Any]:
+    return {"profile": "p", "concurrency": 1, "low": low, "high": high, "controller": "goodput"}
+
+
+def judged(**changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "num_outputs": 200,
+        "num_sessions": 50,
+        "lost_share": 0.0,
+        "cold": 2.0,
+        "warm": 4.0,
+        "draft_share": 0.5,
+        "speedups": [speedup(2.0)],
+        "rows": [],
+        "profile": SPARE,
+        "concurrency": (1,),
+        "context": 1000.0,
+        "budget_mb": 256,
+        "model": "MODEL",
+    }
+    return verdict(Evidence(**{**values, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, "suffix"),
+        ({"warm": 2.4}, "hybrid"),
+        ({"warm": None, "cold": 2.4}, "hybrid"),
+        ({"warm": 1.3}, "model"),
+        ({"warm": 1.3, "concurrency": (1024,), "speedups": [speedup(1.0)]}, "none"),
+        ({"warm": 2.4, "concurrency": (1024,), "speedups": [speedup(1.2)]}, "suffix"),
+        ({"num_outputs": 5}, "unknown"),
+        ({"num_sessions": 2}, "unknown"),
+        ({"lost_share": 0.5}, "unknown"),
+        ({"warm": None, "cold": None}, "unknown"),
+    ],
+)
+def test_kinds(changes: dict[str, Any], kind: str) -> None:
+    found = judged(**changes)
+    assert found["kind"] == kind
+    assert found["headline"].endswith(".") and found["would_change"]
+
+
+def test_flags_are_those_of_the_command() -> None:
+    rows = [
+        {"rule": "calibrated", "tau": 0.0, "width": w, "accept_length_warm": length, "accept_length_cold": 1.0}
+        for w, length in ((16, 3.0), (64, 4.0), (128, 5.0))
+    ]
+    found = judged(warm=2.5, rows=rows, budget_mb=512, model="/models/m")
+    assert found["command"].endswith(" ".join(found["flags"]))
+    assert found["flags"][:6] == [
+        "--speculative-algorithm",
+        "AGENTSPEC",
+        "--speculative-num-draft-tokens",
+        "128",
+        "--agentspec-budget-mb",
+        "512",
+    ]
+    assert "--speculative-draft-model-path" in found["flags"]
+    assert judged(concurrency=(1024,), warm=1.2, speedups=[speedup(1.0)])["flags"] == []
+
+
+@pytest.mark.parametrize("width", [8, 16, 32, 64])
+def test_a_width_up_to_the_default_needs_no_flag(width: int) -> None:
+    row = {"rule": "calibrated", "tau": 0.0, "width": width, "accept_length_warm": 4.0, "accept_length_cold": 1.0}
+    assert "--speculative-num-draft-tokens" not in judged(rows=[row])["flags"]
+
+
+@pytest.mark.sglang
+def test_the_default_width_is_that_of_a_server_with_graphs() -> None:
+    from agentspec.analysis.report import verdict as module
+    from agentspec.integrations.sglang.widths import graph_sizes
+
+    assert (module._DEFAULT_WIDTH, module._SIMULATED_WIDTH) == (
+        graph_sizes.DEFAULT_WIDTHS[0],
+        graph_sizes.DEFAULT_WIDTH,
+    )
+
+
+def test_the_smallest_width_that_loses_little_is_taken() -> None:
+    def row(width: int, length: float) -> dict[str, Any]:
+        return {
+            "rule": "calibrated",
+            "tau": 0.0,
+            "width": width,
+            "accept_length_warm": None,
+            "accept_length_cold": length,
+        }
+
+    assert best_width([row(4, 3.0), row(8, 3.0), row(16, 3.05), row(32, 3.05)]) == 8
+    assert best_width([]) == 16
+
+
+def test_a_drafter_gains_less_in_larger_batches() -> None:
+    gains = [drafter_gain(SPARE, rows, 500.0) for rows in (1, 16, 256)]
+    assert gains[0] > gains[1] > gains[2]
+
+
+@pytest.mark.parametrize(("megabytes", "budget"), [(0, 256), (100, 256), (200, 512), (600, 2048)])
+def test_budgets_hold_the_index_twice(megabytes: int, budget: int) -> None:
+    assert budget_mb(megabytes * 2**20) == budget
+
+
+def test_only_sets_whose_intervals_do_not_touch_differ() -> None:
+    def entry(name: str, low: float, high: float) -> dict[str, Any]:
+        interval = {"mean": (low + high) / 2, "low": low, "high": high}
+        return {"by": "tenant", "name": name, "entropy": None, "accept_length": {"cold": interval, "warm": None}}
+
+    (found,) = differences([entry("a", 1.5, 2.0), entry("b", 3.0, 4.0), entry("c", 2.0, 3.0)])
+    assert (found["low_set"], found["high_set"], found["what"]) == ("a", "b", "accept_length")
+    assert differences([entry("a", 1.5, 2.0), entry("b", 1.9, 4.0)]) == []
+    assert differences([entry("a", 1.5, 2.0)]) == []

@@ -1,0 +1,39 @@
+"""The picture of a fit: written as PNG and SVG, with the fit's figures, and refused where there is nothing to draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from draft_states import KEY, profile
+
+from agentspec import ConfigError
+from agentspec.analysis.profile_plot import draw_profile
+from agentspec.scheduling import MeasuredPoint, Profile, StepCost
+
+COST = StepCost(1e-7, 3e-5, 0.01)
+POINTS = [
+    MeasuredPoint(b, w, b * n, COST.seconds(b * n, b * w) * (1 + 0.01 * (b % 3)))
+    for b in (1, 4, 16)
+    for w in (1, 8)
+    for n in (100, 1000)
+]
+
+
+def test_a_fit_is_drawn(tmp_path: Path) -> None:
+    fitted = Profile.fitted(KEY, POINTS, (1, 8))
+    draw_profile(fitted, tmp_path / "fit.png")
+    assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("fit.svg", "again.svg"):
+        draw_profile(fitted, tmp_path / name)
+    svg = (tmp_path / "fit.svg").read_text()
+    assert svg.startswith("<?xml") and svg == (tmp_path / "again.svg").read_text()
+    # A mark for each point in both panels.
+    assert svg.count("<use ") >= 2 * len(POINTS)
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no measured points"):
+        draw_profile(profile(), tmp_path / "fit.png")
+    with pytest.raises(ConfigError, match="must end in .png or .svg, got .*fit.jpg"):
+        draw_profile(profile(), tmp_path / "fit.jpg")

@@ -1,0 +1,136 @@
+"""The command `agentspec tune`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from byte_tokenizer import write_byte_tokenizer
+
+from agentspec import Estimates
+from agentspec.cli import main
+from agentspec.scheduling.hybrid import PayoffPredictor
+
+pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
+pytest.importorskip("scipy", reason="`make setup` installs scipy")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return write_trace(tmp_path, 8)
+
+
+def write_trace(folder: Path, num_sessions: int) -> Path:
+    """Sessions of much the same."""
+    lines = []
+    for session in range(num_sessions):
+        text = f"one two three {'four' if session % 3 else 'five'} one two three four " * 2
+        messages = [{"role": "user", "content": "count"}, {"role": "assistant", "content": text}]
+        lines.append(json.dumps({"session": session, "messages": messages}) + "\n")
+    path = folder / "count.jsonl"
+    path.write_text("".join(lines))
+    return path
+
+
+def tune(trace: Path, *words: str) -> int:
+    return main(["tune", str(trace), *words, "--tokenizer", str(write_byte_tokenizer(trace.parent))])
+
+
+def test_estimates_are_written_and_measured(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, report = tmp_path / "estimates.json", tmp_path / "report.json"
+    assert tune(trace, "--out", str(out), "--json", str(report), "--max-draft-tokens", "4") == 0
+    fitted = Estimates.load(out)
+    assert fitted.note == "fitted on count, every 4th session kept out"
+    assert (fitted.weights != Estimates.default().weights).any()
+
+    content = json.loads(report.read_text())
+    head, rows = content["head"], content["rows"]
+    assert [row["variant"] for row in rows][:2] == ["before", "0.02"]
+    assert len(rows) == 8
+    for row in rows:
+        assert row["set"] == "count"
+        # 2 of 8 sessions are measured.
+        assert 0 < row["steps"] <= 2 * 80
+        assert 0 <= row["accepted_per_step"] <= row["drafted_per_step"] <= 4
+        assert 0 <= row["calibration_error"] <= 1
+    worth = {row["min_token_prob"]: row["accepted_per_step"] - 0.05 * row["drafted_per_step"] for row in rows[1:]}
+    assert worth[head["min_token_prob"]] == max(worth.values())
+    assert head["tokenizer"].startswith("bytes.tiktoken ")
+    assert head["versions"]["scipy"]
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(rows) + 1
+    assert lines[-1].startswith(f"wrote {out}; serve with --agentspec-estimates {out} --agentspec-min-token-prob ")
+
+
+def test_the_estimates_to_begin_with_may_be_chosen(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "estimates.json"
+    assert tune(trace, "--out", str(out)) == 0
+    first = Estimates.load(out)
+    assert tune(trace, "--start", str(out), "--out", str(out)) == 0
+    again = Estimates.load(out)
+    # A second fit to the same starts where the first has ended, and goes less far.
+    change = abs(again.weights - first.weights).max()
+    assert change < abs(first.weights - Estimates.default().weights).max()
+
+
+def test_a_payoff_predictor_is_written_and_measured_beside_the_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = write_trace(tmp_path, 40)
+    out, report = tmp_path / "payoff.json", tmp_path / "report.json"
+    assert tune(trace, "--payoff", str(out), "--json", str(report), "--max-draft-tokens", "4") == 0
+    assert PayoffPredictor.load(out).note == "fitted on count, every 4th session kept out"
+    (row,) = json.loads(report.read_text())["rows"]
+    assert (row["set"], row["variant"]) == ("count", "payoff")
+    assert row["drafts"] > 0 and 0 < row["rmse"] <= row["score_rmse"] * 1.5
+    lines = capsys.readouterr().out.splitlines()
+    assert "of the score" in lines[0] and lines[-1] == f"wrote {out}"
+
+
+def test_something_to_write_must_be_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tune(trace) == 2
+    assert "--out or --payoff must be given, got neither" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--holdout", "9"], "--holdout 9 keeps nothing out of 8 sessions; pass more or a smaller one"),
+        (["--holdout", "1"], "--holdout must be at least 2, got 1"),
+        (["--max-draft-tokens", "0"], "max_draft_tokens must be an integer in [1, 65536], got 0"),
+        (["--start", "{folder}/none.json"], "none.json"),
+        (["--out", "{folder}/no/e.json"], "--out must lie in a folder that exists, got {folder}/no/e.json"),
+        (["--unknown"], "unknown arguments --unknown"),
+    ],
+)
+def test_bad_arguments_are_named_before_any_work(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], named: str
+) -> None:
+    out = tmp_path / "estimates.json"
+    words = [word.format(folder=tmp_path) for word in words]
+    assert tune(trace, "--out", str(out), *words) == 2
+    shown = capsys.readouterr()
+    assert named.format(folder=tmp_path) in shown.err
+    assert not shown.out and not out.exists()
+
+
+def test_without_scipy_nothing_is_begun(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "scipy"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    assert tune(trace, "--out", str(tmp_path / "e.json")) == 2
+    assert "fitting needs the package scipy" in capsys.readouterr().err
+
+
+def test_traces_that_do_not_repeat_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "once.jsonl"
+    alphabet = "abcdefghijklmnopqrstuvwxyz"
+    sessions = [{"session": i, "calls": [{"stage": "\n", "output": alphabet[i]}]} for i in range(4)]
+    path.write_text("".join(json.dumps(session) + "\n" for session in sessions))
+    assert tune(path, "--out", str(tmp_path / "e.json")) == 2
+    assert "there is nothing to fit on" in capsys.readouterr().err

@@ -1,0 +1,129 @@
+"""The draft model is paused while drafts from it save less than keeping it up to date takes, and comes back."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from agentspec import ConfigError
+from agentspec.scheduling.hybrid import PauseRule, pause_rule
+from agentspec.scheduling.hybrid.pausing import PayoffPause, ZeroLengthPause
+
+
+def changes(rule: PauseRule, steps: int, *, saved: float, spent: float = 0.001, ran: bool = True) -> list[int]:
+    """The steps, counted from 1, behind which the draft model is paused or not, unlike before; in every tenth a prompt
+    is read that takes as long as ten steps do."""
+    found = []
+    for step in range(1, steps + 1):
+        before = rule.is_paused
+        if step % 10 == 0:
+            rule.observe_prompts(10 * spent)
+        assert rule.is_paused == before, "only a decode step changes it"
+        rule.observe_step(saved, ran and not before, spent)
+        if rule.is_paused != before:
+            found.append(step)
+    return found
+
+
+def test_it_is_paused_while_it_costs_more_than_it_saves() -> None:
+    rule = pause_rule("payoff")
+    assert not rule.is_paused
+    assert changes(rule, 1000, saved=0.003) == []
+    first, *_ = changes(rule, 1000, saved=0.001)
+    assert 20 < first < 400
+    rule = pause_rule("payoff")
+    assert changes(rule, 300, saved=0.0) == [256], "not before there was time to know"
+    # Prompts are part of it: without them 0.0015 would do.
+    assert changes(pause_rule("payoff"), 300, saved=0.0015) == [256]
+
+
+def test_it_comes_back_as_soon_as_it_is_known_to_save_time() -> None:
+    rule = pause_rule("payoff")
+    changes(rule, 300, saved=0.0)
+    assert rule.is_paused
+    assert changes(rule, 900, saved=0.0025) == [], "just above what it takes, it stays paused"
+    rule = pause_rule("payoff")
+    changes(rule, 300, saved=0.0)
+    (step,) = changes(rule, 600, saved=0.01)
+    assert step >= 256 - 44, "at least some hundred steps lie between changes"
+    assert not rule.is_paused
+
+
+def test_what_it_may_save_by_now_is_tried_ever_more_seldom() -> None:
+    rule = pause_rule("payoff")
+    steps = changes(rule, 80_000, saved=0.0)
+    # Paused, on trial, paused, ...
+    lengths = np.diff(steps).tolist()
+    trials, pauses = lengths[1::2], lengths[::2]
+    assert set(trials) == {512}
+    assert pauses[:5] == [1024, 2048, 4096, 8192, 16384] and set(pauses[5:]) == {16384}
+    # On trial it turns out to save time: it stays, and later pauses are short again.
+    if rule.is_paused:
+        changes(rule, 16384, saved=0.0)
+        rule = _on_trial(rule)
+    changes(rule, 5000, saved=0.01)
+    assert not rule.is_paused
+    changes(rule, 1200, saved=0.0)
+    assert rule.is_paused
+    assert changes(rule, 1200, saved=0.0) != [], "a trial after 1024 steps at most"
+
+
+def _on_trial(rule: PauseRule) -> PauseRule:
+    while rule.is_paused:
+        rule.observe_step(0.0, False, 0.001)
+    return rule
+
+
+def test_around_the_break_even_point_it_does_not_flutter() -> None:
+    rng = np.random.default_rng(0)
+    rule = pause_rule("payoff")
+    found = 0
+    for _ in range(5000):
+        before = rule.is_paused
+        rule.observe_step(float(rng.exponential(0.001)), not before, 0.001)
+        found += rule.is_paused != before
+    # Trials are counted, of which there are four at most in so many steps.
+    assert found <= 8
+
+
+def test_an_endless_saving_is_never_outweighed() -> None:
+    rule = PayoffPause()
+    for _ in range(2000):
+        rule.observe_prompts(1e9)
+        rule.observe_step(math.inf, True, 1e9)
+    assert not rule.is_paused
+
+
+def test_smartspecs_rule_counts_the_latest_steps_without_a_draft() -> None:
+    rule = pause_rule("zero-length")
+    for step in range(1000):
+        rule.observe_step(0.0, step % 10 < 3, 1.0)
+    assert not rule.is_paused, "just the threshold"
+    assert changes(rule, 200, saved=0.0, ran=False) == [1]
+    assert changes(rule, 400, saved=0.0) == [], "it saves nothing"
+    first, *rest = changes(rule, 400, saved=0.001)
+    assert first == 30 and not rest, "30 of the latest 100 steps would have had a draft"
+    rule = pause_rule("zero-length")
+    assert changes(rule, 600, saved=0.0, ran=False) == [256]
+    with pytest.raises(ConfigError, match=r"got 1.5"):
+        ZeroLengthPause(1.5)
+
+
+def test_rules_by_name() -> None:
+    rule = pause_rule("never")
+    assert changes(rule, 2000, saved=0.0, ran=False) == []
+    with pytest.raises(ConfigError, match="one of payoff, zero-length, never, got 'always'"):
+        pause_rule("always")
+
+
+@pytest.mark.parametrize("name", ["payoff", "zero-length", "never"])
+def test_ranks_that_observe_the_same_are_paused_alike(name: str) -> None:
+    rng = np.random.default_rng(1)
+    one, other = pause_rule(name), pause_rule(name)
+    for _ in range(3000):
+        saved, ran = float(rng.exponential(0.002)), bool(rng.random() < 0.3)
+        for rule in (one, other):
+            rule.observe_step(saved, ran, 0.002)
+        assert one.is_paused == other.is_paused

@@ -1,0 +1,479 @@
+"""The policy of a hybrid step: each rule, what is verified, and what is learnt from it."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hybrid_rows import Tree, batch, chain, model_trees
+
+from agentspec import ConfigError, DraftBatch, Source, build_tree_arrays
+from agentspec.scheduling.hybrid import HybridBatch, HybridConfig, HybridPolicy, StepCosts
+from agentspec.scheduling.hybrid.accepted_lengths import Calibration
+
+NOTHING = chain([], [])
+
+
+def costs(draft: float = 0.25) -> StepCosts:
+    """A verification takes 1 second, whatever the width, and a draft `draft`."""
+    known = StepCosts()
+    for _ in range(3):
+        known.observe_verify(16, 1.0)
+        known.observe_draft(1, 4, draft)
+    return known
+
+
+def policy(draft: float = 0.25, **settings: Any) -> HybridPolicy:
+    return HybridPolicy(HybridConfig(**{"margin": 0.0, **settings}), costs(draft))
+
+
+def suffix_of(*promises: float) -> DraftBatch:
+    """Rows that promise so many accepted tokens, of no more nodes than that takes."""
+    sizes = [math.ceil(promise) for promise in promises]
+    return batch(
+        [chain(range(1, n + 1), [promise / n] * n if n else []) for promise, n in zip(promises, sizes, strict=True)]
+    )
+
+
+def choose(of: HybridPolicy, drafts: DraftBatch, fit: list[bool] | None = None) -> list[bool]:
+    b = len(drafts)
+    flags = np.array(fit if fit is not None else [True] * b)
+    chosen = of.choose([f"row {i}" for i in range(b)], drafts, flags, width=16).rows
+    assert chosen.dtype == np.bool_
+    return [bool(row) for row in chosen]
+
+
+# choose -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_passes_run_where_they_are_expected_to_pay() -> None:
+    # One row: tau = (1 + 3) * 1 / 1.25 - 1 = 2.2.
+    for promised, wanted in ((2.1, True), (2.3, False)):
+        auto = policy()
+        assert choose(auto, suffix_of(promised)) == [wanted]
+        assert auto.tau == pytest.approx(2.2, rel=0.01)
+    # With a margin of a half: (1 + 3) * 1 / (1.25 * 1.5) - 1 = 1.13.
+    for promised, wanted in ((1.1, True), (1.2, False)):
+        wary = policy(margin=0.5)
+        assert choose(wary, suffix_of(promised)) == [wanted]
+        assert wary.tau == pytest.approx(1.13, rel=0.02)
+    assert choose(policy(), suffix_of(0.5), fit=[False]) == [False]
+
+
+def test_the_passes_run_for_the_whole_batch_or_not_at_all() -> None:
+    # The second row gains 3 tokens: 17 instead of 14 are less than a quarter more. Two such rows make 21 of 15.
+    assert choose(policy(), suffix_of(12.0, 0.0)) == [False, False]
+    assert choose(policy(), suffix_of(12.0, 0.0, 0.0)) == [True, True, True]
+    # Rows that the draft model does not know gain nothing, and want nothing.
+    assert choose(policy(), suffix_of(12.0, 0.0, 0.0), fit=[True, True, False]) == [False, False, False]
+    assert choose(policy(), suffix_of(0.0, 0.0, 0.0), fit=[True, True, False]) == [True, True, False]
+
+
+def test_what_would_be_saved_does_not_depend_on_the_rows_that_are_fit() -> None:
+    of, drafts = policy(), suffix_of(8.0, 0.0, 0.0)
+    rows = [f"row {i}" for i in range(3)]
+    plain, draft = of.costs.verify(3, 16), of.costs.draft(3)
+    # 11 tokens without the draft model, 17 with it.
+    for fit in ([True] * 3, [False] * 3):
+        assert of.choose(rows, drafts, np.array(fit), width=16).saved == pytest.approx(17 / 11 * plain - plain - draft)
+    assert of.choose(["a"], suffix_of(9.0), np.ones(1, np.bool_), width=16).saved == 0.0
+    for settings in ({"tau": 1.0}, {"tau": math.inf}, {"rule": "match-length"}):
+        by_hand = policy(**settings)
+        assert by_hand.choose(rows, drafts, np.zeros(3, np.bool_), width=16).saved == math.inf
+    assert policy(tau=0).choose(rows, drafts, np.ones(3, np.bool_), width=16).saved == 0.0
+
+
+@pytest.mark.parametrize("settings", [{}, {"tau": math.inf}, {"tau": 2.0}, {"rule": "match-length"}])
+def test_what_it_tells_of_itself_is_json(settings: dict[str, Any]) -> None:
+    of = HybridPolicy(HybridConfig(**settings))
+    json.dumps(of.describe(), allow_nan=False)
+    choose(of, suffix_of(1.0, 0.0))
+    described = json.loads(json.dumps(of.describe(), allow_nan=False))
+    assert described["tau"] == (None if math.isinf(of.tau) or math.isnan(of.tau) else of.tau)
+
+
+def least_gain(of: HybridPolicy, *promises: float, width: int | None = 16) -> float:
+    b = len(promises)
+    rows = [f"row {i}" for i in range(b)]
+    return of.choose(rows, suffix_of(*promises), np.ones(b, np.bool_), width=width).least_gain
+
+
+def test_a_further_pass_must_bring_what_its_seconds_bring_elsewhere() -> None:
+    known = StepCosts()
+    for passes in (1, 2, 3, 4) * 4:
+        known.observe_verify(16, 1.0)
+        known.observe_draft(1, passes, 0.1 * passes)
+    of = HybridPolicy(HybridConfig(margin=0.0, tau=1.0), known)
+    # 3 tokens are expected, so that a step brings 4 in 1 + draft.
+    expected = 4.0 / (1.0 + known.draft(1)) * known.draft_pass(1)
+    assert known.draft_pass(1) == pytest.approx(0.1, rel=0.1)
+    assert least_gain(of, 0.0) == pytest.approx(expected)
+    assert least_gain(of, 5.0) == 0.0, "no row is drafted for"
+    assert least_gain(of, 0.0, 8.0) > least_gain(of, 0.0, 0.0), "seconds are worth more beside a row that does well"
+
+
+def test_where_widths_vary_a_pass_pays_for_the_tokens_that_it_adds_to_a_step() -> None:
+    known = StepCosts()
+    for step in range(16):
+        known.observe_verify(1 + step % 16, 1.0 + 0.1 * (step % 16))
+        known.observe_draft(1, 4, 0.4)
+    of = HybridPolicy(HybridConfig(margin=0.0, tau=1.0), known)
+    assert least_gain(of, 0.0, width=None) > 1.3 * least_gain(of, 0.0, width=8)
+
+
+def test_what_steps_take_besides_makes_a_drafter_worth_more() -> None:
+    of = policy(draft=3.5)
+    assert choose(of, suffix_of(0)) == [False]
+    of.costs.rest = 2.0
+    assert choose(of, suffix_of(0)) == [True]
+
+
+def test_a_drafter_that_costs_too_much_is_left_alone() -> None:
+    assert choose(policy(draft=4.0), suffix_of(0.0)) == [False]
+
+
+def test_a_number_is_a_threshold_of_what_the_suffix_draft_promises() -> None:
+    for rule in ("expected", "score"):
+        fixed = policy(rule=rule, tau=1.0)
+        assert choose(fixed, suffix_of(0.0, 0.9, 1.1)) == [True, True, False]
+        assert fixed.tau == 1.0
+
+
+@pytest.mark.parametrize("rule", ["expected", "score", "match-length"])
+def test_zero_is_suffix_only_and_inf_model_only(rule: str) -> None:
+    drafts = suffix_of(0.0, 9.0)
+    assert choose(policy(rule=rule, tau=0), drafts) == [False, False]
+    assert choose(policy(rule=rule, tau=math.inf), drafts) == [True, True]
+    assert choose(policy(rule=rule, tau=math.inf), drafts, fit=[False, True]) == [False, True]
+
+
+def test_the_rule_score_follows_the_rows_own_accepted_length() -> None:
+    score = policy(rule="score")
+    assert choose(score, suffix_of(2.9, 2.9)) == [True, True]
+    for _ in range(20):
+        # Row 0 takes five tokens of the model's, row 1 none.
+        learn(score, suffix_of(0.0, 0.0), [chain(range(1, 7), [0.5] * 6, 4)] * 2, [5, 0])
+    assert choose(score, suffix_of(2.0, 2.0)) == [True, False]
+    assert score.tau == pytest.approx(2.5, abs=0.3)
+
+
+def test_the_rule_match_length_looks_at_the_match_alone() -> None:
+    drafts = batch([chain([1], [0.1]), chain([1], [0.9]), NOTHING], match_lens=[4, 3, 9])
+    assert choose(policy(rule="match-length"), drafts) == [False, True, True]
+    assert choose(policy(rule="match-length", min_match=3), drafts) == [False, False, True]
+
+
+def test_the_width_that_the_model_needs_is_part_of_its_cost() -> None:
+    wide = StepCosts()
+    for width in [2, 16] * 20:
+        wide.observe_verify(width, 0.1 * width)
+        wide.observe_draft(1, 4, 0.01)
+    hybrid = HybridPolicy(HybridConfig(), wide)
+    one = suffix_of(0.9)
+    rows = (["a"], one, np.array([True]))
+    assert hybrid.choose(*rows, width=16).rows.tolist() == [True]
+    assert hybrid.choose(*rows).rows.tolist() == [False], "a row of two tokens becomes one of five"
+
+
+# combine ----------------------------------------------------------------------------------------------------------
+
+
+def combine(
+    of: HybridPolicy, suffix: list[Tree], model: list[Tree], wanted: list[bool], rooms: list[int] | None = None
+) -> HybridBatch:
+    ids = [f"row {i}" for i in range(len(suffix))]
+    return of.combine(
+        ids, batch(suffix), model_trees(model), np.array(wanted, np.bool_), np.array(rooms or [15] * len(ids), np.int32)
+    )
+
+
+def test_rows_get_the_draft_of_their_own_side() -> None:
+    suffix = [chain([1, 2], [0.9, 0.8]), NOTHING, chain([3], [0.5]), NOTHING]
+    model = [NOTHING, chain([4, 5], [0.6, 0.5], 4), NOTHING, NOTHING]
+    both = combine(policy(), suffix, model, [False, True, True, False])
+    assert both.ran.tolist() == [False, True, True, False]
+    assert [both.row(i).tokens.tolist() for i in range(4)] == [[0, 1, 2], [0, 4, 5], [0, 3], [0]]
+    assert both.row(1).sources.tolist() == [0, Source.MODEL, Source.MODEL]
+    assert both.match_lens.tolist() == [2, 0, 1, 0]
+    assert both.scores.tolist() == pytest.approx([1.7, 1.1, 0.5, 0.0])
+    assert build_tree_arrays(both, 4).num_nodes.tolist() == [3, 3, 2, 1]
+    for array, dtype in (
+        (both.tokens, np.int32),
+        (both.parents, np.int32),
+        (both.estimates, np.float32),
+        (both.sources, np.uint8),
+    ):
+        assert array.dtype == dtype and len(array) == both.offsets[-1]
+
+
+def test_roots_are_those_of_the_suffix_drafts() -> None:
+    suffix = [chain([], [], root=8), chain([], [], root=9)]
+    both = combine(policy(), suffix, [chain([4], [0.6], 4), NOTHING], [True, True])
+    assert [both.row(i).tokens.tolist() for i in range(2)] == [[8, 4], [9]]
+
+
+def test_where_the_passes_did_not_run_suffix_drafts_are_verified() -> None:
+    drafts = batch([chain([1], [0.5]), NOTHING])
+    rooms = np.zeros(2, np.int32)
+    both = policy().combine(["a", "b"], drafts, None, np.zeros(2, np.bool_), rooms)
+    assert both.tokens.tolist() == [0, 1, 0] and not both.ran.any()
+    assert both.match_lens.tolist() == [1, 0] and both.scores.tolist() == [0.5, 0.0]
+    with pytest.raises(ConfigError, match=r"model must hold the trees of the rows that want one, got None"):
+        policy().combine(["a", "b"], drafts, None, np.array([True, False]), rooms)
+
+
+def test_both_drafts_of_a_row_are_merged_within_the_limit() -> None:
+    suffix, model = [chain([1, 2], [0.5, 0.4])], [chain([1, 3], [0.8, 0.4], 4)]
+    assert combine(policy(), suffix, model, [True]).tokens.tolist() == [0, 1, 2, 3]
+    assert combine(policy(max_nodes=2), suffix, model, [True]).tokens.tolist() == [0, 1, 2]
+    assert combine(policy(), suffix, model, [True], [1]).tokens.tolist() == [0, 1]
+    assert combine(policy(max_nodes=2), [NOTHING], [chain([1, 3, 4], [0.8] * 3, 4)], [True]).tokens.tolist() == [
+        0,
+        1,
+        3,
+    ]
+
+
+def test_a_row_without_room_is_its_root() -> None:
+    both = policy().combine(
+        ["a"],
+        batch([chain([1], [0.5])]),
+        model_trees([chain([2], [0.5], 4)]),
+        np.ones(1, np.bool_),
+        np.zeros(1, np.int32),
+    )
+    assert (both.tokens.tolist(), both.match_lens.tolist(), both.scores.tolist()) == ([0], [0], [0.0])
+
+
+def test_unlikely_tokens_of_the_model_are_not_verified() -> None:
+    model = [chain([1, 2, 3], [0.9, 0.4, 0.1], 4)]
+    assert combine(policy(min_token_prob=0.3), [NOTHING], model, [True]).tokens.tolist() == [0, 1, 2]
+
+
+def test_where_only_chains_are_verified_the_likeliest_one_of_a_tree_is() -> None:
+    tree = Tree([0, 1, 2, 3, 4], [-1, 0, 0, 1, 2], [1.0, 0.8, 0.7, 0.5, 0.6], [0, 4, 4, 4, 4])
+    both = combine(policy(trees=False), [NOTHING], [tree], [True])
+    assert (both.tokens.tolist(), both.parents.tolist()) == ([0, 1, 3], [-1, 0, 1])
+
+
+@pytest.mark.parametrize("setting", [{"merge": False}, {"trees": False}])
+def test_without_merging_the_better_one_wins(setting: dict[str, bool]) -> None:
+    weak, strong = [0.3, 0.2], [0.9, 0.8]
+    for p, q, tokens in ((weak, strong, [0, 3, 4]), (strong, weak, [0, 1, 2])):
+        both = combine(policy(**setting), [chain([1, 2], p)], [chain([3, 4], q, 4)], [True])
+        assert both.tokens.tolist() == tokens
+
+
+def test_rivals_take_the_models_draft_as_it_is() -> None:
+    suffix, model = [chain([1, 2], [0.9, 0.8])], [chain([3], [0.1], 4)]
+    for rule in ("score", "match-length"):
+        assert combine(policy(rule=rule), suffix, model, [True]).tokens.tolist() == [0, 3]
+        assert combine(policy(rule=rule), suffix, [NOTHING], [True]).tokens.tolist() == [0, 1, 2]
+
+
+def test_model_only_verifies_no_suffix() -> None:
+    suffix = [chain([1], [0.9]), chain([1], [0.9])]
+    both = combine(policy(tau=math.inf), suffix, [chain([3], [0.1], 4), NOTHING], [True, False])
+    assert [both.row(i).tokens.tolist() for i in range(2)] == [[0, 3], [0]]
+    assert both.match_lens.tolist() == [0, 0]
+
+
+# observe ----------------------------------------------------------------------------------------------------------
+
+
+def learn(of: HybridPolicy, suffix: DraftBatch, model: list[Tree], accepted: list[int]) -> None:
+    """Rows of the model alone, chains of 1, 2, ..., of which so many tokens are accepted."""
+    ids = [f"row {i}" for i in range(len(model))]
+    rooms = np.full(len(ids), 15, np.int32)
+    both = of.combine(ids, suffix, model_trees(model), np.ones(len(model), np.bool_), rooms)
+    texts = np.array([[*range(1, n + 1), *[99] * (16 - n)] for n in accepted], np.int64)
+    of.observe(ids, both, np.array(accepted, np.int32), texts)
+
+
+def observe(of: HybridPolicy, suffix: list[Tree], model: list[Tree], text: list[int]) -> None:
+    """One row "a" whose accepted tokens and bonus token are `text`."""
+    rooms = np.full(1, 15, np.int32)
+    both = of.combine(["a"], batch(suffix), model_trees(model), np.ones(1, np.bool_), rooms)
+    of.observe(["a"], both, np.array([len(text) - 1], np.int32), np.array([[*text, 7, 7]]))
+
+
+def test_a_drafter_that_promises_too_much_is_scaled() -> None:
+    hybrid = policy()
+    boasting = chain(range(1, 5), [1.0, 0.9, 0.9, 0.8], 4)
+    for step in range(200):
+        learn(hybrid, suffix_of(0.0), [boasting], [step % 2])
+    assert hybrid.calibration.factor == pytest.approx(0.5 / 3.6, rel=0.1)
+    both = combine(hybrid, [NOTHING], [boasting], [True])
+    assert both.scores[0] == pytest.approx(0.5, rel=0.1)
+    assert hybrid.lengths.expected("row 0") == pytest.approx(0.5, abs=0.15)
+
+
+def test_in_merged_rows_the_text_tells_what_the_model_brought() -> None:
+    hybrid = policy()
+    suffix, model = [chain([1, 2, 3], [0.9, 0.8, 0.8])], [chain([1, 7], [0.9, 0.8], 4)]
+    for _ in range(60):
+        observe(hybrid, suffix, model, [1, 2, 3, 5])
+    assert hybrid.lengths.expected("a") == pytest.approx(1.0, abs=0.1), "only its first token was right"
+    assert hybrid.calibration.factor == pytest.approx(1 / 1.7, rel=0.15)
+
+
+def test_only_accepted_columns_are_read() -> None:
+    hybrid = policy()
+    for _ in range(60):
+        # Behind the bonus token there happen to be the tokens that the model drafted.
+        observe(hybrid, [NOTHING], [chain([1, 9, 7, 7], [0.9, 0.8, 0.7, 0.6], 4)], [1, 9])
+    assert hybrid.lengths.expected("a") == pytest.approx(2.0, abs=0.1)
+
+
+def test_a_draft_that_was_not_verified_is_judged_as_far_as_the_text_goes() -> None:
+    hybrid = policy(merge=False)
+    suffix = [chain([1, 2], [0.9, 0.9])]
+    for tokens, length in (([3, 4], 0.0), ([1, 8], 1.0), ([1, 2, 5, 9], 3.0)):
+        hybrid.forget("a")
+        hybrid.lengths.mean = length
+        observe(hybrid, suffix, [chain(tokens, [0.2] * len(tokens), 4)], [1, 2, 5])
+        assert hybrid.lengths.expected("a") == pytest.approx(length)
+    assert hybrid.calibration.factor == 1.0
+
+
+def test_of_a_draft_that_was_right_to_the_end_of_the_text_the_rest_is_as_it_promised() -> None:
+    hybrid = policy(merge=False)
+    hybrid.lengths.mean = 4.2
+    suffix = [chain([1, 2], [0.99, 0.99])]
+    # Three tokens are known to be right; of the fourth and fifth it promised what makes 4.2 in all.
+    model = [chain([1, 2, 5, 9, 9], [0.9, 0.9, 0.8, 0.8, 0.8], 4)]
+    hybrid.config = HybridConfig(merge=False, margin=0.0)
+    both = hybrid.combine(["a"], batch(suffix), model_trees(model), np.ones(1, np.bool_), np.full(1, 15, np.int32))
+    assert both.verified.tolist() == [True], "it promises more"
+    weaker = [chain([1, 2, 5, 9, 9], [0.39] * 5, 4)]
+    both = hybrid.combine(["a"], batch(suffix), model_trees(weaker), np.ones(1, np.bool_), np.full(1, 15, np.int32))
+    assert both.verified.tolist() == [False]
+    hybrid.lengths.mean = 3.0
+    hybrid.observe(["a"], both, np.array([2], np.int32), np.array([[1, 2, 5]]))
+    assert hybrid.lengths.expected("a") == pytest.approx(3.0)
+
+
+def test_steps_without_the_draft_model_say_nothing_of_it() -> None:
+    hybrid = policy()
+    for drafts in (
+        suffix_of(3.0),
+        hybrid.combine(["a"], suffix_of(3.0), None, np.zeros(1, np.bool_), np.ones(1, np.int32)),
+    ):
+        hybrid.observe(["a"], drafts, np.array([3], np.int32), np.array([[1, 2, 3, 4]]))
+    assert len(hybrid.lengths) == 0
+    assert (hybrid.lengths.mean, hybrid.calibration.factor) == (3.0, 1.0)
+
+
+def test_drafts_of_a_step_calibrate_as_they_would_one_by_one() -> None:
+    accepted, expected = np.array([0.0, 3.0, 1.0]), np.array([2.5, 0.5, 2.0])
+    together, one_by_one = Calibration(), Calibration()
+    for _ in range(4):
+        together.observe(accepted, expected)
+        for i in range(3):
+            one_by_one.observe(accepted[i : i + 1], expected[i : i + 1])
+        together.observe(accepted[:0], expected[:0])
+    assert together.factor == pytest.approx(one_by_one.factor)
+    assert 0.8 < together.factor < 0.9
+
+
+def test_drafts_survive_being_sent_to_other_ranks() -> None:
+    both = combine(policy(), [chain([1, 2], [0.9, 0.8])], [chain([3], [0.5], 4)], [True])
+    there = pickle.loads(pickle.dumps(both))
+    assert isinstance(there, HybridBatch)
+    for field in fields(both):
+        np.testing.assert_array_equal(getattr(there, field.name), getattr(both, field.name))
+
+
+def test_what_is_forgotten_is_like_any_other_row() -> None:
+    hybrid = policy()
+    for _ in range(20):
+        learn(hybrid, suffix_of(0.0, 0.0), [chain(range(1, 7), [0.5] * 6, 4)] * 2, [5, 0])
+    assert hybrid.lengths.expected("row 0") > 4
+    hybrid.forget("row 0")
+    hybrid.forget("never seen")
+    assert hybrid.lengths.expected("row 0") == hybrid.lengths.mean
+
+
+def test_arguments_of_different_steps_are_refused() -> None:
+    hybrid, two = policy(), suffix_of(0.0, 1.0)
+    flags, counts = np.ones(2, np.bool_), np.zeros(2, np.int32)
+    with pytest.raises(ConfigError, match=r"suffix must have a row for each of 1 requests, got 2"):
+        hybrid.choose(["a"], two, flags[:1])
+    with pytest.raises(ConfigError, match=r"fit must have a row for each of 2 requests, got 1"):
+        hybrid.choose(["a", "b"], two, flags[:1])
+    with pytest.raises(ConfigError, match=r"model must have a row"):
+        hybrid.combine(["a", "b"], two, model_trees([NOTHING]), flags, counts)
+    with pytest.raises(ConfigError, match=r"rooms must have a row"):
+        hybrid.combine(["a", "b"], two, model_trees([NOTHING] * 2), flags, counts[:1])
+    both = hybrid.combine(["a", "b"], two, model_trees([NOTHING] * 2), flags, counts + 15)
+    with pytest.raises(ConfigError, match=r"accepted must have a row"):
+        hybrid.observe(["a", "b"], both, counts, np.zeros((1, 3), np.int64))
+    with pytest.raises(ConfigError, match=r"row 1 must have at most 3 accepted tokens, got 4"):
+        hybrid.observe(["a", "b"], both, np.array([2, 3], np.int32), np.zeros((2, 3), np.int64))
+
+
+def test_an_empty_batch_is_one_too() -> None:
+    hybrid, none = policy(), batch([])
+    flags, counts = np.zeros(0, np.bool_), np.zeros(0, np.int32)
+    assert hybrid.choose([], none, flags).rows.tolist() == []
+    both = hybrid.combine([], none, None, flags, counts)
+    assert len(both) == len(both.first(counts)) == 0
+    hybrid.observe([], both, counts, np.zeros((0, 1), np.int64))
+
+
+# what the controller leaves ------------------------------------------------------------------------------------------
+
+
+def test_a_cut_draft_of_the_model_alone_is_known_as_far_as_it_goes() -> None:
+    hybrid = policy(tau=math.inf)
+    drafts = combine(hybrid, [NOTHING] * 2, [NOTHING, chain([7, 8, 9], [0.9, 0.8, 0.7], 4)], [False, True])
+    cut = drafts.first(np.array([0, 2], np.int32))
+    assert (cut.model_offsets.tolist(), cut.model_tokens.tolist()) == ([0, 0, 3], [0, 7, 8])
+    assert (cut.model_parents.tolist(), cut.verified.tolist()) == ([-1, 0, 1], [False, True])
+    assert cut.model_expected().tolist() == pytest.approx([0.0, 1.7])
+    # What became of the third token is nothing to learn from.
+    hybrid.observe(["a", "b"], cut, np.array([0, 2], np.int32), np.array([[1, 0, 0], [7, 8, 9]]))
+    assert hybrid.lengths.expected("b") < 3.0
+    assert hybrid.calibration.factor > 1.0
+
+
+def test_a_cut_draft_of_both_says_nothing_certain_of_the_model() -> None:
+    hybrid = policy(tau=10.0)
+    model = [chain([7, 8], [0.9, 0.8], 4)]
+    drafts = combine(hybrid, [chain([1, 2], [0.9, 0.8]), NOTHING], model * 2, [True, True])
+    assert (drafts.verified.tolist(), drafts.alone.tolist()) == ([True, True], [False, True])
+    cut = drafts.first(np.array([1, 0], np.int32))
+    assert np.diff(cut.offsets).tolist() == [2, 1]
+    assert (cut.verified.tolist(), cut.alone.tolist()) == ([False, False], [False, False])
+    assert cut.model_tokens.tolist() == [0, 7, 8, 0, 7, 8]
+    same = drafts.first(np.array([15, 15], np.int32))
+    for name in ("tokens", "model_tokens", "model_offsets", "verified", "alone"):
+        assert getattr(same, name).tolist() == getattr(drafts, name).tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_first_cuts_every_row_by_itself(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    b = int(rng.integers(1, 6))
+    suffix = [chain(range(1, n + 1), [0.9] * n) for n in rng.integers(0, 4, b).tolist()]
+    model = [chain(range(6, n + 6), [0.8] * n, 4) for n in rng.integers(0, 4, b).tolist()]
+    wanted = rng.random(b) < 0.7
+    drafts = combine(policy(merge=bool(rng.random() < 0.5)), suffix, model, wanted.tolist())
+    num_nodes = rng.integers(0, 5, b).astype(np.int32)
+    cut = drafts.first(num_nodes)
+    assert cut.tokens.tolist() == DraftBatch.first(drafts, num_nodes).tokens.tolist()
+    for i in range(b):
+        own = drafts.model_tokens[drafts.model_offsets[i] : drafts.model_offsets[i + 1]].tolist()
+        is_cut = num_nodes[i] < drafts.offsets[i + 1] - drafts.offsets[i] - 1
+        keeps = drafts.alone[i] and num_nodes[i] > 0
+        if is_cut and keeps:
+            own = own[: num_nodes[i] + 1]
+        assert cut.model_tokens[cut.model_offsets[i] : cut.model_offsets[i + 1]].tolist() == own
+        assert cut.verified[i] == (drafts.verified[i] and (keeps or not is_cut))
+        assert cut.alone[i] == (drafts.alone[i] and (keeps or not is_cut))
+        assert cut.ran[i] == wanted[i]

@@ -1,0 +1,150 @@
+"""The policy while a text changes: from agents, whom suffix drafts serve, to chat, which the model drafts well."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hybrid_rows import Tree, batch, chain, model_trees
+
+from agentspec.scheduling.hybrid import HybridConfig, HybridPolicy, StepCosts
+from agentspec.scheduling.hybrid.accepted_lengths import AcceptedLengths
+from agentspec.scheduling.hybrid.probing import Probing
+
+NOTHING = chain([], [])
+ROWS = 4
+
+
+class Server:
+    """Steps of four rows. Each text says how often there is a suffix draft, what it brings, and what the model brings.
+
+    "agents": in nine of ten steps a suffix draft of 8 tokens, of which 6 are accepted; the model knows 0.1 tokens.
+    "chat": a suffix draft in one of ten steps, which brings 0.3; the model brings 2 or 3 tokens.
+    """
+
+    def __init__(self, **settings: object) -> None:
+        self.costs = StepCosts()
+        self.policy = HybridPolicy(HybridConfig(**settings), self.costs)  # type: ignore[arg-type]
+        self.rng = np.random.default_rng(0)
+        self.requests = 0
+
+    def run(self, text: str, steps: int) -> tuple[float, float]:
+        """Accepted tokens a row and step, and the share of steps in which the drafter ran."""
+        accepted = ran = 0.0
+        for step in range(steps):
+            if step % 40 == 0:
+                for i in range(ROWS):
+                    self.policy.forget(f"request {self.requests + i}")
+                self.requests += ROWS
+            ids = [f"request {self.requests + i}" for i in range(ROWS)]
+            has_suffix = self.rng.random(ROWS) < (0.9 if text == "agents" else 0.1)
+            suffix = batch([self._suffix(text) if has else NOTHING for has in has_suffix])
+            wanted = self.policy.choose(ids, suffix, np.ones(ROWS, np.bool_), width=16).rows
+            model = model_trees([chain(range(11, 15), [0.7, 0.5, 0.35, 0.25], 4)] * ROWS) if wanted.any() else None
+            both = self.policy.combine(ids, suffix, model, wanted, np.full(ROWS, 15, np.int32))
+            if wanted.any():
+                ran += 1
+                self.costs.observe_draft(ROWS, 4, 0.25)
+            self.costs.observe_extend(ROWS * 16, 0.03)
+            self.costs.observe_verify(ROWS * 16, 1.0)
+            texts = [self._truth(text, bool(has_suffix[i]), bool(wanted[i])) for i in range(ROWS)]
+            counts = np.array([len(truth) - 1 for truth in texts], np.int32)
+            self.policy.observe(ids, both, counts, np.array([truth + [0] * (16 - len(truth)) for truth in texts]))
+            accepted += int(counts.sum()) / ROWS
+        return accepted / steps, ran / steps
+
+    def _suffix(self, text: str) -> Tree:
+        return chain(range(1, 9), [0.75] * 8) if text == "agents" else chain([1], [0.3])
+
+    def _truth(self, text: str, has_suffix: bool, wanted: bool) -> list[int]:
+        """What is accepted, and a bonus token."""
+        right = [1, 2, 3, 4, 5, 6] if text == "agents" else ([1] if self.rng.random() < 0.3 else [])
+        modelled = [11] if text == "agents" and self.rng.random() < 0.1 else []
+        if text == "chat":
+            modelled = [11, 12, 13][: 2 + int(self.rng.random() < 0.5)]
+        return max(right if has_suffix else [], modelled if wanted else [], key=len) + [99]
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_the_drafter_is_given_up_and_found_again(merge: bool) -> None:
+    server = Server(merge=merge)
+    server.run("agents", 200)
+    agents, share = server.run("agents", 300)
+    assert agents == pytest.approx(0.9 * 6, abs=0.3)
+    assert share < 0.1, "the drafter knows nothing here"
+
+    # 300 steps of four rows are some thirty requests.
+    server.run("chat", 300)
+    chat, share = server.run("chat", 150)
+    assert chat > 2.2 and share > 0.95
+
+    server.run("agents", 200)
+    again, share = server.run("agents", 200)
+    assert again == pytest.approx(agents, abs=0.3)
+    assert share < 0.1
+
+
+def test_the_same_calls_give_the_same_choices() -> None:
+    assert Server().run("chat", 100) == Server().run("chat", 100)
+
+
+def test_a_probe_begins_after_8_16_and_so_on_to_256_steps() -> None:
+    probing = Probing()
+    begun = [step for step in range(1, 1200) if probing.next_step()]
+    first = begun[::4]
+    # Each probe drafts four times, its first step included.
+    assert np.diff(first).tolist() == [16 + 3, 32 + 3, 64 + 3, 128 + 3, 256 + 3, 256 + 3, 256 + 3][: len(first) - 1]
+    assert first[0] == 8 and begun[:4] == [8, 9, 10, 11]
+    probing.restart()
+    assert [probing.next_step() for _ in range(8)] == [False] * 7 + [True], "short pauses again"
+
+
+def runs(policy: HybridPolicy, suffix: list[Tree], fit: list[bool], steps: int) -> list[int]:
+    """The steps in which the passes run, though nothing of the model's is expected."""
+    ids = [f"{i}" for i in range(len(suffix))]
+    found = []
+    for step in range(steps):
+        rows = policy.choose(ids, batch(suffix), np.array(fit), width=16).rows
+        if rows.any():
+            assert rows.tolist() == fit, "all rows that are fit make use of it"
+            found.append(step)
+    return found
+
+
+def test_only_steps_in_which_a_fit_row_has_no_draft_are_counted_for_a_probe() -> None:
+    drafted = chain([1], [0.5])
+    policy = HybridPolicy(HybridConfig(prior_accepted=0.0))
+    assert runs(policy, [drafted, NOTHING], [True, False], 50) == []
+    assert runs(policy, [drafted, NOTHING], [True, True], 12) == [7, 8, 9, 10]
+
+
+def test_a_model_that_comes_back_after_a_long_time_is_tried_soon() -> None:
+    policy = HybridPolicy(HybridConfig(prior_accepted=0.0))
+    runs(policy, [NOTHING], [True], 2000)
+    while not runs(policy, [NOTHING], [True], 4):
+        pass
+    runs(policy, [NOTHING], [False], 20)
+    assert runs(policy, [NOTHING], [True], 200) == [], "pauses are long by now"
+    runs(policy, [NOTHING], [False], 100)
+    assert runs(policy, [NOTHING], [True], 12)[0] == 7
+
+
+def test_a_row_that_was_not_tried_lately_is_like_any_other() -> None:
+    lengths = AcceptedLengths(3.0)
+    for _ in range(30):
+        lengths.next_step()
+        lengths.observe("bad", 0.0)
+        lengths.observe("good", 4.0)
+    assert lengths.expected("bad") < 0.6 and lengths.expected("good") > 3.4
+    assert lengths.expected("new") == pytest.approx(2.0, abs=0.3)
+    for _ in range(300):
+        lengths.next_step()
+    assert lengths.expected("bad") == pytest.approx(lengths.mean, abs=0.05)
+
+
+def test_rows_observed_after_they_were_forgotten_do_not_pile_up() -> None:
+    lengths = AcceptedLengths(3.0)
+    for step in range(5000):
+        lengths.next_step()
+        lengths.forget(f"{step}")
+        lengths.observe(f"{step}", 1.0)
+    assert len(lengths) <= 1024

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from byte_tokenizer import byte_tokenizer
+
+from agentspec.analysis.replay import Call, Trace
+from agentspec.cli import main
+from agentspec.errors import ConfigError
+from agentspec.evals.micro.store import bench as bench_store
+from agentspec.evals.micro.store import publish as bench_store_publish
+from agentspec.evals.micro.store.bench import Bench, cases, choose
+from agentspec.evals.micro.store.delaying_proxy import DelayingProxy
+from agentspec.evals.micro.store.load import LOAD_ROWS, OUTPUTS_PER_SECOND, load_rows
+from agentspec.evals.micro.store.publish import STATES, publish_rows, windows
+from agentspec.evals.micro.store.ready import ready_rows
+from agentspec.evals.micro.store.redis_server import redis_version
+from agentspec.evals.micro.store.rows import Row
+from agentspec.evals.micro.store.warm import sample_trace, split_trace, warm_start_rows
+
+KINDS = ["sqlite", pytest.param("redis", marks=pytest.mark.redis)]
+
+
+def text(num_tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.random.default_rng(0).integers(0, 200, size=num_tokens).astype(np.int32)
+
+
+def calls(sessions: int, number: int) -> list[Call]:
+    """Sessions of as many calls whose outputs come from a few phrases."""
+    rng = np.random.default_rng(0)
+    phrases = rng.integers(0, 200, size=(12, 20)).astype(np.int32)
+    return [
+        Call(str(session), "", "", (rng.integers(0, 200, size=30).astype(np.int32),), phrases[rng.integers(12)])
+        for session in range(sessions)
+        for _ in range(number)
+    ]
+
+
+def test_rows_say_whether_targets_are_met() -> None:
+    record = Row(case="warm_start_sqlite", value=0.949, unit="ratio", more={"steps": 3}).record()
+    assert record == {
+        "case": "warm_start_sqlite",
+        "value": 0.949,
+        "unit": "ratio",
+        "target": ">= 0.95",
+        "met": False,
+        "steps": 3,
+    }
+    assert Row(case="lost_outputs_sqlite", value=0, unit="outputs").is_met is True
+    assert Row(case="lost_outputs", value=1, unit="outputs").is_met is False
+    assert Row(case="ready_10m_sqlite_s", value=3.1, unit="s").is_met is False
+    # From the log alone, or the noise of the machine, there is no target.
+    assert Row(case="ready_10m_sqlite_log_s", value=99, unit="s").is_met is None
+    assert Row(case="step_overhead_percent_control", value=9, unit="%").record() == {
+        "case": "step_overhead_percent_control",
+        "value": 9,
+        "unit": "%",
+    }
+
+
+def test_cases_are_chosen_by_the_beginning_of_a_row() -> None:
+    found = cases("10m")
+    assert choose(found, []) == found
+    rows = [row for case in choose(found, ["ready", "lost_outputs_"]) for row in case.rows]
+    assert [row for row in rows if row.startswith("ready")] == [
+        "ready_10m_redis_s",
+        "ready_10m_redis_log_s",
+        "ready_10m_sqlite_s",
+        "ready_10m_sqlite_log_s",
+    ]
+    # What is measured together comes together.
+    assert {row for row in rows if not row.startswith("ready")} == {f"{row}_sqlite" for row in LOAD_ROWS}
+    (alone,) = choose(found, ["follower_lag_p99_s"])
+    assert alone.rows == LOAD_ROWS
+    with pytest.raises(ConfigError, match="beginning, got 'speed'; the rows are step_overhead_percent_control, "):
+        choose(found, ["lost", "speed"])
+
+
+def test_all_rows_have_different_names() -> None:
+    rows = [row for case in cases("10m") for row in case.rows]
+    assert len(set(rows)) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--case", "nothing"], "--case must be"),
+        (["--seconds", "0"], "--seconds must be above 0"),
+        (["--rounds", "1"], "--rounds at least 2"),
+        (["--size", "100k,1m"], "--size must be one number"),
+        (["--speed"], "unknown arguments --speed"),
+    ],
+)
+def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "store", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_traces_are_split_between_sessions() -> None:
+    made = calls(sessions=5, number=3)
+    split = split_trace(Trace("t", made, 5, []))
+    assert [*split.learned, *split.held_out] == made
+    assert not {call.session for call in split.learned} & {call.session for call in split.held_out}
+    assert len(split.learned) == 9
+
+
+def test_samples_stand_in_for_recorded_calls() -> None:
+    trace = sample_trace(byte_tokenizer(), 20)
+    assert len(trace.calls) == 20
+    assert {call.task for call in trace.calls} > {"link", "write"}
+    assert all(call.output[-1] == byte_tokenizer().end_of_turn for call in trace.calls)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replica_that_loaded_the_store_accepts_what_the_warm_one_does(kind: str, tmp_path: Path) -> None:
+    (row,) = warm_start_rows(kind, [split_trace(Trace("t", calls(60, 2), 60, []))], tmp_path)
+    assert row.case == f"warm_start_{kind}"
+    assert row.value == pytest.approx(1.0, abs=0.02)
+    accepted = row.more["accepted_per_step"]
+    assert accepted["cold"] < 0.1
+    assert accepted["warm"] > 5
+    assert row.more["loaded_outputs"] == 60
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_starting_server_is_ready_with_everything(kind: str, tmp_path: Path) -> None:
+    outputs = np.split(text(20_000), 40)
+    from_snapshot, from_log = ready_rows(kind, "20k", outputs, tmp_path)
+    assert (from_snapshot.case, from_log.case) == (f"ready_20k_{kind}_s", f"ready_20k_{kind}_log_s")
+    assert from_snapshot.more["snapshot_bytes"] > 1000 > from_log.more["snapshot_bytes"]
+    for row in (from_snapshot, from_log):
+        assert row.value > 0
+        assert row.more["probes_right"] == "40 of 40"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_follower_receives_what_two_writers_finish(kind: str, tmp_path: Path) -> None:
+    rows = {row.case: row for row in load_rows(kind, text(20_000), 0.5, tmp_path)}
+    suffix = "" if kind == "redis" else "_sqlite"
+    assert list(rows) == [name + suffix for name in LOAD_ROWS]
+    losses = rows[f"lost_outputs{suffix}"]
+    assert losses.value == 0
+    assert losses.more["received"] == losses.more["outputs"] == OUTPUTS_PER_SECOND // 2
+    lags = [rows[f"follower_lag_{quantile}_s{suffix}"].value for quantile in ("p50", "p99")]
+    assert 0 < lags[0] <= lags[1]
+    assert rows[f"follower_lag_p99_s{suffix}"].more["arrival_p99_s"] <= lags[1]
+    assert rows[f"follower_peak_rss_mb{suffix}"].value > 20
+
+
+@pytest.mark.redis
+def test_publishing_in_every_state_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Emptying the caches takes most of the time and is not what is tested.
+    monkeypatch.setattr(bench_store_publish, "_TOUCHED_BYTES", 1024)
+    rows = {row.case: row for row in publish_rows(text(20_000), 30, tmp_path)}
+    assert list(rows) == [f"publish_us_{state}" for state in STATES]
+    assert all(row.value > 0 for row in rows.values())
+    dead = rows["publish_us_dead"].more
+    assert dead["dead"]["delivered_then"] == dead["refused"]["delivered_then"] == 0
+    assert dead["dead"]["dropped_then"] == 0 < dead["full queue"]["dropped_then"]
+
+
+def test_windows_come_from_all_over_a_text() -> None:
+    numbers = np.arange(1000, dtype=np.int32)
+    starts = [int(window[0]) for window in windows(numbers, 200, 100)]
+    assert all(len(window) == 100 for window in windows(numbers, 5, 100))
+    assert min(starts) < 50
+    assert max(starts) > 850
+
+
+@pytest.mark.redis
+def test_figures_are_written_with_what_they_depend_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Bench, "tokenizer", byte_tokenizer())
+    monkeypatch.setattr(bench_store, "_LOAD_TEXT_TOKENS", 20_000)
+    file = tmp_path / "bench.json"
+    arguments = ["--case", "lost_outputs_sqlite", "--seconds", "0.1", "--json", str(file)]
+    assert main(["bench", "store", *arguments, "--logs", str(tmp_path / "logs")]) in (0, 1)
+    written = json.loads(file.read_text())
+    assert [row["case"] for row in written["rows"]] == [f"{name}_sqlite" for name in LOAD_ROWS]
+    assert {"case", "value", "unit"} <= set(written["rows"][0])
+    assert written["head"]["redis_server"] == redis_version()
+    assert {"command", "versions", "hardware", "seed", "tokenizer", "texts"} <= set(written["head"])
+    assert "lost_outputs_sqlite" in capsys.readouterr().out
+
+
+def test_the_proxy_delays_replies_and_ends_with_the_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                while data := connection.recv(100):
+                    connection.sendall(data.upper())
+                    if data == b"end":
+                        return
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        with (
+            DelayingProxy(listener.getsockname()[1], 0.2) as proxy,
+            socket.create_connection(("127.0.0.1", proxy.port), timeout=20.0) as client,
+        ):
+            for word in (b"one", b"two", b"end"):
+                begun = time.monotonic()
+                client.sendall(word)
+                assert client.recv(100) == word.upper()
+                assert time.monotonic() - begun >= 0.2
+            assert client.recv(100) == b""
+        serving.join()
+
+
+def test_the_proxy_refuses_where_there_is_no_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with (
+        DelayingProxy(port, 0.0) as proxy,
+        socket.create_connection(("127.0.0.1", proxy.port), timeout=20.0) as client,
+    ):
+        assert client.recv(100) == b""

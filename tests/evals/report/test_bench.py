@@ -1,0 +1,77 @@
+"""The bench of the report, on small made-up sets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from byte_tokenizer import write_byte_tokenizer
+from logs import noise_text, sql_sessions, write_lines
+
+from agentspec.cli import main
+from agentspec.evals.report.ranking import ranking, spearman
+
+pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> list[str]:
+    rng = np.random.default_rng(0)
+    chats = [
+        {
+            "session": f"c{i}",
+            "messages": [
+                {"role": "user", "content": noise_text(rng, 20)},
+                {"role": "assistant", "content": noise_text(rng, 60)},
+            ],
+        }
+        for i in range(110)
+    ]
+    agents = write_lines(tmp_path / "agents.jsonl", sql_sessions(110, seed=0))
+    return [str(agents), str(write_lines(tmp_path / "chat.jsonl", chats))]
+
+
+def test_agents_rank_above_noise_and_their_growth_is_predicted(traces: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    words = ["--case", "ranking", "--case", "prediction", "--seeds", "1", "--json", str(out)]
+    assert main(["bench", "report", *traces, "--tokenizer", str(write_byte_tokenizer(tmp_path)), *words]) == 0
+    content = json.loads(out.read_text())
+    rows = {row["set"]: row for row in content["ranking"]["rows"]}
+    assert set(rows) == {"agents", "agents, link", "agents, write", "chat"}
+    assert rows["agents, write"]["entropy"] < rows["chat"]["entropy"]
+    assert rows["agents, write"]["cold"] > rows["chat"]["cold"]
+    assert content["ranking"]["sets_by_cold"][0] == "chat"
+    assert {row["set"] for row in content["prediction"]["rows"]} == {"agents", "chat"}
+    assert all(len(row["errors"]) == 1 for row in content["prediction"]["rows"])
+
+
+def test_a_log_of_many_tokens_is_made_and_reported_on(traces: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    words = ["--case", "scale", "--scale-tokens", "20000", "--json", str(out)]
+    assert main(["bench", "report", traces[0], "--tokenizer", str(write_byte_tokenizer(tmp_path)), *words]) == 0
+    (row,) = json.loads(out.read_text())["scale"]
+    assert row["output_tokens"] >= 20000
+    assert row["seconds"] > 0 and row["peak_mb"] > 30
+
+
+def test_spearman_shares_ranks_of_equal_values() -> None:
+    assert spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 30.0])) == pytest.approx(1.0)
+    assert spearman(np.array([1.0, 1.0, 2.0, 3.0]), np.array([4.0, 3.0, 2.0, 1.0])) == pytest.approx(-0.9486833)
+
+
+def test_staged_sets_rank_by_their_stages() -> None:
+    def row(name: str, kind: str, entropy: float, length: float) -> dict[str, object]:
+        depths = {str(depth): entropy for depth in (2, 3, 4, 5, 6, 8)}
+        figures = {"entropy": entropy, "entropy_100": entropy, "cold": length, "warm": length, "by_depth": depths}
+        return {"set": name, "kind": kind, **figures}
+
+    rows = [
+        row("sql", "staged", 9, 9),
+        row("sql, a", "stage", 1, 5),
+        row("sql, b", "stage", 2, 3),
+        row("chat", "set", 3, 2),
+    ]
+    found = ranking(rows, ("chat",))
+    assert (found["ranked"], found["spearman_entropy_cold"], found["controls_lowest_cold"]) == (3, 1.0, True)

@@ -1,0 +1,55 @@
+"""Rounds of speculation, counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from agentspec.evals.research.specdec_rounds import Counts, count_fixed, count_rounds, count_stopped, least_verification
+
+# Seven tokens follow the first; from the start before each, so many drafted tokens are right.
+#   counted token   1  2  3  4  5  6  7
+MATCHES = np.array([3, 2, 1, 0, 2, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("length", "target", "discarded"),
+    [
+        # Of one token: accepted at places 0, 2, 4 and 6; each round brings one more.
+        (1, 4, 0),
+        # Two accepted, to place 3; none, to place 4; two accepted and the end.
+        (2, 3, 2),
+        # Three accepted, to place 4, whose draft has two right tokens.
+        (4, 2, 3),
+    ],
+)
+def test_fixed_lengths(length: int, target: int, discarded: int) -> None:
+    assert count_fixed([MATCHES], length) == Counts(7, target, target * length, discarded)
+
+
+def test_each_start_has_its_own_length() -> None:
+    # Three of three, at place 4 then one of one, at place 6 one of two.
+    assert count_rounds(MATCHES, np.array([3, 9, 9, 9, 1, 9, 2])) == Counts(7, 3, 6, 1)
+
+
+def test_lengths_come_from_the_rule_and_totals_from_all_texts() -> None:
+    # Certain of three tokens at the first start, of none elsewhere: a draft holds one more than it is certain of.
+    p = np.zeros((7, 3))
+    p[0] = 1
+    assert count_stopped([(MATCHES, p)], 0.5) == Counts(7, 3, 5, 0)
+    assert count_stopped([(MATCHES, p)] * 2, 0.5) == Counts(14, 6, 10, 0)
+
+
+def test_rates_and_latency() -> None:
+    counts = Counts(tokens=10, target_forwards=4, draft_forwards=8, discarded=2)
+    assert (counts.discard_rate, counts.verification_rate) == (0.2, 0.4)
+    assert counts.latency(5.0, 1.0) == pytest.approx(2.8)
+    # Equation 2.3 says the same, where N_draft + N_target = N + N_discarded.
+    assert counts.latency(5.0, 1.0) == pytest.approx(1 + 1 * 0.2 + (5 - 1) * 0.4)
+
+
+@pytest.mark.parametrize(("at", "reached"), [(0.1, None), (0.2, 0.6), (0.3, 0.5), (0.6, 0.3), (2.0, 0.2)])
+def test_a_frontier_between_and_beyond_its_points(at: float, reached: float | None) -> None:
+    """(0.5, 0.45) lies above the line from (0.4, 0.4) to (0.8, 0.2), and (0.9, 0.5) is worse in both."""
+    points = [(0.8, 0.2), (0.2, 0.6), (0.4, 0.4), (0.5, 0.45), (0.9, 0.5)]
+    assert least_verification(points, at) == (None if reached is None else pytest.approx(reached))

@@ -1,0 +1,129 @@
+"""Chains of the tiny drafters, against drafting one token after the other from whole texts."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the drafters need torch; `make setup` installs it")
+
+from torch.nn import functional as F
+
+from agentspec.evals.research.tiny_sql.chains import (
+    Eagle3Drafter,
+    StandaloneDrafter,
+    Text,
+    accepted,
+    draft_all,
+    draft_chains,
+)
+from agentspec.evals.research.tiny_sql.eagle3 import Eagle3Head, HeadShape, load_head, save_head
+from agentspec.evals.research.tiny_sql.model import LlamaShape, TinyLlama
+
+TARGET = LlamaShape(vocab_size=64, hidden=16, layers=5, heads=4, kv_heads=2, head_dim=4, mlp=32, max_positions=64)
+SHAPE = HeadShape(TARGET, capture=(0, 1, 3), draft_vocab=12, mlp=24)
+VOCABULARY = torch.tensor([1, 2, 5, 7, 11, 20, 21, 22, 40, 50, 62, 63])
+STARTS = torch.tensor([4, 7, 10])
+
+
+def loud(network):  # type: ignore[no-untyped-def]
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.normal_(std=0.5)
+    return network
+
+
+@pytest.fixture(scope="module")
+def text() -> Text:
+    torch.manual_seed(1)
+    return Text(torch.randint(0, 64, (12,)), 4, torch.randn(12, 48))
+
+
+@pytest.fixture(scope="module")
+def model() -> TinyLlama:
+    torch.manual_seed(0)
+    return loud(TinyLlama(TARGET))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def head() -> Eagle3Head:
+    torch.manual_seed(0)
+    return loud(Eagle3Head(SHAPE, VOCABULARY))  # type: ignore[no-any-return]
+
+
+def fed(text: Text, start: int, told: list[bool], tokens: list[int]) -> list[int]:
+    """What a chain from `start` has been fed when it drafts each of its tokens."""
+    inputs = []
+    for step, token in enumerate(tokens):
+        place = start + 1 + step
+        inputs.append(int(text.tokens[place]) if told[step] and place < len(text.tokens) else token)
+    return inputs
+
+
+TOLD = torch.tensor([[False] * 4, [True, False, True, False], [True] * 4])
+
+
+def test_a_llamas_chains(model: TinyLlama, text: Text) -> None:
+    chains = draft_chains(StandaloneDrafter(model), text, STARTS, TOLD)
+    for row, start in enumerate(STARTS.tolist()):
+        inputs = fed(text, start, TOLD[row].tolist(), chains.tokens[row].tolist())
+        for step in range(4):
+            # Never the first token: see StandaloneDrafter.
+            whole = torch.cat((text.tokens[1 : start + 1], torch.tensor(inputs[:step], dtype=torch.int64)))
+            with torch.no_grad():
+                state = model.hidden(whole[None])[0, -1]
+            probabilities = F.linear(state, model.embed_tokens.weight).softmax(-1)
+            torch.testing.assert_close(chains.states[row, step], state.detach(), atol=1e-4, rtol=1e-4)
+            assert chains.tokens[row, step] == probabilities.argmax()
+            assert float(chains.confidences[row, step]) == pytest.approx(float(probabilities.detach().max()), abs=1e-4)
+
+
+def test_a_heads_chains_where_all_is_told(model: TinyLlama, head: Eagle3Head, text: Text) -> None:
+    """Then they say what the training-time test says, which is tested against a server's way of drafting."""
+    embeddings = model.embed_tokens.weight.detach()
+    told = torch.ones(len(STARTS), 3, dtype=torch.bool)
+    chains = draft_chains(Eagle3Drafter(head, embeddings), text, STARTS, told)
+    with torch.no_grad():
+        embeds = F.embedding(text.tokens[1:], embeddings)[None]
+        unrolled = head.unroll(embeds, text.features[None, :-1], torch.tensor([0]), 11, 3)
+    for row, start in enumerate(STARTS.tolist()):
+        for step in range(min(3, 12 - start)):
+            logits = unrolled[step][0, start - 1 + step]
+            assert chains.tokens[row, step] == VOCABULARY[logits.argmax()]
+            with torch.no_grad():
+                torch.testing.assert_close(head.lm_head(head.norm(chains.states[row, step])), logits)
+
+
+def test_a_heads_own_tokens_go_on(model: TinyLlama, head: Eagle3Head, text: Text) -> None:
+    """A chain that is fed its own tokens is that of a text which goes on with them."""
+    drafter = Eagle3Drafter(head, model.embed_tokens.weight.detach())
+    start = STARTS[:1]
+    own = draft_chains(drafter, text, start, torch.zeros(1, 4, dtype=torch.bool))
+    longer = Text(torch.cat((text.tokens[:5], own.tokens[0])), 4, text.features)
+    told = draft_chains(drafter, longer, start, torch.ones(1, 4, dtype=torch.bool))
+    assert torch.equal(own.tokens, told.tokens)
+    torch.testing.assert_close(own.states, told.states)
+
+
+def test_tokens_are_compared_with_the_texts(model: TinyLlama, text: Text) -> None:
+    drafter = StandaloneDrafter(model)
+    with torch.no_grad():
+        tokens = text.tokens[:5].tolist()
+        for _ in range(3):
+            tokens.append(int(model.logits(torch.tensor([tokens[1:]]))[0, -1].argmax()))
+    # Two tokens of the drafter's, one that is not, and one more.
+    tokens[7] = (tokens[7] + 1) % 64
+    mine = Text(torch.tensor([*tokens, 3]), 4, text.features)
+    chains = draft_chains(drafter, mine, mine.starts, torch.zeros(4, 6, dtype=torch.bool))
+    right = accepted(chains, mine, mine.starts)
+    assert right[0, :3].tolist() == [True, True, False] and right[1, :2].tolist() == [True, False]
+    assert not right[0, 4:].any() and not right[3, 1:].any(), "nothing is accepted behind the end"
+    drafted = draft_all(drafter, mine, 6)
+    assert drafted.matches.tolist()[:3] == [2, 1, 0]
+    assert drafted.reached[:3].long().sum(1).tolist() == [3, 2, 1]
+
+
+def test_a_saved_head_drafts_alike(head: Eagle3Head, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    save_head(head, SHAPE.hf_config(begin_id=1, end_id=2, pad_id=0), tmp_path)
+    loaded = load_head(tmp_path, TARGET)
+    assert loaded.shape == SHAPE and torch.equal(loaded.vocabulary, VOCABULARY)
+    torch.testing.assert_close(loaded.fc.weight, head.fc.weight, atol=1e-3, rtol=1e-3)

@@ -1,0 +1,132 @@
+"""`agentspec eval` from its command line, with stand-ins for servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentspec.cli import main
+from agentspec.errors import ServerError
+from agentspec.evals.clients.client import Reply
+from agentspec.evals.run import runner as eval_run
+from agentspec.evals.run.calls import CellResult, Counts, Turn
+from agentspec.evals.run.cells import Cell
+from agentspec.evals.systems import System
+
+
+def test_the_listing_names_tasks_and_systems(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--list"]) == 0
+    told = capsys.readouterr().out
+    for name in (
+        *("text_to_sql", "open_chat", "swe_mini_agent", "sql_rsl_bird", "sql_intercode_spider", "tools_tau_airline"),
+        *("chat_mt_bench", "math_gsm8k", "none", "ngram", "standalone", "eagle3", "suffix", "hybrid", "eagle3-5"),
+    ):
+        assert f"  {name} " in told
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["nonsense"], "text_to_sql, open_chat"),
+        ([], "got none"),
+        (["open_chat", "--system", "vllm"], "none, ngram, standalone"),
+        (["open_chat", "--passes", "hot"], "cold, warm"),
+        (["open_chat", "--concurrency", "0"], "at least 1"),
+        (["open_chat", "--repeat", "0"], "at least 1"),
+        (["open_chat", "--resume"], "--json"),
+        (["math_gsm8k"], "--data"),
+        (["open_chat", "--x"], "--x"),
+    ],
+)
+def test_arguments_out_of_range(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", *words]) == 2
+    assert named in capsys.readouterr().err
+
+
+class StandIns:
+    """Instead of servers: what was started, and a system that fails at some cell."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.started: list[tuple[str, bool, int]] = []
+        self.fails_at: tuple[str, Any] | None = None
+        monkeypatch.setattr(eval_run.Servers, "start", self._start)
+        monkeypatch.setattr(eval_run, "ask_cells", self._ask)
+
+    def _start(self, stack: Any, name: str, system: System, *, is_replay: bool, repeat: int) -> str:
+        self.started.append((name, is_replay, repeat))
+        return name
+
+    def _ask(self, server: str, system: System, cells: Sequence[Cell], asking: Any) -> Iterator[Turn]:
+        for cell in cells:
+            yield Turn(cell=cell, tokens=20, seconds=1.0, result=None)
+            if self.fails_at == (server, cell.key):
+                raise ServerError("the server ended\nIndexError: deep inside\n/secret/folder/log")
+            self.asked.append((server, cell.key))
+            tokens = 40 if server == "suffix" else 20
+            replies = (Reply(began=0.0, first=0.1, ended=1.0, tokens=tokens, steps=5, drafted=9, accepted=3),)
+            result = CellResult(
+                cell=cell, replies=replies, outputs="same", counts=Counts(), seconds=1.0, cpu_seconds=1.0,
+                prompt_tokens_cut=0, accuracy=None, exact_answers=None,
+            )  # fmt: skip
+            yield Turn(cell=cell, tokens=tokens, seconds=1.0, result=result)
+
+
+WORDS = [
+    *("eval", "open_chat", "--system", "none", "--system", "suffix", "--concurrency", "1,2", "--repeat", "2"),
+    *("--requests", "2", "--learn", "2"),
+]
+
+
+def test_servers_are_asked_in_turns_and_every_record_tells_what_it_depends_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers, out = StandIns(monkeypatch), tmp_path / "out.json"
+    words = [*WORDS, "--in-turns", "--json", str(out), "--markdown", str(tmp_path / "out.md")]
+    assert main([*words, "--plot", str(tmp_path / "out.svg")]) == 0
+    records = json.loads(out.read_text())["records"]
+    assert len(records) == 2 * 2 * 2 * 2
+    # Both have a cell before either has the next.
+    assert all({servers.asked[i][0], servers.asked[i + 1][0]} == {"none", "suffix"} for i in range(0, 16, 2))
+    for one in records:
+        assert {"command", "seed", "versions", "hardware", "baseline", "server_arguments", "model"} <= set(one)
+        assert one["identical"] is True and one["speedup_over_none"] == (2.0 if one["system"] == "suffix" else 1.0)
+    assert str(tmp_path) not in out.read_text()
+    assert "| suffix |" in (tmp_path / "out.md").read_text()
+    assert (tmp_path / "out.svg").read_text().startswith("<svg")
+    # Nothing is left to measure.
+    asked = len(servers.asked)
+    assert main([*words, "--resume"]) == 0 and len(servers.asked) == asked
+    assert "kept" in capsys.readouterr().err
+    assert main([*words, "--resume", "--seed", "1"]) == 2
+
+
+def test_tasks_of_a_kind_share_the_servers_of_a_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = StandIns(monkeypatch)
+    assert main([*WORDS[:2], "text_to_sql", *WORDS[2:]]) == 0
+    assert sorted(servers.started) == sorted((name, False, n) for name in ("none", "suffix") for n in (0, 1))
+    tasks = [key[0] for name, key in servers.asked if name == "none"]
+    assert tasks == ["open_chat"] * 4 + ["text_to_sql"] * 4 + ["open_chat"] * 4 + ["text_to_sql"] * 4
+
+
+def test_a_server_that_fails_is_recorded_and_measured_again_on_resuming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers, out = StandIns(monkeypatch), tmp_path / "out.json"
+    servers.fails_at = ("suffix", ("open_chat", "warm", 1, 0))
+    words = [*WORDS, "--one-at-a-time", "--json", str(out)]
+    assert main(words) == 1
+    records = json.loads(out.read_text())["records"]
+    failed = [one for one in records if one.get("error")]
+    assert [(one["pass"], one["concurrency"], one["repeat"]) for one in failed] == [("warm", 1, 0), ("warm", 2, 0)]
+    assert "IndexError: deep inside" in failed[0]["error"] and "/secret" not in out.read_text()
+    assert len(records) == 16 and {name for name, _ in servers.asked[:4]} == {"none"}
+    servers.fails_at, asked = None, len(servers.asked)
+    assert main([*words, "--resume"]) == 0
+    assert servers.asked[asked:] == [("suffix", ("open_chat", "warm", n, 0)) for n in (1, 2)]
+    assert not any(one.get("error") for one in json.loads(out.read_text())["records"])
+    assert "suffix failed" in capsys.readouterr().err

@@ -1,0 +1,163 @@
+"""Figures of cells, what is compared, what an interrupted run goes on from, tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentspec.errors import ConfigError
+from agentspec.evals.clients.client import Reply
+from agentspec.evals.run.calls import CellResult, Counts
+from agentspec.evals.run.cells import Cell
+from agentspec.evals.run.file import missing, read_records, write_records
+from agentspec.evals.run.records import compared, failed_record, record_of
+from agentspec.evals.run.runner import EVALUATED
+from agentspec.evals.run.table import markdown, plot, summaries, table
+
+
+def cell(pass_name: str = "cold", concurrency: int = 2, repeat: int = 0) -> Cell:
+    return Cell("task", pass_name, concurrency, repeat, (), (), 0)
+
+
+def result(
+    of: Cell, *, seconds: float = 2.0, outputs: str | None = "a", task_seconds: tuple[float, ...] = (), **counts: Any
+) -> CellResult:
+    """Two answers at the same time: 11 tokens, the first after half a second; and one call that failed."""
+    good = Reply(began=1.0, first=1.5, ended=1.0 + seconds, tokens=11, steps=5, drafted=40, accepted=10)
+    return CellResult(
+        cell=of,
+        replies=(good, good, Reply(began=1.0, ended=1.1, error="refused")),
+        outputs=outputs,
+        counts=Counts(**counts),
+        seconds=seconds,
+        cpu_seconds=4.0,
+        prompt_tokens_cut=3,
+        accuracy=None,
+        exact_answers=None,
+        task_seconds=task_seconds,
+    )
+
+
+def record(system: str, of: Cell, **rest: Any) -> dict[str, Any]:
+    return record_of(system, EVALUATED[system], result(of, **rest), {"seed": 0})
+
+
+def test_figures_of_a_cell() -> None:
+    found = record("ngram", cell())
+    assert (found["requests"], found["completed"], found["failed"]) == (3, 2, 1)
+    assert found["tokens_per_second"] == 11.0 and found["tokens_per_cpu_second"] == 5.5
+    # Of each request the first token comes from its prefill.
+    assert found["goodput"] == 10.0 and found["accept_length"] == 2.0
+    assert found["acceptance_rate"] == 0.25
+    assert found["ttft_ms_p50"] == 500.0 and found["tpot_ms_p99"] == 150.0
+    assert found["latency_p50_s"] == 2.0 and found["prompt_tokens_cut"] == 3 and found["errors"] == ["refused"]
+    assert found["draft_share"] is None and found["drafter_step_share"] == 0.0
+    assert record("eagle3", cell())["drafter_step_share"] == 1.0
+    # A plain decode step is a step of width one.
+    assert record("none", cell())["accept_length"] == 1.0
+
+
+def test_time_of_a_question_outside_the_model() -> None:
+    # Calls of 2, 2 and 0.1 s within two questions of 2.5 s each.
+    found = record("suffix", cell(), task_seconds=(2.5, 2.5))
+    assert found["task_seconds_mean"] == 2.5 and found["outside_share"] == pytest.approx(0.18)
+    assert record("suffix", cell())["outside_share"] is None
+
+
+def test_what_agentspec_counts_itself_is_taken_from_it() -> None:
+    counts = {
+        "steps": 10, "drafter_steps": 4, "drafted_tokens": 50, "accepted_tokens": 20, "drafting_seconds": 1.0,
+        "verify_seconds": 2.0, "timed_steps": 5,
+    }  # fmt: skip
+    found = record("hybrid", cell(), **counts)
+    assert found["acceptance_rate"] == 0.4 and found["drafter_step_share"] == 0.4
+    # Ten steps take twice the seconds of the five that were timed.
+    assert found["draft_share"] == 0.2
+    assert record("suffix", cell(), **counts)["drafter_step_share"] == 0.0
+
+
+def test_records_are_compared_within_their_cell() -> None:
+    records = [
+        record("none", cell(), seconds=4.0),
+        record("ngram", cell(), seconds=2.0, outputs="b"),
+        record("suffix", cell(), seconds=1.0),
+        record("suffix", cell(repeat=1), seconds=1.0),
+        failed_record("hybrid", cell(), "it fell over", {"seed": 0}),
+        record("none", cell("warm"), seconds=8.0, outputs=None),
+    ]
+    none, ngram, suffix, alone, failed, warm = compared(records)
+    assert (none["identical"], ngram["identical"], suffix["identical"]) == (True, False, True)
+    assert suffix["speedup_over_none"] == 4.0 and suffix["speedup_over_ngram"] == 2.0
+    assert suffix["baseline"] == {"none": 5.5, "ngram": 11.0}
+    assert alone["baseline"] == {} and alone["speedup_over_none"] is None and alone["compared_with"] == "suffix"
+    assert failed["identical"] is None and failed["speedup_over_none"] is None
+    assert warm["identical"] is None
+
+
+def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    path, settings = tmp_path / "out.json", {"seed": 0, "concurrency": (1, 2)}
+    cells = [cell(repeat=repeat) for repeat in range(3)]
+    records = [record(name, cells[0]) for name in ("none", "suffix")]
+    records += [record("none", cells[1]), failed_record("suffix", cells[1], "gone", {})]
+    write_records(path, records, settings)
+    found = read_records(path, settings)
+    assert [one["system"] for one in found] == ["none", "suffix", "none", "suffix"]
+    systems = ["none", "suffix"]
+    # Servers that are asked in turns measure a cell together; others only what they lack.
+    together = missing(cells, systems, found, together=True)
+    assert {name: [one.repeat for one in some] for name, some in together.items()} == {"none": [1, 2], "suffix": [1, 2]}
+    apart = missing(cells, systems, found, together=False)
+    assert {name: [one.repeat for one in some] for name, some in apart.items()} == {"none": [2], "suffix": [1, 2]}
+    assert read_records(tmp_path / "none.json", settings) == []
+    with pytest.raises(ConfigError, match="seed 0 instead of 1"):
+        read_records(path, {**settings, "seed": 1})
+    path.write_text("{}")
+    with pytest.raises(ConfigError, match="agentspec eval wrote"):
+        read_records(path, settings)
+
+
+def measured() -> list[dict[str, Any]]:
+    speeds = {"none": (4.0, 4.0, 8.0), "suffix": (1.0, 2.0, 2.0)}
+    records = [
+        record(system, cell(pass_name, concurrency, repeat), seconds=seconds)
+        for pass_name in ("cold", "warm")
+        for concurrency in (2, 16)
+        for repeat in range(3)
+        for system, some in speeds.items()
+        for seconds in some[repeat : repeat + 1]
+    ]
+    records += [failed_record("hybrid", cell(repeat=repeat), "a | b", {}) for repeat in range(3)]
+    return compared(records)
+
+
+def test_summaries_are_medians_over_repeats() -> None:
+    found = {(row.pass_name, row.concurrency, row.system): row for row in summaries(measured())}
+    suffix = found["cold", 2, "suffix"]
+    # 4/1, 4/2 and 8/2 of plain decoding, which was asked in the same repeat.
+    assert suffix.median("speedup_over_none") == 4.0
+    assert suffix.median("tokens_per_second") == 11.0 and suffix.spread == 1.0
+    assert suffix.identical == "identical"
+    assert found["cold", 2, "hybrid"].error and not found["cold", 2, "hybrid"].records
+
+
+def test_tables_and_picture() -> None:
+    records = measured()
+    text, marked, picture = table(records), markdown(records, command="agentspec eval"), plot(records)
+    assert text.count("hybrid failed: a | b") == 1
+    rows = [line for line in marked.splitlines() if line.startswith("| ") and "pass" not in line]
+    assert len(rows) == 9 and len({line.count("|") for line in rows}) == 1
+    assert picture.count("task, ") == 2 and picture == plot(records)
+    assert table([]) == "no records"
+
+
+def test_the_file_is_whole_json_with_a_record_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    records = measured()
+    write_records(path, records, {"seed": 0})
+    content = json.loads(path.read_text())
+    assert content["records"] == json.loads(json.dumps(records)) and content["settings"] == {"seed": 0}
+    assert len(path.read_text().splitlines()) == len(records) + 3
+    assert [file.name for file in tmp_path.iterdir()] == ["out.json"]

@@ -1,0 +1,75 @@
+"""Recorded sessions as conversations with forced answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentspec.analysis.replay import load_tokenizer
+from agentspec.errors import ConfigError
+from agentspec.evals.clients.replay_requests import ReplayRequest
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.workloads import TASKS
+from agentspec.evals.workloads.replayed import CALLS_A_CONVERSATION, conversations, replay_task, with_earlier_stages
+from agentspec.evals.workloads.task import Conversation, TaskInputs
+
+
+def request(session: str, index: int, prompt: list[int], answer: list[int], cut: int = 0) -> ReplayRequest:
+    ids = np.array(prompt, np.int32), np.array(answer, np.int32)
+    return ReplayRequest(*ids, session, index, session[0], True, cut)
+
+
+def test_conversations_keep_the_order_of_a_session_and_carry_answers() -> None:
+    requests = [request("a1", i, [i], [7, 8, i], cut=i) for i in range(CALLS_A_CONVERSATION + 1)]
+    requests += [request("a2", 0, [50], [9]), request("b1", 0, [60], [9, 9])]
+    found = conversations(requests)
+    assert [[one.session for one in some] for some in found.values()] == [["a1", "a1"], ["b1"]]
+    first, rest = found["a"]
+    assert [call.body["input_ids"] for call in (*first.calls, *rest.calls)] == [[i] for i in range(5)]
+    assert [call.answer for call in first.calls] == [(7, 8, i) for i in range(4)]
+    assert rest.calls[0].prompt_tokens_cut == 4
+    params = first.calls[0].body["sampling_params"]
+    assert params["custom_params"] == {"agentspec": {"replay": {"ids": [7, 8, 0]}}}
+
+
+def test_stages_get_prompts_that_no_two_sessions_share() -> None:
+    tokenizer = load_tokenizer(MODEL_FOLDER / "tokenizer.json")
+    stages = [request(session, i, [3, i], [10, 11 + i]) for session in ("a1", "b2") for i in range(3)]
+    found = with_earlier_stages(stages, tokenizer, 1000)
+    assert len({tuple(one.input_ids.tolist()) for one in found}) == 6
+    named = tokenizer.encode("a1\n").tolist()
+    assert found[2].input_ids.tolist() == [*named, 3, 0, 10, 11, 3, 1, 10, 12, 3, 2]
+    short = with_earlier_stages(stages, tokenizer, 4)
+    assert short[2].input_ids.tolist() == [10, 12, 3, 2]
+    assert short[2].prompt_tokens_cut == len(found[2].input_ids) - 4
+
+
+def test_a_replay_task_reads_its_trace(tmp_path: Path) -> None:
+    lines = [
+        {
+            "session": f"s{i}", "task": f"t{i}", "run": "",
+            "messages": [{"role": "user", "content": f"say {i}"}, {"role": "assistant", "content": f"{i} it is"}],
+        }
+        for i in range(5)
+    ]  # fmt: skip
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    task = replay_task("trace", data="", source="", suffix=".jsonl")
+    assert task.is_replay
+    pool = task.pool(TaskInputs(model=MODEL_FOLDER, data=tmp_path, learnt_calls=4, max_prompt_tokens=6))
+    units = pool.draw(2, 2)
+    assert len(units) == 2 and len(pool.learnt) == 1
+    for unit in units:
+        assert isinstance(unit, Conversation)
+        assert len(unit.calls[0].body["input_ids"]) == 6 and unit.calls[0].prompt_tokens_cut > 0
+        # A server ends at an id that its model does not have.
+        assert max(unit.calls[0].body["input_ids"]) < 1536
+
+
+def test_a_missing_trace_is_named(tmp_path: Path) -> None:
+    task = next(task for task in TASKS.values() if task.is_replay)
+    for data, named in ((None, "--data"), (tmp_path, task.trace)):
+        with pytest.raises(ConfigError, match=named):
+            task.pool(TaskInputs(model=MODEL_FOLDER, data=data))

@@ -1,0 +1,96 @@
+"""What tasks give to be learnt and to be measured: never the same prompt in both, none twice in a draw."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+from typing import Any
+
+import pytest
+
+from agentspec.errors import ConfigError
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.workloads import TASKS
+from agentspec.evals.workloads.task import Conversation, EndlessPool, FixedCall, SessionPool, TaskInputs
+
+
+def call(*prompt: int) -> FixedCall:
+    return FixedCall({"input_ids": list(prompt), "sampling_params": {"max_new_tokens": 4}})
+
+
+def conversations(rng: random.Random, tasks: int, sessions: int) -> dict[str, list[Conversation]]:
+    """Sessions of a task begin with the same prompt, as those of agents do; each has two conversations."""
+    number = count(100)
+    return {
+        f"task{task}": [
+            Conversation(
+                f"{task}.{session}",
+                ((call(task),) if part == 0 else ()) + tuple(call(next(number)) for _ in range(rng.randint(1, 3))),
+            )
+            for session in range(sessions)
+            for part in range(2)
+        ]
+        for task in range(tasks)
+    }
+
+
+def prompts(units: Any) -> list[tuple[int, ...]]:
+    return [tuple(one.body["input_ids"]) for unit in units for one in unit.calls]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_learnt_is_never_measured_and_no_prompt_comes_twice(seed: int) -> None:
+    rng = random.Random(seed)
+    tasks, sessions = rng.randint(4, 9), rng.randint(1, 4)
+    recorded = conversations(rng, tasks, sessions)
+    task_of = {one.session: task for task, some in recorded.items() for one in some}
+    pool = SessionPool(recorded, learnt_share=0.3, learnt_calls=rng.randint(1, 9), seed=seed, name="trace")
+    learnt_tasks = {task_of[unit.session] for unit in pool.learnt}
+    assert pool.learnt
+    clients = rng.randint(1, tasks - max(1, round(tasks * 0.3)))
+    for _ in range(6):
+        units = pool.draw(rng.randint(1, 8), clients)
+        assert len(units) >= clients
+        drawn = prompts(units)
+        assert len(set(drawn)) == len(drawn)
+        assert not set(drawn) & set(prompts(pool.learnt))
+        assert len({unit.session for unit in units}) == len(units)
+        assert not {task_of[unit.session] for unit in units} & learnt_tasks
+
+
+def test_draws_repeat_only_when_everything_was_drawn() -> None:
+    pool = SessionPool(conversations(random.Random(1), 5, 2), learnt_share=0.2, learnt_calls=1, seed=1, name="trace")
+    first = pool.draw(1, 1)
+    assert pool.asked_before() == 0
+    for _ in range(40):
+        pool.draw(1, 1)
+    assert pool.asked_before() > 0
+    again = SessionPool(conversations(random.Random(1), 5, 2), learnt_share=0.2, learnt_calls=1, seed=1, name="trace")
+    assert prompts(again.draw(1, 1)) == prompts(first)
+
+
+def test_too_many_clients_are_refused() -> None:
+    pool = SessionPool(conversations(random.Random(0), 4, 1), learnt_share=0.2, learnt_calls=1, seed=0, name="trace")
+    with pytest.raises(ConfigError, match="trace must have 9 sessions.*there are 3"):
+        pool.draw(1, 9)
+    with pytest.raises(ConfigError, match="two tasks"):
+        SessionPool({"a": []}, learnt_share=0.2, learnt_calls=1, seed=0, name="trace")
+
+
+def test_endless_work_keeps_what_is_learnt_apart() -> None:
+    units = (Conversation(str(i), (call(i),)) for i in count())
+    pool = EndlessPool(units, 2, 8)
+    drawn = [prompts(pool.draw(6, 5)) for _ in range(3)]
+    assert len(pool.learnt) == 4 and [len(some) for some in drawn] == [5, 5, 5]
+    everything = prompts(pool.learnt) + [prompt for some in drawn for prompt in some]
+    assert len(set(everything)) == len(everything)
+
+
+def test_open_answers_do_not_end_together() -> None:
+    def lengths() -> list[int]:
+        units = TASKS["open_chat"].pool(TaskInputs(model=MODEL_FOLDER)).draw(20, 1)
+        calls = [call for unit in units if isinstance(unit, Conversation) for call in unit.calls]
+        return [call.body["sampling_params"]["max_new_tokens"] for call in calls]
+
+    found = lengths()
+    assert len(set(found)) > 5 and found == lengths()

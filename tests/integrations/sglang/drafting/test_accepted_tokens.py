@@ -1,0 +1,355 @@
+"""What forwards write reaches the engine's texts once, in order, whatever the scheduler has processed of it."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
+from agentspec import Engine, EngineConfig
+from agentspec.integrations.sglang.drafting import accepted_tokens
+from agentspec.integrations.sglang.drafting.accepted_tokens import AcceptedTokens
+from agentspec.integrations.sglang.drafting.requests import RequestBook
+from agentspec.integrations.sglang.tenants import Tenants
+from agentspec.store.namespaces import namespace_id
+
+WIDTH = 4
+
+
+class Request:
+    """The part of SGLang's `Req` that is read, and what its text really is."""
+
+    def __init__(self, rid: str = "a", prompt: tuple[int, ...] = (1, 2, 3, 4, 5)) -> None:
+        self.rid = rid
+        self.origin_input_ids = array("q", prompt)
+        self.output_ids = array("q")
+        self.sampling_params = SimpleNamespace(max_new_tokens=None, custom_params=None)
+        self.ended = False
+        self.written: list[int] = []
+        """All output tokens on the device, of which `output_ids` are processed."""
+        self.prefilled = 0
+        """Tokens in the KV cache while prompts are read."""
+
+    @property
+    def text(self) -> list[int]:
+        return [*self.origin_input_ids, *self.written]
+
+    def finished(self) -> bool:
+        return self.ended
+
+
+class Followed:
+    """Texts that follow the device."""
+
+    def __init__(self) -> None:
+        config = EngineConfig(rule="suffixdecoding", alpha=1e6, min_token_prob=0.0, max_draft_tokens=400)
+        self.engine = Engine(config)
+        self.lost = 0
+        self.errors = 0
+        self.accepted = AcceptedTokens(self.engine, self._lost)
+        self.book = RequestBook(self.engine, Tenants("auto", None), 1 << 20, on_error=self._error)
+
+    def _lost(self, rows: int) -> None:
+        self.lost += rows
+
+    def _error(self) -> None:
+        self.errors += 1
+
+    def prefill(self, requests: list[Any], ends: list[int], next_tokens: list[int]) -> None:
+        """Reads prompts up to `ends`, as a worker does."""
+        self.accepted.catch_up()
+        for request, end in zip(requests, ends, strict=True):
+            self.book.admit(request, end)
+        lengths = np.array(ends, np.int64)
+        rows = self.engine.rows([request.rid for request in requests])
+        self.accepted.prefilled(requests, rows, lengths, lengths, torch.tensor(next_tokens, dtype=torch.int32))
+
+    def verify(self, requests: list[Any], accepted: list[list[int]], lengths: list[int]) -> SimpleNamespace:
+        """Verifies a step whose texts had `lengths`; returns the result, whose memory the device may use again."""
+        result = SimpleNamespace(
+            next_token_ids=torch.tensor(
+                [row + [9] * (WIDTH - len(row)) for row in accepted], dtype=torch.int32
+            ).ravel(),
+            accept_lens=torch.tensor([len(row) for row in accepted], dtype=torch.int32),
+            new_seq_lens=torch.tensor([n + len(row) - 1 for n, row in zip(lengths, accepted, strict=True)]),
+        )
+        rows = self.engine.rows([request.rid for request in requests])
+        self.accepted.verified(requests, rows, np.array(lengths, np.int64), result)
+        return result
+
+    def length(self, request: Any) -> int:
+        return self.engine.num_tokens(request.rid)
+
+    def last_token(self, request: Any) -> int:
+        return int(self.engine.draft([request.rid], max_tokens=0).tokens[0])
+
+    def output(self, request: Any) -> list[int]:
+        """What the engine keeps of a request's output, of texts whose tokens all differ."""
+        if self.engine.is_open(request.rid):
+            self.engine.close(request.rid)
+        self.engine.open("probe", list(request.origin_input_ids[-1:]), namespace_id("", None))
+        found: list[int] = self.engine.draft(["probe"]).tokens[1:].tolist()
+        self.engine.close("probe", keep=False)
+        return found
+
+
+@pytest.fixture
+def followed() -> Followed:
+    return Followed()
+
+
+def test_the_first_decode_after_a_prefill_starts_from_the_sampled_token(followed: Followed) -> None:
+    """With overlap it is launched before the prefill's result is processed, so that `output_ids` is empty."""
+    request = Request()
+    followed.prefill([request], [5], [91])
+    followed.accepted.catch_up()
+    assert (followed.length(request), followed.last_token(request)) == (6, 91)
+    assert followed.accepted.ends([request]).tolist() == [5]
+    request.output_ids.append(91)
+    followed.accepted.catch_up()
+    assert followed.length(request) == 6, "what is processed is not taken again"
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_any_run_of_steps_is_known_without_gap_or_repeat(followed: Followed, lag: int) -> None:
+    """`lag` results are not processed when the next step is drafted for: 1 with overlap, 0 without or with a grammar."""
+    request = Request()
+    steps = [[10], [12, 13, 14], [15], [16, 17], [18, 19, 20, 21]]
+    followed.prefill([request], [5], steps[0])
+    for k in range(1, len(steps)):
+        if k > lag:
+            request.output_ids.extend(steps[k - 1 - lag])
+        followed.accepted.catch_up()
+        written = [token for step in steps[:k] for token in step]
+        assert (followed.length(request), followed.last_token(request)) == (5 + len(written), written[-1])
+        assert followed.accepted.ends([request]).tolist() == [5 + len(written) - 1]
+        followed.verify([request], [steps[k]], [5 + len(written)])
+    followed.accepted.catch_up()
+    assert followed.output(request) == [token for step in steps for token in step]
+
+
+def test_what_is_written_behind_a_chunk_is_no_part_of_the_text(followed: Followed) -> None:
+    request = Request("a", tuple(range(1, 9)))
+    followed.prefill([request], [4], [77])
+    followed.accepted.catch_up()
+    assert (followed.length(request), followed.last_token(request)) == (8, 8)
+    followed.prefill([request], [8], [10])
+    followed.accepted.catch_up()
+    assert (followed.length(request), followed.last_token(request)) == (9, 10)
+    assert followed.output(request) == [10]
+
+
+def test_a_retraction_drops_what_was_not_processed(followed: Followed) -> None:
+    request = Request()
+    followed.prefill([request], [5], [10])
+    followed.verify([request], [[12, 13]], [6])
+    request.output_ids.append(10)
+    # What step [12, 13] accepted is dropped with the request's KV; its text is read again.
+    followed.prefill([request], [6], [14])
+    followed.accepted.catch_up()
+    assert followed.accepted.ends([request]).tolist() == [6]
+    assert followed.output(request) == [10, 14]
+
+
+@pytest.mark.parametrize("length", [5, 8], ids=["shorter", "longer"])
+def test_a_text_of_another_length_takes_nothing(followed: Followed, length: int) -> None:
+    request, other = Request("a"), Request("b")
+    followed.prefill([request, other], [5, 5], [10, 20])
+    followed.verify([request, other], [[11, 12], [21]], [length, 6])
+    followed.accepted.catch_up()
+    assert (followed.length(request), followed.last_token(request)) == (6, 10)
+    assert (followed.length(other), followed.last_token(other)) == (7, 21)
+    assert followed.lost == 0
+
+
+def test_what_is_read_back_is_what_was_accepted_then(followed: Followed) -> None:
+    """The next forward may write to the same memory, as graphs do."""
+    request = Request()
+    followed.prefill([request], [5], [10])
+    result = followed.verify([request], [[12, 13]], [6])
+    for tensor in vars(result).values():
+        tensor.zero_()
+    followed.accepted.wait()
+    assert followed.length(request) == 5, "waiting takes nothing"
+    followed.accepted.catch_up()
+    assert followed.accepted.ends([request]).tolist() == [7]
+    assert followed.output(request) == [10, 12, 13]
+
+
+def test_a_read_is_as_it_was_packed_with_the_ends_behind() -> None:
+    followed, request = Followed(), Request()
+    followed.prefill([request], [5], [10])
+    result = SimpleNamespace(
+        next_token_ids=torch.tensor([12, 13, 0]), accept_lens=torch.tensor([2]), new_seq_lens=torch.tensor([7])
+    )
+    lengths = np.array([6], np.int64)
+    read = followed.accepted.verified([request], followed.engine.rows(["a"]), lengths, result)
+    assert read.wait().tolist() == [[2, 12, 13, 0, 7]] and read.wait().dtype == np.int64
+    assert read.ends().tolist() == [7]
+    assert (read.requests, len(read.rows), read.lengths.tolist()) == ([request], 1, [6])
+
+
+def test_ends_are_known_of_the_latest_step_and_of_what_was_prefilled_since(followed: Followed) -> None:
+    a, b, c, d = (Request(rid) for rid in "abcd")
+    assert followed.accepted.ends([a]).tolist() == [-1]
+    followed.prefill([a, b], [5, 5], [10, 20])
+    followed.verify([a, b], [[11], [21, 22]], [6, 6])
+    followed.prefill([c], [5], [30])
+    assert followed.accepted.ends([c, b, d, a]).tolist() == [5, 7, -1, 6]
+    followed.verify([b, c], [[23], [31]], [8, 6])
+    followed.accepted.catch_up()
+    assert followed.accepted.ends([b, c]).tolist() == [8, 6]
+    assert followed.accepted.ends([a, b, c]).tolist() == [-1, 8, 6]
+
+
+def test_a_token_outside_the_vocabulary_is_told_and_costs_its_row_alone() -> None:
+    followed = Followed()
+    a, b = Request("a"), Request("b")
+    followed.prefill([a, b], [5, 5], [10, 20])
+    followed.verify([a, b], [[11, -1], [21]], [6, 6])
+    followed.accepted.catch_up()
+    assert (followed.lost, followed.last_token(b)) == (1, 21)
+
+
+def test_requests_that_end_with_their_prefill_are_forgotten(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepted_tokens, "_MANY", 8)
+    running = Request("running")
+    followed.prefill([running], [5], [10])
+    for i in range(50):
+        request = Request(f"{i}")
+        followed.prefill([request], [5], [10])
+        request.ended = True
+    assert len(followed.accepted._prefilled) <= 8 + 2
+    assert followed.accepted.ends([running]).tolist() == [5]
+    followed.verify([running], [[12]], [6])
+    assert not followed.accepted._prefilled
+
+
+class Scheduler:
+    """Draws what a scheduler does, with results processed a step late or at once, and checks the texts."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.lag = seed % 2
+        self.followed = Followed()
+        self.tokens = count(10)
+        self.ids = count()
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        # Results that are not processed yet: of each the requests and what they were to get.
+        self.results: list[list[tuple[Request, list[int]]]] = []
+        self.ended: list[Request] = []
+        # As the device has told it.
+        self.ends: dict[Request, int] = {}
+
+    def some(self, most: int) -> list[int]:
+        """Tokens that no text has."""
+        return [next(self.tokens) for _ in range(int(self.rng.integers(1, most + 1)))]
+
+    def arrive(self) -> None:
+        # Ids come back.
+        free = [r.rid for r in self.ended if all(r.rid != o.rid for o in (*self.waiting, *self.running))]
+        rid = free[-1] if free and self.rng.random() < 0.5 else f"r{next(self.ids)}"
+        self.waiting.append(Request(rid, tuple(self.some(12))))
+
+    def prefill(self) -> None:
+        # What another prefill reads is processed before; so is what decode steps left.
+        batch = self.waiting[: int(self.rng.integers(1, 4))]
+        ends, next_tokens = [], []
+        for request in batch:
+            total = len(request.text)
+            end = int(self.rng.integers(request.prefilled + 1, total + 1)) if self.rng.random() < 0.4 else total
+            request.prefilled = end
+            ends.append(end)
+            next_tokens.append(next(self.tokens))
+        self.followed.prefill(batch, ends, next_tokens)
+        written = []
+        for request, end, token in zip(batch, ends, next_tokens, strict=True):
+            self.ends[request] = end
+            if end == len(request.text):
+                request.written.append(token)
+                written.append((request, [token]))
+                self.waiting.remove(request)
+                self.running.append(request)
+        self.launched(written)
+
+    def decode(self) -> None:
+        self.rng.shuffle(self.running)  # type: ignore[arg-type]
+        batch = list(self.running) if self.rng.random() < 0.7 else self.running[: int(self.rng.integers(1, 9))]
+        accepted = [self.some(WIDTH) for _ in batch]
+        self.followed.accepted.catch_up()
+        lengths = [len(request.text) for request in batch]
+        self.followed.verify(batch, accepted, lengths)
+        self.ends = {}
+        for request, some in zip(batch, accepted, strict=True):
+            request.written += some
+            self.ends[request] = len(request.text) - 1
+        self.launched(list(zip(batch, accepted, strict=True)))
+
+    def launched(self, result: list[tuple[Request, list[int]]]) -> None:
+        self.results.append(result)
+        while len(self.results) > self.lag:
+            self.process(self.results.pop(0))
+
+    def process(self, result: list[tuple[Request, list[int]]]) -> None:
+        for request, tokens in result:
+            if request not in self.running:
+                # It was retracted or has ended: what it wrote since is dropped.
+                continue
+            request.output_ids.extend(tokens)
+            if self.rng.random() < 0.1:
+                self.running.remove(request)
+                self.ended.append(request)
+                request.ended = True
+                self.ends.pop(request, None)
+                self.followed.book.finish(request.rid)
+                assert self.followed.output(request) == list(request.output_ids)
+
+    def retract(self) -> None:
+        request = self.running.pop(int(self.rng.integers(len(self.running))))
+        request.written = list(request.output_ids)
+        request.prefilled = 0
+        self.waiting.insert(0, request)
+        self.ends.pop(request, None)
+        # Nobody gets what the launched steps write for it.
+        self.results = [[(r, some) for r, some in result if r is not request] for result in self.results]
+
+    def step(self) -> None:
+        draw = self.rng.random()
+        if draw < 0.2 or not (self.waiting or self.running):
+            self.arrive()
+        elif draw < 0.35 and self.running:
+            self.retract()
+        elif (draw < 0.6 and self.waiting) or not self.running:
+            self.prefill()
+        else:
+            self.decode()
+        if self.rng.random() < 0.7:
+            self.check()
+
+    def check(self) -> None:
+        self.followed.accepted.catch_up()
+        being_read = [request for request in self.waiting if request.prefilled]
+        for request in self.running + being_read:
+            assert self.followed.length(request) == len(request.text)
+            assert self.followed.last_token(request) == request.text[-1]
+        order = [self.running[i] for i in self.rng.permutation(len(self.running))]
+        expected = [self.ends.get(request, -1) for request in order]
+        assert self.followed.accepted.ends(order).tolist() == expected
+        assert (self.followed.lost, self.followed.errors) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_texts_are_what_the_device_has_written_whatever_the_scheduler_does(seed: int) -> None:
+    scheduler = Scheduler(seed)
+    for _ in range(150):
+        scheduler.step()
+    scheduler.followed.engine.check_integrity()
+    assert len(scheduler.ended) > 3

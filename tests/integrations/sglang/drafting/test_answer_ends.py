@@ -1,0 +1,101 @@
+"""Answers end where decoding token by token ends them, however many tokens a step accepts."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from array import array
+from typing import Any
+
+import pytest
+from server_requests import MODEL
+
+from agentspec.integrations import sglang_cpu
+
+pytestmark = pytest.mark.sglang
+
+TEXT = '{"question": "Which .id = SELECT name, tables FROM tracks", "tables": {"entries": "id, playlist_id = playlists.id"}}'
+STOPS = (".id", "tables", "SELECT", ", ", '"', "= p", "FROM tr")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    sglang_cpu.activate()
+    # What SGLang imports warns of its own deprecations.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from sglang.srt.managers import schedule_batch  # noqa: F401
+        from sglang.srt.utils.hf_transformers_utils import get_tokenizer
+
+        from agentspec.integrations.sglang.drafting.answer_ends import end_at_first_stop
+
+        end_at_first_stop()
+        return get_tokenizer(str(MODEL))
+
+
+def request(tokenizer: Any, **sampling: Any) -> Any:
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    params = SamplingParams(**sampling)
+    params.normalize(tokenizer)
+    made = Req("a", "", array("q", [1, 2]), params, eos_token_ids={tokenizer.eos_token_id}, vocab_size=len(tokenizer))
+    made.tokenizer = tokenizer
+    return made
+
+
+def end(req: Any, tokens: list[int], sizes: list[int]) -> tuple[list[int], Any]:
+    """What is told of an answer that is written in steps of these sizes, and why it ended."""
+    for size in sizes:
+        step, tokens = tokens[:size], tokens[size:]
+        req.output_ids.extend(step)
+        req.update_finish_state(len(step))
+        if req.finished():
+            break
+    told = req.output_ids if req.finished_len is None else req.output_ids[: req.finished_len]
+    return list(told), None if req.finished_reason is None else req.finished_reason.to_json()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_steps_of_several_tokens_end_where_single_tokens_do(tokenizer: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    words = TEXT.split(" ")
+    rng.shuffle(words)
+    tokens = tokenizer.encode(" ".join(words), add_special_tokens=False)
+    for _ in range(rng.randint(0, 2)):
+        tokens.insert(rng.randrange(len(tokens)), tokenizer.eos_token_id)
+    sampling: dict[str, Any] = {"max_new_tokens": rng.randint(2, len(tokens)), "temperature": 0}
+    sampling["stop"] = rng.sample(STOPS, rng.randint(0, 3))
+    if rng.random() < 0.3:
+        sampling["stop_token_ids"] = [rng.choice(tokens)]
+    if rng.random() < 0.3:
+        sampling["ignore_eos"] = True
+    if rng.random() < 0.3:
+        sampling["stop_regex"] = ["ta[a-z]*s"]
+    # No draft reaches further than the bonus token at max_new_tokens.
+    sizes, room = [], sampling["max_new_tokens"]
+    while room:
+        sizes.append(min(rng.randint(1, 16), room))
+        room -= sizes[-1]
+    expected = end(request(tokenizer, **sampling), tokens, [1] * sampling["max_new_tokens"])
+    req = request(tokenizer, **sampling)
+    assert end(req, tokens, sizes) == expected
+
+
+def test_the_earliest_of_two_stop_strings_counts(tokenizer: Any) -> None:
+    tokens = tokenizer.encode('", "tables": playlists.id', add_special_tokens=False)
+    req = request(tokenizer, max_new_tokens=99, stop=[".id", "tables"])
+    told, reason = end(req, tokens, [len(tokens)])
+    assert reason["matched"] == "tables"
+    assert tokenizer.decode(told).endswith("tables")
+    assert list(req.output_ids) == tokens, "what was accepted stays known"
+
+
+def test_an_aborted_request_stays_aborted(tokenizer: Any) -> None:
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    tokens = tokenizer.encode("tables and more", add_special_tokens=False)
+    req = request(tokenizer, max_new_tokens=99, stop=["tables"])
+    req.to_finish = FINISH_ABORT("stopped by a test")
+    told, reason = end(req, tokens, [len(tokens)])
+    assert (told, reason["type"]) == (tokens, "abort")

@@ -1,0 +1,447 @@
+"""The engine's requests follow the scheduler's events."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from agentspec import DraftBuffers, Engine, EngineConfig, Outcome
+from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
+from agentspec.integrations.sglang.tenants import Tenants
+from agentspec.store.namespaces import namespace_id
+
+
+@dataclass
+class FakeRequest:
+    """The fields of SGLang's `Req` that the book reads, of the same types."""
+
+    rid: str
+    origin_input_ids: Sequence[int]
+    output_ids: Sequence[int] = field(default_factory=lambda: array("q"))
+    extra_key: str | None = None
+    sampling_params: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(custom_params=None, max_new_tokens=None)
+    )
+    finished_len: int | None = None
+    is_finished: bool = False
+    origin_input_ids_unpadded: Sequence[int] | None = None
+
+    def finished(self) -> bool:
+        return self.is_finished
+
+    def generate(self, *tokens: int, finish: bool = False) -> None:
+        self.output_ids = array("q", [*self.output_ids, *tokens])
+        self.is_finished = finish
+
+
+class Book:
+    """A book over a real engine, with its errors counted."""
+
+    def __init__(self, namespace_from: str = "auto") -> None:
+        self.engine = Engine(EngineConfig(vocab_size=100))
+        self.errors = 0
+        self.kept: list[KeptOutput] = []
+        self.opened: list[list[int]] = []
+        self.book = RequestBook(
+            self.engine,
+            Tenants(namespace_from, None),
+            CONTEXT_LENGTH,
+            self._error,
+            self.kept.append,
+            lambda handling, prompt: self.opened.append(prompt.tolist()),
+        )
+
+    def _error(self) -> None:
+        self.errors += 1
+
+    def accept(self, request: FakeRequest, *tokens: int) -> None:
+        """A step accepted the tokens: the device has them, the scheduler not yet."""
+        rows, _ = self.book.rows([request])
+        assert self.engine.grow(rows, np.array([[len(tokens), *tokens]], np.int64)) == 0
+
+    def draft(self, *requests: FakeRequest) -> tuple[list[list[int]], list[Outcome], list[int]]:
+        """What is drafted for each request, why no more, and how many tokens might have been."""
+        rows, _ = self.book.rows(requests)
+        b = len(requests)
+        out = DraftBuffers(b, 31)
+        batch = self.engine.draft_rows(rows, out=out, max_tokens=31)
+        drafted = [batch.row(i).tokens[1:].tolist() for i in range(b)]
+        return drafted, [Outcome(value) for value in out.outcomes[:b]], out.rooms[:b].tolist()
+
+    def drafts_after(self, prompt: list[int], tenant: str = "") -> list[int]:
+        """What a new request of a tenant with this prompt is drafted."""
+        name = f"probe-{next(_probe)}"
+        self.engine.open(name, np.array(prompt, np.int32), namespace_id(tenant, None))
+        tokens = self.engine.draft([name]).tokens[1:].tolist()
+        self.engine.close(name, keep=False)
+        return [int(token) for token in tokens]
+
+
+CONTEXT_LENGTH = 30
+_probe = count()
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book()
+
+
+def request(rid: str = "a", prompt: Sequence[int] = (1, 2, 3)) -> FakeRequest:
+    return FakeRequest(rid, array("q", prompt))
+
+
+def test_the_text_grows_by_processed_and_unprocessed_tokens_each_once(book: Book) -> None:
+    req = request()
+    book.book.admit(req)
+    book.accept(req, 10)  # step 1: the device alone has token 10
+    req.generate(10)
+    book.accept(req, 11, 12)
+    req.generate(11, 12)
+    book.book.rows([req])  # the scheduler caught up
+    assert book.engine.num_tokens("a") == 6
+    req.is_finished = True
+    book.book.finish("a")
+    assert book.drafts_after([10]) == [11, 12]
+
+
+def test_a_finished_output_is_kept_as_the_user_sees_it(book: Book) -> None:
+    req = request()
+    book.book.admit(req)
+    book.accept(req, 10, 11, 12, 13)
+    req.generate(10, 11, 12, 13)
+    book.accept(req, 14)
+    req.finished_len = 2  # a stop inside the accepted draft
+    req.is_finished = True
+    book.book.finish("a")
+    assert not book.engine.is_open("a")
+    assert book.drafts_after([10]) == [11]
+
+
+def test_the_last_tokens_are_kept_though_nothing_was_drafted_after_them(book: Book) -> None:
+    req = request()
+    book.book.admit(req)
+    req.generate(10, 11, 12, finish=True)
+    book.book.finish("a")
+    assert book.drafts_after([10]) == [11, 12]
+
+
+def test_a_retraction_that_dropped_tokens_opens_the_request_anew(book: Book) -> None:
+    req = request()
+    book.book.admit(req)
+    book.accept(req, 10)
+    req.generate(10)
+    book.accept(req, 11)  # in a step whose result is dropped
+    book.book.admit(req, 4)  # prefilled again
+    assert book.engine.num_tokens("a") == 4, "it has what the scheduler has processed"
+    book.accept(req, 20)
+    req.generate(20)
+    book.accept(req, 21)
+    req.is_finished = True
+    book.book.finish("a")
+    assert book.drafts_after([10]) == [20], "the dropped token 11 is in no index"
+    assert book.errors == 0 and book.opened == [[1, 2, 3]], "it arrived once"
+
+
+@pytest.mark.parametrize("length", [1, 2, 4, 5], ids=lambda length: f"up to {length}")
+def test_a_chunk_before_the_last_leaves_the_text_as_it_is(book: Book, length: int) -> None:
+    req = request()
+    book.book.admit(req, 2)  # a chunk of the prompt
+    book.accept(req, 10, 11)
+    req.generate(10, 11)
+    rows, _ = book.book.rows([req])
+    book.book.admit(req, length)  # retracted, but nothing that it wrote was dropped
+    book.engine.grow(rows, np.array([[1, 12]], np.int64))
+    assert book.engine.num_tokens("a") == 6, "rows that were found before still are the request"
+
+
+@pytest.mark.parametrize("known", [(), (10,)], ids=["all", "some"])
+def test_tokens_that_the_engine_lacks_are_caught_up_on_at_a_prefill(book: Book, known: tuple[int, ...]) -> None:
+    req = request()
+    book.book.admit(req)
+    if known:
+        book.accept(req, *known)
+    req.generate(10, 11)
+    book.book.admit(req, 5)
+    assert book.engine.num_tokens("a") == 5
+    req.is_finished = True
+    book.book.finish("a")
+    assert book.drafts_after([10]) == [11]
+
+
+def test_a_request_that_is_only_drafted_for_is_known_too(book: Book) -> None:
+    assert book.draft(request())[1] == [Outcome.NO_OUTPUTS]
+    assert len(book.book) == 1 and book.opened == [[1, 2, 3]]
+
+
+def test_rows_are_those_of_the_requests_in_their_order(book: Book) -> None:
+    a, b = request("a", [1, 2, 3, 1, 2]), request("b", [5, 6, 7, 5, 6])
+    assert [row[0] for row in book.draft(a, b)[0]] == [3, 7]
+    assert [row[0] for row in book.draft(b, a)[0]] == [7, 3]
+    # Another request of the same id.
+    assert book.draft(request("a", [8, 9, 8]), b)[0][0][0] == 9
+    assert book.engine.stats().open_requests == 2
+
+
+# Texts that went astray ---------------------------------------------------------------------------------------------
+
+
+def test_a_text_that_went_astray_is_brought_back_once(book: Book) -> None:
+    req = request("a", [1, 2, 3, 1, 2])
+    book.accept(req, 50, 51, 52)
+    req.generate(3, 1)
+    assert book.book.reopen(req)
+    assert book.engine.num_tokens("a") == 7, "what the scheduler has processed"
+    assert book.draft(req)[0][0][:3] == [2, 3, 1]
+    assert book.opened == [[1, 2, 3, 1, 2]] and book.errors == 0
+    book.accept(req, 60)
+    assert not book.book.reopen(req)
+    assert book.errors == 1
+    assert book.draft(req)[:2] == ([[]], [Outcome.NOT_OPEN])
+    assert not book.book.reopen(req) and book.errors == 1, "one error is told once"
+    req.is_finished = True
+    book.book.finish("a")
+    assert book.kept == [] and len(book.book) == 0
+
+
+def test_a_text_that_was_brought_back_is_kept_as_any_other(book: Book) -> None:
+    req = request()
+    book.accept(req, 50, 51)
+    req.generate(10)
+    assert book.book.reopen(req)
+    book.accept(req, 11)
+    req.generate(11, finish=True)
+    book.book.finish("a")
+    assert book.drafts_after([10]) == [11] and book.drafts_after([50]) == []
+    assert len(book.kept) == 1
+
+
+def test_only_requests_of_the_book_are_brought_back(book: Book) -> None:
+    assert not book.book.reopen(request())
+    book.book.admit(request())
+    assert not book.book.reopen(request()), "another one of the same id"
+    assert book.errors == 0 and book.engine.num_tokens("a") == 3
+
+
+def test_an_aborted_request_that_was_brought_back_is_not_learnt_from(book: Book) -> None:
+    req = request()
+    book.accept(req, 50)
+    req.generate(10, 11)
+    book.book.abort("a", everything=False)
+    assert book.book.reopen(req)
+    req.is_finished = True
+    book.book.finish("a")
+    assert book.kept == [] and book.drafts_after([10]) == []
+
+
+# How long texts may become ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("max_new_tokens", "room"),
+    [(None, 24), (3, 1), (2, 0), (1, 0), (0, 0), (20, 18), (26, 24), (27, 24), (1000, 24)],
+)
+def test_nothing_is_drafted_beyond_max_tokens_and_the_context(
+    book: Book, max_new_tokens: int | None, room: int
+) -> None:
+    """A context of 30 has room for the prompt of 5 and 26 more: the last token needs no place in the KV cache."""
+    req = request("a", [1, 2, 1, 2, 1])
+    req.sampling_params.max_new_tokens = max_new_tokens
+    book.accept(req, 2)
+    drafted, _, rooms = book.draft(req)
+    # One token is written already, and one the step writes besides.
+    assert rooms == [room]
+    assert len(drafted[0]) <= room
+
+
+def test_images_take_places_of_the_context(book: Book) -> None:
+    plain, padded = request("a", [1, 2, 3]), request("b", [1, 2, 3, *[7] * 20])
+    assert book.book.rows([plain])[1] is None
+    padded.origin_input_ids_unpadded = [1, 2, 3]
+    rows, padding = book.book.rows([plain, padded, plain])
+    assert len(rows) == 3 and padding is not None and padding.tolist() == [0, 20, 0]
+    assert book.book.padding([padded, plain]).tolist() == [20, 0]
+    assert book.engine.num_tokens("b") == 3, "they are not in the text"
+    # Of 30 places and the last token that needs none, the step itself writes one.
+    assert book.draft(plain, padded)[2] == [31 - 3 - 1, 31 - 23 - 1]
+    padded.generate(finish=True)
+    book.book.finish("b")
+    assert book.book.rows([plain])[1] is None
+
+
+def test_a_text_read_again_has_the_same_limits(book: Book) -> None:
+    req = request("a", [1, 2, 3, *[7] * 20])
+    req.origin_input_ids_unpadded = [1, 2, 3]
+    req.sampling_params.max_new_tokens = 6
+    book.accept(req, 10, 11)
+    req.generate(10)
+    book.book.admit(req, 4)
+    assert book.engine.num_tokens("a") == 4
+    assert book.draft(req)[2] == [4]
+    assert book.book.rows([req])[1] is not None
+    req.is_finished = True
+    book.book.finish("a")
+    assert book.book.rows([request("b")])[1] is None
+
+
+# How requests end ---------------------------------------------------------------------------------------------------
+
+
+def test_absence_from_the_batch_alone_keeps_a_request_open(book: Book) -> None:
+    book.book.admit(request())
+    for _ in range(5):
+        book.book.reap(())
+    assert book.engine.is_open("a")
+
+
+def test_a_request_that_ends_at_prefill_is_closed_and_kept(book: Book) -> None:
+    req = request()
+    book.book.admit(req)
+    req.generate(10, finish=True)
+    book.book.reap(())
+    assert not book.engine.is_open("a")
+    assert book.engine.stats().outputs == 1
+
+
+def test_an_aborted_request_is_closed_without_learning_once_no_batch_holds_it(book: Book) -> None:
+    req = request("a-1")
+    book.book.admit(req)
+    req.generate(10, 11)
+    book.book.abort("a-", everything=False)
+    book.book.reap([req])
+    assert book.engine.is_open("a-1"), "it still runs"
+    book.book.reap(())
+    assert not book.engine.is_open("a-1")
+    assert book.drafts_after([10]) == []
+
+
+def test_what_ended_outside_of_the_batch_is_closed_while_others_decode(book: Book) -> None:
+    running, aborted, ended, waiting = (request(rid) for rid in ("run", "abort", "end", "wait"))
+    for req in (running, aborted, ended, waiting):
+        book.book.admit(req)
+    book.book.abort("abort", everything=False)
+    ended.is_finished = True
+    book.book.reap([running, waiting])
+    assert [book.engine.is_open(rid) for rid in ("run", "abort", "end", "wait")] == [True, False, False, True]
+    book.book.abort("", everything=True)
+    book.book.reap([running])
+    assert len(book.book) == 1 and book.engine.is_open("run")
+
+
+def test_an_abort_that_finishes_in_decode_is_not_learnt_from(book: Book) -> None:
+    req = request()
+    book.book.admit(req)
+    req.generate(10, 11)
+    book.book.abort("", everything=True)
+    req.is_finished = True
+    book.book.finish("a")
+    assert book.engine.stats().outputs == 0
+
+
+def test_a_reused_id_is_a_new_request(book: Book) -> None:
+    first, second = request(prompt=[1, 2]), request(prompt=[3, 4, 5])
+    first.generate(10, 11, finish=True)
+    book.book.admit(first)
+    book.book.admit(second, 3)
+    assert book.engine.num_tokens("a") == 3
+    assert book.engine.stats().outputs == 1
+
+
+def test_a_request_the_engine_refuses_is_barred_and_others_go_on(book: Book) -> None:
+    bad, good = request("bad", [1, 1000]), request("good")
+    book.book.admit(bad)
+    book.book.admit(good)
+    assert book.draft(bad, good)[1] == [Outcome.NOT_OPEN, Outcome.NO_OUTPUTS]
+    book.book.admit(bad, 2)
+    assert not book.book.reopen(bad)
+    assert book.errors == 1
+    bad.is_finished = True
+    book.book.finish("bad")
+    assert len(book.book) == 1
+
+
+def test_a_request_whose_output_the_engine_refuses_is_barred(book: Book) -> None:
+    req = request()
+    book.book.admit(req)
+    req.generate(10, 1000)
+    book.book.admit(req, 5)
+    assert book.errors == 1 and not book.engine.is_open("a")
+    assert book.draft(req)[1] == [Outcome.NOT_OPEN]
+
+
+def test_requests_of_different_extra_keys_do_not_draft_from_each_other(book: Book) -> None:
+    req = request()
+    req.extra_key = "tenant-1"
+    book.book.admit(req)
+    req.generate(10, 11, finish=True)
+    book.book.finish("a")
+    assert book.drafts_after([10], "tenant-2") == []
+    assert book.drafts_after([10], "tenant-1") == [11]
+
+
+def test_unknown_requests_may_finish_and_abort(book: Book) -> None:
+    book.book.finish("never seen")
+    book.book.abort("never seen", everything=False)
+    assert book.errors == 0
+
+
+def test_a_kept_output_is_handed_over_once_with_what_belongs_to_the_answer(book: Book) -> None:
+    req = FakeRequest("r", [1, 2, 3], extra_key="tenant")
+    book.book.admit(req)
+    req.generate(4, 5, 6, 7, finish=True)
+    req.finished_len = 3
+    book.book.finish("r")
+    book.book.finish("r")
+    (kept,) = book.kept
+    assert (kept.namespace, kept.request_id) == (namespace_id("tenant", None), "r")
+    assert list(kept.prompt) == [1, 2, 3]
+    assert list(kept.output[: kept.num_output_tokens]) == [4, 5, 6]
+    assert book.engine.delete_output(kept.output_id)
+
+
+@pytest.mark.parametrize("ending", ["no_store", "aborted", "empty"])
+def test_what_is_not_kept_is_not_handed_over(book: Book, ending: str) -> None:
+    req = FakeRequest("r", [1, 2, 3])
+    if ending == "no_store":
+        req.sampling_params.custom_params = {"agentspec": {"no_store": True}}
+    book.book.admit(req)
+    if ending == "aborted":
+        book.book.abort("r", everything=False)
+    req.generate(*([] if ending == "empty" else [4, 5, 6]), finish=True)
+    book.book.finish("r")
+    assert book.kept == []
+    assert len(book.book) == 0
+    assert book.drafts_after([1, 2, 3]) == []
+
+
+def test_a_request_may_ask_for_no_drafts(book: Book) -> None:
+    req = FakeRequest("r", [1, 2, 3, 4, 1, 2])
+    req.sampling_params.custom_params = {"agentspec": {"no_draft": True}}
+    assert book.draft(req, request()) == ([[], []], [Outcome.NO_ROOM, Outcome.NO_OUTPUTS], [0, 27])
+    assert book.book.num_without_drafts == 1
+    assert not book.book.may_draft("r") and book.book.may_draft("a") and book.book.may_draft("unknown")
+    book.accept(req, 50)
+    assert book.book.reopen(req) and book.book.num_without_drafts == 1
+    req.generate(3, 4, 5, finish=True)
+    book.book.finish("r")
+    assert book.book.num_without_drafts == 0
+    # Its output is learnt from all the same.
+    assert book.drafts_after([9, 3])[:2] == [4, 5]
+
+
+def test_a_request_of_nobody_leaves_nothing_behind() -> None:
+    book = Book("cache_salt")
+    req = FakeRequest("r", [1, 2, 3, 1, 2])
+    assert book.draft(req)[0][0]
+    book.accept(req, 3)
+    req.generate(3, 1, 2, finish=True)
+    book.book.finish("r")
+    # Not even how well its drafts did.
+    assert np.array_equal(book.engine.estimates("private:r").weights, book.engine.estimates().weights)
+    assert book.kept == []
+    assert book.engine.stats().outputs == book.engine.stats().conversation_bytes == 0

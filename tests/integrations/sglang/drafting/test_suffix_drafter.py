@@ -1,0 +1,465 @@
+"""Suffix drafts of a server's steps: what fails or went astray costs its rows drafts, and is counted by its reason."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
+
+from draft_states import KEY
+
+from agentspec import DraftBuffers, Engine, EngineConfig, Outcome
+from agentspec.integrations.sglang.drafting.accepted_tokens import AcceptedTokens
+from agentspec.integrations.sglang.drafting.breaker import Breaker
+from agentspec.integrations.sglang.drafting.draftless import DraftlessRows
+from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
+from agentspec.integrations.sglang.drafting.rows import DraftedStep
+from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
+from agentspec.integrations.sglang.metrics.counters import Counters
+from agentspec.integrations.sglang.tenants import Tenants
+from agentspec.integrations.sglang.widths.control import WidthControl
+from agentspec.scheduling import ControlConfig
+from agentspec.store.namespaces import namespace_id
+
+NAMESPACE = namespace_id("", None)
+REPEATED = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+
+
+@dataclass(eq=False)
+class Request:
+    """The part of SGLang's `Req` that is read."""
+
+    rid: str = "a"
+    prompt: Sequence[int] = REPEATED * 4
+    no_draft: bool = False
+    is_finished: bool = False
+    output_ids: array[int] = field(default_factory=lambda: array("q"))
+
+    def __post_init__(self) -> None:
+        self.origin_input_ids = array("q", self.prompt)
+        custom_params = {"agentspec": {"no_draft": True}} if self.no_draft else None
+        self.sampling_params = SimpleNamespace(max_new_tokens=None, custom_params=custom_params)
+
+    def finished(self) -> bool:
+        return self.is_finished
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A step, as its drafts were: their memory is used again."""
+
+    drafted: list[list[int]]
+    """For each row the tokens behind the root."""
+    outcomes: list[Outcome] | str
+    context: int
+    width: int
+
+
+class Serving:
+    """A drafter without the server around it, and steps of one; results are processed a step late with `overlap`."""
+
+    def __init__(
+        self, *, overlap: bool = False, max_width: int = 8, length: int = 7, max_failures: int = 2, pause_steps: int = 3
+    ) -> None:
+        drafter = self.drafter = SuffixDrafter.__new__(SuffixDrafter)
+        self.kept: list[KeptOutput] = []
+        self.overlap = overlap
+        self.counters = drafter.counters = Counters()
+        drafter.drafts_here, drafter.max_width = True, max_width
+        drafter._breaker = Breaker(max_failures, pause_steps)
+        self.engine = drafter.engine = Engine(
+            EngineConfig(vocab_size=1000, max_draft_tokens=max_width - 1, min_token_prob=0.0)
+        )
+        drafter._draftless = DraftlessRows()
+        drafter._book = RequestBook(
+            drafter.engine,
+            Tenants("auto", None),
+            1 << 20,
+            on_error=lambda: drafter.counters.add("draft_errors", 1),
+            on_kept=self.kept.append,
+        )
+        drafter.accepted = AcceptedTokens(drafter.engine, lambda rows: drafter.counters.add("draft_errors", rows))
+        drafter._buffers = DraftBuffers(1, max_width - 1)
+        drafter._batch, drafter._astray, drafter._context = None, [], 0
+        drafter._request_ids = ([], [])
+        drafter.control = WidthControl(
+            ControlConfig(controller="fixed", length=length),
+            None,
+            KEY,
+            max_width=max_width,
+            counters=drafter.counters,
+            max_failures=max_failures,
+        )
+        # What is launched and not processed.
+        self.results: list[list[tuple[Request, list[int]]]] = []
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Why rows were not drafted for so far."""
+        return self.drafter._draftless.counts.snapshot()
+
+    @property
+    def errors(self) -> int:
+        return int(self.counters.total("draft_errors"))
+
+    def prefill(self, requests: Sequence[Request], first: int = 1) -> None:
+        """Reads their prompts, and writes `first` behind each."""
+        ends = [len(request.origin_input_ids) + len(request.output_ids) for request in requests]
+        self.drafter.prefilled(requests, ends, torch.full((len(requests),), first))
+        self.launched(list(requests), [[first]] * len(requests))
+
+    def step(self, requests: list[Request], accepted: list[list[int]]) -> Seen:
+        """Drafts, verifies and accepts; a list of its own, as a scheduler's batch has."""
+        return self.verify(self.drafter.draft(list(requests)), accepted)
+
+    def verify(self, step: SuffixStep, accepted: list[list[int]]) -> Seen:
+        width = max(len(row) for row in accepted)
+        num_drafted, planned = self.drafter.control.plan(step.drafts, step.context)
+        rows = range(len(step.requests))
+        seen = Seen(
+            [step.drafts.row(i).tokens[1:].tolist() for i in rows],
+            step.outcomes if isinstance(step.outcomes, str) else [Outcome(value) for value in step.outcomes],
+            step.context,
+            planned.width,
+        )
+        result = SimpleNamespace(
+            next_token_ids=torch.tensor([row + [0] * (width - len(row)) for row in accepted]).ravel(),
+            accept_lens=torch.tensor([len(row) for row in accepted]),
+            new_seq_lens=torch.tensor(
+                [self.end(request) + len(row) for request, row in zip(step.requests, accepted, strict=True)]
+            ),
+        )
+        self.drafter.accepted.verified(step.requests, step.rows, step.lengths, result)
+        self.drafter.launched(step, DraftedStep.of(step.drafts, num_drafted))
+        self.launched(step.requests, accepted)
+        return seen
+
+    def end(self, request: Request) -> int:
+        """Tokens in the KV cache: all but the last one."""
+        unprocessed = sum(len(some) for result in self.results for row, some in result if row is request)
+        return len(request.origin_input_ids) + len(request.output_ids) + unprocessed - 1
+
+    def launched(self, requests: list[Request], accepted: list[list[int]]) -> None:
+        self.results.append(list(zip(requests, accepted, strict=True)))
+        while len(self.results) > self.overlap:
+            for request, tokens in self.results.pop(0):
+                request.output_ids.extend(tokens)
+
+
+IN_TURN = pytest.param(False, id="in turn")
+BOTH_WAYS = [IN_TURN, pytest.param(True, id="overlap")]
+ASTRAY = [IN_TURN, pytest.param(True, id="overlap")]
+
+
+@pytest.fixture(params=BOTH_WAYS)
+def serving(request: pytest.FixtureRequest) -> Serving:
+    return Serving(overlap=request.param)
+
+
+def test_each_step_drafts_from_all_that_was_written(serving: Serving) -> None:
+    a, b = Request("a"), Request("b", (11, 12, 13, 14) * 6)
+    serving.prefill([a])
+    serving.prefill([b], 11)
+    assert serving.step([a, b], [[2, 3, 4], [12]]).drafted == [[2, 3, 4, 5, 6, 7, 8], [12, 13, 14, 11, 12, 13, 14]]
+    seen = serving.step([b, a], [[13, 14], [5]])
+    assert seen.drafted == [[13, 14, 11, 12, 13, 14, 11], [5, 6, 7, 8, 9, 10, 1]]
+    assert (seen.context, seen.width) == (40 + 3 + 24 + 1, 8)
+    assert serving.step([a], [[6]]).drafted == [[6, 7, 8, 9, 10, 1, 2]]
+    assert serving.errors == 0 and not serving.reasons
+    assert serving.counters.total("drafted_tokens") == 5 * 7 and serving.counters.total("steps") == 3
+
+
+def test_what_a_step_says_of_its_rows(serving: Serving) -> None:
+    a, b = Request("a"), Request("b", no_draft=True)
+    serving.prefill([a, b])
+    serving.step([a, b], [[2], [2, 3]])
+    step = serving.drafter.draft([a, b])
+    assert step.lengths.tolist() == [42, 43] and step.ends.tolist() == [41, 42]
+    assert step.rooms.tolist() == [7, 0]
+    assert (step.requests, len(step.rows)) == ([a, b], 2)
+
+
+# Texts that went astray ---------------------------------------------------------------------------------------------
+
+
+def astray(serving: Serving) -> tuple[Request, Request]:
+    """Two requests that run, and the text of the first one is not the scheduler's."""
+    a, b = Request("a"), Request("b")
+    serving.prefill([a, b])
+    serving.step([a, b], [[2], [2]])
+    serving.engine.extend("a", [500, 501, 502])
+    return a, b
+
+
+def test_a_text_that_went_astray_costs_its_own_row_the_draft(serving: Serving) -> None:
+    a, b = astray(serving)
+    seen = serving.step([a, b], [[3], [3]])
+    assert seen.drafted == [[], [3, 4, 5, 6, 7, 8, 9]]
+    assert seen.outcomes == [Outcome.OTHER_TEXT, Outcome.DRAFTED]
+    assert serving.reasons == {"failed": 1}
+
+
+@pytest.mark.parametrize("serving", ASTRAY, indirect=True)
+def test_a_text_that_went_astray_is_brought_back_at_the_next_step(serving: Serving) -> None:
+    a, b = astray(serving)
+    serving.step([a, b], [[3], [3]])
+    assert serving.errors == 0
+    seen = serving.step([a, b], [[4, 5], [4, 5]])
+    assert seen.drafted == [[4, 5, 6, 7, 8, 9, 10]] * 2
+    assert serving.errors == 1
+    for token in (6, 7, 8):
+        seen = serving.step([a, b], [[token]] * 2)
+        assert [row[0] for row in seen.drafted] == [token] * 2
+    assert serving.errors == 1 and serving.reasons == {"failed": 1}
+
+
+@pytest.mark.parametrize("serving", ASTRAY, indirect=True)
+def test_a_text_that_goes_astray_again_is_drafted_for_no_more(serving: Serving) -> None:
+    a, b = astray(serving)
+    for token in (3, 4):
+        serving.step([a, b], [[token]] * 2)
+    serving.engine.extend("a", [500, 501, 502])
+    serving.step([a, b], [[5]] * 2)
+    errors, failed = serving.errors, serving.reasons["failed"]
+    for token in (6, 7, 8):
+        seen = serving.step([a, b], [[token]] * 2)
+        assert [row[:1] for row in seen.drafted] == [[], [token]]
+        assert seen.outcomes == [Outcome.NOT_OPEN, Outcome.DRAFTED]
+    assert serving.reasons == {"failed": failed, "refused": 3}
+    assert serving.errors == errors + 2, "the text went astray, and is followed no more"
+    assert not serving.engine.is_open("a") and serving.engine.is_open("b")
+
+
+def test_a_text_that_went_astray_and_has_ended_is_let_go(serving: Serving) -> None:
+    a, b = astray(serving)
+    serving.step([a, b], [[3], [3]])
+    a.is_finished = True
+    serving.drafter.finish("a")
+    assert serving.step([b], [[4]]).drafted[0][0] == 4
+    assert serving.errors == 0 and not serving.engine.is_open("a")
+
+
+# Steps without drafts -----------------------------------------------------------------------------------------------
+
+
+def break_drafts(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    works = serving.engine.draft_rows
+
+    def fail(rows: Any, *, max_tokens: int, **rest: Any) -> Any:
+        if max_tokens:
+            raise MemoryError("made to fail by a test")
+        return works(rows, max_tokens=max_tokens, **rest)
+
+    monkeypatch.setattr(serving.engine, "draft_rows", fail)
+
+
+def test_failures_verify_roots_only_and_then_pause_drafting(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = Request("a"), Request("b")
+    serving.prefill([a, b])
+    with monkeypatch.context() as broken:
+        break_drafts(serving, broken)
+        for token, outcomes in ((2, "failed"), (3, "failed"), (4, "breaker")):
+            seen = serving.step([a, b], [[token]] * 2)
+            assert (seen.drafted, seen.outcomes, seen.width) == ([[], []], outcomes, 1)
+    assert serving.errors == 2
+    for token in (5, 6):
+        assert serving.step([a, b], [[token]] * 2).outcomes == "breaker"
+    assert serving.reasons == {"failed": 4, "breaker": 6}
+    # The texts were followed meanwhile.
+    assert [row[:2] for row in serving.step([a, b], [[7]] * 2).drafted] == [[7, 8]] * 2
+    assert serving.errors == 2 and serving.counters.total("paused_steps") == 0
+
+
+def test_failures_that_are_not_in_a_row_pause_nothing(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Request("a")
+    serving.prefill([a])
+    for token in (2, 4, 6):
+        with monkeypatch.context() as broken:
+            break_drafts(serving, broken)
+            assert serving.step([a], [[token]]).outcomes == "failed"
+        assert serving.step([a], [[token + 1]]).drafted[0][0] == token + 1
+
+
+def test_a_step_that_would_not_pay_is_not_drafted_for() -> None:
+    serving = Serving(length=0)
+    a, b = Request("a"), Request("b")
+    serving.prefill([a, b])
+    for token in (2, 3, 4):
+        seen = serving.step([a, b], [[token]] * 2)
+        assert (seen.drafted, seen.outcomes, seen.width) == ([[], []], "paused_by_controller", 1)
+    assert serving.counters.total("paused_steps") == 3
+    assert serving.reasons == {"paused_by_controller": 6} and serving.errors == 0
+    assert serving.engine.num_tokens("a") == 40 + 3, "its text is followed all the same"
+
+
+def test_drafts_that_the_controller_cuts_are_counted_as_cut(serving: Serving) -> None:
+    a = Request("a")
+    serving.prefill([a])
+    serving.drafter.launched(serving.drafter.draft([a]), DraftedStep(np.zeros(1, np.uint8), np.zeros(1, np.int32)))
+    assert serving.reasons == {"cut_by_controller": 1}
+
+
+def test_a_step_whose_drafts_failed_altogether_has_roots_alone(serving: Serving) -> None:
+    requests = [Request("a"), Request("b")]
+    serving.prefill(requests)
+    step = serving.drafter.nothing(list(requests))
+    assert step.drafts.tokens.tolist() == [0, 0] and len(step.rows) == 2
+    seen = serving.verify(step, [[2], [2]])
+    assert (seen.drafted, seen.outcomes) == ([[], []], "failed")
+    assert serving.reasons == {"failed": 2} and serving.errors == 0
+
+
+def test_a_step_that_could_not_be_built_costs_the_drafts_of_that_step_alone(serving: Serving) -> None:
+    """Again and again, as where memory is short for a while."""
+    a = Request("a")
+    serving.prefill([a])
+    for token in (2, 4, 6):
+        serving.drafter.draft([a])  # what came of it could not be laid out
+        serving.verify(serving.drafter.nothing([a]), [[token]])
+        seen = serving.step([a], [[token + 1]])
+        assert seen.drafted[0][:1] == [token + 1]
+    assert serving.errors == 0
+
+
+def test_what_could_not_be_taken_is_taken_at_the_next_step(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = Request("a")
+    serving.prefill([a])
+    for token in (2, 4, 6):
+        with monkeypatch.context() as broken:
+            broken.setattr(serving.engine, "grow", lambda *args: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                serving.drafter.draft([a])
+        serving.verify(serving.drafter.nothing([a]), [[token]])
+        assert serving.step([a], [[token + 1]]).drafted[0][:1] == [token + 1]
+    assert serving.errors == 0
+
+
+# Requests -----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_not_drafted_for_by_their_requests_reasons(serving: Serving) -> None:
+    requests = [Request("drafted"), Request("disabled", no_draft=True), Request("new", (500, 501)), Request("bad")]
+    requests[3].origin_input_ids[0] = 1000
+    other = Request("elsewhere", (600, 601))
+    serving.prefill([other])
+    other.is_finished = True
+    serving.drafter.finish("elsewhere")
+    serving.prefill(requests)
+    assert serving.errors == 1, "a token outside the vocabulary is refused"
+    for token in range(2, 6):
+        seen = serving.step(requests, [[token], [token], [500 + 10 * token], [token]])
+        assert seen.drafted[0][0] == token and seen.drafted[1:] == [[]] * 3
+    assert serving.reasons["disabled_by_request"] == serving.reasons["refused"] == 4
+    assert sum(serving.reasons.values()) == 3 * 4 and serving.errors == 1
+    assert serving.drafter.some_may_not_draft
+    assert not serving.drafter.may_draft("disabled") and serving.drafter.may_draft("drafted")
+
+
+def test_an_answer_s_start_is_told_from_its_rest() -> None:
+    serving = Serving()
+    other, request = Request("other", (600, 601)), Request("a", (700, 701))
+    serving.prefill([other], 602)
+    serving.step([other], [[603]])
+    other.is_finished = True
+    serving.drafter.finish("other")
+    serving.prefill([request], 702)
+    for token in range(703, 715):
+        serving.step([request], [[token]])
+    del serving.reasons["no_outputs"]
+    assert serving.reasons == {"no_outputs": 1, "no_match_at_start": 7, "no_match": 5}
+
+
+def test_a_request_that_has_ended_and_runs_for_a_step_more_has_no_room(serving: Serving) -> None:
+    a, b = Request("a"), Request("b")
+    serving.prefill([a, b])
+    serving.step([a, b], [[2], [2]])
+    a.is_finished = True
+    serving.drafter.finish("a")
+    seen = serving.step([a, b], [[3], [3]])
+    assert seen.drafted == [[], [3, 4, 5, 6, 7, 8, 9]]
+    assert serving.reasons == {"no_room": 1} and serving.errors == 0
+    assert [kept.request_id for kept in serving.kept] == ["a"]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_request_that_has_ended_is_kept_once_whatever_batch_it_is_in(alone: bool) -> None:
+    serving = Serving(overlap=True)
+    a, b = Request("a"), Request("b")
+    serving.prefill([a, b])
+    serving.step([a, b], [[2], [2]])
+    a.is_finished = True
+    serving.drafter.finish("a")
+    serving.step([a] if alone else [b, a], [[3]] * (1 if alone else 2))
+    serving.drafter.idle()
+    assert [kept.request_id for kept in serving.kept] == ["a"]
+
+
+def test_a_request_that_ended_at_its_prefill_is_closed_behind_a_launch(serving: Serving) -> None:
+    a, b = Request("a"), Request("b")
+    serving.prefill([a, b])
+    b.is_finished = True
+    b.output_ids = array("q", [1])
+    serving.step([a], [[2]])
+    assert serving.engine.is_open("a") and not serving.engine.is_open("b")
+    assert [kept.request_id for kept in serving.kept] == ["b"]
+    a.is_finished = True
+    serving.drafter.idle()
+    assert not serving.engine.is_open("a")
+
+
+def test_what_was_accepted_is_learnt_from_behind_the_launch(serving: Serving) -> None:
+    a = Request("a")
+    serving.prefill([a])
+    serving.step([a], [[2, 3, 4]])
+    before = serving.engine.estimates(NAMESPACE).weights
+    step = serving.drafter.draft([a])
+    np.testing.assert_array_equal(serving.engine.estimates(NAMESPACE).weights, before)
+    serving.verify(step, [[5]])
+    assert not np.array_equal(serving.engine.estimates(NAMESPACE).weights, before)
+
+
+def test_requests_that_come_back_after_a_retraction_are_drafted_for(serving: Serving) -> None:
+    a, b = Request("a"), Request("b")
+    serving.prefill([a, b])
+    for token in (2, 3, 4):
+        serving.step([a, b], [[token], [token]])
+    # What is not processed of it is dropped.
+    serving.results = [[(r, some) for r, some in result if r is not a] for result in serving.results]
+    last = int(a.output_ids[-1])
+    serving.step([b], [[5]])
+    serving.prefill([a], last + 1)
+    seen = serving.step([b, a], [[6], [last + 2]])
+    assert [row[:2] for row in seen.drafted] == [[6, 7], [last + 2, last + 3]]
+    assert serving.errors == 0 and not serving.reasons
+
+
+# Many rows ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "most"), [(31, 31), (32, 3)])
+def test_many_rows_are_drafted_for_as_widely_as_the_latest_steps_verified(rows: int, most: int) -> None:
+    serving = Serving(max_width=32, length=1)
+    requests = [Request(f"r{i}", REPEATED * 6) for i in range(rows)]
+    serving.prefill(requests)
+    seen = serving.step(requests, [[2]] * rows)
+    assert min(len(row) for row in seen.drafted) > 16 and seen.width == 2
+    seen = serving.step(requests, [[3]] * rows)
+    sizes = {len(row) for row in seen.drafted}
+    assert sizes == {3} if most == 3 else min(sizes) > 16
+    assert seen.width == 2
+
+
+def test_memory_for_drafts_grows_with_the_largest_batch(serving: Serving) -> None:
+    requests = [Request(f"r{i}") for i in range(5)]
+    serving.prefill(requests)
+    for token, rows in ((2, 5), (3, 2), (4, 5)):
+        seen = serving.step(requests[:rows], [[token]] * rows)
+        assert len(seen.drafted) == rows
+        assert serving.drafter._buffers.max_rows == 8

@@ -1,0 +1,160 @@
+"""The tensors of a step against their definition, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from agentspec import ConfigError, DraftBatch, Source, build_tree_arrays
+
+torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
+from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, VerifyTensors, grammar_mask
+
+#   row 0:   7 ─┬─ 8 ── 9        row 1:   5 (its root alone)
+#               └─ 4
+BATCH = DraftBatch(
+    offsets=np.array([0, 4, 5], np.int32),
+    tokens=np.array([7, 8, 9, 4, 5], np.int32),
+    parents=np.array([-1, 0, 1, 0, -1], np.int32),
+    estimates=np.ones(5, np.float32),
+    sources=np.array([Source.ROOT, Source.REQUEST, Source.REQUEST, Source.REQUEST, Source.ROOT], np.uint8),
+    match_lens=np.array([3, 0], np.int32),
+    scores=np.array([2.0, 0.0], np.float32),
+)
+SEQ_LENS = torch.tensor([3, 1])
+
+
+def staging(max_position: int = 100, full_mask: bool = False) -> VerifyStaging:
+    return VerifyStaging(max_width=8, max_position=max_position, full_mask=full_mask, device="cpu")
+
+
+def tensors_of(memory: VerifyStaging, batch: DraftBatch = BATCH, width: int = 4) -> VerifyTensors:
+    memory.build(batch, width)
+    roots = torch.from_numpy(batch.tokens[batch.offsets[:-1]])
+    lens = SEQ_LENS[: len(batch)]
+    return memory.tensors(lens, roots[:, None], total=int(lens.sum()))
+
+
+def test_tokens_positions_and_links() -> None:
+    tensors = tensors_of(staging())
+    assert tensors.tokens.tolist() == [7, 8, 9, 4, 5, 0, 0, 0]
+    assert tensors.positions.tolist()[:5] == [3, 4, 5, 4, 1]
+    assert tensors.retrieve_index.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert tensors.next_token.tolist() == [[1, 2, -1, -1], [-1] * 4]
+    assert tensors.next_sibling.tolist() == [[-1, 3, -1, -1], [-1] * 4]
+
+
+def test_roots_are_those_of_the_device_whatever_was_drafted() -> None:
+    memory = staging()
+    memory.build(BATCH, 4)
+    relayed = torch.tensor([[60, 70, 61], [50, 51, 52]], dtype=torch.int32)
+    tensors = memory.tensors(SEQ_LENS, relayed, torch.tensor([2, 1], dtype=torch.int32), total=99)
+    assert tensors.tokens.tolist() == [70, 8, 9, 4, 50, 0, 0, 0]
+
+
+def test_no_position_lies_past_the_context() -> None:
+    tensors = tensors_of(staging(max_position=3))
+    assert int(tensors.positions.max()) == 3
+
+
+def test_the_full_mask_puts_each_row_s_prefix_before_its_tree() -> None:
+    arrays = build_tree_arrays(BATCH, 4)
+    expected = []
+    for row, seq_len in enumerate(SEQ_LENS.tolist()):
+        for node in range(4):
+            expected += [True] * seq_len + arrays.mask[row, node].tolist()
+    tensors = tensors_of(staging(full_mask=True))
+    assert tensors.mask.tolist() == expected
+    memory = staging(full_mask=True)
+    memory.build(BATCH, 4)
+    roomier = memory.tensors(SEQ_LENS, torch.tensor([[7], [5]]), total=100)
+    assert roomier.mask.tolist()[: len(expected)] == expected
+
+
+def test_the_short_mask_is_the_trees_alone() -> None:
+    arrays = build_tree_arrays(BATCH, 4)
+    tensors = tensors_of(staging())
+    assert tensors.mask.tolist() == arrays.mask.ravel().tolist()
+
+
+def test_a_step_s_tensors_hold_until_those_of_the_next_but_one_are_made() -> None:
+    memory = staging()
+    first = tensors_of(memory)
+    kept = {name: getattr(first, name).clone() for name in VerifyTensors.__slots__}
+    other = replace(BATCH, tokens=BATCH.tokens + 60)
+    tensors_of(memory, other)
+    for name, value in kept.items():
+        assert torch.equal(getattr(first, name), value), name
+    assert tensors_of(memory, other).tokens.data_ptr() == first.tokens.data_ptr()
+
+
+def test_a_step_s_tensors_hold_while_the_memory_grows() -> None:
+    memory = staging(full_mask=True)
+    first = tensors_of(memory)
+    kept = {name: getattr(first, name).clone() for name in VerifyTensors.__slots__}
+    larger = DraftBatch(
+        offsets=np.arange(4, dtype=np.int32),
+        tokens=np.array([70, 71, 72], np.int32),
+        parents=np.full(3, -1, np.int32),
+        estimates=np.ones(3, np.float32),
+        sources=np.zeros(3, np.uint8),
+        match_lens=np.zeros(3, np.int32),
+        scores=np.zeros(3, np.float32),
+    )
+    for _ in range(3):
+        memory.build(larger, 8)
+        memory.tensors(torch.tensor([9, 8, 7]), torch.zeros(3, 1, dtype=torch.int64), total=24)
+    for name, value in kept.items():
+        assert torch.equal(getattr(first, name), value), name
+
+
+def test_memory_that_was_used_gives_what_new_memory_gives() -> None:
+    used = staging(full_mask=True)
+    for width in (8, 5, 6, 7):
+        tensors_of(used, width=width)
+    again, new = tensors_of(used), tensors_of(staging(full_mask=True))
+    for name in VerifyTensors.__slots__:
+        assert torch.equal(getattr(again, name), getattr(new, name)), name
+
+
+@pytest.mark.parametrize(("num_drafted", "tokens"), [([2, 0], [7, 8, 9, 5, 0, 0]), ([1, 0], [7, 8, 0, 5, 0, 0])])
+def test_only_the_nodes_that_are_verified_are_laid_out(num_drafted: list[int], tokens: list[int]) -> None:
+    memory = staging()
+    arrays = memory.build(BATCH, 3, np.array(num_drafted, np.int32))
+    assert arrays.num_nodes.tolist() == [n + 1 for n in num_drafted]
+    roots = torch.tensor([[7], [5]])
+    assert memory.tensors(SEQ_LENS, roots, total=int(SEQ_LENS.sum())).tokens.tolist() == tokens
+
+
+def test_a_step_that_is_refused_leaves_the_next_one_its_memory() -> None:
+    memory, new = staging(full_mask=True), staging(full_mask=True)
+    for num_drafted, width in (([4, 0], 8), ([3, 0], 3), ([3, 0], 9)):
+        with pytest.raises(ConfigError):
+            memory.build(BATCH, width, np.array(num_drafted, np.int32))
+        got, expected = tensors_of(memory), tensors_of(new)
+        for name in VerifyTensors.__slots__:
+            assert torch.equal(getattr(got, name), getattr(expected, name)), name
+
+
+def test_what_another_rank_has_built_is_laid_out_alike() -> None:
+    first, other = staging(full_mask=True), staging(full_mask=True)
+    num_drafted = np.array([2, 0], np.int32)
+    first.build(BATCH, 3, num_drafted)
+    other.receive(first.built().copy(), 3, num_drafted)
+    roots = torch.tensor([[7], [5]])
+    one, two = (memory.tensors(SEQ_LENS, roots, total=int(SEQ_LENS.sum())) for memory in (first, other))
+    for name in VerifyTensors.__slots__:
+        assert torch.equal(getattr(one, name), getattr(two, name)), name
+    assert one.tokens.tolist() == [7, 8, 9, 5, 0, 0]
+    assert other.arrays.num_nodes.tolist() == [3, 1]
+
+
+def test_no_grammar_is_walked_through_padding() -> None:
+    arrays = build_tree_arrays(BATCH, 4)
+    mask = grammar_mask(arrays)
+    assert mask[0].tolist() == arrays.mask[0].tolist(), "a full row has no padding"
+    for node in (1, 2, 3):
+        assert np.flatnonzero(mask[1, node]).tolist() == [node], "padding has no parent"
+    assert mask[1, 0, 0]

@@ -1,0 +1,283 @@
+"""The controller inside a server: what it leaves of drafts, and what its failures cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
+
+from draft_states import KEY, batch, drawn_rows, profile
+
+from agentspec import DraftBatch, build_tree_arrays
+from agentspec.errors import ConfigError
+from agentspec.integrations.sglang.metrics.counters import Counters
+from agentspec.integrations.sglang.widths.control import WidthControl
+from agentspec.scheduling import ControlConfig, Profile
+from agentspec.scheduling.config import ControllerName
+
+DRAFTS = batch([[0.9, 0.8, 0.7], [0.4], []])
+CONTEXT = 60
+
+
+WIDTHS = (1, 2, 4, 8, 16, 32)
+
+
+def control(
+    known: Profile | None = None,
+    *,
+    widths: tuple[int, ...] = (),
+    ragged: bool = False,
+    profiling: bool = False,
+    max_width: int = 8,
+    **config: Any,
+) -> WidthControl:
+    return WidthControl(
+        ControlConfig(**config),
+        known,
+        KEY,
+        max_width=max_width,
+        widths=widths,
+        counters=Counters(),
+        max_failures=2,
+        ragged=ragged,
+        profiling=profiling,
+    )
+
+
+def test_a_step_is_as_wide_as_its_widest_row() -> None:
+    of = control(controller="fixed", length=2)
+    kept, planned = of.plan(DRAFTS, CONTEXT)
+    assert kept.tolist() == [2, 1, 0]
+    assert (planned.width, planned.rows, planned.context) == (3, 3, 60)
+    kept, planned = of.plan(batch([[0.5], []]), 30)
+    assert planned.width == 2
+    planned.took(0.25)
+    of.observe(planned, [1, 0])
+    assert of.describe()["last_step"]["observed_ms"] == 250.0
+    assert of.controller.costs.num_observed == 1
+
+
+def test_rows_that_are_not_padded_are_paid_for_by_their_nodes() -> None:
+    of = control(profile(), ragged=True, probe_share=0.0)
+    rows = batch([[0.9] * 7, [0.01], [0.01] * 3])
+    kept, planned = of.plan(rows, CONTEXT)
+    assert kept.tolist() == [7, 1, 1]
+    assert (planned.width, planned.num_tokens) == (8, 12)
+    assert planned.plan is not None and (planned.plan.width, planned.plan.num_tokens) == (4, 12)
+    assert of.describe()["last_step"] == {}
+    planned.took(0.5)
+    of.observe(planned, [3, 0, 0])
+    assert of.describe()["last_step"]["width"] == 4
+
+
+@pytest.mark.parametrize("padded", [{"widths": (1, 2, 4, 8)}, {"widths": (8,)}, {"profiling": True}], ids=str)
+def test_rows_are_padded_all_the_same_to_graphs_and_where_steps_are_measured(padded: dict[str, Any]) -> None:
+    of = control(ragged=True, controller="fixed", length=3, **padded)
+    kept, planned = of.plan(DRAFTS, CONTEXT)
+    assert not of.ragged
+    assert kept.tolist() == [3, 1, 0]
+    assert planned.num_tokens == 3 * planned.width
+
+
+def test_what_steps_take_besides_is_found_and_told() -> None:
+    of = control(controller="fixed", length=2)
+    for _ in range(10):
+        of.step_begins()
+        _, planned = of.plan(DRAFTS, CONTEXT)
+        # As if verification had taken a hundredth of what passes between two steps.
+        planned.took(1e-9)
+    assert 0 < of.rest < 1.0
+    assert of.describe()["rest_ms"] == of.rest * 1e3
+
+
+def test_plain_decoding_is_a_width_too() -> None:
+    kept, planned = control(controller="fixed", length=0).plan(DRAFTS, CONTEXT)
+    assert kept.tolist() == [0, 0, 0] and planned.width == 1
+
+
+def test_graphs_of_one_width_are_filled() -> None:
+    # Whatever the controller would leave of them: the step takes as long as it takes.
+    for of in (control(widths=(8,)), control(widths=(8,), controller="fixed", length=0)):
+        assert of.wants_draft(3, 60)
+        kept, planned = of.plan(DRAFTS, CONTEXT)
+        assert planned.width == 8
+        assert kept.tolist() == [3, 1, 0]
+        of.observe(planned, [1, 0, 0])
+
+
+@pytest.mark.parametrize(("measured", "captured"), [("captured", True), ("none", False)])
+def test_a_profile_is_of_steps_with_graphs_or_without(measured: str, captured: bool) -> None:
+    known = profile()
+    of = control(dataclasses.replace(known, key=dataclasses.replace(known.key, graphs=measured)))
+    of.use_widths((1, 8), captured=captured)
+    assert of.widths == (1, 8)
+    with pytest.raises(ConfigError, match="graphs"):
+        of.use_widths((1, 8), captured=not captured)
+
+
+def test_steps_are_padded_to_widths_that_have_graphs() -> None:
+    of = control(widths=(1, 2, 4, 8), controller="fixed", length=7)
+    for rows, width in (([[0.5] * 4, []], 8), ([[0.9, 0.8, 0.7], [0.4]], 4), ([[0.5], []], 2), ([[], []], 1)):
+        kept, planned = of.plan(batch(rows), 30)
+        # Nothing is cut that fits.
+        assert kept.tolist() == [len(row) for row in rows]
+        assert planned.width == width
+        of.observe(planned, [0, 0])
+        assert planned.plan is not None and planned.plan.width == width
+    # A graph that could not be captured is made up for by the next one.
+    of.use_widths((4, 8), captured=True)
+    assert of.plan(batch([[], []]), 30)[1].width == 4
+
+
+def test_the_controller_cuts_to_widths_that_have_graphs() -> None:
+    of = control(profile(), widths=(1, 4, 8), probe_share=0.0, objective="step")
+    for estimate in (0.02, 0.3, 0.99):
+        kept, planned = of.plan(batch([[estimate] * 7] * 3), CONTEXT)
+        assert planned.width in (1, 4, 8) and (kept == min(planned.width - 1, 7)).all()
+    assert planned.width == 8
+    assert of.describe()["widths_captured"] == [1, 4, 8]
+
+
+def test_a_failing_controller_still_pads_to_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = control(widths=(1, 4, 8))
+    monkeypatch.setattr(of.controller, "plan", lambda state: 1 / 0)
+    kept, planned = of.plan(batch([[0.5, 0.5], []]), 30)
+    assert planned.width == 4 and kept.tolist() == [2, 0]
+
+
+def drafts_of(rows: int, nodes: int) -> DraftBatch:
+    """`nodes` drafted for one of the rows, and nothing for the others."""
+    return batch([[0.9] * nodes] + [[]] * (rows - 1))
+
+
+@pytest.mark.parametrize("widths", [WIDTHS, ()], ids=["graphs", "any width"])
+@pytest.mark.parametrize("rows", [1, 31])
+def test_few_rows_may_always_be_as_wide_as_can_be(rows: int, widths: tuple[int, ...]) -> None:
+    of = control(widths=widths, max_width=32, controller="fixed", length=31)
+    for _ in range(10):
+        assert of.most_width(rows) == 32
+        of.plan(drafts_of(rows, 0), CONTEXT)
+    assert of.plan(drafts_of(rows, 31), CONTEXT)[1].width == 32
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("widths", [WIDTHS, ()], ids=["graphs", "any width"])
+def test_many_rows_are_offered_twice_the_widest_of_the_latest_steps(widths: tuple[int, ...], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    of = control(widths=widths, max_width=32, controller="fixed", length=31)
+    verified: list[int] = []
+    for step in range(60):
+        rows = int(rng.choice([1, 32, 40]))
+        most = of.most_width(rows)
+        if rows < 32 or not verified:
+            assert most == 32
+        else:
+            offered = min(max(2 * max(verified[-8:]), 4), 32)
+            assert most == (min(width for width in widths if width >= offered) if widths else offered)
+        # Wide at times, and narrow for longer than is remembered.
+        nodes = int(rng.integers(0, most if step % 20 < 4 else 2))
+        kept, planned = of.plan(drafts_of(rows, nodes), CONTEXT)
+        assert kept.max() == nodes, "what is offered is not cut again"
+        assert kept.max() < planned.width <= most and planned.width in (widths or range(33))
+        verified.append(planned.width)
+    assert len(set(verified)) > 3
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["at work", "failing"])
+def test_steps_have_a_width_that_their_rows_may_have(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = control(max_width=32, controller="fixed", length=31)
+    of.use_widths(WIDTHS, captured=True, widths_for=lambda rows: WIDTHS if rows < 5 else (1, 2, 8))
+    if broken:
+        monkeypatch.setattr(of.controller, "plan", lambda state: 1 / 0)
+    for rows, nodes, allowed, kept_nodes, width in (
+        (4, 31, 32, 31, 32),
+        (5, 31, 8, 7, 8),
+        (5, 2, 8, 2, 8),
+        (5, 1, 8, 1, 2),
+        (40, 0, 8, 0, 1),
+    ):
+        assert of.most_width(rows) == allowed
+        kept, planned = of.plan(drafts_of(rows, nodes), CONTEXT)
+        assert kept.tolist() == [kept_nodes] + [0] * (rows - 1)
+        assert (planned.width, planned.num_tokens) == (width, rows * width)
+    assert (of._counters.total("control_errors") > 0) == broken
+
+
+def test_rows_of_one_width_are_filled() -> None:
+    # The controller would leave nothing; but a step of so many rows takes as long whatever it verifies.
+    of = control(max_width=32, controller="fixed", length=0)
+    of.use_widths(WIDTHS, captured=True, widths_for=lambda rows: (8,) if rows >= 32 else WIDTHS)
+    assert of.plan(drafts_of(4, 5), CONTEXT)[0].max() == 0
+    for _ in range(10):
+        assert of.most_width(32) == 8
+        kept, planned = of.plan(drafts_of(32, 7), CONTEXT)
+        assert (kept.max(), planned.width, planned.plan) == (7, 8, None)
+
+
+def test_a_failing_controller_verifies_no_more_than_many_rows_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = control(widths=WIDTHS, max_width=32)
+    monkeypatch.setattr(of.controller, "plan", lambda state: 1 / 0)
+    of.plan(drafts_of(32, 0), CONTEXT)
+    kept, planned = of.plan(drafts_of(32, 31), CONTEXT)
+    assert (kept.max(), planned.width) == (3, 4)
+
+
+@pytest.mark.parametrize("place", ["plan", "wants_draft", "observe"])
+def test_a_failing_controller_costs_nothing_but_its_cuts(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = control(controller="fixed", length=1)
+
+    def fail(*args: Any, **rest: Any) -> Any:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(of.controller, place, fail)
+    assert of.wants_draft(3, 60)
+    for _ in range(3):
+        kept, planned = of.plan(DRAFTS, CONTEXT)
+        of.observe(planned, [1, 1, 0])
+    whole = place == "plan"
+    assert kept.tolist() == ([3, 1, 0] if whole else [1, 1, 0])
+    # After repeated failures it is left alone for a while.
+    errors = of._counters.total("control_errors")
+    assert errors == {"plan": 2, "wants_draft": 1, "observe": 3}[place]
+
+
+def test_counts_of_other_rows_are_not_learnt_from() -> None:
+    of = control()
+    _, planned = of.plan(DRAFTS, CONTEXT)
+    planned.took(0.25)
+    of.observe(planned, [1])
+    assert of.controller.costs.num_observed == 0
+
+
+def test_a_profile_of_something_else_is_refused() -> None:
+    with pytest.raises(ConfigError, match="model"):
+        WidthControl(
+            ControlConfig(),
+            profile(),
+            dataclasses.replace(KEY, model="other"),
+            max_width=8,
+            counters=Counters(),
+            max_failures=2,
+        )
+    assert control(profile()).controller.costs.known
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["padded", "ragged"])
+@pytest.mark.parametrize("widths", [(), WIDTHS], ids=["any width", "graphs"])
+@pytest.mark.parametrize("name", get_args(ControllerName))
+def test_what_any_controller_leaves_can_be_laid_out(name: str, widths: tuple[int, ...], ragged: bool) -> None:
+    """Where it could not, neither could a step of roots alone, which makes up for steps that fail."""
+    rng = np.random.default_rng(0)
+    of = control(
+        profile(peaks=(1e12, 1e11), hidden_size=64), widths=widths, max_width=32, ragged=ragged, controller=name
+    )
+    for step in range(40):
+        drafts = batch(drawn_rows(rng, int(rng.integers(1, 6)), 31) if step % 4 else [[], []])
+        kept, planned = of.plan(drafts, CONTEXT)
+        assert build_tree_arrays(drafts, planned.width, num_drafted=kept).num_nodes.tolist() == (kept + 1).tolist()
+        planned.took(0.01)
+        of.observe(planned, (kept // 2).tolist())

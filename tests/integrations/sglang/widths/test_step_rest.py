@@ -1,0 +1,75 @@
+"""What decode steps take besides verification and a drafter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from agentspec.integrations.sglang.widths.step_rest import StepRest
+
+
+@dataclass
+class Step:
+    seconds: float = 0.0
+    drafter_seconds: float = 0.0
+
+
+def run(rest: StepRest, steps: int, *, verify: float, other: float, drafter: float = 0.0, began: float = 0.0) -> float:
+    """Steps one after another; when the next one would begin."""
+    now = began
+    for _ in range(steps):
+        rest.begin(now)
+        rest.planned(Step(verify, drafter))
+        now += verify + drafter + other
+    return now
+
+
+def test_nothing_is_known_of_few_steps() -> None:
+    rest = StepRest()
+    run(rest, 4, verify=0.01, other=0.004)
+    assert rest.seconds == 0.0, "four begun are three done"
+    rest.begin(4 * 0.014)
+    assert rest.seconds == pytest.approx(0.004)
+
+
+def test_a_drafter_s_time_is_its_own() -> None:
+    rest = StepRest()
+    run(rest, 20, verify=0.01, other=0.004, drafter=0.003)
+    assert rest.seconds == pytest.approx(0.004)
+
+
+def test_what_runs_between_steps_does_not_count() -> None:
+    rest = StepRest()
+    now = 0.0
+    for _ in range(20):
+        now = run(rest, 2, verify=0.01, other=0.004, began=now)
+        rest.interrupted()
+        now += 5.0
+    assert rest.seconds == pytest.approx(0.004)
+
+
+def test_a_lasting_change_is_followed_and_an_outlier_is_not() -> None:
+    rest = StepRest()
+    now = run(rest, 20, verify=0.01, other=0.004)
+    now = run(rest, 2, verify=0.01, other=1.0, began=now)
+    assert rest.seconds == pytest.approx(0.004)
+    run(rest, 40, verify=0.01, other=0.008, began=now)
+    assert rest.seconds == pytest.approx(0.008)
+
+
+def test_verifications_may_be_known_late_or_never() -> None:
+    rest = StepRest()
+    late = [Step() for _ in range(8)]
+    for number, step in enumerate(late):
+        rest.begin(number * 0.014)
+        rest.planned(step)
+    assert rest.seconds == 0.0
+    for step in late:
+        step.seconds = 0.01
+    rest.begin(8 * 0.014)
+    assert rest.seconds == pytest.approx(0.004)
+    for number in range(9, 40):
+        rest.begin(number * 0.014)
+        rest.planned(Step())
+    assert rest.seconds == pytest.approx(0.004)

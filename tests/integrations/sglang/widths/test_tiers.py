@@ -1,0 +1,347 @@
+"""Which widths have graphs, and that a step runs with those of its width."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
+
+from agentspec.errors import ConfigError
+from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.widths import tiers as width_tiers
+from agentspec.integrations.sglang.widths.tiers import WidthTiers, padded_width, parse_widths, tier_widths
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "expected"),
+    [
+        ("auto", 32, (1, 2, 4, 8, 16, 32)),
+        ("auto", 12, (1, 2, 4, 8, 12)),
+        ("auto", 2, (1, 2)),
+        ("one", 16, (16,)),
+        ("8,1,8", 16, (1, 8, 16)),
+        ("16", 16, (16,)),
+    ],
+)
+def test_widths_of_a_setting(text: str, most: int, expected: tuple[int, ...]) -> None:
+    assert tier_widths(text, most) == expected
+
+
+@pytest.mark.parametrize("text", ["", "two", "1,x", "0,4", "-1"])
+def test_what_names_no_widths_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="widths must be"):
+        parse_widths(text)
+
+
+def test_a_width_beyond_the_greatest_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at most"):
+        tier_widths("4,32", 16)
+
+
+def test_a_step_gets_the_least_width_that_holds_it() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        widths = tuple(sorted(rng.sample(range(1, 65), rng.randint(1, 8))))
+        width = rng.randint(1, widths[-1])
+        assert padded_width(width, widths) == min(w for w in widths if w >= width)
+    assert padded_width(7, ()) == 7
+
+
+class VerifyMode:
+    def is_target_verify(self) -> bool:
+        return True
+
+
+@dataclass(eq=False)
+class Graphs:
+    """What is used of SGLang's graph runner."""
+
+    name: str
+    capture_bs: list[int] = field(default_factory=lambda: [1, 2, 4])
+    capture_forward_mode: VerifyMode = field(default_factory=VerifyMode)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass
+class Runner:
+    """What is used of SGLang's model runner."""
+
+    attn_backend: Any = "backend of 8"
+    decode_cuda_graph_runner: Any = field(default_factory=lambda: Graphs("graphs of 8"))
+    lora_manager: Any = None
+    server_args: Any = None
+    captured: list[int] = field(default_factory=list)
+    graph_memory_usage: dict[str, float] = field(default_factory=lambda: {"target_verify": 3.0})
+    graph_time_usage: dict[str, float] = field(default_factory=lambda: {"target_verify": 1.5})
+    free: float = 100.0
+
+    @property
+    def held(self) -> tuple[str, str]:
+        return self.attn_backend, str(self.decode_cuda_graph_runner)
+
+
+@dataclass
+class DraftWorker:
+    """What is used of SGLang's draft worker."""
+
+    speculative_num_draft_tokens: int = 8
+    draft_extend_attn_backend: Any = "extend backend of 8"
+    cuda_graph_runner_for_draft_extend: Any = field(default_factory=lambda: Graphs("extend graphs of 8"))
+    draft_runner: Any = field(default_factory=lambda: Runner(attn_backend="extend backend of 8"))
+    captured: list[int] = field(default_factory=list)
+
+    @property
+    def held(self) -> tuple[int, str, str, str]:
+        return (
+            self.speculative_num_draft_tokens,
+            self.draft_extend_attn_backend,
+            self.draft_runner.attn_backend,
+            str(self.cuda_graph_runner_for_draft_extend),
+        )
+
+
+class Ranks:
+    """A group of ranks: this one and another, which says the opposite when it is asked for the nth time."""
+
+    def __init__(self, *apart: int) -> None:
+        self._apart = apart
+        self.asked = 0
+
+    def all_gather_object(self, value: bool) -> list[bool]:
+        self.asked += 1
+        return [value, not value if self.asked in self._apart else value]
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Stands for SGLang's captures. Settings: the width at which a capture fails, the GB that each takes, the ranks, the
+    tokens of a captured step at most, and what the launcher noted."""
+    settings: dict[str, Any] = {"fails_at": None, "takes": 1.0, "ranks": None, "tokens": 1000, "limits": None}
+
+    def sizes(runner: Runner, width: int) -> tuple[int, ...]:
+        return tuple(size for size in (1, 2, 4) if size * width <= settings["tokens"])
+
+    def verify(runner: Runner, width: int) -> tuple[str, Graphs]:
+        if width == settings["fails_at"]:
+            raise RuntimeError("CUDA out of memory, made up by a test")
+        runner.captured.append(width)
+        runner.free -= settings["takes"]
+        return f"backend of {width}", Graphs(f"graphs of {width}", list(sizes(runner, width)))
+
+    def extend(draft: DraftWorker, width: int) -> tuple[str, Graphs]:
+        draft.captured.append(width)
+        return f"extend backend of {width}", Graphs(f"extend graphs of {width}", list(sizes(Runner(), width)))
+
+    monkeypatch.setattr(compat, "capture_verify_graphs", verify)
+    monkeypatch.setattr(compat, "capture_draft_extend", extend)
+    monkeypatch.setattr(compat, "batch_sizes_to_capture", sizes)
+    monkeypatch.setattr(compat, "graph_limits", lambda server_args: settings["limits"])
+    monkeypatch.setattr(compat, "free_memory", lambda runner: runner.free)
+    monkeypatch.setattr(compat, "tensor_parallel_group", lambda: settings["ranks"])
+    yield settings
+
+
+def test_each_step_runs_with_graphs_of_its_width(captures: dict[str, Any]) -> None:
+    runner = Runner()
+    tiers = WidthTiers(runner)
+    assert tiers.capture((1, 2, 4, 8)) == (1, 2, 4, 8)
+    # The widest is SGLang's own; the narrowest is what large batches have.
+    assert runner.captured == [1, 4, 2]
+    assert runner.held == ("backend of 8", "graphs of 8")
+    for width in (1, 8, 2, 4, 8):
+        tiers.use(width)
+        assert runner.held == (f"backend of {width}", f"graphs of {width}")
+
+
+def test_draft_extend_reads_rows_of_the_width_that_was_verified(captures: dict[str, Any]) -> None:
+    runner, draft = Runner(), DraftWorker()
+    tiers = WidthTiers(runner, draft)
+    assert tiers.capture((1, 4, 8)) == (1, 4, 8)
+    assert draft.captured == [1, 4]
+    for width in (8, 1, 4, 8):
+        tiers.use(width)
+        extend = f"extend backend of {width}"
+        assert draft.held == (width, extend, extend, f"extend graphs of {width}")
+        assert runner.held == (f"backend of {width}", f"graphs of {width}")
+
+
+def test_a_draft_extend_that_sglang_did_not_capture_is_told_its_width_alone(captures: dict[str, Any]) -> None:
+    draft = DraftWorker(cuda_graph_runner_for_draft_extend=None)
+    tiers = WidthTiers(Runner(), draft)
+    assert tiers.capture((1, 8)) == (1, 8)
+    tiers.use(1)
+    assert draft.captured == []
+    assert draft.held == (1, "extend backend of 8", "extend backend of 8", "None")
+
+
+def test_a_server_without_memory_for_all_graphs_goes_on_with_some(captures: dict[str, Any]) -> None:
+    captures["fails_at"] = 4
+    runner = Runner()
+    tiers = WidthTiers(runner)
+    assert tiers.capture((1, 2, 4, 8)) == (1, 8)
+    assert runner.held == ("backend of 8", "graphs of 8")
+    tiers.use(1)
+    assert runner.held == ("backend of 1", "graphs of 1")
+
+
+@pytest.mark.parametrize(
+    ("free", "takes", "expected", "captured"),
+    [
+        # SGLang's own graphs took 3 GB; what is captured later is expected to take what the one before it took.
+        (2.9, 0.1, (8,), []),
+        (3.0, 2.0, (1, 8), [1]),
+        (3.0, 1.0, (1, 2, 4, 8), [1, 4, 2]),
+        (6.0, 2.0, (1, 2, 4, 8), [1, 4, 2]),
+    ],
+)
+def test_no_capture_begins_that_may_run_out_of_memory(
+    captures: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    free: float,
+    takes: float,
+    expected: tuple[int, ...],
+    captured: list[int],
+) -> None:
+    captures["takes"] = takes
+    runner = Runner(free=free)
+    assert WidthTiers(runner).capture((1, 2, 4, 8)) == expected
+    assert runner.captured == captured
+    assert ("lower --mem-fraction-static" in caplog.text) is (len(expected) < 4)
+
+
+def test_half_of_what_sglang_leaves_free_stays_free_but_for_the_narrowest_width(captures: dict[str, Any]) -> None:
+    captures["limits"] = compat.GraphLimits(tokens=2048, attention_bytes=0, spare_gb=10.0)
+    for free, expected in ((4.0, (1, 8)), (7.0, (1, 4, 8)), (8.0, (1, 2, 4, 8))):
+        assert WidthTiers(Runner(free=free)).capture((1, 2, 4, 8)) == expected
+
+
+def test_attention_buffers_count_by_the_tokens_of_the_largest_step(captures: dict[str, Any]) -> None:
+    """A width whose buffers would not fit is left out, and narrower ones, which need less, are not."""
+    captures.update(limits=compat.GraphLimits(tokens=32, attention_bytes=10**8, spare_gb=0.0), takes=0.5)
+    runner = Runner(free=2.0)
+    # Four rows of four tokens take 1.6 GB, four of one and two 0.4 GB and 0.8 GB.
+    assert WidthTiers(runner).capture((1, 2, 4, 8)) == (1, 2, 8)
+    assert runner.captured == [1, 2]
+
+
+@pytest.mark.parametrize("widths", [(1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16), (4, 12, 64), (1, 2), (7,)])
+def test_whatever_is_left_out_the_others_are_spread(widths: tuple[int, ...]) -> None:
+    order = width_tiers._capture_order(widths)
+    assert sorted([*order, widths[-1]]) == list(widths)
+    if widths == (1, 2, 4, 8, 16, 32, 64):
+        assert order == [1, 8, 4, 32, 2, 16]
+
+
+def test_a_step_is_as_wide_as_its_batch_has_graphs_for(captures: dict[str, Any]) -> None:
+    captures["tokens"] = 16
+    runner = Runner(decode_cuda_graph_runner=Graphs("graphs of 8", [1, 2]))
+    tiers = WidthTiers(runner)
+    assert tiers.capture((1, 4, 8)) == (1, 4, 8)
+    assert {rows: tiers.widths_for(rows) for rows in (1, 2, 3, 4)} == {
+        1: (1, 4, 8),
+        2: (1, 4, 8),
+        3: (1, 4),
+        4: (1, 4),
+    }
+    # Batches without graphs verify no more tokens than were ever captured.
+    assert tiers.widths_for(5) == (1,)
+    assert tiers.widths_for(17) == (1,)
+    found = [{**tier, "seconds": 0.0} for tier in tiers.describe()]
+    assert found == [
+        {"width": 1, "most_rows": 4, "num_graphs": 3, "seconds": 0.0, "gigabytes": 1.0},
+        {"width": 4, "most_rows": 4, "num_graphs": 3, "seconds": 0.0, "gigabytes": 1.0},
+        {"width": 8, "most_rows": 2, "num_graphs": 2, "seconds": 0.0, "gigabytes": 3.0},
+    ]
+
+
+def test_draft_extend_and_verification_have_graphs_for_the_same_batches(captures: dict[str, Any]) -> None:
+    captures["tokens"] = 8
+    draft = DraftWorker(cuda_graph_runner_for_draft_extend=Graphs("extend graphs of 8", [1]))
+    tiers = WidthTiers(Runner(decode_cuda_graph_runner=Graphs("graphs of 8", [1, 2])), draft)
+    tiers.capture((1, 4, 8))
+    assert [tiers.widths_for(rows) for rows in (1, 2, 4)] == [(1, 4, 8), (1, 4), (1,)]
+    assert [tier["num_graphs"] for tier in tiers.describe()] == [6, 4, 3]
+
+
+def test_one_width_is_that_of_all_batches(captures: dict[str, Any]) -> None:
+    tiers = WidthTiers(Runner())
+    assert tiers.capture((8,)) == (8,)
+    assert tiers.widths_for(1) == tiers.widths_for(100) == (8,)
+
+
+@pytest.mark.parametrize(
+    ("apart", "expected", "captured"),
+    [
+        # The ranks tell each other twice a width: before they capture, and what came of it.
+        ((), (1, 2, 4, 8), [1, 4, 2]),
+        ((1,), (2, 4, 8), [4, 2]),
+        ((2,), (8,), [1]),
+        ((5,), (1, 4, 8), [1, 4]),
+        ((6,), (1, 4, 8), [1, 4, 2]),
+    ],
+)
+def test_ranks_have_the_same_tiers(
+    captures: dict[str, Any], apart: tuple[int, ...], expected: tuple[int, ...], captured: list[int]
+) -> None:
+    captures["ranks"] = ranks = Ranks(*apart)
+    runner = Runner()
+    tiers = WidthTiers(runner)
+    assert tiers.capture((1, 2, 4, 8)) == expected
+    assert runner.captured == captured
+    # A rank that asks more often than the others would wait for answers that never come: where a width does not fit they
+    # go on with the next, where its capture failed they stop.
+    assert ranks.asked == {(): 6, (1,): 5, (2,): 2, (5,): 5, (6,): 6}[apart]
+    assert runner.held == ("backend of 8", "graphs of 8")
+
+
+def test_a_capture_that_fails_here_is_told_to_the_other_ranks(captures: dict[str, Any]) -> None:
+    captures.update(fails_at=1, ranks=(ranks := Ranks()))
+    assert WidthTiers(Runner()).capture((1, 2, 4, 8)) == (8,)
+    assert ranks.asked == 2
+
+
+def test_adapters_leave_one_width(captures: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """SGLang's adapters read what the last graph runner allocated, so another width would read another batch's."""
+    runner = Runner(lora_manager="a manager")
+    with caplog.at_level("INFO", logger="agentspec"):
+        tiers = WidthTiers(runner)
+        assert tiers.capture((1, 2, 4, 8)) == (8,)
+    assert tiers.has_graphs
+    assert runner.captured == []
+    assert "LoRA" in caplog.text
+    tiers.use(8)
+    assert runner.held == ("backend of 8", "graphs of 8")
+
+
+@pytest.mark.parametrize(("any_width", "expected"), [(True, ()), (False, (8,))])
+def test_without_graphs_the_attention_backend_says_whether_widths_may_differ(
+    captures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, any_width: bool, expected: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(width_tiers, "takes_any_width", lambda server_args: any_width)
+    runner = Runner(decode_cuda_graph_runner=None)
+    tiers = WidthTiers(runner)
+    assert tiers.capture((1, 2, 4, 8)) == expected
+    assert not tiers.has_graphs
+    assert tiers.widths_for(3) == expected and tiers.describe() == []
+    assert runner.captured == []
+
+
+@pytest.mark.parametrize("graphs", [None, "a runner that captures no verify steps"])
+def test_nothing_changes_where_no_verify_step_was_captured(
+    captures: dict[str, Any], monkeypatch: pytest.MonkeyPatch, graphs: Any
+) -> None:
+    monkeypatch.setattr(width_tiers, "takes_any_width", lambda server_args: True)
+    runner, draft = Runner(decode_cuda_graph_runner=graphs), DraftWorker()
+    tiers = WidthTiers(runner, draft)
+    assert tiers.capture((1, 2, 4, 8)) == ()
+    tiers.use(4)
+    assert (runner.held, runner.captured) == (("backend of 8", str(graphs)), [])
+    # Draft-extend still has to know how wide the step was.
+    assert draft.held == (4, "extend backend of 8", "extend backend of 8", "extend graphs of 8")

@@ -1,0 +1,320 @@
+#include "drafting/tree_union.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <numeric>
+
+#include "check.h"
+#include "drafting/draft_promises.h"
+#include "errors.h"
+
+namespace {
+
+using agentspec::ConfigError;
+using agentspec::Token;
+using agentspec::TreeUnion;
+using agentspec::UnionConfig;
+using agentspec::UnionRule;
+using agentspec::test::draw;
+using agentspec::test::Random;
+
+constexpr UnionRule kRules[] = {UnionRule::kMerge, UnionRule::kBetter, UnionRule::kModel,
+                                UnionRule::kModelOnly};
+
+// The arrays of one batch, which own what a call reads.
+struct Batch {
+  std::vector<std::int32_t> offsets = {0};
+  std::vector<Token> tokens;
+  std::vector<std::int32_t> parents;
+  std::vector<float> estimates;
+  std::vector<std::uint8_t> sources;
+  std::vector<std::int32_t> match_lens;
+  std::vector<std::int64_t> groups;
+  std::vector<std::int64_t> chosen;
+  std::vector<std::int64_t> model_tokens;
+  std::vector<float> model_estimates;
+  std::size_t num_groups = 0;
+  std::size_t num_chosen = 0;
+  std::int64_t topk = 1;
+  std::vector<char> wanted;  // read as bool
+  std::vector<std::int32_t> rooms;
+
+  // A row with a suffix draft of these nodes behind its root.
+  void add(Token root, const std::vector<Token>& nodes, const std::vector<std::int32_t>& node_parents,
+           const std::vector<float>& chances) {
+    tokens.push_back(root);
+    parents.push_back(-1);
+    estimates.push_back(1.0F);
+    sources.push_back(0);
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      tokens.push_back(nodes[i]);
+      parents.push_back(node_parents[i]);
+      estimates.push_back(chances[i]);
+      sources.push_back(1);
+    }
+    offsets.push_back(static_cast<std::int32_t>(tokens.size()));
+    match_lens.push_back(3);
+    wanted.push_back(1);
+    rooms.push_back(100);
+  }
+
+  [[nodiscard]] TreeUnion united(const UnionConfig& config) const {
+    const auto flags = std::make_unique<bool[]>(wanted.size());
+    std::copy(wanted.begin(), wanted.end(), flags.get());
+    return agentspec::unite({offsets, tokens, parents, estimates, sources, match_lens},
+                            {groups, chosen, model_tokens, model_estimates, num_groups, num_chosen, topk},
+                            {flags.get(), wanted.size()}, rooms, config);
+  }
+};
+
+// One row: a suffix draft of 1, 2 and a draft model's tree of 1, 3, as the loop of a chain chooses it.
+Batch small() {
+  Batch batch;
+  batch.add(9, {1, 2}, {0, 1}, {0.5F, 0.4F});
+  batch.groups = {-1, 0};
+  batch.chosen = {0, 1};
+  batch.model_tokens = {1, 3};
+  batch.model_estimates = {0.8F, 0.4F};
+  batch.num_groups = batch.num_chosen = 2;
+  return batch;
+}
+
+bool near(float a, double b) { return std::abs(static_cast<double>(a) - b) < 1e-6; }
+
+void test_merged_row() {
+  const TreeUnion result = small().united({.max_nodes = 8});
+  CHECK((result.tokens == std::vector<Token>{9, 1, 2, 3}));
+  CHECK((result.parents == std::vector<std::int32_t>{-1, 0, 1, 1}));
+  CHECK((result.sources == std::vector<std::uint8_t>{0, 4, 1, 4}));
+  CHECK(near(result.estimates[1], 0.9) && near(result.estimates[2], 0.9 * 0.8 / 1.3));
+  CHECK((result.offsets == std::vector<std::int32_t>{0, 4}));
+  CHECK(result.match_lens[0] == 3 && result.verified[0] == 1 && result.alone[0] == 0);
+  CHECK((result.model_tokens == std::vector<Token>{9, 1, 3}));
+  CHECK(near(result.model_estimates[2], 0.4F));
+}
+
+void test_one_of_both_rows() {
+  const TreeUnion better = small().united({.rule = UnionRule::kBetter, .max_nodes = 8});
+  CHECK((better.tokens == std::vector<Token>{9, 1, 3}));
+  CHECK(better.alone[0] == 1 && better.match_lens[0] == 0);
+  const TreeUnion scaled = small().united({.rule = UnionRule::kBetter, .max_nodes = 8, .factor = 0.5});
+  CHECK((scaled.tokens == std::vector<Token>{9, 1, 2}));
+  CHECK(scaled.verified[0] == 0 && near(scaled.model_estimates[1], 0.8F));
+  const TreeUnion model = small().united({.rule = UnionRule::kModel, .max_nodes = 8, .factor = 0.1});
+  CHECK((model.tokens == std::vector<Token>{9, 1, 3}));
+  CHECK(near(model.estimates[1], 0.08));
+}
+
+void test_limits_of_rows() {
+  Batch batch = small();
+  CHECK(batch.united({.max_nodes = 1}).tokens.size() == 2);
+  batch.rooms[0] = 2;
+  CHECK(batch.united({.max_nodes = 8}).tokens.size() == 3);
+  for (const std::int32_t room : {0, -5, std::numeric_limits<std::int32_t>::min()}) {
+    batch.rooms[0] = room;
+    CHECK((batch.united({.max_nodes = 8}).tokens == std::vector<Token>{9}));
+  }
+  batch.wanted[0] = 0;
+  CHECK((batch.united({.max_nodes = 1}).tokens == std::vector<Token>{9, 1, 2}));
+  CHECK((batch.united({.rule = UnionRule::kModelOnly, .max_nodes = 8}).tokens == std::vector<Token>{9}));
+}
+
+void test_rows_that_want_nothing_are_not_read() {
+  Batch batch = small();
+  batch.wanted[0] = 0;
+  batch.groups.clear();
+  batch.chosen = {-8};
+  batch.topk = 0;
+  CHECK((batch.united({.max_nodes = 8}).tokens == std::vector<Token>{9, 1, 2}));
+}
+
+void test_empty_batch() {
+  const TreeUnion result = Batch().united({.max_nodes = 8});
+  CHECK((result.offsets == std::vector<std::int32_t>{0}) && result.tokens.empty());
+}
+
+void test_refused() {
+  const auto refused = [](auto&& change) {
+    Batch batch = small();
+    change(batch);
+    CHECK_THROWS((void)batch.united({.max_nodes = 8}), ConfigError);
+  };
+  CHECK_THROWS((void)small().united({.max_nodes = 0}), ConfigError);
+  refused([](Batch& b) { b.topk = 0; });
+  refused([](Batch& b) { b.offsets.clear(); });
+  refused([](Batch& b) { b.offsets = {0, 2}; });
+  refused([](Batch& b) { b.offsets = {0, 0, 3}; });
+  refused([](Batch& b) { b.offsets = {0, 4, 3}; });
+  refused([](Batch& b) { b.offsets = {-1, 3}; });
+  refused([](Batch& b) { b.parents = {-1, 2, 1}; });
+  refused([](Batch& b) { b.parents = {-1, 0, -1}; });
+  refused([](Batch& b) { b.parents = {0, 0, 1}; });
+  refused([](Batch& b) { b.rooms.clear(); });
+  refused([](Batch& b) { b.sources.pop_back(); });
+  refused([](Batch& b) { b.chosen = {1, 0}; });
+  refused([](Batch& b) { b.chosen = {0, 5}; });
+  refused([](Batch& b) { b.chosen = {0, std::numeric_limits<std::int64_t>::max()}; });
+  refused([](Batch& b) { b.model_tokens = {1, -1}; });
+  refused([](Batch& b) { b.model_tokens = {1, std::int64_t{1} << 31}; });
+  refused([](Batch& b) { b.groups.pop_back(); });
+}
+
+// A suffix draft over few tokens: ties, siblings of one token, children that are likelier than their parents.
+void add_random_row(Random& random, Batch& batch) {
+  std::vector<Token> tokens;
+  std::vector<std::int32_t> parents;
+  std::vector<float> estimates;
+  const int size = draw(random, 0, 20);
+  for (int i = 0; i < size; ++i) {
+    tokens.push_back(draw(random, 0, 3));
+    parents.push_back(draw(random, 0, i));
+    estimates.push_back(static_cast<float>(draw(random, 0, 8)) / 8.0F);
+  }
+  batch.add(draw(random, 0, 99), tokens, parents, estimates);
+}
+
+// Candidates in any order of likelihood, of parents that may be missing.
+void add_random_loop(Random& random, Batch& batch) {
+  const std::size_t rows = batch.rooms.size();
+  batch.topk = draw(random, 1, 4);
+  batch.num_groups = static_cast<std::size_t>(draw(random, 1, 9));
+  const auto candidates = static_cast<std::int32_t>(batch.num_groups) * static_cast<std::int32_t>(batch.topk);
+  batch.num_chosen = static_cast<std::size_t>(draw(random, 0, candidates));
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t group = 0; group < batch.num_groups; ++group) {
+      batch.groups.push_back(draw(random, -1, std::max(0, static_cast<std::int32_t>(group * 2) - 1)));
+    }
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(candidates));
+    std::iota(numbers.begin(), numbers.end(), 0);
+    std::shuffle(numbers.begin(), numbers.end(), random);
+    std::sort(numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(batch.num_chosen));
+    for (std::size_t i = 0; i < batch.num_chosen; ++i) {
+      batch.chosen.push_back(numbers[i]);
+      batch.model_tokens.push_back(draw(random, 0, 3));
+      const int kind = draw(random, 0, 19);
+      batch.model_estimates.push_back(kind == 0   ? std::numeric_limits<float>::quiet_NaN()
+                                      : kind == 1 ? std::numeric_limits<float>::infinity()
+                                      : kind == 2 ? -1.0F
+                                                  : static_cast<float>(draw(random, 0, 16)) / 16.0F);
+    }
+  }
+}
+
+void check_tree(std::span<const std::int32_t> parents, std::span<const float> estimates,
+                std::size_t max_nodes) {
+  CHECK(!parents.empty() && parents[0] == -1 && parents.size() <= max_nodes + 1);
+  for (std::size_t node = 1; node < parents.size(); ++node) {
+    CHECK(parents[node] >= 0 && parents[node] < static_cast<std::int32_t>(node));
+    CHECK(estimates[node] >= 0.0F);
+  }
+}
+
+void test_random_batches() {
+  Random random(7);
+  for (int round = 0; round < 3000; ++round) {
+    Batch batch;
+    const int rows = draw(random, 1, 5);
+    for (int i = 0; i < rows; ++i) add_random_row(random, batch);
+    add_random_loop(random, batch);
+    for (char& flag : batch.wanted) flag = static_cast<char>(draw(random, 0, 3) > 0);
+    for (std::int32_t& room : batch.rooms) room = draw(random, -1, 20);
+    const UnionConfig config{.rule = kRules[static_cast<std::size_t>(draw(random, 0, 3))],
+                             .trees = draw(random, 0, 3) > 0,
+                             .max_nodes = draw(random, 1, 16),
+                             .min_estimate = draw(random, 0, 1) * 0.2,
+                             .factor = draw(random, 1, 8) * 0.25};
+    const TreeUnion result = batch.united(config);
+    for (std::size_t row = 0; row < batch.rooms.size(); ++row) {
+      const auto part = [row](const auto& offsets, const auto& values) {
+        const auto first = static_cast<std::size_t>(offsets[row]);
+        return std::span(values).subspan(first, static_cast<std::size_t>(offsets[row + 1]) - first);
+      };
+      const auto parents = part(result.offsets, result.parents);
+      const auto estimates = part(result.offsets, result.estimates);
+      const auto own = part(batch.offsets, batch.parents);
+      const auto drafted = part(result.model_offsets, result.model_parents);
+      CHECK(part(result.offsets, result.tokens)[0] == part(batch.offsets, batch.tokens)[0]);
+      if (batch.wanted[row] == 0) {
+        check_tree(parents, estimates, 20);
+        CHECK(drafted.empty() && (config.rule == UnionRule::kModelOnly || parents.size() == own.size()));
+        continue;
+      }
+      const auto cap = static_cast<std::size_t>(std::clamp(batch.rooms[row], 0, config.max_nodes));
+      check_tree(parents, estimates, cap);
+      check_tree(drafted, part(result.model_offsets, result.model_estimates), cap);
+      if (!config.trees) {
+        for (std::size_t node = 1; node < drafted.size(); ++node) {
+          CHECK(drafted[node] == static_cast<std::int32_t>(node) - 1);
+        }
+      }
+      if (result.alone[row] != 0)
+        CHECK(std::equal(parents.begin(), parents.end(), drafted.begin(), drafted.end()));
+    }
+    CHECK(static_cast<std::size_t>(result.offsets.back()) == result.tokens.size());
+  }
+}
+
+void test_path_lengths() {
+  // Row 0 has 5 ─┬─ 6 ── 7 and 5 ── 8 ── 9, row 1 no nodes, row 2 its root.
+  const std::vector<std::int32_t> offsets = {0, 5, 5, 6};
+  const std::vector<Token> tokens = {5, 6, 8, 7, 9, 5};
+  const std::vector<std::int32_t> parents = {-1, 0, 0, 1, 2, -1};
+  const auto lengths = [&](const std::vector<std::int64_t>& text, std::int32_t length) {
+    std::vector<std::int64_t> texts = text;
+    for (int i = 0; i < 2; ++i) texts.insert(texts.end(), text.begin(), text.end());
+    const std::vector<std::int32_t> read = {length, length, length};
+    return agentspec::path_lengths(offsets, tokens, parents, texts, text.size(), read);
+  };
+  CHECK((lengths({6, 7, 1}, 3) == std::vector<std::int32_t>{2, 0, 0}));
+  CHECK((lengths({8, 9, 1}, 1) == std::vector<std::int32_t>{1, 0, 0}));
+  CHECK((lengths({8, 7, 1}, 3) == std::vector<std::int32_t>{1, 0, 0}));
+  CHECK((lengths({7, 7, 1}, 3) == std::vector<std::int32_t>{0, 0, 0}));
+  CHECK((lengths({6, 7}, 0) == std::vector<std::int32_t>{0, 0, 0}));
+  CHECK((lengths({std::int64_t{6} + (std::int64_t{1} << 32)}, 1) == std::vector<std::int32_t>{0, 0, 0}));
+  CHECK_THROWS((void)lengths({6}, 2), ConfigError);
+  CHECK_THROWS((void)lengths({6}, -1), ConfigError);
+}
+
+void test_promises() {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    Random random(seed);
+    const int rows = draw(random, 0, 6);
+    std::vector<std::int32_t> offsets = {0};
+    std::vector<double> suffix, model;
+    std::vector<char> fit;
+    double gained = 0.0, gained_fit = 0.0, better = 0.0;
+    int num_fit = 0;
+    for (int row = 0; row < rows; ++row) {
+      offsets.push_back(offsets.back() + draw(random, 1, 4));
+      suffix.push_back(draw(random, 0, 40) * 0.1);
+      model.push_back(draw(random, 0, 40) * 0.1);
+      fit.push_back(static_cast<char>(draw(random, 0, 1)));
+      const double promised = (1.0 + model.back()) / 1.25 - 1.0;
+      const double more = promised > suffix.back() ? promised - suffix.back() : 0.0;
+      gained += more;
+      gained_fit += fit.back() ? more : 0.0;
+      better += fit.back() ? std::max(suffix.back(), model.back()) : suffix.back();
+      num_fit += fit.back();
+    }
+    const std::span<const bool> fits(reinterpret_cast<const bool*>(fit.data()), fit.size());
+    const auto sums = agentspec::sum_promises({offsets, suffix, model, fits, 0.25});
+    CHECK(std::abs(sums.gained - gained) < 1e-9);
+    CHECK(std::abs(sums.gained_fit - gained_fit) < 1e-9);
+    CHECK(std::abs(sums.better - better) < 1e-9);
+    CHECK(sums.num_fit == num_fit);
+    if (rows > 0) {
+      offsets.pop_back();
+      CHECK_THROWS((void)agentspec::sum_promises({offsets, suffix, model, fits, 0.25}), ConfigError);
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  return agentspec::test::run({test_merged_row, test_one_of_both_rows, test_limits_of_rows,
+                               test_rows_that_want_nothing_are_not_read, test_empty_batch, test_refused,
+                               test_random_batches, test_path_lengths, test_promises});
+}

@@ -1,0 +1,120 @@
+"""The store behind sentinels and in a cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from store_case import SCOPE, A, B, data, drain
+
+from agentspec.errors import StoreUnavailableError
+from agentspec.evals.micro.store.redis_server import RedisServer
+from agentspec.integrations.servers.ports import free_port
+from agentspec.store import CONTROL, Scope, acl_rules, delete_scope, list_scopes, open_store
+
+pytestmark = pytest.mark.redis
+
+DEADLINE = 30.0
+
+
+def sentinel_of(folder: Path, master: RedisServer) -> RedisServer:
+    return RedisServer(
+        folder,
+        sentinel=f"sentinel monitor agents 127.0.0.1 {master.port} 1\n"
+        "sentinel down-after-milliseconds agents 300\nsentinel failover-timeout agents 2000\n",
+    )
+
+
+def test_sentinels_lead_to_the_master_and_to_the_next_one(tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "a") as master:
+        replica = RedisServer(tmp_path / "b", "--replicaof", "127.0.0.1", str(master.port))
+        with replica, sentinel_of(tmp_path / "c", master) as sentinel:
+            url = f"redis-sentinel://127.0.0.1:{free_port()},127.0.0.1:{sentinel.port}/agents"
+            store = open_store(url, SCOPE, timeout=2)
+            reader = store.reader()
+            store.append([(A, b"1")])
+            assert data(drain(reader)) == [b"1"]
+            assert master.command("WAIT", 1, 10_000) == 1
+            _wait_for(lambda: sentinel.command("SENTINEL", "REPLICAS", "agents"))
+            master.kill()
+            deadline, attempts = time.monotonic() + DEADLINE, 0
+            while True:
+                try:
+                    store.append([(A, b"2")])
+                    break
+                except StoreUnavailableError:
+                    attempts += 1
+                    assert time.monotonic() < deadline, "no failover"
+                    time.sleep(0.1)
+            assert attempts > 0
+            found: list[bytes] = []
+            while not found:
+                try:
+                    found = data(reader.read(1))
+                except StoreUnavailableError:
+                    assert time.monotonic() < deadline
+            assert found == [b"2"]
+            assert replica.command("XLEN", f"agentspec:1:{{{SCOPE.id}}}:log:{A}") == 2
+            reader.close()
+            store.close()
+
+
+def test_a_service_that_no_sentinel_knows_is_named(tmp_path: Path, redis_server: RedisServer) -> None:
+    sentinel = sentinel_of(tmp_path, redis_server)
+    with sentinel, pytest.raises(StoreUnavailableError, match=r"knows the master of 'other'"):
+        open_store(f"redis-sentinel://127.0.0.1:{sentinel.port}/other", SCOPE)
+
+
+def test_a_cluster_is_used_at_the_nodes_that_have_the_slots(tmp_path: Path) -> None:
+    arguments = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    with RedisServer(tmp_path / "a", *arguments) as one, RedisServer(tmp_path / "b", *arguments) as two:
+        two.command("CLUSTER", "MEET", "127.0.0.1", one.port)
+        # One is a node of the cluster without a slot.
+        two.command("CLUSTER", "ADDSLOTS", *range(16384))
+        for server in (one, two):
+            _wait_for(lambda server=server: b"cluster_state:ok" in server.command("CLUSTER", "INFO"))
+            _wait_for(lambda server=server: server.command("CLUSTER", "SLOTS"))
+        for server in (one, two):
+            server.command(*acl_rules("drafter", cluster=True).split(), ">pw")
+        url = f"redis-cluster://drafter:pw@127.0.0.1:{free_port()},127.0.0.1:{one.port}"
+        store = open_store(url, SCOPE)
+        reader = store.reader()
+        store.append([(A, b"1"), (B, b"x"), (CONTROL, b"c")])
+        store.write_segment(A, "s", [b"chunk"])
+        store.write_manifest(A, b"m", ["s"])
+        assert sorted(data(drain(reader))) == [b"1", b"c", b"x"]
+        assert list(store.segment(A, "s")) == [b"chunk"]
+        assert store.lease("me", 60)
+        assert store.remove_namespace(A)
+        assert sorted(info.namespace for info in store.namespaces()) == [B]
+        # A slot that moves, here with nothing in it, is found at its new node.
+        empty = open_store(url, Scope("moving", "t"))
+        assert delete_scope(url, Scope("moving", "t"))
+        slot = two.command("CLUSTER", "KEYSLOT", f"{{{empty.scope.id}}}")
+        node = one.command("CLUSTER", "MYID")
+        for server in (one, two):
+            server.command("CLUSTER", "SETSLOT", slot, "NODE", node)
+        empty.append([(A, b"moved")])
+        assert data(empty.scan(A)) == [b"moved"]
+        assert one.command("DBSIZE") > 0
+        assert {scope.model for scope in list_scopes(url)} == {SCOPE.model, "moving"}
+        reader.close()
+        store.close()
+        empty.close()
+
+
+def test_a_cluster_that_lacks_slots_is_unavailable(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, "--cluster-enabled", "yes") as server:
+        with pytest.raises(StoreUnavailableError, match="has the slot"):
+            open_store(f"redis-cluster://127.0.0.1:{server.port}", SCOPE)
+        with pytest.raises(StoreUnavailableError):
+            open_store(server.url, SCOPE)
+
+
+def _wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

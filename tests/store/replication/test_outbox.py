@@ -1,0 +1,122 @@
+"""Finished outputs wait up to a bound, the oldest are dropped first, and what was deleted is not delivered."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+from agentspec.store.replication.outbox import FinishedOutput, Outbox
+
+
+def output(number: int, num_tokens: int = 10, namespace: str = "a") -> FinishedOutput:
+    return FinishedOutput(namespace, number, f"r{number}", float(number), (), range(num_tokens), num_tokens)
+
+
+def ids(outputs: list[FinishedOutput]) -> list[int]:
+    return [item.output_id for item in outputs]
+
+
+def test_oldest_are_dropped_and_counted() -> None:
+    outbox = Outbox(max_tokens=35)
+    for number in range(5):
+        outbox.put(output(number))
+    assert (outbox.num_dropped, outbox.waiting_tokens) == (2, 30)
+    assert ids(outbox.take(10, 1000, 0.0)) == [2, 3, 4]
+    # What is taken is not delivered yet.
+    assert (len(outbox), outbox.waiting_tokens) == (3, 0)
+    outbox.delivered()
+    assert len(outbox) == 0
+
+
+def test_an_output_larger_than_the_bound_goes_alone() -> None:
+    outbox = Outbox(max_tokens=5)
+    outbox.put(output(1))
+    outbox.put(output(2))
+    assert ids(outbox.take(10, 1, 0.0)) == [2]
+
+
+def test_batches_end_at_either_limit() -> None:
+    outbox = Outbox(max_tokens=1000)
+    for number in range(5):
+        outbox.put(output(number))
+    assert ids(outbox.take(2, 1000, 0.0)) == [0, 1]
+    assert ids(outbox.take(5, 25, 0.0)) == [2, 3]
+    assert ids(outbox.take(5, 25, 0.0)) == [4]
+    assert outbox.take(5, 25, 0.0) == []
+
+
+def test_what_is_put_back_comes_first_and_is_dropped_first() -> None:
+    outbox = Outbox(max_tokens=40)
+    for number in range(4):
+        outbox.put(output(number))
+    taken = outbox.take(2, 1000, 0.0)
+    outbox.put(output(4))
+    outbox.put_back(taken)
+    assert outbox.num_dropped == 1
+    assert len(outbox) == 4
+    assert ids(outbox.take(10, 1000, 0.0)) == [1, 2, 3, 4]
+
+
+def test_what_is_set_aside_counts_and_comes_back_first() -> None:
+    outbox = Outbox(max_tokens=50)
+    for number in range(4):
+        outbox.put(output(number))
+    taken = outbox.take(3, 1000, 0.0)
+    outbox.delivered(aside=taken[:2], num_dropped=1)
+    assert (len(outbox), outbox.waiting_tokens, outbox.num_dropped) == (3, 30, 1)
+    for number in range(4, 7):
+        outbox.put(output(number))
+    # The oldest, which is aside, was dropped.
+    assert (len(outbox), outbox.num_dropped) == (5, 2)
+    outbox.bring_back()
+    assert ids(outbox.take(10, 1000, 0.0)) == [1, 3, 4, 5, 6]
+    outbox.delivered(aside=[output(1, namespace="b"), output(3)])
+    assert outbox.remove(lambda item: item.namespace == "b") == 1
+    assert (len(outbox), outbox.waiting_tokens) == (1, 10)
+
+
+def test_unwanted_outputs_are_taken_out() -> None:
+    outbox = Outbox(max_tokens=1000)
+    for number in range(4):
+        outbox.put(output(number, namespace="ab"[number % 2]))
+    assert outbox.remove(lambda item: item.namespace == "a") == 2
+    assert outbox.waiting_tokens == 20
+    assert ids(outbox.take(10, 1000, 0.0)) == [1, 3]
+    assert outbox.num_dropped == 0
+
+
+def test_take_waits_for_an_output_and_close_ends_the_wait() -> None:
+    outbox = Outbox(max_tokens=1000)
+    found: list[list[int]] = []
+
+    def take_twice() -> None:
+        found.append(ids(outbox.take(10, 1000, 60.0)))
+        found.append(ids(outbox.take(10, 1000, 60.0)))
+
+    thread = threading.Thread(target=take_twice)
+    thread.start()
+    outbox.put(output(7))
+    while not found:
+        thread.join(0.001)
+    outbox.close()
+    thread.join(30.0)
+    assert found == [[7], []]
+
+
+def test_random_operations_keep_order_and_counts() -> None:
+    chance = random.Random(0)
+    outbox = Outbox(max_tokens=100)
+    delivered: list[int] = []
+    for number in range(2000):
+        outbox.put(output(number, chance.randrange(1, 40)))
+        if chance.random() < 0.4:
+            taken = outbox.take(chance.randrange(1, 5), 60, 0.0)
+            if chance.random() < 0.3:
+                outbox.put_back(taken)
+            else:
+                delivered += ids(taken)
+        assert outbox.waiting_tokens <= 100
+    delivered += ids(outbox.take(10_000, 10_000, 0.0))
+    assert delivered == sorted(set(delivered))
+    outbox.delivered()
+    assert len(delivered) + outbox.num_dropped == 2000

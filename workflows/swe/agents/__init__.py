@@ -1,0 +1,1 @@
+"""Coding agents: their configuration, and the processes that they run in."""

@@ -1,0 +1,181 @@
+"""The agent as a process of the environment that it is installed in."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from agentspec.errors import ConfigError, ServerError
+
+ENVIRONMENT_VARIABLE = "AGENTSPEC_AGENT_PYTHON"
+_HERE = Path(__file__).resolve().parent
+_PROGRAM = _HERE / "agent_program.py"
+_LOG_TAIL = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class _Installation:
+    """Where an agent is found, and how it gets there."""
+
+    module: str
+    extra: str
+    target: str
+    """Of make, which puts it into the folder .venv-TARGET."""
+    needs: str = ""
+
+    def told(self) -> str:
+        return (
+            f"{self.needs}`pip install 'sglang-agentspec[{self.extra}]'` in an environment of its own and name its interpreter "
+            f"with --agent-python or {ENVIRONMENT_VARIABLE}, or run `make {self.target}` in the sources"
+        )
+
+
+_INSTALLATIONS = {
+    "mini-swe-agent": _Installation("minisweagent", "swe", "agents"),
+    "openhands": _Installation("openhands.tools", "openhands", "openhands", "it needs Python 3.12 or newer: "),
+}
+
+
+def agent_python(agent: str, given: str = "") -> str:
+    """The interpreter that has the agent.
+
+    The first of: what is given, the variable AGENTSPEC_AGENT_PYTHON, this interpreter, and what `make agents` or `make
+    openhands` made in the current directory or beside the sources.
+
+    Raises:
+        ConfigError: None is found; it says how to install one.
+    """
+    chosen = given or os.environ.get(ENVIRONMENT_VARIABLE, "")
+    if chosen:
+        if not os.access(chosen, os.X_OK):
+            raise ConfigError(f"the agent's Python must be an executable file, got {chosen!r}")
+        return chosen
+    installation = _INSTALLATIONS[agent]
+    if _is_here(installation.module):
+        return sys.executable
+    for root in (Path.cwd(), _HERE.parents[2]):
+        python = root / f".venv-{installation.target}" / "bin" / "python"
+        if python.exists():
+            return str(python)
+    raise ConfigError(f"{agent} is not installed here: {installation.told()}")
+
+
+def _is_here(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _children(pid: int) -> list[int]:
+    """Processes that a process has started and that are still there."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(word) for thread in threads for word in (thread / "children").read_text().split()]
+    except (OSError, ValueError):
+        return []
+
+
+class AgentProcess:
+    """One run of an agent over several tasks, killed with all its commands when the context is left.
+
+    Args:
+        python: The interpreter that has the agent.
+        job: What `agent_program.py` reads.
+        folder: Where its log and its own settings lie.
+        attempts: How often the agent calls the model's client before it gives a task up.
+    """
+
+    def __init__(self, python: str, job: dict[str, Any], folder: Path, attempts: int = 1) -> None:
+        self._log = folder / "agent.log"
+        environment = {
+            **os.environ,
+            # The user's own settings of the agent stay out of the run.
+            "MSWEA_GLOBAL_CONFIG_DIR": str(folder / "settings"),
+            **({"HOME": str(folder)} if job["agent"] == "openhands_agent" else {}),
+            "MSWEA_SILENT_STARTUP": "1",
+            "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": str(attempts),
+            # Otherwise the client fetches a list of prices when it is imported.
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        }
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [python, "-P", str(_PROGRAM)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._job = json.dumps(job)
+        for target in (self._feed, self._read):
+            threading.Thread(target=target, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            # Its commands have process groups of their own, which are found by their parent.
+            for pid in [*_children(self._process.pid), self._process.pid]:
+                try:
+                    os.killpg(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def results(self, silence_s: float) -> Iterator[dict[str, Any]]:
+        """What is known of each task as it ends, in the order in which they end.
+
+        Raises:
+            ServerError: The agent has ended before its tasks, or no task has ended for `silence_s` seconds.
+        """
+        while True:
+            try:
+                line = self._lines.get(timeout=silence_s)
+            except queue.Empty:
+                raise ServerError(f"the agent has finished no task for {silence_s:g} s{self._said()}") from None
+            if line is None:
+                status = self._process.wait()
+                if status:
+                    raise ServerError(f"the agent's process ended with status {status}{self._said()}")
+                return
+            yield json.loads(line)
+
+    def _said(self) -> str:
+        try:
+            tail = self._log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL:].strip()
+        except OSError:
+            return ""
+        return f"; its log ends with:\n{tail}" if tail else ""
+
+    def _feed(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(self._job)
+            self._process.stdin.close()
+        except OSError:
+            pass  # It ended before it read its job; `results` tells.
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)

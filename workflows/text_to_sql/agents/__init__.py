@@ -1,0 +1,1 @@
+"""The agents: prompts, readers of answers, the chain and the staged workflow."""

@@ -1,0 +1,131 @@
+"""What agents need of a model, and the OpenAI-compatible server that gives it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agentspec.workflows.text_to_sql.agents.prompts import Message
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+    from openai.types.chat import ChatCompletion
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer. `extra` holds the fields of the raw response that the OpenAI API does not define.
+
+    `error` is set, and the text empty, where the call failed.
+    """
+
+    text: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    finish_reason: str = ""
+    seconds: float = 0.0
+    extra: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+class ChatModel(Protocol):
+    """A chat model that decodes greedily."""
+
+    async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
+        """Answer the messages. Failures are returned in `Completion.error`, never raised."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a call draws its answer: greedily, or at a temperature above 0 with a seed that the server may use."""
+
+    temperature: float = 0.0
+    seed: int | None = None
+
+
+GREEDY = Sampling()
+
+
+class SamplingModel(Protocol):
+    """A chat model that can draw several answers to the same messages."""
+
+    async def complete(
+        self, messages: Sequence[Message], max_tokens: int, *, sampling: Sampling = GREEDY
+    ) -> Completion:
+        """Answer the messages. Failures are returned in `Completion.error`, never raised."""
+        ...
+
+
+class OpenAIChat:
+    """Chat completions of an OpenAI-compatible server, at temperature 0 unless a call says otherwise.
+
+    `extra_body` is added to every request: what a server understands beyond the OpenAI API. What a single call adds
+    comes on top. Time-outs, retries and the pauses between them are the client's (`timeout`, `max_retries`).
+    """
+
+    def __init__(self, client: AsyncOpenAI, model: str, extra_body: dict[str, Any] | None = None) -> None:
+        self._client = client
+        self._model = model
+        self._extra_body = extra_body
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        max_tokens: int,
+        *,
+        sampling: Sampling = GREEDY,
+        extra_body: Mapping[str, Any] | None = None,
+    ) -> Completion:
+        """Answer the messages; any error of the API, timeouts included, is returned and names the endpoint.
+
+        Args:
+            messages: The conversation so far.
+            max_tokens: Longest answer.
+            sampling: Temperature and seed.
+            extra_body: Fields of this request alone, such as SGLang's `custom_params`.
+        """
+        from openai import OpenAIError
+
+        body = {**(self._extra_body or {}), **(extra_body or {})}
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        start = time.perf_counter()
+        try:
+            response = await self._client.chat.completions.create(
+                model=self._model,
+                messages=list(messages),  # type: ignore[arg-type]
+                temperature=sampling.temperature,
+                max_tokens=max_tokens,
+                extra_body=body or None,
+            )
+        except (OpenAIError, ValueError) as error:
+            # A body that is no JSON raises ValueError.
+            return self._failure(f"{type(error).__name__}: {error}", start)
+        seconds = time.perf_counter() - start
+        try:
+            return _completion(response, seconds)
+        except (AttributeError, TypeError, ValueError, IndexError):
+            # The client builds its objects from whatever came.
+            return self._failure("the response is no chat completion", start)
+
+    def _failure(self, reason: str, start: float) -> Completion:
+        endpoint = self._client.base_url.copy_with(username=None, password=None, query=None)
+        return Completion(error=f"{reason} ({endpoint})", seconds=time.perf_counter() - start)
+
+
+def _completion(response: ChatCompletion, seconds: float) -> Completion:
+    choice, usage = response.choices[0], response.usage
+    if not isinstance(choice.message.content, str | None):
+        raise TypeError("the content of a message must be text")
+    extra = {**(response.model_extra or {}), **(choice.model_extra or {})}
+    return Completion(
+        text=choice.message.content or "",
+        prompt_tokens=int(usage.prompt_tokens or 0) if usage else 0,
+        completion_tokens=int(usage.completion_tokens or 0) if usage else 0,
+        finish_reason=str(choice.finish_reason),
+        seconds=seconds,
+        extra=extra,
+    )

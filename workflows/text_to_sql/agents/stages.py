@@ -1,0 +1,171 @@
+"""Messages of the staged agents, and the readers of their answers.
+
+classify  question                                   -> JSON: kind, difficulty
+extract   question                                   -> JSON: tables, columns, values, operations (flags)
+enrich    question, features, notes looked up        -> JSON: question in the schema's words, the notes that matter
+draft     question, kind, features, notes, a way     -> SQL; several, each told another way to go about it
+combine   the same, candidates with their results    -> SQL; where the drafts' results do not agree
+check     question, notes, SQL, its result           -> JSON: question, sql, verdict (ok | repair), reason
+repair    question, notes, SQL, its error or reason  -> SQL
+
+Every message starts with what most calls share, so that a server's prefix cache holds it: first the rules and the
+schema, the same for all calls on a database; then a stage's instruction; then the question; last what differs between
+calls on one question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from agentspec.workflows.text_to_sql.agents.answers import UnusableAnswer, flag_of, read_object, texts_of
+from agentspec.workflows.text_to_sql.agents.prompts import Message, Verdict, shown
+from agentspec.workflows.text_to_sql.sql.execute import Execution
+from agentspec.workflows.text_to_sql.sql.schema import Schema
+
+STAGES = ("classify", "extract", "enrich", "draft", "combine", "check", "repair")
+KINDS = ("rows", "count", "aggregate", "group", "rank", "membership", "comparison")
+DIFFICULTIES = ("easy", "medium", "hard")
+OPERATIONS = ("join", "filter", "aggregate", "group", "having", "order", "limit", "distinct", "nested", "set")
+# Ways to go about a draft, taken in turn: answers that differ for a reason are worth a vote.
+WAYS = (
+    "Write the statement at once.",
+    "First note tables, joins and conditions as SQL comments, one a line; then write the statement.",
+    "Give every table an alias, T1, T2 and so on, and qualify every column with it.",
+)
+RULES = (
+    "You are one of several agents that answer questions about a SQLite database with SQL. "
+    "Use only tables and columns of this schema."
+)
+INSTRUCTIONS = {
+    "classify": "Classify the question. Answer with one JSON object and nothing else: "
+    f'{{"kind": one of {", ".join(KINDS)}, "difficulty": one of {", ".join(DIFFICULTIES)}}}.',
+    "extract": "Extract what an SQL query for the question needs. Answer with one JSON object and nothing else: "
+    '{"tables": [names], "columns": ["table.column"], "values": [texts and numbers of the question], '
+    f'"operations": {{{", ".join(f"{name}: true or false" for name in OPERATIONS)}}}}}.',
+    "enrich": "Say the question again in the words of the schema, and copy the notes that matter for it. "
+    'Answer with one JSON object and nothing else: {"question": text, "notes": [texts]}.',
+    "draft": "Write one SELECT statement for SQLite that answers the question. Return just the columns that it asks "
+    "for, in its order.",
+    "combine": "Several SELECT statements were written for the question, and their results differ. Write the one that "
+    "answers it; take over what is right in them.",
+    "check": "Check whether the SQL answers the question. Answer with one JSON object and nothing else: "
+    '{"question": text, "sql": text, "verdict": "ok" or "repair", "reason": text}.',
+    "repair": "Repair the SQL so that it answers the question. Answer with one SELECT statement.",
+}
+_MOST_SHOWN = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a question needs of the schema; `operations` are those that are needed."""
+
+    tables: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """JSON in the form that is asked of the model."""
+        flags = {name: name in self.operations for name in OPERATIONS}
+        return json.dumps({**asdict(self), "operations": flags}, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Understanding:
+    """What the first three stages found out about a question."""
+
+    question: str
+    kind: str
+    difficulty: str
+    features: Features
+    restated: str
+    notes: tuple[str, ...] = field(default=())
+
+    def lines(self) -> list[str]:
+        """What later stages are told."""
+        lines = [f"question: {self.question}"]
+        lines += [f"in the schema's words: {self.restated}"] if self.restated != self.question else []
+        lines += [f"kind: {self.kind}, {self.difficulty}", f"features: {self.features.text()}"]
+        return [*lines, *(f"note: {note}" for note in self.notes)]
+
+
+def messages_of(stage: str, schema: Schema, *lines: str) -> list[Message]:
+    """The messages of a call of this stage."""
+    return [
+        {"role": "system", "content": f"{RULES}\n{schema.text()}"},
+        {"role": "user", "content": "\n".join([INSTRUCTIONS[stage], *lines])},
+    ]
+
+
+def enrich_lines(question: str, features: Features, notes: Sequence[str]) -> list[str]:
+    """What the enricher is told."""
+    return [f"question: {question}", f"features: {features.text()}", *(f"note: {note}" for note in notes)]
+
+
+def candidate_lines(candidates: Sequence[tuple[str, Execution]]) -> list[str]:
+    """What the combiner is told of the drafts."""
+    lines = []
+    for number, (sql, execution) in enumerate(candidates, 1):
+        lines += [f"candidate {number}: {_cut(sql)}", shown(execution)]
+    return lines
+
+
+def result_lines(sql: str, execution: Execution) -> list[str]:
+    """What the checker is told of a statement."""
+    return [f"sql: {_cut(sql)}", shown(execution)]
+
+
+def problem_lines(sql: str, problem: str) -> list[str]:
+    """What the repairer is told of a statement."""
+    return [f"sql: {_cut(sql) or '(none)'}", f"problem: {problem}"]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + " ..."
+
+
+def read_classification(answer: str) -> tuple[str, str]:
+    """Kind and difficulty; raises UnusableAnswer if either is none of those asked for."""
+    found = read_object(answer)
+    kind, difficulty = (str(found.get(name, "")).strip().lower() for name in ("kind", "difficulty"))
+    if kind not in KINDS or difficulty not in DIFFICULTIES:
+        raise UnusableAnswer(f"kind must be one of {', '.join(KINDS)}, difficulty one of {', '.join(DIFFICULTIES)}.")
+    return kind, difficulty
+
+
+def read_features(answer: str, schema: Schema) -> Features:
+    """Features of which tables and columns are the schema's; raises UnusableAnswer if no table is left."""
+    found = read_object(answer)
+    columns = schema.known_columns(texts_of(found.get("columns")))
+    tables = schema.known_tables((*texts_of(found.get("tables")), *columns))
+    if not tables:
+        names = ", ".join(table.name for table in schema.tables)
+        raise UnusableAnswer(f"tables must name at least one table of the schema: {names}.")
+    flags = found.get("operations")
+    if isinstance(flags, dict):
+        operations = tuple(name for name in OPERATIONS if flag_of(flags.get(name)))
+    else:
+        named = {text.lower() for text in texts_of(flags)}
+        operations = tuple(name for name in OPERATIONS if name in named)
+    return Features(tables, columns, texts_of(found.get("values")), operations)
+
+
+def read_enrichment(answer: str, notes: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The question again and those notes that were given; raises UnusableAnswer without a question."""
+    found = read_object(answer)
+    restated = " ".join(" ".join(texts_of(found.get("question"))).split())
+    if not restated:
+        raise UnusableAnswer("question must be a text.")
+    chosen = {" ".join(note.split()).removeprefix("note: ") for note in texts_of(found.get("notes"))}
+    return restated, tuple(note for note in notes if " ".join(note.split()) in chosen)
+
+
+def read_check(answer: str) -> Verdict:
+    """The checker's verdict; raises UnusableAnswer if it is neither ok nor repair."""
+    found = read_object(answer)
+    verdict = str(found.get("verdict", "")).strip().lower()
+    if verdict not in ("ok", "repair"):
+        raise UnusableAnswer("verdict must be ok or repair.")
+    return Verdict(verdict == "ok", " ".join(str(found.get("reason", "")).split()) or "The result does not fit.")

@@ -1,0 +1,274 @@
+"""The staged agents on one question.
+
+1. classify and extract, at once; then notes are looked up, and enrich chooses among them.
+2. drafts, at once, each told another way to go about it; they run, and their results are voted on.
+3. combine, where no result has more than half of the votes.
+4. the statement runs; check and repair until the checker agrees or the rounds are spent.
+
+An answer that cannot be used is asked for again, told what was wrong; after the last try the stage falls back on
+something sound: on what ranking finds in the schema, on the drafts that are left, on the most frequent result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from agentspec.errors import ConfigError
+from agentspec.workflows.text_to_sql.agents.answers import UnusableAnswer, read_select
+from agentspec.workflows.text_to_sql.agents.client import GREEDY, Sampling, SamplingModel
+from agentspec.workflows.text_to_sql.agents.prompts import Message, Verdict
+from agentspec.workflows.text_to_sql.agents.stages import (
+    WAYS,
+    Features,
+    Understanding,
+    candidate_lines,
+    enrich_lines,
+    messages_of,
+    problem_lines,
+    read_check,
+    read_classification,
+    read_enrichment,
+    read_features,
+    result_lines,
+)
+from agentspec.workflows.text_to_sql.agents.transcript import Transcript
+from agentspec.workflows.text_to_sql.agents.voting import vote
+from agentspec.workflows.text_to_sql.sql.execute import Execution, execute
+from agentspec.workflows.text_to_sql.sql.sources import Source
+
+T = TypeVar("T")
+
+
+class RunSql(Protocol):
+    """Runs one statement on a database; see `agentspec.workflows.text_to_sql.sql.execute.execute`."""
+
+    def __call__(self, path: Path, sql: str, *, timeout_s: float) -> Execution: ...
+
+
+_QUOTED_BACK = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowConfig:
+    """Limits of the stages.
+
+    Args:
+        drafts: SQL drafts a question.
+        temperature: Of the drafts, where there are several; all other calls are greedy.
+        max_retries: How often an answer that cannot be used is asked for again.
+        max_repairs: Repair rounds a question.
+        notes: Notes looked up for the enricher.
+        max_tokens: Answer tokens a call.
+        sql_timeout_s: Seconds a statement may run.
+        seed: Of the drafts' sampling.
+
+    Raises:
+        ConfigError: A limit is out of range.
+    """
+
+    drafts: int = 3
+    temperature: float = 0.7
+    max_retries: int = 1
+    max_repairs: int = 2
+    notes: int = 12
+    max_tokens: int = 1024
+    sql_timeout_s: float = 5.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("drafts", 1), ("max_tokens", 1), ("max_retries", 0), ("max_repairs", 0), ("notes", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not 0 <= self.temperature <= 2 or not self.sql_timeout_s > 0:
+            raise ConfigError(f"temperature must be in [0, 2] and sql_timeout_s above 0, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What the agents ended with: the last statement that ran, or the last one written; its execution; the stages that
+    fell back, each once for every time."""
+
+    sql: str
+    execution: Execution
+    fallbacks: tuple[str, ...]
+
+
+async def solve(
+    model: SamplingModel,
+    question: str,
+    source: Source,
+    config: WorkflowConfig,
+    transcript: Transcript,
+    run_sql: RunSql = execute,
+) -> Solution:
+    """Run the stages on a question; its calls are kept in the transcript.
+
+    Args:
+        model: Answers every stage.
+        question: On one line.
+        source: Its database.
+        config: Of the stages.
+        transcript: Takes the calls.
+        run_sql: Runs the statements: `execute`, or the same of a `Sandbox`. It is called in threads.
+
+    Raises:
+        CallFailed: A call of the model failed.
+    """
+    return await _Stages(model, question, source, config, transcript, run_sql).run()
+
+
+class _Stages:
+    def __init__(
+        self,
+        model: SamplingModel,
+        question: str,
+        source: Source,
+        config: WorkflowConfig,
+        transcript: Transcript,
+        run_sql: RunSql,
+    ) -> None:
+        self._model = model
+        self._question = question
+        self._source = source
+        self._config = config
+        self._transcript = transcript
+        self._run_sql = run_sql
+        self._fallbacks: list[str] = []
+
+    async def run(self) -> Solution:
+        understanding = await self._understand()
+        pending = [self._draft(understanding, number) for number in range(self._config.drafts)]
+        drafts = [_result(draft) for draft in await asyncio.gather(*pending, return_exceptions=True)]
+        statements = [sql for sql in drafts if sql]
+        executions = await asyncio.gather(*(self._execute(sql) for sql in statements))
+        candidates = list(zip(statements, executions, strict=True))
+        chosen = await self._choose(understanding, candidates)
+        sql, execution = await self._check_and_repair(understanding, *chosen)
+        return Solution(sql, execution, tuple(self._fallbacks))
+
+    async def _understand(self) -> Understanding:
+        schema, question = self._source.schema, self._question
+        asked = f"question: {question}"
+        classified, extracted = await asyncio.gather(
+            self._ask(
+                "classify",
+                messages_of("classify", schema, asked),
+                read_classification,
+                lambda: ("rows", "medium"),
+            ),
+            self._ask(
+                "extract",
+                messages_of("extract", schema, asked),
+                lambda answer: read_features(answer, schema),
+                self._likely_features,
+            ),
+            return_exceptions=True,
+        )
+        (kind, difficulty), features = _result(classified), _result(extracted)
+        words = " ".join([question, *features.columns, *features.values])
+        notes = self._source.notes.best(words, self._config.notes)
+        restated, chosen = await self._ask(
+            "enrich",
+            messages_of("enrich", schema, *enrich_lines(question, features, notes)),
+            lambda answer: read_enrichment(answer, notes),
+            lambda: (question, tuple(notes)),
+        )
+        return Understanding(question, kind, difficulty, features, restated, chosen)
+
+    def _likely_features(self) -> Features:
+        """Tables that the best notes speak of; all tables where there is none."""
+        notes = self._source.notes.best(self._question, self._config.notes)
+        names = tuple(note.split(" ")[0] for note in notes)
+        schema = self._source.schema
+        tables = schema.known_tables(names) or tuple(table.name for table in schema.tables)
+        return Features(tables, schema.known_columns(tuple(name for name in names if "." in name)))
+
+    async def _draft(self, understanding: Understanding, number: int) -> str:
+        lines = [*understanding.lines(), WAYS[number % len(WAYS)]]
+        sampling = GREEDY
+        if self._config.drafts > 1 and self._config.temperature:
+            sampling = Sampling(self._config.temperature, self._config.seed + number)
+        messages = messages_of("draft", self._source.schema, *lines)
+        return await self._ask("draft", messages, read_select, lambda: "", sampling)
+
+    async def _choose(
+        self, understanding: Understanding, candidates: Sequence[tuple[str, Execution]]
+    ) -> tuple[str, Execution]:
+        """The statement that goes on, with what came of it."""
+        if not candidates:
+            return "", Execution(error="no draft was one SELECT statement")
+        counted = vote([execution for _, execution in candidates])
+        # Where nothing ran, the first draft goes on to be repaired.
+        likely = candidates[counted.order[0]] if counted.order else candidates[0]
+        if counted.is_decided or len(candidates) == 1:
+            return likely
+        shown = [candidates[place] for place in counted.order] or list(candidates)
+        lines = [*understanding.lines(), *candidate_lines(shown)]
+        sql = await self._ask(
+            "combine", messages_of("combine", self._source.schema, *lines), read_select, lambda: likely[0]
+        )
+        execution = await self._execute(sql)
+        return (sql, execution) if execution.ok or not likely[1].ok else likely
+
+    async def _check_and_repair(
+        self, understanding: Understanding, sql: str, execution: Execution
+    ) -> tuple[str, Execution]:
+        schema, lines = self._source.schema, understanding.lines()
+        kept = (sql, execution)
+        for _ in range(self._config.max_repairs):
+            verdict = Verdict(False, execution.error)
+            if execution.ok:
+                told = [*lines, *result_lines(sql, execution)]
+                verdict = await self._ask(
+                    "check", messages_of("check", schema, *told), read_check, lambda: Verdict(True, "")
+                )
+            if verdict.ok:
+                break
+            told = [*lines, *problem_lines(sql, verdict.reason)]
+            repaired = await self._ask("repair", messages_of("repair", schema, *told), read_select, lambda: "")
+            if not repaired or repaired == sql:
+                break
+            sql, execution = repaired, await self._execute(repaired)
+            # A repair that does not run never replaces a statement that does.
+            if execution.ok or not kept[1].ok:
+                kept = (sql, execution)
+        return kept
+
+    async def _ask(
+        self,
+        stage: str,
+        messages: list[Message],
+        read: Callable[[str], T],
+        fallback: Callable[[], T],
+        sampling: Sampling = GREEDY,
+    ) -> T:
+        for retries_left in range(self._config.max_retries, -1, -1):
+            pending = self._model.complete(messages, self._config.max_tokens, sampling=sampling)
+            answer = await self._transcript.ask(stage, messages, pending)
+            try:
+                return read(answer)
+            except UnusableAnswer as fault:
+                if retries_left:
+                    # Some chat templates refuse an empty message.
+                    said = answer[:_QUOTED_BACK].strip() or "(nothing)"
+                    messages = [
+                        *messages,
+                        {"role": "assistant", "content": said},
+                        {"role": "user", "content": f"{fault} Answer again."},
+                    ]
+        self._fallbacks.append(stage)
+        return fallback()
+
+    async def _execute(self, sql: str) -> Execution:
+        return await asyncio.to_thread(self._run_sql, self._source.path, sql, timeout_s=self._config.sql_timeout_s)
+
+
+def _result(found: T | BaseException) -> T:
+    """What a call that others ran beside came to; they are waited for, so that the transcript is whole."""
+    if isinstance(found, BaseException):
+        raise found
+    return found

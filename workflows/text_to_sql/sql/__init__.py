@@ -1,0 +1,1 @@
+"""SQL that a model wrote: refused, run in a sandbox, and scored."""

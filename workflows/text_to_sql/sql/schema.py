@@ -1,0 +1,129 @@
+"""What a SQLite file says about itself: tables, columns, keys, and values that its columns hold."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentspec.workflows.text_to_sql.sql.execute import connect_read_only
+
+_MOST_VALUES = 400
+_SCANNED_ROWS = 20_000
+_LONGEST_VALUE = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaColumn:
+    """A column; `refers` is the `table.column` that its foreign key names, "" without one.
+
+    `values` are different texts that the column holds, in order, a sample where there are many; empty for numbers.
+    """
+
+    name: str
+    type: str
+    is_key: bool
+    refers: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaTable:
+    """A table or a view."""
+
+    name: str
+    columns: tuple[SchemaColumn, ...]
+
+    def text(self) -> str:
+        """One line, `orders(id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES customers.id)`."""
+        cells = []
+        for column in self.columns:
+            words = [quoted_name(column.name), column.type]
+            words += ["PRIMARY KEY"] if column.is_key else []
+            words += [f"REFERENCES {column.refers}"] if column.refers else []
+            cells.append(" ".join(word for word in words if word))
+        return f"{quoted_name(self.name)}({', '.join(cells)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables of a database."""
+
+    database: str
+    tables: tuple[SchemaTable, ...]
+
+    def text(self) -> str:
+        """The database's name and one line a table."""
+        return "\n".join([f"database {self.database}", *(table.text() for table in self.tables)])
+
+    def known_tables(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Of some names those of tables, as the schema spells them; a name may carry a column or quotes."""
+        by_name = {table.name.lower(): table.name for table in self.tables}
+        found = (by_name.get(_bare(name)) or by_name.get(_bare(name.split(".")[0])) for name in names)
+        return tuple(dict.fromkeys(name for name in found if name))
+
+    def known_columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Of some names, `table.column` or `column`, those of columns, as `table.column` in the schema's spelling."""
+        found = []
+        for name in names:
+            table_name, _, column_name = name.rpartition(".")
+            for table in self.tables:
+                if table_name and _bare(table_name) != table.name.lower():
+                    continue
+                found += [f"{table.name}.{c.name}" for c in table.columns if c.name.lower() == _bare(column_name)]
+        return tuple(dict.fromkeys(found))
+
+
+def quoted_name(name: str) -> str:
+    """The name as SQL needs it: in double quotes where it is no plain word."""
+    return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
+
+
+def read_schema(path: Path, name: str) -> Schema:
+    """Read the schema and sample values of the SQLite file at `path`.
+
+    Raises:
+        sqlite3.Error: The file cannot be read, or is no database.
+    """
+    with closing(connect_read_only(path)) as connection:
+        names = [
+            row[0]
+            for row in connection.execute(
+                "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
+                "ORDER BY rowid"
+            )
+        ]
+        tables = tuple(SchemaTable(table, _columns(connection, table)) for table in names)
+    if not tables:
+        raise sqlite3.DatabaseError(f"{path.name} holds no table")
+    return Schema(name, tables)
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> tuple[SchemaColumn, ...]:
+    refers = {
+        row[3]: f"{row[2]}.{row[4]}" if row[4] else str(row[2])
+        for row in connection.execute(f"PRAGMA foreign_key_list({_quoted(table)})")
+    }
+    return tuple(
+        SchemaColumn(name, kind, bool(key), refers.get(name, ""), _values(connection, table, name))
+        for _, name, kind, _, _, key in connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+    )
+
+
+def _values(connection: sqlite3.Connection, table: str, column: str) -> tuple[str, ...]:
+    name = _quoted(column)
+    # A part of a large table is enough, and a view may be slow to read.
+    rows = connection.execute(
+        f"SELECT DISTINCT {name} FROM (SELECT {name} FROM {_quoted(table)} LIMIT {_SCANNED_ROWS}) "
+        f"WHERE typeof({name}) = 'text' AND length({name}) BETWEEN 1 AND {_LONGEST_VALUE} ORDER BY 1 LIMIT {_MOST_VALUES}"
+    )
+    return tuple(row[0] for row in rows)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _bare(name: str) -> str:
+    return name.strip().strip('"`[]').lower()
