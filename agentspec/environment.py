@@ -8,9 +8,9 @@ import re
 import sys
 from collections.abc import Iterable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-from agentspec.hardware import processor
 from agentspec.installation import DISTRIBUTION
 
 _FOLDERS = re.compile(r"(?<![\w:/])~?(?:/[^\s/'\",:]+)+/")
@@ -35,3 +35,12 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
 def without_folders(text: str) -> str:
     """The text with absolute paths cut down to their last names."""
     return _FOLDERS.sub("", text)
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

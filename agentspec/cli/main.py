@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from types import FrameType
 
 from agentspec.errors import AgentspecError
 from agentspec.installation import DISTRIBUTION
-from agentspec.termination import exit_on_sigterm
 
 # name -> (module that holds `add_arguments(parser)` and `run(args, rest) -> exit status`, help line)
 COMMANDS = {
@@ -70,3 +71,14 @@ def _run(parser: argparse.ArgumentParser, argv: list[str], chosen: str | None) -
     except AgentspecError as error:
         print(f"agentspec {args.command}: {error}", file=sys.stderr)
         return 2
+
+
+def exit_on_sigterm() -> None:
+    """From now on SIGTERM raises SystemExit in the main thread, with the status that shells give, so that whatever is open
+    is closed: servers are stopped, files are whole. To be called in the main thread, once, by commands alone."""
+    signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""Options of the commands that ask a running server."""
+"""Options that several commands share, and lists on the command line."""
 
 from __future__ import annotations
 
@@ -31,3 +31,13 @@ def read_key_file(flag: str, path: Path | None) -> str:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise ConfigError(f"{flag} must be a file with the key in it: {error}") from error
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The words in their order, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """The integers, ascending, each once; raises ValueError for what is none."""
+    return tuple(sorted({int(word) for word in text.split(",")}))

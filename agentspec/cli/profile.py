@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from agentspec.analysis.profile_plot import draw_profile
-from agentspec.cli.word_lists import numbers
+from agentspec.analysis.plots import draw_profile
+from agentspec.cli.options import numbers
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.integrations.servers.server import RunningServer, Server

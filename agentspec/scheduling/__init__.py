@@ -12,9 +12,8 @@ from agentspec.scheduling.baselines.smartspec import chain_tokens, tree_tokens
 from agentspec.scheduling.config import ControlConfig, ControllerName, LengthModel
 from agentspec.scheduling.costs.cost_model import CostFit, MeasuredPoint, StepCost, fit_step_cost
 from agentspec.scheduling.costs.online import OnlineCosts
-from agentspec.scheduling.costs.profile import MeasuredRange, Profile, ProfileKey
+from agentspec.scheduling.costs.profile import MeasuredRange, Profile, ProfileKey, StepTimes
 from agentspec.scheduling.costs.serving import ServingCosts, ServingPoints, StepTotals, fit_serving_costs
-from agentspec.scheduling.costs.step_times import StepTimes
 from agentspec.scheduling.plan import Controller, Reason, StepPlan, StepState
 from agentspec.scheduling.registry import CONTROLLERS, make_controller
 

@@ -11,14 +11,13 @@ profile and by what a replay of recorded outputs, or a given rate, says is accep
 from agentspec.simulation.acceptance import Acceptance
 from agentspec.simulation.arrivals import FORMS as arrival_forms
 from agentspec.simulation.arrivals import Arrivals, parse_arrivals
-from agentspec.simulation.metrics import Latencies, Metrics, StepFigures, measure
+from agentspec.simulation.metrics import Latencies, Metrics, RunLog, StepFigures, measure
 from agentspec.simulation.profiles import BUILT_IN as BUILT_IN_PROFILES
 from agentspec.simulation.profiles import find_profile
 from agentspec.simulation.rates import FORMS as rate_forms
 from agentspec.simulation.rates import acceptance_at_rate, is_rate
 from agentspec.simulation.recording import record_acceptance
 from agentspec.simulation.requests import Requests, draw_requests, ordered_requests
-from agentspec.simulation.run_log import RunLog
 from agentspec.simulation.server import simulate
 from agentspec.simulation.server_config import ServerConfig
 

@@ -1,15 +1,16 @@
-"""What users and operators see of a run: latencies of requests, and what the steps' time was spent on."""
+"""What happened in a simulated run, and what users and operators see of it: latencies of requests, and what the steps'
+time was spent on."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.simulation.arrivals import Arrivals
-from agentspec.simulation.run_log import RunLog
+from agentspec.simulation.requests import Requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +146,36 @@ def _latencies(log: RunLog, chosen: NDArray[np.bool_]) -> Latencies:
 
 def _rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.6g}")
+
+
+@dataclass(slots=True, eq=False)
+class RunLog:
+    """What happened in a run: one entry a step, and times of each request."""
+
+    requests: Requests
+    arrival: NDArray[np.float64]
+    """[n], seconds, of clients' requests too."""
+    admitted: NDArray[np.float64]
+    """[n], when it first left the queue."""
+    first_token: NDArray[np.float64]
+    """[n]"""
+    finished: NDArray[np.float64]
+    """[n]"""
+    generated: NDArray[np.int64]
+    """[n], output tokens."""
+    retractions: int = 0
+    peak_kv_tokens: int = 0
+    uncovered_steps: int = 0
+    """Steps whose size lies outside of what the profile measured."""
+    start: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    width: list[int] = field(default_factory=list)
+    """0 for steps that prefill."""
+    tokens: list[int] = field(default_factory=list)
+    """Generated in the step."""
+    drafted: list[int] = field(default_factory=list)
+    """Verified, without roots and padding."""
+    expected: list[float] = field(default_factory=list)
+    """What the controller expected of the step, in tokens."""
+    reason: list[str] = field(default_factory=list)

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from agentspec.errors import ConfigError
 from agentspec.scheduling import Controller, Profile, StepState, StepTimes
+from agentspec.simulation.metrics import RunLog
 from agentspec.simulation.requests import Requests
-from agentspec.simulation.run_log import RunLog
 from agentspec.simulation.server_config import ServerConfig
 
 

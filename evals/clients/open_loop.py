@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from agentspec.errors import ServerError
 from agentspec.evals.research.tiny_sql.open_chat import OPEN_MAX_TOKENS
-from agentspec.evals.run.phase_parts import Kind
+from agentspec.evals.run.phases import Kind
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import RunningServer
 from agentspec.workflows.text_to_sql import (

@@ -9,20 +9,20 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from agentspec.cli.main import exit_on_sigterm
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.gpu.correct import check_parity, check_sampling
 from agentspec.evals.gpu.plan import CALLS, PARTS, Task, fits, plan
 from agentspec.evals.gpu.prepare import DRY_CONCURRENCIES, prepare, prepare_dry, work_file
 from agentspec.evals.gpu.replays import compare
 from agentspec.evals.gpu.servers import CPU_BACKEND, HEAD_STEPS
-from agentspec.evals.gpu.simulated_head import PUBLISHED, acceptance_for
 from agentspec.evals.gpu.sizes import SIZES
 from agentspec.evals.gpu.steps import compare_predictions, measure_profile
 from agentspec.evals.gpu.table import table
 from agentspec.evals.gpu.trip import Record, Results, Trip
 from agentspec.evals.gpu.work import CONCURRENCIES, Work, load_work
+from agentspec.integrations.emulated_device.models.simulated_head import PUBLISHED, acceptance_for
 from agentspec.progress import say
-from agentspec.termination import exit_on_sigterm
 
 PREPARE = "prepare"
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentspec.errors import ConfigError
-from agentspec.evals.gpu import simulated_head
 from agentspec.evals.gpu.sizes import Size, head_folder, model_folder
 from agentspec.evals.systems import OWN_ESTIMATES
+from agentspec.integrations.emulated_device.models import simulated_head
 from agentspec.integrations.servers.server import REPLAYED, Server
 from agentspec.integrations.sglang_cpu import activate, environment
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.word_lists import names, numbers
+from agentspec.cli.options import names, numbers
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.parity.aborts import AbortReport, abort_storm

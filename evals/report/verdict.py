@@ -20,8 +20,7 @@ from agentspec.analysis.report import ReportConfig, find_tokenizer, report_facts
 from agentspec.analysis.report.verdict import best_width
 from agentspec.cli.profile import ProfilePlan, measured_profile
 from agentspec.errors import ConfigError
-from agentspec.evals.run.phase_parts import Phase, Stream
-from agentspec.evals.run.phases import SliceResult
+from agentspec.evals.run.phases import Phase, SliceResult, Stream
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import accept_length
 from agentspec.evals.served.load_rows import speeds

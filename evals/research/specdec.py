@@ -29,7 +29,7 @@ from agentspec.progress import Progress
 from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 if TYPE_CHECKING:
-    from agentspec.evals.research.specdec_drafters import Drafters
+    from agentspec.evals.research.specdec_costs import Drafters
     from agentspec.evals.research.tiny_sql.chains import Text
     from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHead
 
@@ -117,8 +117,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import torch
 
-    from agentspec.evals.research.specdec_costs import measure_costs
-    from agentspec.evals.research.specdec_drafters import load_drafters
+    from agentspec.evals.research.specdec_costs import load_drafters, measure_costs
 
     torch.set_num_threads(args.threads)
     folders = {"standalone": args.standalone, "eagle3": args.eagle3}

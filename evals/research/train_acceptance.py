@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import torch
 
-    from agentspec.evals.research.specdec_drafters import load_drafters
+    from agentspec.evals.research.specdec_costs import load_drafters
     from agentspec.evals.research.tiny_sql.acceptance import AcceptanceTraining, Examples, mixed_examples
     from agentspec.evals.research.tiny_sql.chains import draft_all
     from agentspec.evals.research.tiny_sql.own_texts import own_texts

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.word_lists import names, numbers
+from agentspec.cli.options import names, numbers
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated import servers as emulated

@@ -1,4 +1,5 @@
-"""Phases of work on one server: every call timed, every output kept to be compared."""
+"""Phases of work on one server, streams of agents' questions and open prompts: every call is timed, every output kept to be
+compared."""
 
 from __future__ import annotations
 
@@ -7,12 +8,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from agentspec.errors import ServerError
 from agentspec.evals.research.tiny_sql.open_chat import OPEN_MAX_TOKENS
 from agentspec.evals.run.demo_passes import check_active, output_of, verify_steps
-from agentspec.evals.run.phase_parts import Kind, Phase, Stream
 from agentspec.evals.systems import System
 from agentspec.integrations.servers.server import Server
 from agentspec.workflows.text_to_sql import (
@@ -22,8 +22,58 @@ from agentspec.workflows.text_to_sql import (
     Database,
     Message,
     OpenAIChat,
+    Question,
     answer_questions,
 )
+
+Kind = Literal["agents", "open"]
+KINDS: tuple[Kind, ...] = ("agents", "open")
+CALLS_A_QUESTION = 3
+"""Calls that the chain of agents makes for a question, on average."""
+
+Prompt = tuple[Message, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Work of one kind, `concurrency` questions or prompts at a time."""
+
+    concurrency: int
+    questions: tuple[Question, ...] = ()
+    prompts: tuple[Prompt, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        return "agents" if self.questions else "open"
+
+    @property
+    def requests(self) -> int:
+        """About so many model calls."""
+        return len(self.questions) * CALLS_A_QUESTION + len(self.prompts)
+
+    def part(self, i: int, of: int) -> Stream:
+        """The i-th of so many parts."""
+
+        def cut(work: tuple[T, ...]) -> tuple[T, ...]:
+            return work[len(work) * i // of : len(work) * (i + 1) // of]
+
+        return Stream(self.concurrency, cut(self.questions), cut(self.prompts))
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Streams that run at the same time; `row` names what they are reported as, "" for none."""
+
+    row: str
+    streams: tuple[Stream, ...]
+    flush: bool = False
+
+    def slices(self, size: int) -> list[tuple[Stream, ...]]:
+        """The streams in turns of about `size` requests of each, so that servers can be asked turn by turn."""
+        number = max(1, round(max(stream.requests for stream in self.streams) / size))
+        return [tuple(stream.part(i, number) for stream in self.streams) for i in range(number)]
+
 
 # No answer takes so long; a server that hangs is to be told apart from a slow one.
 _CALL_SECONDS = 120.0

@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from agentspec.environment import without_folders
 from agentspec.errors import AgentspecError
-from agentspec.evals.run.phase_parts import Phase
-from agentspec.evals.run.phases import SliceResult, run_phases
+from agentspec.evals.run.phases import Phase, SliceResult, run_phases
 from agentspec.evals.systems import System
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server

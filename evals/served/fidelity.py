@@ -24,13 +24,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from agentspec.cli.options import names
 from agentspec.cli.profile import ProfilePlan, measured_profile, shown
-from agentspec.cli.word_lists import names
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.clients.open_loop import Answered, AskedCall, ask_calls, send_at, send_closed
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
-from agentspec.evals.run.phase_parts import CALLS_A_QUESTION
+from agentspec.evals.run.phases import CALLS_A_QUESTION
 from agentspec.evals.served.fidelity_rows import LoadedServer, Run, at_pace, compared, pace, row_of, service_rate
 from agentspec.evals.served.fidelity_table import markdown, plot
 from agentspec.evals.text_to_sql import MODEL_FOLDER

@@ -20,11 +20,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.word_lists import names
+from agentspec.cli.options import names
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
-from agentspec.evals.run.phase_parts import Phase
-from agentspec.evals.run.phases import SliceResult
+from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import Figures, figures, goals, merge_runs
 from agentspec.evals.served.hybrid_table import markdown

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from agentspec.evals.run.phase_parts import KINDS
-from agentspec.evals.run.phases import SliceResult, TimedCall
+from agentspec.evals.run.phases import KINDS, SliceResult, TimedCall
 
 # Requests of a window: the agents' stages differ in how well they are drafted, and a window should hold some of each.
 WINDOW = 12

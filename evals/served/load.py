@@ -17,11 +17,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.word_lists import names, numbers
+from agentspec.cli.options import names, numbers
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
-from agentspec.evals.run.phase_parts import Phase
-from agentspec.evals.run.phases import SliceResult
+from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.load_rows import goals, load_row, markdown, plot, speeds
 from agentspec.evals.text_to_sql import MODEL_FOLDER

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agentspec.errors import ConfigError
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
-from agentspec.evals.run.phase_parts import CALLS_A_QUESTION, Phase, Stream
+from agentspec.evals.run.phases import CALLS_A_QUESTION, Phase, Stream
 from agentspec.evals.systems import SYSTEMS, System, fixed_length
 from agentspec.workflows.text_to_sql import Database, draw_questions
 

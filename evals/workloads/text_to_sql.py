@@ -10,7 +10,7 @@ of each record tells.
 
 from __future__ import annotations
 
-from agentspec.evals.run.phase_parts import CALLS_A_QUESTION
+from agentspec.evals.run.phases import CALLS_A_QUESTION
 from agentspec.evals.workloads.task import EndlessPool, Pool, Task, TaskInputs
 from agentspec.workflows.text_to_sql import draw_questions
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from agentspec.errors import ServerError
 from agentspec.evals.research.tiny_sql.open_chat import OPEN_MAX_TOKENS
-from agentspec.evals.run.phase_parts import Phase, Stream
+from agentspec.evals.run.phases import Phase, Stream
 from agentspec.evals.workloads.load import plan_load
 from agentspec.integrations.servers.server import RunningServer
 from agentspec.workflows.text_to_sql import (

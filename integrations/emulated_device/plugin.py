@@ -16,10 +16,10 @@ import functools
 import inspect
 import logging
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from agentspec.integrations.emulated_device import setting
-from agentspec.integrations.emulated_device.requests import check_request
 
 logger = logging.getLogger("agentspec")
 
@@ -27,6 +27,18 @@ DEFAULT_ACCEPTANCE = 0.7
 """Of each token of a draft model, where SIMULATED_HEAD_ACCEPTANCE says nothing."""
 
 _emulation: Any = None
+# Parameters of sampling that read or change logits, and the values with which they do not.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (None, 0),
+    "presence_penalty": (None, 0),
+    "repetition_penalty": (None, 1),
+    "min_new_tokens": (None, 0),
+    "logit_bias": (None, {}),
+    "json_schema": (None,),
+    "regex": (None,),
+    "ebnf": (None,),
+    "structural_tag": (None,),
+}
 
 
 def register() -> None:
@@ -74,7 +86,7 @@ class Emulation:
         from sglang.srt import runtime_context
 
         from agentspec.integrations.emulated_device.device.tensors import DeviceName, name_backend
-        from agentspec.integrations.emulated_device.torch_calls.overhead import seconds_of_a_call
+        from agentspec.integrations.emulated_device.torch_calls.calls import seconds_of_a_call
 
         if not self.work.steps.blocking:
             self.work.device.replace_torch(torch.cpu)
@@ -87,7 +99,7 @@ class Emulation:
 
     def end(self, scheduler: Any) -> None:
         """Once the scheduler is complete."""
-        from agentspec.integrations.emulated_device.device.host_time import use_emulated_time
+        from agentspec.integrations.emulated_device.device.clock import use_emulated_time
         from agentspec.integrations.emulated_device.spans import wrap_spans
         from agentspec.integrations.emulated_device.torch_calls.kernels import wrap_kernels
 
@@ -236,3 +248,25 @@ def _describe_in_reply(reply: Any, scheduler: Any, recv_req: Any) -> Any:
     if _emulation is not None:
         reply.internal_state["emulated"] = _emulation.describe()
     return reply
+
+
+def check_request(sampling: Any, return_logprob: Any) -> None:
+    """Raises ValueError unless a request can be answered.
+
+    Args:
+        sampling: Its sampling parameters as it brought them.
+        return_logprob: Whether it wants probabilities.
+    """
+    if not isinstance(sampling, Mapping):
+        return
+    temperature = sampling.get("temperature")
+    # SGLang samples where nothing is said.
+    if sampling.get("top_k") != 1 and (temperature is None or temperature > 0):
+        raise ValueError(
+            f"an emulated device decodes greedily, and temperature is {temperature}: set it to 0, or top_k to 1"
+        )
+    if return_logprob:
+        raise ValueError("an emulated device has no logits: drop return_logprob (logprobs)")
+    for name, neutral in _NEUTRAL.items():
+        if sampling.get(name) not in neutral:
+            raise ValueError(f"an emulated device has no logits: drop {name}, which is {sampling[name]!r}")

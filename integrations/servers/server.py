@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,13 +19,15 @@ from typing import Any, Self
 
 from agentspec.errors import ServerError
 from agentspec.integrations.servers.launch import launch_command
-from agentspec.integrations.servers.ports import free_port
 
 REPLAYED = {"AGENTSPEC_REPLAY": "requests"}
 """Variables with which a server writes the answers that requests bring."""
 
 _IDLE_SECONDS = 30
 """For requests that end."""
+# Below what the system gives to outgoing connections: a server binds its port many seconds after it was found free.
+_PORTS = range(12000, 32768)
+_TRIES = 100
 
 
 class RunningServer:
@@ -230,3 +234,29 @@ def _read(request: urllib.request.Request, timeout: float) -> Any:
             reason = f"{error.reason}: {error.read().decode(errors='replace')[:1000]}"
         raise urllib.error.HTTPError(request.full_url, error.code, reason, error.headers, None) from None
     return json.loads(body) if is_json else body.decode(errors="replace")
+
+
+def free_port(above: int = 0) -> int:
+    """A port of 127.0.0.1 that nobody listens on now.
+
+    Args:
+        above: How far above it a port lies that the server binds as well; 0: none.
+
+    Raises:
+        ServerError: None was found.
+    """
+    for port in random.SystemRandom().sample(_PORTS[: len(_PORTS) - above], _TRIES):
+        if all(_is_free(bound) for bound in {port, port + above}):
+            return port
+    raise ServerError(
+        f"a free TCP port from {_PORTS.start} on is needed, and of {_TRIES} tried there is none; stop servers"
+    )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

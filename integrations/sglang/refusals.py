@@ -1,12 +1,16 @@
-"""Combinations of server arguments that agentspec refuses at start, each with what to change."""
+"""What agentspec refuses: combinations of server arguments at start, each with what to change, and requests that would
+stop a scheduler or silently mislead it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from agentspec.errors import UnsupportedError
 from agentspec.integrations.sglang.compat import ALGORITHM, server_args_setting
+from agentspec.integrations.sglang.tenants import request_options
 
 # argument -> (is this value refused, what to change). A field that a release does not have is None and passes.
 _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -52,3 +56,32 @@ def refuse_unsupported(server_args: Any) -> None:
             problems.append(f"{name}={value!r}: {remedy}")
     if problems:
         raise UnsupportedError(f"--speculative-algorithm {ALGORITHM} cannot run with " + "; ".join(problems))
+
+
+def check_request(obj: Any, input_ids: Sequence[int] | None, vocab_size: int) -> None:
+    """Raises ValueError, which SGLang answers with status 400, naming the value, the range and the remedy.
+
+    Args:
+        obj: SGLang's `GenerateReqInput` or `EmbeddingReqInput`, normalised.
+        input_ids: the prompt's tokens, or None where the prompt is embeddings.
+        vocab_size: token ids must be in [0, vocab_size).
+    """
+    if input_ids is not None and not len(input_ids) and getattr(obj, "input_embeds", None) is None:
+        raise ValueError("the prompt must have at least one token, got none; send some text or input_ids")
+    if input_ids is not None and len(input_ids):
+        tokens = np.asarray(input_ids, dtype=np.int64)
+        outside = np.flatnonzero((tokens < 0) | (tokens >= vocab_size))
+        if len(outside):
+            raise ValueError(
+                f"input_ids must be in [0, {vocab_size}), got {int(tokens[outside[0]])} at index {int(outside[0])}; "
+                "was the prompt tokenized for another model?"
+            )
+    sampling = getattr(obj, "sampling_params", None)
+    if isinstance(sampling, dict):
+        request_options(sampling.get("custom_params"))
+    beam_width = sampling.get("beam_width") if isinstance(sampling, dict) else None
+    if beam_width is not None and beam_width > 1:
+        raise ValueError(
+            f"beam_width must be 1 with --speculative-algorithm AGENTSPEC, got {beam_width}: beam search keeps several "
+            "texts a request; send it to a server without speculative decoding"
+        )

@@ -41,10 +41,9 @@ from agentspec.integrations.sglang.draft_model_checkpoint import (
     has_next_token_layers,
     inspect_drafter,
 )
-from agentspec.integrations.sglang.refusals import refuse_unsupported
+from agentspec.integrations.sglang.refusals import check_request, refuse_unsupported
 from agentspec.integrations.sglang.replay import hooks as replay_hooks
 from agentspec.integrations.sglang.replay import setting as replay_setting
-from agentspec.integrations.sglang.request_checks import check_request
 from agentspec.integrations.sglang.store_setup import check_store, served_scope
 from agentspec.integrations.sglang.widths import graph_sizes
 

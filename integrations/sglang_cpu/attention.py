@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from agentspec.errors import UnsupportedError
-from agentspec.integrations.sglang_cpu.padding import own_places, spread
+from agentspec.integrations.sglang_cpu.ragged import own_places, spread
 
 
 def decode_attention_cpu(

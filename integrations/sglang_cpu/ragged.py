@@ -25,8 +25,6 @@ from typing import Any
 
 import torch
 
-from agentspec.integrations.sglang_cpu.padding import own_places, spread
-
 _PER_TOKEN = ("input_ids", "positions", "out_cache_loc")
 """What a model and its attention are given of each token."""
 _NUM_NODES = "agentspec_num_nodes"
@@ -118,3 +116,13 @@ def _num_nodes(forward_batch: Any) -> torch.Tensor | None:
         return None
     num_nodes = num_linked + 1
     return None if int(num_nodes.min()) == tree.draft_token_num else num_nodes
+
+
+def own_places(sizes: torch.Tensor, width: int) -> torch.Tensor:
+    """int64 [n], the places of the rows' own tokens: the first `sizes` (integer [b]) of each row's `width`."""
+    return (torch.arange(width) < sizes[:, None]).flatten().nonzero().flatten()
+
+
+def spread(values: torch.Tensor, places: torch.Tensor, total: int) -> torch.Tensor:
+    """[n, ...] at their places among `total`, zeros elsewhere."""
+    return values.new_zeros((total, *values.shape[1:])).index_copy_(0, places, values)

@@ -42,9 +42,8 @@ from agentspec.store.replication.deletion import Deleted, delete_namespaces
 from agentspec.store.replication.health import Health
 from agentspec.store.replication.keeper import Keeper
 from agentspec.store.replication.outbox import FinishedOutput, Outbox
-from agentspec.store.replication.seen import SeenIds
 from agentspec.store.replication.snapshots import load_snapshot
-from agentspec.store.replication.tombstones import Tombstones
+from agentspec.store.replication.tombstones import SeenIds, Tombstones
 from agentspec.store.replication.writer import Writer
 
 logger = logging.getLogger("agentspec")

@@ -16,8 +16,7 @@ from agentspec.store.records import OutputRecord
 from agentspec.store.replication.backoff import Retry
 from agentspec.store.replication.health import Health
 from agentspec.store.replication.outbox import FinishedOutput, Outbox
-from agentspec.store.replication.seen import SeenIds
-from agentspec.store.replication.tombstones import Tombstones
+from agentspec.store.replication.tombstones import SeenIds, Tombstones
 from agentspec.store.rules import BROKEN_SECONDS
 
 _BATCH_OUTPUTS, _BATCH_TOKENS = 256, 1 << 19

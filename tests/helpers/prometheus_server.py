@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from agentspec.integrations.servers.ports import free_port
+from agentspec.integrations.servers.server import free_port
 
 
 class Prometheus:

@@ -1,4 +1,5 @@
-"""Tokenizers of served models, from the files that models ship them in."""
+"""Tokenizers of served models: found by a file, a model's folder or a package, and read from the files that models ship
+them in."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.errors import ConfigError
+from agentspec.fingerprint import tokenizer_file
 
 # A .tiktoken file has no split pattern; this one is Qwen's, whose ranks come in such a file.
 _QWEN_PATTERN = (
@@ -29,6 +32,8 @@ _TURN_ENDS = (
     *("</s>", "<|end_of_text|>", "<|endoftext|>", "<eos>", "[EOS]"),
 )
 _KINDS = "a tekken .json, a Hugging Face tokenizer.json or a .tiktoken file"
+_PATTERNS = ("tokenizer.json", "*.tiktoken", "tekken*.json")
+_PACKAGE_NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,3 +166,48 @@ def _load_hugging_face(name: str, data: bytes) -> Tokenizer:
         return text
 
     return Tokenizer(name, vocab_size, end, encode, 0, decode)
+
+
+def find_tokenizer(name: str | None) -> Tokenizer:
+    """Loads a tokenizer.
+
+    Args:
+        name: A tokenizer's file, the folder of a served model, or an installed package that contains a tokenizer, such
+            as mistral_common; None stands for mistral_common.
+
+    Raises:
+        ConfigError: No tokenizer has that name, or it cannot be read.
+    """
+    if name is None:
+        return load_tokenizer(default_tokenizer_path())
+    if Path(name).exists():
+        file = tokenizer_file(name)
+        if file is None:
+            raise ConfigError(
+                f"a model's folder must have a tokenizer.json, tekken.json or .tiktoken file, got {name}; "
+                "pass the tokenizer's own file"
+            )
+        return load_tokenizer(file)
+    file = _file_in_package(name)
+    if file is None:
+        raise ConfigError(
+            f"--tokenizer must be a file, a model's folder or an installed package with a tokenizer in it, got {name!r}; "
+            "give the path of the served model's tokenizer.json"
+        )
+    return load_tokenizer(file)
+
+
+def _file_in_package(name: str) -> Path | None:
+    if not _PACKAGE_NAME.fullmatch(name) or name.startswith("."):
+        return None
+    try:
+        found = importlib.util.find_spec(name.replace("-", "_"))
+    except (ImportError, ValueError):
+        return None
+    for folder in (found.submodule_search_locations or []) if found else []:
+        for pattern in _PATTERNS:
+            # Where a package has several, the last one by name is the newest.
+            files = sorted(Path(folder).rglob(pattern))
+            if files:
+                return files[-1]
+    return None

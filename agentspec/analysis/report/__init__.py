@@ -3,7 +3,7 @@
 report_facts(paths, tokenizer, config) ─> facts, a dictionary that schema.py describes ─> summary(), page()
 """
 
-from agentspec.analysis.logs.vocabulary import find_tokenizer
+from agentspec.analysis.replay.tokenizer import find_tokenizer
 from agentspec.analysis.report.facts import ReportConfig, report_facts
 from agentspec.analysis.report.summary import summary
 

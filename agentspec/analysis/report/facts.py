@@ -20,9 +20,8 @@ from agentspec import __version__
 from agentspec.analysis.logs.log import read_log
 from agentspec.analysis.logs.sample import SampleLimits
 from agentspec.analysis.measures import entropy, grid, learning
-from agentspec.analysis.measures.differences import differences
 from agentspec.analysis.measures.replays import Sampled, engine_config, num_orders, serve_alone, serve_cold, serve_warm
-from agentspec.analysis.measures.sets import entropy_of, excerpts, set_rows
+from agentspec.analysis.measures.sets import differences, entropy_of, excerpts, set_rows
 from agentspec.analysis.measures.speedup import speedup_row
 from agentspec.analysis.measures.states import Recorded, part_of, record_cold, record_warm
 from agentspec.analysis.replay.tokenizer import Tokenizer

@@ -20,9 +20,8 @@ from agentspec.scheduling.baselines.payoff import PayoffPredictor, draft_feature
 from agentspec.scheduling.hybrid.accepted_lengths import AcceptedLengths, Calibration
 from agentspec.scheduling.hybrid.config import HybridConfig
 from agentspec.scheduling.hybrid.costs import StepCosts
-from agentspec.scheduling.hybrid.decision import Promises, StepTimes
+from agentspec.scheduling.hybrid.decision import Probing, Promises, StepTimes
 from agentspec.scheduling.hybrid.drafts import HybridBatch, ModelTrees
-from agentspec.scheduling.hybrid.probing import Probing
 
 _WIDTH_RATE = 0.2
 _LONG_UNFIT = 64

@@ -15,7 +15,7 @@ from typing import Any, Self
 import redis
 
 from agentspec.errors import ConfigError, ServerError
-from agentspec.integrations.servers.ports import free_port
+from agentspec.integrations.servers.server import free_port
 
 START_SECONDS = 20.0
 # Where a member of a cluster listens to the others.

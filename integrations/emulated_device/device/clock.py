@@ -12,11 +12,18 @@ Only the scheduler's thread reads and changes the clock.
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from agentspec.errors import ConfigError
+
+_MEASURED = "agentspec."
+_OURS = "agentspec.integrations.emulated_device"
 
 
 class Clock:
@@ -115,3 +122,34 @@ def undisturbed() -> Callable[[], float]:
         return latest
 
     return seconds
+
+
+class HostTime(ModuleType):
+    """The module `time`, but for its perf_counter on one thread, where it tells emulated seconds.
+
+    agentspec's controllers learn by it what a step costs the host. By the time that really passes they would learn the
+    cost of the emulation, too, and choose other widths than beside a GPU.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        """Of the thread that makes it."""
+        super().__init__("time")
+        self._clock = clock
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def perf_counter(self) -> float:
+        """Seconds since any moment; differences mean something on one thread alone."""
+        return self._clock.now() if threading.get_ident() == self._thread else time.perf_counter()
+
+
+def use_emulated_time(clock: Clock) -> list[str]:
+    """Gives all loaded modules of agentspec that import `time` the clock of this thread; returns their names."""
+    found, host_time = [], HostTime(clock)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_MEASURED) and not name.startswith(_OURS) and getattr(module, "time", None) is time:
+            module.time = host_time  # type: ignore[attr-defined]
+            found.append(name)
+    return sorted(found)

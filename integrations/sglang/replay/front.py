@@ -19,9 +19,8 @@ from agentspec.analysis.logs.message_text import as_messages
 from agentspec.analysis.logs.source import LogReading, log_files, read_calls
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.metrics.labelled_counts import LabelledCounts
-from agentspec.integrations.sglang.replay.recorded_answers import Answer, Messages, RecordedAnswers
+from agentspec.integrations.sglang.replay.recorded_answers import Answer, Messages, RecordedAnswers, with_tool_calls
 from agentspec.integrations.sglang.replay.setting import FREE, REQUESTS, VARIABLE, replay_paths
-from agentspec.integrations.sglang.replay.tool_call_text import with_tool_calls
 from agentspec.integrations.sglang.replay.wire import WIRE_KEY, packed
 from agentspec.integrations.sglang.tenants import OPTIONS_KEY, REPLAY_KEY
 

@@ -7,8 +7,10 @@ any of the forms in which a client may have written a recorded chat.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ Messages = Sequence[tuple[str, str]]
 # As agentspec.analysis.replay.traces writes a tool call.
 _TOOL_CALL = '{"name": '
 _ROLES = {"developer": "system", "ai": "assistant", "model": "assistant"}
+logger = logging.getLogger("agentspec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +164,32 @@ def _canonical_line(line: str) -> str:
 
 def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def with_tool_calls(tokenizer: Any, message: Mapping[str, Any]) -> str | None:
+    """What the served model writes to call the tools that a recorded message calls: what its chat template adds to a
+    conversation for this message, without the end of the turn. None where the template tells nothing of tool calls."""
+    before = [{"role": "user", "content": "-"}]
+    calls = [_with_object_arguments(call) for call in message["tool_calls"]]
+    after = [*before, {"role": "assistant", "content": message.get("content") or "", "tool_calls": calls}]
+    try:
+        opened = tokenizer.apply_chat_template(before, tokenize=False, add_generation_prompt=True)
+        whole = tokenizer.apply_chat_template(after, tokenize=False)
+    except Exception as error:
+        logger.debug("the chat template refuses tool calls: %s", type(error).__name__)
+        return None
+    names = [str(call.get("function", call).get("name")) for call in calls]
+    if not whole.startswith(opened) or not all(name in whole for name in names):
+        return None
+    end = getattr(tokenizer, "eos_token", None)
+    added: str = whole[len(opened) :]
+    return (added.rpartition(end)[0] if end and end in added else added).rstrip("\n")
+
+
+def _with_object_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Templates want arguments as objects; most are recorded as a string."""
+    function = dict(call.get("function", call))
+    if isinstance(function.get("arguments"), str):
+        with contextlib.suppress(ValueError):
+            function["arguments"] = json.loads(function["arguments"])
+    return {"type": "function", "function": function}

@@ -1,11 +1,11 @@
-"""How much each decode step verifies: the controller of a server, and what came of its plans."""
+"""How much each decode step verifies: the controller of a server, what it promised, and what came of its plans."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
@@ -16,12 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from agentspec.drafts import DraftBatch
-from agentspec.hardware import processor
+from agentspec.environment import processor
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.metrics.control import ControlMetrics
 from agentspec.integrations.sglang.metrics.counters import Counters
-from agentspec.integrations.sglang.widths.control_record import ControlRecord
 from agentspec.integrations.sglang.widths.step_rest import StepRest
 from agentspec.integrations.sglang.widths.tiers import padded_width
 from agentspec.scheduling import ControlConfig, Controller, Profile, ProfileKey, StepPlan, StepState, make_controller
@@ -295,3 +294,35 @@ def profile_key(server_args: Any) -> ProfileKey:
         engine=f"sglang {metadata.version('sglang')}",
         graphs="none",
     )
+
+
+class ControlRecord:
+    """Sums over verified steps, for `/server_info`. Owned by one thread."""
+
+    def __init__(self) -> None:
+        self._plans: Counter[str] = Counter()
+        self._widths: Counter[int] = Counter()
+        self._sums = dict.fromkeys(("predicted_seconds", "observed_seconds"), 0.0)
+        self._tokens = {"predicted_tokens": 0.0, "observed_tokens": 0}
+        self._num_measured = 0
+
+    def observe(self, plan: StepPlan, seconds: float, num_tokens: int) -> None:
+        """A step that was verified: its plan, its seconds, 0 where they were not measured, and the tokens it brought."""
+        self._plans[plan.reason] += 1
+        self._widths[plan.width] += 1
+        self._tokens["predicted_tokens"] += plan.expected_tokens
+        self._tokens["observed_tokens"] += num_tokens
+        if seconds > 0.0:
+            self._num_measured += 1
+            self._sums["predicted_seconds"] += plan.seconds
+            self._sums["observed_seconds"] += seconds
+
+    def snapshot(self) -> dict[str, Any]:
+        """Steps by reason and by width, as strings; seconds of the steps that were measured; tokens of all."""
+        return {
+            "plans": dict(self._plans),
+            "widths": {str(width): n for width, n in sorted(self._widths.items())},
+            "measured_steps": self._num_measured,
+            **self._sums,
+            **self._tokens,
+        }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agentspec.integrations.sglang_cpu.drafter.native_drafter import NativeDrafter, flat
-from agentspec.integrations.sglang_cpu.padding import spread
+from agentspec.integrations.sglang_cpu.ragged import spread
 
 Draft = tuple[Tensor, Tensor, Tensor, Tensor | None]
 

@@ -13,10 +13,10 @@ from agentspec.integrations.sglang_cpu.cache_locs import (
     assign_draft_cache_locs_contiguous_cpu,
     assign_extend_cache_locs_cpu,
     assign_req_to_token_pool_cpu,
+    copy_all_layer_kv_cache_cpu,
     fill_accept_out_cache_loc_cpu,
     fill_bonus_tokens_cpu,
 )
-from agentspec.integrations.sglang_cpu.kv_cache import copy_all_layer_kv_cache_cpu
 from agentspec.integrations.sglang_cpu.ops import register_ops
 from agentspec.integrations.sglang_cpu.tree import (
     build_draft_decode_metadata_cpu,

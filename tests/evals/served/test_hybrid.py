@@ -19,8 +19,7 @@ from agentspec.cli import main
 from agentspec.environment import without_folders
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.run import turns
-from agentspec.evals.run.phase_parts import Kind
-from agentspec.evals.run.phases import SliceResult, TimedCall
+from agentspec.evals.run.phases import Kind, SliceResult, TimedCall
 from agentspec.evals.served.hybrid import COMPARED, Bench
 from agentspec.evals.served.hybrid_rows import (
     Figures,

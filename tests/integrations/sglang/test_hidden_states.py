@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="the drafters need torch; `make setu
 
 from server_requests import ARGUMENTS, MODEL, chat_prompts, generate
 
-from agentspec.evals.research.specdec_drafters import load_drafters
+from agentspec.evals.research.specdec_costs import load_drafters
 from agentspec.evals.research.tiny_sql.chains import Text, draft_chains
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
 from agentspec.integrations.servers.server import Server

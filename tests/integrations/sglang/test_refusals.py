@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from agentspec.errors import UnsupportedError
-from agentspec.integrations.sglang.refusals import refuse_unsupported
-from agentspec.integrations.sglang.request_checks import check_request
+from agentspec.integrations.sglang.refusals import check_request, refuse_unsupported
 
 
 def arguments(**changes: Any) -> SimpleNamespace:

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install torch")
 
-from agentspec.integrations.sglang_cpu.kv_cache import copy_all_layer_kv_cache_cpu
+from agentspec.integrations.sglang_cpu.cache_locs import copy_all_layer_kv_cache_cpu
 
 
 def move(buffers, targets, sources):

@@ -13,7 +13,7 @@ from tcp_proxy import Proxy
 
 from agentspec.errors import StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
-from agentspec.integrations.servers.ports import free_port
+from agentspec.integrations.servers.server import free_port
 from agentspec.store import Store, open_store
 from agentspec.store.redis.keys import RedisKeys
 

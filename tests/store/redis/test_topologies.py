@@ -11,7 +11,7 @@ from store_case import SCOPE, A, B, data, drain
 
 from agentspec.errors import StoreUnavailableError
 from agentspec.evals.micro.store.redis_server import RedisServer
-from agentspec.integrations.servers.ports import free_port
+from agentspec.integrations.servers.server import free_port
 from agentspec.store import CONTROL, Scope, acl_rules, delete_scope, list_scopes, open_store
 
 pytestmark = pytest.mark.redis

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from agentspec.store.replication.coverage import Coverage
-from agentspec.store.replication.seen import SeenIds
+from agentspec.store.replication.tombstones import SeenIds
 
 
 def test_it_stops_before_the_first_unsealed_output() -> None:

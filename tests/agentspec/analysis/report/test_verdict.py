@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.analysis.measures.differences import differences
+from agentspec.analysis.measures.sets import differences
 from agentspec.analysis.report.verdict import Evidence, best_width, budget_mb, drafter_gain, verdict
 from agentspec.simulation import find_profile
 

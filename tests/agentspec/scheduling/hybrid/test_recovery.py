@@ -8,7 +8,7 @@ from hybrid_rows import Tree, batch, chain, model_trees
 
 from agentspec.scheduling.hybrid import HybridConfig, HybridPolicy, StepCosts
 from agentspec.scheduling.hybrid.accepted_lengths import AcceptedLengths
-from agentspec.scheduling.hybrid.probing import Probing
+from agentspec.scheduling.hybrid.decision import Probing
 
 NOTHING = chain([], [])
 ROWS = 4

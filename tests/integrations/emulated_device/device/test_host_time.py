@@ -8,7 +8,7 @@ import types
 import pytest
 from made_up_time import MadeUpTime
 
-from agentspec.integrations.emulated_device.device.host_time import use_emulated_time
+from agentspec.integrations.emulated_device.device.clock import use_emulated_time
 
 
 def test_code_that_measures_itself_sees_emulated_seconds_on_the_schedulers_thread(

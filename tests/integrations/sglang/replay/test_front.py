@@ -12,7 +12,7 @@ import pytest
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.replay import hooks as replay_hooks
 from agentspec.integrations.sglang.replay.front import ReplayFront, end_token
-from agentspec.integrations.sglang.replay.tool_call_text import with_tool_calls
+from agentspec.integrations.sglang.replay.recorded_answers import with_tool_calls
 from agentspec.integrations.sglang.replay.wire import WIRE_KEY, ForcedAnswer, unpacked
 
 END = 256

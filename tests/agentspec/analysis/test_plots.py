@@ -8,7 +8,7 @@ import pytest
 from draft_states import KEY, profile
 
 from agentspec import ConfigError
-from agentspec.analysis.profile_plot import draw_profile
+from agentspec.analysis.plots import draw_profile
 from agentspec.scheduling import MeasuredPoint, Profile, StepCost
 
 COST = StepCost(1e-7, 3e-5, 0.01)

@@ -11,7 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
 
-from agentspec.evals.gpu.simulated_head import SimulatedHead, acceptance_for, answer_key, comes_true
+from agentspec.integrations.emulated_device.models.simulated_head import (
+    SimulatedHead,
+    acceptance_for,
+    answer_key,
+    comes_true,
+)
 from agentspec.integrations.sglang.replay.wire import WIRE_KEY, packed
 
 
