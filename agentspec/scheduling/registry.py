@@ -1,15 +1,13 @@
-"""Controllers by name."""
+"""Controllers and row rules by name: our own, and those of papers and rivals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from agentspec.scheduling.baselines.fixed import (
-    BatchTableController,
-    FixedController,
-    RooflineController,
-    SweepController,
-)
+from agentspec.scheduling.baselines.batch_table import BatchTableController
+from agentspec.scheduling.baselines.fixed import FixedController, SweepController
+from agentspec.scheduling.baselines.roofline import RooflineController
+from agentspec.scheduling.baselines.row_rules import RowRule, weak_by_match_length, weak_by_score
 from agentspec.scheduling.baselines.smartspec import SmartSpecController
 from agentspec.scheduling.config import ControlConfig
 from agentspec.scheduling.costs.profile import Profile, ProfileKey
@@ -23,6 +21,13 @@ CONTROLLERS: Mapping[str, Callable[[ControlConfig, Profile | None], Controller]]
     "roofline": RooflineController,
     "fixed": FixedController,
     "sweep": SweepController,
+}
+
+# Hybrid rules that judge rows one by one. The others weigh the whole step (agentspec.scheduling.hybrid): "expected" by
+# the estimates of the drafts, "payoff" by what baselines/payoff.py predicts.
+ROW_RULES: Mapping[str, RowRule] = {
+    "score": weak_by_score,
+    "match-length": weak_by_match_length,
 }
 
 

@@ -1,4 +1,4 @@
-"""The best speculation length for each batch size (Su et al., sections 3.3 and 4)."""
+"""The best speculation length for each batch size, and the controller that looks it up (Su et al., sections 3.3 and 4)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agentspec.errors import ConfigError
+from agentspec.scheduling.baselines.fixed import LengthController
 from agentspec.scheduling.config import ControlConfig
 from agentspec.scheduling.costs.profile import Profile
 
@@ -104,3 +105,23 @@ def table_of_speeds(seconds_per_token: Mapping[tuple[int, int], float]) -> Batch
     sizes = sorted({size for size, _ in seconds_per_token})
     best = {size: min((s, length) for (b, length), s in seconds_per_token.items() if b == size) for size in sizes}
     return BatchTable(tuple((size, length) for size, (_, length) in best.items()))
+
+
+class BatchTableController(LengthController):
+    """The best length for each batch size, looked up (Su et al., section 4)."""
+
+    name = "batch-table"
+
+    def __init__(self, config: ControlConfig, profile: Profile | None) -> None:
+        """Raises ConfigError if there is neither a table nor a profile."""
+        super().__init__(config, profile)
+        self.table = BatchTable.of(config, profile)
+
+    def _length(self, rows: int) -> int:
+        return self.table.length(rows)
+
+    def describe(self) -> dict[str, float | str | None]:
+        curve = self.table.curve
+        fitted = {"length_scale": curve.scale, "length_exponent": curve.exponent} if curve is not None else {}
+        lengths = " ".join(f"{size}:{length}" for size, length in self.table.lengths)
+        return {**super().describe(), "table": lengths, **fitted}

@@ -1,26 +1,23 @@
-"""Controllers whose length the drafts do not decide: a fixed one, one looked up, or what the device has to spare."""
+"""Controllers whose length the drafts do not decide: what they share, the fixed length, and the sweep over widths."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.scheduling.baselines.batch_table import BatchTable
-from agentspec.scheduling.baselines.roofline import free_tokens
 from agentspec.scheduling.columns import candidate_widths, num_drafted, width_of
 from agentspec.scheduling.config import ControlConfig
 from agentspec.scheduling.costs.online import OnlineCosts
 from agentspec.scheduling.costs.profile import Profile
 from agentspec.scheduling.plan import Reason, StepPlan, StepState
 
-_ALL = 1 << 16
+ALL_NODES = 1 << 16
 """More nodes than any draft has."""
 
 
-class _LengthController:
+class LengthController:
     """Verifies `_length(rows)` drafted nodes a row, padded to the next width; whatever is drafted."""
 
     name = ""
@@ -65,7 +62,7 @@ class _LengthController:
         return {"controller": self.name, **self.costs.describe()}
 
 
-class FixedController(_LengthController):
+class FixedController(LengthController):
     """Always the same length; 0 is plain decoding."""
 
     name = "fixed"
@@ -77,27 +74,7 @@ class FixedController(_LengthController):
         return {**super().describe(), "length": float(self.config.length)}
 
 
-class BatchTableController(_LengthController):
-    """The best length for each batch size, looked up (Su et al., section 4)."""
-
-    name = "batch-table"
-
-    def __init__(self, config: ControlConfig, profile: Profile | None) -> None:
-        """Raises ConfigError if there is neither a table nor a profile."""
-        super().__init__(config, profile)
-        self.table = BatchTable.of(config, profile)
-
-    def _length(self, rows: int) -> int:
-        return self.table.length(rows)
-
-    def describe(self) -> dict[str, float | str | None]:
-        curve = self.table.curve
-        fitted = {"length_scale": curve.scale, "length_exponent": curve.exponent} if curve is not None else {}
-        lengths = " ".join(f"{size}:{length}" for size, length in self.table.lengths)
-        return {**super().describe(), "table": lengths, **fitted}
-
-
-class SweepController(_LengthController):
+class SweepController(LengthController):
     """Each width in turn, 1, 2, 4, ... where any is at hand, so that one server tells what steps of all widths take: for
     profiles, not for serving."""
 
@@ -114,33 +91,7 @@ class SweepController(_LengthController):
         return super().plan(replace(state, widths=(width,), max_width=width))
 
     def _length(self, rows: int) -> int:
-        return _ALL
-
-
-class RooflineController(_LengthController):
-    """As many tokens as take no time beyond reading the weights, by the device's peak figures (SSSD, section 3.2)."""
-
-    name = "roofline"
-    reason: Reason = "budget"
-
-    def __init__(self, config: ControlConfig, profile: Profile | None) -> None:
-        """Raises ConfigError if the profile has no peak figures."""
-        super().__init__(config, profile)
-        self.budget = free_tokens(profile)
-        """b * s_q"""
-
-    def plan(self, state: StepState) -> StepPlan:
-        # Padding takes from the budget as well: the greatest width that is within it.
-        widths = candidate_widths(state.widths, state.max_width)
-        within = widths[widths * len(state.drafts) <= self.budget]
-        greatest = int(within[-1]) if len(within) else 1
-        return super().plan(replace(state, max_width=greatest))
-
-    def _length(self, rows: int) -> int:
-        return math.floor(min(self.budget / max(rows, 1), _ALL)) - 1
-
-    def describe(self) -> dict[str, float | str | None]:
-        return {**super().describe(), "free_tokens": self.budget}
+        return ALL_NODES
 
 
 def _powers_of_two(most: int) -> tuple[int, ...]:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from agentspec.errors import ConfigError
+from agentspec.scheduling.baselines.fixed import ALL_NODES, LengthController
+from agentspec.scheduling.columns import candidate_widths
+from agentspec.scheduling.config import ControlConfig
 from agentspec.scheduling.costs.profile import Profile
+from agentspec.scheduling.plan import Reason, StepPlan, StepState
 
 
 def free_tokens(profile: Profile | None) -> float:
@@ -25,3 +32,29 @@ def free_tokens(profile: Profile | None) -> float:
     if profile.hidden_size is not None:
         inverse -= 2.0 / profile.hidden_size
     return 1.0 / inverse if inverse > 0 else float("inf")
+
+
+class RooflineController(LengthController):
+    """As many tokens as take no time beyond reading the weights, by the device's peak figures (SSSD, section 3.2)."""
+
+    name = "roofline"
+    reason: Reason = "budget"
+
+    def __init__(self, config: ControlConfig, profile: Profile | None) -> None:
+        """Raises ConfigError if the profile has no peak figures."""
+        super().__init__(config, profile)
+        self.budget = free_tokens(profile)
+        """b * s_q"""
+
+    def plan(self, state: StepState) -> StepPlan:
+        # Padding takes from the budget as well: the greatest width that is within it.
+        widths = candidate_widths(state.widths, state.max_width)
+        within = widths[widths * len(state.drafts) <= self.budget]
+        greatest = int(within[-1]) if len(within) else 1
+        return super().plan(replace(state, max_width=greatest))
+
+    def _length(self, rows: int) -> int:
+        return math.floor(min(self.budget / max(rows, 1), ALL_NODES)) - 1
+
+    def describe(self) -> dict[str, float | str | None]:
+        return {**super().describe(), "free_tokens": self.budget}

@@ -17,11 +17,13 @@ from agentspec._core import UnionRule
 from agentspec.drafts import DraftBatch
 from agentspec.errors import ConfigError
 from agentspec.scheduling.baselines.payoff import PayoffPredictor, draft_features
+from agentspec.scheduling.baselines.row_rules import weak_by_score
 from agentspec.scheduling.hybrid.accepted_lengths import AcceptedLengths, Calibration
 from agentspec.scheduling.hybrid.config import HybridConfig
 from agentspec.scheduling.hybrid.costs import StepCosts
 from agentspec.scheduling.hybrid.decision import Probing, Promises, StepTimes
 from agentspec.scheduling.hybrid.drafts import HybridBatch, ModelTrees
+from agentspec.scheduling.registry import ROW_RULES
 
 _WIDTH_RATE = 0.2
 _LONG_UNFIT = 64
@@ -44,9 +46,8 @@ class Choice:
 class HybridPolicy:
     """Mixes suffix drafts and a draft model's row by row, by the rule and the tau of its settings.
 
-    Calls come in the order expect, choose, combine, expect, ...; expect() may be left out, and observe() may be some steps
-    late, in their order. One thread
-    at a time. No randomness: the same calls give the same choices.
+    Calls come in the order expect, choose, combine, expect, ...; expect() may be left out, and observe() may be some
+    steps late, in their order. One thread at a time. No randomness: the same calls give the same choices.
     """
 
     def __init__(self, config: HybridConfig = HybridConfig(), costs: StepCosts | None = None) -> None:  # noqa: B008
@@ -137,15 +138,15 @@ class HybridPolicy:
         config = self.config
         if config.tau == math.inf:
             return fit.copy(), math.inf
-        if config.rule == "match-length":
-            short: NDArray[np.bool_] = (suffix.match_lens < config.min_match) | (np.diff(suffix.offsets) == 1)
-            return fit & short, math.inf
-        if config.tau != "auto":
-            return fit & ~(expected > config.tau), math.inf
+        is_given = config.tau != "auto"
+        # A tau that is set by hand is held against what suffix drafts promise, whatever the rule.
+        by_row = ROW_RULES.get(config.rule, weak_by_score if is_given else None)
+        if by_row is not None and (is_given or config.rule == "match-length"):
+            return fit & by_row(config, suffix, expected, model), math.inf
         saved = max(promises.saved(times, promises.gained), 0.0)
-        if config.rule == "score":
+        if by_row is not None:
             self.tau = float(model.mean())
-            return fit & ~(expected > model), saved
+            return fit & by_row(config, suffix, expected, model), saved
         num_fit = promises.num_fit
         self.tau = times.break_even(promises.model_fit / num_fit if num_fit else self.lengths.mean, config.margin)
         if not num_fit:
@@ -309,7 +310,7 @@ _NO_TREES = ModelTrees(
 def _union_rule(config: HybridConfig) -> UnionRule:
     if config.tau == math.inf:
         return UnionRule.MODEL_ONLY
-    if config.rule in ("score", "match-length"):
+    if config.rule in ROW_RULES:
         return UnionRule.MODEL
     return UnionRule.MERGE if config.trees and config.merge else UnionRule.BETTER
 
