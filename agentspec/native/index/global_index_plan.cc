@@ -1,4 +1,4 @@
-// Sealing, merging, rewriting and evicting.
+// Sealing, merging and rewriting; eviction.cc has the plans that drop outputs.
 
 #include <algorithm>
 #include <utility>
@@ -11,8 +11,6 @@ namespace {
 // A part is merged with those after it once they have grown to one part in so many of it: a namespace then
 // has few parts, and a token is sealed anew a few times only.
 constexpr std::size_t kMergeRatio = 16;
-// Eviction rewrites a part without its oldest outputs, at least this share of it.
-constexpr std::size_t kEvictedShare = 4;
 
 // Calls visit(part, output) for each output that the plan's segment is made from, in its order.
 template <typename Visit>
@@ -81,26 +79,6 @@ std::optional<GlobalIndex::Plan> GlobalIndex::plan_rewriting(Namespace& space) {
                                   [](const GlobalPart& part) { return !part.dead.empty(); });
   if (found == space.parts.end()) return std::nullopt;
   return make_plan(space, {found, 1});
-}
-
-std::optional<GlobalIndex::Plan> GlobalIndex::plan_eviction() {
-  const auto found = std::find_if(order_.begin(), order_.end(), [&](const Place& place) {
-    return target_ != place.space || place.space->parts.size() > 1;
-  });
-  if (found == order_.end()) return std::nullopt;
-  GlobalPart& oldest = found->space->parts.front();
-  Plan plan = make_plan(*found->space, {&oldest, 1});
-  const std::span<const OutputRecord> outputs = oldest.outputs();
-  const std::size_t num_tokens = oldest.num_tokens();
-  const std::size_t excess = (bytes_ - config_.budget_bytes) / (oldest.bytes / (num_tokens + 1) + 1);
-  const std::size_t wanted = std::max(num_tokens / kEvictedShare, excess);
-  while (plan.num_dropped < outputs.size()) {
-    ++plan.num_dropped;
-    const std::size_t dropped =
-        plan.num_dropped < outputs.size() ? outputs[plan.num_dropped].begin : num_tokens;
-    if (dropped >= wanted) break;
-  }
-  return plan;
 }
 
 std::optional<GlobalIndex::Plan> GlobalIndex::plan_merge_of_all(std::string_view name) {
@@ -175,16 +153,6 @@ std::vector<GlobalPart> GlobalIndex::publish(const Plan& plan, std::shared_ptr<c
     remove_space(space);
   }
   return replaced;
-}
-
-std::vector<GlobalPart> GlobalIndex::give_up(const Plan& plan) {
-  const std::optional<std::size_t> first = find_inputs(plan);
-  if (!first) return {};
-  Namespace& space = namespaces_.find(plan.name)->second;
-  for (const GlobalPart& part : plan.inputs) evicted_outputs_ += part.outputs().size() - part.dead.size();
-  std::vector<GlobalPart> taken = take(space, *first, plan.inputs.size());
-  if (space.parts.empty() && target_ != &space) remove_space(space);
-  return taken;
 }
 
 }  // namespace agentspec
