@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.drafts import Outcome
-from agentspec.integrations.sglang.metrics.labelled_counts import LabelledCounts
+from agentspec.integrations.sglang.metrics import LabelledCounts
 
 Reason = Literal[
     # The suffix indexes, as they say it.
@@ -63,9 +63,7 @@ class DraftlessRows:
     """
 
     def __init__(self) -> None:
-        self.counts = LabelledCounts(
-            "rows_without_draft", "Verified rows without a draft, by why they had none", "reason", REASONS
-        )
+        self.counts = LabelledCounts("rows_without_draft", REASONS)
 
     def count(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.drafts import DraftBatch, Source
-from agentspec.integrations.sglang.metrics.counters import Counters
+from agentspec.integrations.sglang.metrics import Counters
 
 _SOURCE_LABELS = tuple(source.name.lower() if source is not Source.ROOT else "none" for source in Source)
 

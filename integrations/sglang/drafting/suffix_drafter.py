@@ -29,13 +29,10 @@ from agentspec.integrations.sglang.drafting.accepted_tokens import AcceptedToken
 from agentspec.integrations.sglang.drafting.answer_ends import end_at_first_stop
 from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.drafting.draftless import START_TOKENS, DraftlessRows, Reason
+from agentspec.integrations.sglang.drafting.request_counts import RequestCounts
 from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
 from agentspec.integrations.sglang.drafting.rows import DraftedStep, roots_only
-from agentspec.integrations.sglang.metrics.admin import AdminMetrics
-from agentspec.integrations.sglang.metrics.counters import Counters
-from agentspec.integrations.sglang.metrics.request_counts import RequestCounts
-from agentspec.integrations.sglang.metrics.state import StateMetrics
-from agentspec.integrations.sglang.metrics.store import StoreMetrics
+from agentspec.integrations.sglang.metrics import AdminMetrics, Counters, StateMetrics, StoreMetrics
 from agentspec.integrations.sglang.setting_sources import resolve_for_process
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
 from agentspec.integrations.sglang.tenants import Handling, Tenants

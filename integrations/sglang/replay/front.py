@@ -18,7 +18,7 @@ from typing import Any
 from agentspec.analysis.logs.message_text import as_messages
 from agentspec.analysis.logs.source import LogReading, log_files, read_calls
 from agentspec.errors import ConfigError
-from agentspec.integrations.sglang.metrics.labelled_counts import LabelledCounts
+from agentspec.integrations.sglang.metrics import LabelledCounts
 from agentspec.integrations.sglang.replay.recorded_answers import Answer, Messages, RecordedAnswers, with_tool_calls
 from agentspec.integrations.sglang.replay.setting import FREE, REQUESTS, VARIABLE, replay_paths
 from agentspec.integrations.sglang.replay.wire import WIRE_KEY, packed
@@ -55,9 +55,7 @@ class ReplayFront:
             )
         self._replay, self._is_free = replay, unmatched == FREE
         self._tokenizer, self._end, self._vocab_size = tokenizer, end, vocab_size
-        self.counts = LabelledCounts(
-            "replay_requests", "Requests to a server that replays recorded answers", "outcome", _OUTCOMES
-        )
+        self.counts = LabelledCounts("replay_requests", _OUTCOMES)
         self._lock = threading.Lock()
         self._free: OrderedDict[str, None] = OrderedDict()
         self._reading = LogReading()

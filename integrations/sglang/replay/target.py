@@ -18,12 +18,15 @@ from typing import Any
 
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.drafting.requests import visible_length
+from agentspec.integrations.sglang.metrics import Exported
 from agentspec.integrations.sglang.replay.forced_tokens import ForcedTokens
 from agentspec.integrations.sglang.replay.wire import ForcedAnswer, unpacked
 
 logger = logging.getLogger("agentspec")
 
 _SWEEP_SECONDS = 1.0
+_TOLD = ("finished", "forced_tokens", "diverged")
+"""Counts that Prometheus is told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class ReplayTarget:
         self._open: dict[int, _Open] = {}
         self._next_sweep = 0.0
         self._counts = {"forced_requests": 0, "free_prefills": 0, "forced_tokens": 0, "finished": 0, "diverged": 0}
-        self._exported: dict[str, Any] = {}
+        self._exported: Exported | None = None
 
     def admit(self, worker: Any, batch: Any) -> None:
         """Writes the answers of a batch that is about to be prefilled; other batches change nothing."""
@@ -96,21 +99,15 @@ class ReplayTarget:
         return {**self._counts, "open_requests": len(self._open)}
 
     def export(self, labels: dict[str, str]) -> None:
-        """Registers `agentspec:replay_*_total` with Prometheus; see Counters.export()."""
-        from prometheus_client import Counter
-
-        for name, text in (
-            ("finished", "Requests that ended with a recorded answer"),
-            ("forced_tokens", "Tokens of recorded answers in finished outputs"),
-            ("diverged", "Finished outputs that are not the recorded ones"),
-        ):
-            self._exported[name] = Counter(f"agentspec:replay_{name}", text, [*labels]).labels(**labels)
-            self._exported[name].inc(self._counts[name])
+        """Registers its counts with Prometheus; see Counters.export()."""
+        self._exported = Exported([f"replay_{name}" for name in _TOLD], labels)
+        for name in _TOLD:
+            self._exported.add(f"replay_{name}", self._counts[name])
 
     def _add(self, name: str, amount: int) -> None:
         self._counts[name] += amount
-        if name in self._exported:
-            self._exported[name].inc(amount)
+        if self._exported is not None:
+            self._exported.add(f"replay_{name}", amount)
 
     def _make_table(self, runner: Any) -> ForcedTokens:
         pool = runner.req_to_token_pool.req_to_token

@@ -19,8 +19,7 @@ from agentspec.drafts import DraftBatch
 from agentspec.environment import processor
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.drafting.breaker import Breaker
-from agentspec.integrations.sglang.metrics.control import ControlMetrics
-from agentspec.integrations.sglang.metrics.counters import Counters
+from agentspec.integrations.sglang.metrics import ControlMetrics, Counters
 from agentspec.integrations.sglang.widths.step_rest import StepRest
 from agentspec.integrations.sglang.widths.tiers import padded_width
 from agentspec.scheduling import ControlConfig, Controller, Profile, ProfileKey, StepPlan, StepState, make_controller

@@ -19,7 +19,7 @@ from agentspec.evals.systems import EAGLE3_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang.admin.jobs import ENDED, OPEN
 from agentspec.integrations.sglang.drafting.draftless import REASONS
-from agentspec.integrations.sglang.metrics.counters import ALL_SOURCES, SOURCES
+from agentspec.integrations.sglang.metrics import ALL_SOURCES, SOURCES
 from agentspec.observe.admin_client import AdminClient
 from agentspec.scheduling import Reason as PlanReason
 

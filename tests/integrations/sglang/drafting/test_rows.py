@@ -8,7 +8,7 @@ from draft_states import batch, drawn_rows
 
 from agentspec import DraftBatch, Source, build_tree_arrays
 from agentspec.integrations.sglang.drafting.rows import DraftedStep, roots_only
-from agentspec.integrations.sglang.metrics.counters import Counters
+from agentspec.integrations.sglang.metrics import Counters
 
 #   row 0:   2         row 1:   5 ── 6 ── 7         row 2:   8 ─┬─ 9
 #                                                               └─ 1

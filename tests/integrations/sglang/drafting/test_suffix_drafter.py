@@ -22,7 +22,7 @@ from agentspec.integrations.sglang.drafting.draftless import DraftlessRows
 from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
 from agentspec.integrations.sglang.drafting.rows import DraftedStep
 from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
-from agentspec.integrations.sglang.metrics.counters import Counters
+from agentspec.integrations.sglang.metrics import Counters
 from agentspec.integrations.sglang.tenants import Tenants
 from agentspec.integrations.sglang.widths.control import WidthControl
 from agentspec.scheduling import ControlConfig

@@ -14,7 +14,7 @@ from draft_states import KEY, batch, drawn_rows, profile
 
 from agentspec import DraftBatch, build_tree_arrays
 from agentspec.errors import ConfigError
-from agentspec.integrations.sglang.metrics.counters import Counters
+from agentspec.integrations.sglang.metrics import Counters
 from agentspec.integrations.sglang.widths.control import WidthControl
 from agentspec.scheduling import ControlConfig, Profile
 from agentspec.scheduling.config import ControllerName

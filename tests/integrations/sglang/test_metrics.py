@@ -1,6 +1,17 @@
 from __future__ import annotations
 
-from agentspec.integrations.sglang.metrics.counters import Counters
+from agentspec.integrations.sglang.metrics import (
+    ADMIN,
+    CONTROL,
+    COUNTED,
+    DRAFT_MODEL,
+    METRICS,
+    OWNED,
+    STATE,
+    STORE,
+    Counters,
+    Exported,
+)
 
 
 def test_totals_and_the_split_by_source() -> None:
@@ -33,3 +44,17 @@ def test_what_was_counted_before_export_is_exported() -> None:
 
     assert value("global") == 7
     assert value("request") == 0, "a source is visible before its first token"
+
+
+def test_mirrored_totals_never_go_down() -> None:
+    from prometheus_client import REGISTRY
+
+    exported = Exported(["store_errors"], {"model_name": "test_metrics"})
+    for total in (3, 1, 2):
+        exported.reach("store_errors", total)
+    assert REGISTRY.get_sample_value("agentspec:store_errors_total", {"model_name": "test_metrics"}) == 4
+
+
+def test_names_are_unique() -> None:
+    tables = (COUNTED, OWNED, CONTROL, STATE, DRAFT_MODEL, STORE, ADMIN)
+    assert len(METRICS) == sum(map(len, tables))

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.fingerprint import tokenizer_file
-from agentspec.integrations.sglang.metrics.labelled_counts import LabelledCounts
-from agentspec.integrations.sglang.metrics.line_ends import LineEnds, carriage_returns
+from agentspec.integrations.sglang.drafting.line_ends import LineEnds, carriage_returns
+from agentspec.integrations.sglang.metrics import LabelledCounts
 from agentspec.integrations.sglang.tenants import Handling
 
 logger = logging.getLogger("agentspec")
@@ -28,12 +28,8 @@ class RequestCounts:
     def __init__(self, tokenizer: str, vocab_size: int) -> None:
         """`tokenizer`: the model's folder or the tokenizer's file; where it cannot be read, carriage returns are not
         counted."""
-        self._requests = LabelledCounts(
-            "requests", "Requests that were opened, by what is done with their output", "handling", get_args(Kind)
-        )
-        self._returns = LabelledCounts(
-            "carriage_returns", "Texts in which a token holds a carriage return", "text", _TEXTS
-        )
+        self._requests = LabelledCounts("requests", get_args(Kind))
+        self._returns = LabelledCounts("carriage_returns", _TEXTS)
         self._line_ends: LineEnds | None = None
         path = tokenizer_file(tokenizer)
         try:

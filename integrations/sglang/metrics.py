@@ -1,0 +1,376 @@
+"""What a server tells Prometheus: all metrics in one table, what counts them, and what keeps them up to date.
+
+Counters        the worker's counts, split by the source of a draft   as things happen
+LabelledCounts  counts of one owner, split by one label               as things happen
+ControlMetrics  the controller's plans and what came of them          once a step
+StateMetrics    what the engine holds                                 every few seconds, on a thread of its own
+AdminMetrics    corpora and jobs                                      with the state
+StoreMetrics    the store's health                                    with each health report
+
+The first two are for `/server_info` as well, so that they exist without Prometheus; the others are made where Prometheus
+is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import agentspec
+from agentspec.integrations.sglang.admin.jobs import ENDED, OPEN
+from agentspec.scheduling import Reason, StepPlan
+
+if TYPE_CHECKING:
+    from agentspec.engine import Engine
+    from agentspec.integrations.sglang.admin.desk import AdminDesk
+    from agentspec.integrations.sglang.drafting.breaker import Breaker
+
+logger = logging.getLogger("agentspec")
+
+_SECONDS = 2.0
+"""Between two readings of the state."""
+
+# The values of the label `source`: where the likeliest token of a row's draft came from. Low in number by construction;
+# never a request, a tenant or text.
+SOURCES = ("none", "request", "global", "corpus", "model")
+# Label of counts that belong to a whole step or to no draft.
+ALL_SOURCES = "all"
+
+
+class Metric(NamedTuple):
+    """A metric of the table: `agentspec:NAME`, of counters with `_total` behind it."""
+
+    help: str
+    kind: Literal["gauge", "counter"] = "gauge"
+    label: str = ""
+    """Besides the labels that all metrics have; "": none."""
+    values: tuple[str, ...] = ()
+    """Of the label, those that are visible from the start, so that a scrape tells "nothing yet" from "not active"."""
+
+
+def _counter(text: str, label: str = "", values: tuple[str, ...] = ()) -> Metric:
+    return Metric(text, "counter", label, values)
+
+
+_OF_A_STEP = ("source", (ALL_SOURCES,))
+COUNTED = {
+    "drafted_tokens": _counter("Tokens drafted for verification, roots not counted", "source", SOURCES),
+    "accepted_tokens": _counter(
+        "Drafted tokens that verification accepted, bonus tokens not counted", "source", SOURCES
+    ),
+    "verify_steps": _counter("Verified rows: one request in one step", "source", SOURCES),
+    "steps": _counter("Decode steps of the whole batch", *_OF_A_STEP),
+    "drafter_steps": _counter("Decode steps in which the draft model drafted", *_OF_A_STEP),
+    "drafter_paused_steps": _counter(
+        "Decode steps in which the draft model was paused, so that it did not follow the text", *_OF_A_STEP
+    ),
+    "draft_errors": _counter("Failures in drafting; each made its rows root-only and cost speed only", *_OF_A_STEP),
+    "control_errors": _counter(
+        "Failures of the controller; each let its step verify all that was drafted", *_OF_A_STEP
+    ),
+    "paused_steps": _counter("Decode steps that were not drafted for, because no draft would have paid", *_OF_A_STEP),
+    "verified_tokens": _counter("Tokens that verification computed, roots and padding included", *_OF_A_STEP),
+    "drafting_seconds": _counter("Seconds spent in drafting on the step", *_OF_A_STEP),
+}
+"""Of the worker."""
+OWNED = {
+    "rows_without_draft": _counter("Verified rows without a draft, by why they had none", "reason"),
+    "requests": _counter("Requests that were opened, by what is done with their output", "handling"),
+    "carriage_returns": _counter("Texts in which a token holds a carriage return", "text"),
+    "replay_requests": _counter("Requests to a server that replays recorded answers", "outcome"),
+    "replay_finished": _counter("Requests that ended with a recorded answer"),
+    "replay_forced_tokens": _counter("Tokens of recorded answers in finished outputs"),
+    "replay_diverged": _counter("Finished outputs that are not the recorded ones"),
+}
+"""Of whoever counts them; values of labels are known there."""
+CONTROL = {
+    "step_width": Metric(
+        "Tokens verified a row in the last step, padding included, the mean where rows differ; 1 is plain decoding"
+    ),
+    "step_budget": Metric("Drafted tokens verified in the last step, over all rows"),
+    "step_predicted_seconds": Metric("Predicted for the last step's verification"),
+    "step_observed_seconds": Metric("Measured of the last step's verification; 0 where it was not"),
+    "step_predicted_tokens": Metric("Accepted and bonus tokens expected of the last step, over all rows"),
+    "step_observed_tokens": Metric("Accepted and bonus tokens of the last step, over all rows"),
+    # Of gauges only the last step is seen; what was predicted too high or too low shows in sums.
+    "predicted_verify_seconds": _counter("Predicted for verifications, of those that were measured"),
+    "observed_verify_seconds": _counter("Measured of verifications"),
+    "predicted_tokens": _counter("Accepted and bonus tokens expected of steps"),
+    "observed_tokens": _counter("Accepted and bonus tokens of steps"),
+    "step_plans": _counter("Steps by why they were as wide as they were", "reason", get_args(Reason)),
+}
+STATE = {
+    "breaker_open": Metric("1 while drafting pauses after repeated failures, else 0"),
+    "open_requests": Metric("Requests that the engine follows"),
+    "outputs": Metric("Finished outputs that are drafted from, over all namespaces"),
+    "output_tokens": Metric("Their tokens"),
+    "namespaces": Metric("Namespaces that have finished outputs in memory"),
+    "memory_bytes": Metric(
+        "Memory of the engine's indexes, by what they are of",
+        label="kind",
+        values=("requests", "conversations", "outputs"),
+    ),
+    "build_info": Metric("Always 1; tells which agentspec is active", label="version", values=(agentspec.__version__,)),
+    "breaker_openings": _counter("How often drafting paused after repeated failures"),
+    "evicted_outputs": _counter("Finished outputs dropped to stay within the memory budget"),
+    "spared_prompt_tokens": _counter("Prompt tokens that an earlier turn's index had already"),
+}
+DRAFT_MODEL = {
+    "drafter_tau": Metric(
+        "Accepted tokens that a suffix draft has to promise for the draft model not to be run; -1: it is not known"
+    ),
+    "drafter_paused": Metric(
+        "1 while the draft model is paused, because following the text costs more than its drafts save"
+    ),
+}
+"""Where there is one."""
+STORE = {
+    "store_connected": Metric("1 while the store answers, else 0"),
+    "store_lag_seconds": Metric(
+        "From an output's end on another replica to its arrival here, 99th percentile of the latest"
+    ),
+    "store_queued_outputs": Metric("Finished outputs that wait for the store"),
+    "store_bytes": Metric("What the store holds of this model, as last counted by the replica that keeps it tidy"),
+    "store_namespaces": Metric("Namespaces in the store, counted likewise"),
+    "store_dropped_outputs": _counter("Finished outputs dropped because the queue was full"),
+    "store_errors": _counter("Failures of the store; each cost drafts only"),
+    "store_delivered_outputs": _counter("Finished outputs written to the store"),
+    "store_received_outputs": _counter("Outputs of other replicas received"),
+    "store_skipped_records": _counter("Records in the store that could not be used"),
+    "store_deletions": _counter("Deletions carried out"),
+}
+ADMIN = {
+    "corpora": Metric("Corpora that are drafted from"),
+    "corpora_bytes": Metric("Memory that they map"),
+    "jobs": Metric("Jobs of the server's administrator that have not ended", label="state", values=OPEN),
+    "ended_jobs": _counter("Jobs that have ended, by how", "state", ENDED),
+}
+METRICS: Mapping[str, Metric] = COUNTED | OWNED | CONTROL | STATE | DRAFT_MODEL | STORE | ADMIN
+
+
+class Exported:
+    """Metrics of the table, registered with Prometheus. For one thread.
+
+    Made in the scheduler process after SGLang has set up its multiprocess directory: importing prometheus_client any
+    earlier would fix the value classes to a single process.
+    """
+
+    def __init__(self, names: Iterable[str], labels: Mapping[str, str]) -> None:
+        """`labels`: those of every metric, with their values."""
+        self._labels = dict(labels)
+        self._metrics: dict[str, Any] = {}
+        self._children: dict[tuple[str, str], Any] = {}
+        self._totals: dict[tuple[str, str], float] = {}
+        for name in names:
+            self.register(name, METRICS[name].values)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._metrics
+
+    def register(self, name: str, values: Sequence[str] = ()) -> None:
+        """Makes a metric known; `values` of its label are visible at once."""
+        from prometheus_client import Counter, Gauge
+
+        text, kind, label, _ = METRICS[name]
+        names = [*self._labels, *([label] if label else [])]
+        if kind == "gauge":
+            self._metrics[name] = Gauge(f"agentspec:{name}", text, names, multiprocess_mode="mostrecent")
+        else:
+            self._metrics[name] = Counter(f"agentspec:{name}", text, names)
+        for value in values if label else [""]:
+            self._child(name, value)
+
+    def set(self, name: str, amount: float, value: str = "") -> None:
+        """Sets a gauge."""
+        self._child(name, value).set(amount)
+
+    def add(self, name: str, amount: float, value: str = "") -> None:
+        """Adds to a counter."""
+        self._child(name, value).inc(amount)
+
+    def reach(self, name: str, total: float, value: str = "") -> None:
+        """Brings a counter to what was counted elsewhere; it never goes down."""
+        more = total - self._totals.get((name, value), 0.0)
+        self._child(name, value).inc(max(more, 0.0))
+        self._totals[name, value] = total
+
+    def _child(self, name: str, value: str) -> Any:
+        if (name, value) not in self._children:
+            label = METRICS[name].label
+            more = {label: value} if label else {}
+            self._children[name, value] = self._metrics[name].labels(**self._labels, **more)
+        return self._children[name, value]
+
+
+class Counters:
+    """The worker's counts by name and source, mirrored to Prometheus once `export` was called.
+
+    Owned by one scheduler thread; readers take `snapshot`.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, dict[str, float]] = {name: {} for name in COUNTED}
+        self._exported: Exported | None = None
+
+    def add(self, name: str, amount: float, source: str = ALL_SOURCES) -> None:
+        by_source = self._counts[name]
+        by_source[source] = by_source.get(source, 0) + amount
+        if self._exported is not None and amount:
+            self._exported.add(name, amount, source)
+
+    def total(self, name: str) -> float:
+        return sum(self._counts[name].values())
+
+    def snapshot(self) -> dict[str, Any]:
+        """Totals by name, and the split by source under `by_source`."""
+        totals: dict[str, Any] = {
+            name: self.total(name) if name == "drafting_seconds" else int(self.total(name)) for name in self._counts
+        }
+        totals["by_source"] = {name: dict(by_source) for name, by_source in self._counts.items() if by_source}
+        return totals
+
+    def export(self, labels: Mapping[str, str]) -> None:
+        """Registers them with Prometheus; what was counted before counts."""
+        self._exported = Exported(COUNTED, labels)
+        for name, by_source in self._counts.items():
+            for source, amount in by_source.items():
+                self._exported.add(name, amount, source)
+
+
+class LabelledCounts:
+    """Counts of one metric, split by its label, whose values are all known beforehand; mirrored to Prometheus once
+    `export` was called. Owned by one thread; readers take `snapshot`.
+    """
+
+    def __init__(self, name: str, values: Sequence[str]) -> None:
+        self._name = name
+        self._counts = dict.fromkeys(values, 0)
+        self._exported: Exported | None = None
+
+    def add(self, value: str, amount: int = 1) -> None:
+        """Raises KeyError for a value that was not announced: labels of metrics are bounded."""
+        self._counts[value] += amount
+        if self._exported is not None:
+            self._exported.add(self._name, amount, value)
+
+    def snapshot(self) -> dict[str, int]:
+        """The values that were counted at all."""
+        return {value: n for value, n in self._counts.items() if n}
+
+    def export(self, labels: Mapping[str, str]) -> None:
+        """As Counters.export()."""
+        self._exported = Exported((), labels)
+        self._exported.register(self._name, list(self._counts))
+        for value, n in self._counts.items():
+            self._exported.add(self._name, n, value)
+
+
+class ControlMetrics:
+    """What the controller decided and what came of it. For one thread."""
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self._exported = Exported(CONTROL, labels)
+
+    def observe(self, plan: StepPlan, seconds: float, num_tokens: int) -> None:
+        """A step that was verified: its plan, its seconds, and the tokens it brought."""
+        exported = self._exported
+        exported.set("step_width", float(plan.width))
+        exported.set("step_budget", float(plan.num_nodes.sum()))
+        exported.set("step_predicted_seconds", plan.seconds)
+        exported.set("step_observed_seconds", seconds)
+        exported.set("step_predicted_tokens", plan.expected_tokens)
+        exported.set("step_observed_tokens", float(num_tokens))
+        exported.add("step_plans", 1, plan.reason)
+        if seconds > 0.0:
+            exported.add("predicted_verify_seconds", plan.seconds)
+            exported.add("observed_verify_seconds", seconds)
+        exported.add("predicted_tokens", plan.expected_tokens)
+        exported.add("observed_tokens", num_tokens)
+
+
+class StateMetrics:
+    """What the plugin holds and in which state it is: read every few seconds on a thread of its own, so that the step
+    pays nothing and an idle server tells it too."""
+
+    def __init__(self, labels: Mapping[str, str], engine: Engine, breaker: Breaker) -> None:
+        self._engine = engine
+        self._breaker = breaker
+        self._readers: dict[str, Callable[[], float]] = {}
+        self._others: list[Callable[[], None]] = []
+        self._exported = Exported(STATE, labels)
+        self._exported.set("build_info", 1, agentspec.__version__)
+        self.update()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="agentspec-metrics", daemon=True).start()
+
+    def read(self, name: str, reader: Callable[[], float]) -> None:
+        """Has a gauge of the draft model set to what `reader` returns; it is called on another thread."""
+        self._exported.register(name)
+        self._readers[name] = reader
+
+    def also(self, update: Callable[[], None]) -> None:
+        """Has `update` called whenever the state is read; it is called on another thread."""
+        self._others.append(update)
+
+    def update(self) -> None:
+        """Takes over the state as it is now."""
+        for update in self._others:
+            update()
+        stats, exported = self._engine.stats(), self._exported
+        exported.set("breaker_open", int(self._breaker.is_open))
+        for name in ("open_requests", "outputs", "output_tokens", "namespaces"):
+            exported.set(name, getattr(stats, name))
+        for name, reader in list(self._readers.items()):
+            exported.set(name, reader())
+        exported.set("memory_bytes", stats.request_bytes, "requests")
+        exported.set("memory_bytes", stats.conversation_bytes, "conversations")
+        exported.set("memory_bytes", stats.global_bytes, "outputs")
+        exported.reach("breaker_openings", self._breaker.num_openings)
+        exported.reach("evicted_outputs", stats.evicted_outputs)
+        exported.reach("spared_prompt_tokens", stats.spared_tokens)
+
+    def _run(self) -> None:
+        tick = threading.Event()
+        while not tick.wait(_SECONDS):
+            try:
+                self.update()
+            except Exception:
+                logger.exception("agentspec could not tell its state to Prometheus")
+
+
+class StoreMetrics:
+    """Mirrors `Sharing.health()`. For one thread."""
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self._exported = Exported(STORE, labels)
+
+    def __call__(self, health: Mapping[str, Any]) -> None:
+        lag, exported = health["lag_seconds"], self._exported
+        exported.set("store_connected", int(health["connected"]))
+        exported.set("store_lag_seconds", lag["p99"] if lag else 0.0)
+        exported.set("store_queued_outputs", health["queued_outputs"])
+        exported.set("store_bytes", health["stored_bytes"])
+        exported.set("store_namespaces", health["stored_namespaces"])
+        for name, metric in STORE.items():
+            if metric.kind == "counter":
+                exported.reach(name, int(health[name.removeprefix("store_")]))
+
+
+class AdminMetrics:
+    """Corpora and jobs; takes over what the desk has whenever it is called. For one thread."""
+
+    def __init__(self, labels: Mapping[str, str], desk: AdminDesk) -> None:
+        self._desk = desk
+        self._exported = Exported(ADMIN, labels)
+
+    def __call__(self) -> None:
+        corpora, counts = self._desk.corpora.all(), self._desk.jobs.counts()
+        self._exported.set("corpora", len(corpora))
+        self._exported.set("corpora_bytes", sum(corpus.num_bytes for corpus in corpora))
+        for state in OPEN:
+            self._exported.set("jobs", counts[state], state)
+        for state in ENDED:
+            self._exported.reach("ended_jobs", counts[state], state)
