@@ -28,8 +28,8 @@ from sglang.srt.speculative.spec_utils import select_top_k_tokens
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHead
 from agentspec.integrations.sglang.drafting.accepted_tokens import HostCopy
+from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
 from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
-from agentspec.integrations.sglang.workers.device_clock import DeviceClock
 from agentspec.scheduling.hybrid import ModelTrees
 
 Seconds = Callable[[int, float], None]
