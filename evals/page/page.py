@@ -85,7 +85,7 @@ def pages(results: Path, readme: Path, benchmarks: Path) -> dict[Path, str]:
     """
     topics = read_topics(results)
     commits = read_commits(results)
-    tables = {topic.name: table(topic, commits, "../results") for topic in topics}
+    tables = {topic.name: table(topic, commits, "../evals/results") for topic in topics}
     plotted = readme_plot.read(results)
     figures = {"goals": goals_sentence(topics, ""), "report": report_block(results), "plot": plotted.caption(commits)}
     wanted = {results / "README.md": summary(topics, commits)}
