@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.corpus import Reading, build_corpus, read_documents, read_info
 from agentspec.analysis.replay.tokenizer import default_tokenizer_path, load_tokenizer
 from agentspec.cli import served_corpora
-from agentspec.corpus import Reading, build_corpus, read_documents, read_info
 from agentspec.errors import ConfigError
 from agentspec.fingerprint import fingerprint
 

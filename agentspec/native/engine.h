@@ -19,7 +19,7 @@
 #include "drafting/plain_drafter.h"
 #include "index/conversations.h"
 #include "index/global_index.h"
-#include "index/suffix_array.h"
+#include "index/suffix_array/suffix_array.h"
 #include "index/suffix_automaton.h"
 #include "string_hash.h"
 #include "tenants.h"

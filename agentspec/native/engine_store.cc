@@ -8,7 +8,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "index/output_id.h"
-#include "index/segment_file.h"
+#include "index/suffix_array/segment_file.h"
 
 namespace agentspec {
 

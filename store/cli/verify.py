@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.corpus import read_info
+from agentspec.analysis.corpus import read_info
 from agentspec.errors import RecordError, SegmentError, StoreError, StoreUnavailableError
 from agentspec.fingerprint import identity
 from agentspec.progress import Progress

@@ -15,8 +15,8 @@ import pytest
 from engine_texts import drafted, ids
 
 from agentspec import Engine, EngineConfig
+from agentspec.analysis.corpus import build_corpus
 from agentspec.config import Rule
-from agentspec.corpus import build_corpus
 
 NAMESPACES = ["", "a", "b", "ab"]
 VOCABULARY = 6

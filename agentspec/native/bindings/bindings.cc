@@ -27,8 +27,8 @@
 #include "drafting/tree_mask.h"
 #include "engine.h"
 #include "errors.h"
-#include "index/segment_file.h"
-#include "index/suffix_array.h"
+#include "index/suffix_array/segment_file.h"
+#include "index/suffix_array/suffix_array.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -16,7 +16,7 @@
 #include "bindings/bindings.h"
 #include "engine.h"
 #include "index/output_id.h"
-#include "index/suffix_array.h"
+#include "index/suffix_array/suffix_array.h"
 
 using namespace nanobind::literals;
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "index/suffix_array.h"
+#include "index/suffix_array/suffix_array.h"
 #include "index/suffix_automaton.h"
 #include "index/token.h"
 #include "string_hash.h"

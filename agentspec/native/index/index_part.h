@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "index/suffix_array.h"
+#include "index/suffix_array/suffix_array.h"
 #include "index/suffix_automaton.h"
 
 namespace agentspec {

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentspec.corpus import read_info
+from agentspec.analysis.corpus import read_info
 from agentspec.engine import Engine
 from agentspec.errors import ManagementError
 from agentspec.integrations.sglang.admin.jobs import Job, JobCancelled

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentspec.analysis.corpus import Reading, build_corpus, read_documents
 from agentspec.analysis.replay.tokenizer import Tokenizer, load_tokenizer
-from agentspec.corpus import Reading, build_corpus, read_documents
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.fingerprint import tokenizer_file
 

@@ -4,7 +4,7 @@ SGLang's pipeline stays as it is: after each verification its draft-extend bring
 was accepted, whatever proposed it, and the state travels to the next step in SGLang's own relay. Two places differ:
 
   * `draft` asks the owner, which may run the passes (`passes`), unite their trees with others, or do without them;
-  * while the draft model is paused, neither prompts nor accepted tokens are read.
+  * while the draft model is paused, neither prompts nor accepted tokens are read (draft_model_state.py).
 
 SGLang's loop scores the candidates of its tree, picks the best and forgets the scores. Here they are handed on where
 SGLang has room for a draft distribution, which only rejection sampling would use: as estimates of acceptance.
@@ -14,26 +14,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from sglang.srt.speculative import eagle_worker_v2, standalone_worker_v2
-from sglang.srt.speculative.eagle_info import EagleDraftInput
-from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
 from sglang.srt.speculative.spec_utils import select_top_k_tokens
 
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHead
 from agentspec.integrations.sglang.drafting.accepted_tokens import HostCopy
+from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
+from agentspec.integrations.sglang.drafting.draft_model_state import DraftModelState
 from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
-from agentspec.integrations.sglang.workers.device_clock import DeviceClock
 from agentspec.scheduling.hybrid import ModelTrees
-
-Seconds = Callable[[int, float], None]
-"""Takes a number of tokens and the seconds that they took."""
 
 
 class LaunchedTrees:
@@ -62,7 +57,7 @@ class LaunchedTrees:
         )
 
 
-class TreeDrafting:
+class TreeDrafting(DraftModelState):
     """Mixed into SGLang's draft workers."""
 
     # Makes the input of a verification of a batch; set by the worker that owns this one.
@@ -74,11 +69,6 @@ class TreeDrafting:
     stop = DraftStop()
     # Passes of the last draft: its tokens in a row from the root, at most.
     num_passes = 0
-    # False while the draft model is paused. All ranks must agree.
-    follows = True
-    # Where the seconds of reading prompts and of draft-extend go.
-    read_took: Seconds = staticmethod(lambda tokens, seconds: None)
-    extend_took: Seconds = staticmethod(lambda tokens, seconds: None)
 
     def __init__(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(server_args, *args, **kwargs)  # type: ignore[call-arg]
@@ -103,38 +93,6 @@ class TreeDrafting:
         with topology_only():
             found = super().draft(batch)  # type: ignore[misc]
         return LaunchedTrees(found, self.topk)
-
-    def _draft_extend_for_prefill(
-        self: Any, batch: Any, hidden: Any, next_token_ids: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> Any:
-        if not self.follows:
-            state = EagleDraftInput(bonus_tokens=next_token_ids, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1)
-            return self._without_state(state, len(next_token_ids))
-        with self.clock.timed(partial(self.read_took, sum(batch.extend_lens))):
-            return super()._draft_extend_for_prefill(batch, hidden, next_token_ids, *args, **kwargs)  # type: ignore[misc]
-
-    def _draft_extend_for_decode(self: Any, batch: Any, batch_result: Any, **kwargs: Any) -> None:
-        if not self.follows:
-            self._without_state(batch_result.next_draft_input, len(batch_result.accept_lens))
-            return
-        # For chains SGLang keeps no probability of the likeliest token, which here is its estimate.
-        self.topk = max(self.shape.topk, 2)
-        try:
-            with self.clock.timed(partial(self.extend_took, len(batch_result.next_token_ids))):
-                super()._draft_extend_for_decode(batch, batch_result, **kwargs)  # type: ignore[misc]
-        finally:
-            self.topk = self.shape.topk
-        state = batch_result.next_draft_input
-        state.topk_p, state.topk_index = state.topk_p[:, : self.topk], state.topk_index[:, : self.topk]
-
-    def _without_state(self: Any, state: Any, rows: int) -> Any:
-        """Fills SGLang's place for the draft model's state, whose shape must not change, with what nobody drafts from."""
-        state.topk_p = torch.zeros((rows, self.topk), device=self.device)
-        state.topk_index = torch.zeros((rows, self.topk), dtype=torch.int64, device=self.device)
-        size, dtype = get_draft_recurrent_hidden_state_spec(self.draft_runner)
-        if size is not None:
-            state.hidden_states = torch.zeros((rows, size), dtype=dtype, device=self.device)
-        return state
 
     def _rebuild_topk1_chain_buffers(self) -> None:
         """The base class ties the width of a step to its own chains; here a step is as wide as its widest draft."""

@@ -34,6 +34,7 @@ from agentspec.drafts import DraftBatch
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.drafting.acceptance_head import find_acceptance_head
 from agentspec.integrations.sglang.drafting.accepted_tokens import ReadBack
+from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
 from agentspec.integrations.sglang.drafting.draft_model import EagleTreeDrafting, LaunchedTrees, StandaloneTreeDrafting
 from agentspec.integrations.sglang.drafting.rows import DraftedStep
 from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
@@ -41,7 +42,6 @@ from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter,
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
-from agentspec.integrations.sglang.workers.device_clock import DeviceClock
 from agentspec.scheduling.hybrid import Choice, HybridBatch, HybridPolicy, StepCosts, pause_rule
 
 logger = logging.getLogger("agentspec")

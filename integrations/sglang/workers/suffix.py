@@ -30,12 +30,12 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
 import agentspec
 from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
 from agentspec.integrations.sglang.drafting.rows import DraftedStep
 from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, grammar_mask
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
-from agentspec.integrations.sglang.workers.device_clock import DeviceClock
 
 logger = logging.getLogger("agentspec")
 

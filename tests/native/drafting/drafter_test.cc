@@ -16,7 +16,7 @@
 #include "check.h"
 #include "drafting/plain_drafter.h"
 #include "index/index_part.h"
-#include "index/suffix_array.h"
+#include "index/suffix_array/suffix_array.h"
 
 namespace {
 

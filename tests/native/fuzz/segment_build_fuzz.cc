@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "index/suffix_array.h"
+#include "index/suffix_array/suffix_array.h"
 
 namespace {
 

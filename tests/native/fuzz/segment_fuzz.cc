@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "errors.h"
-#include "index/segment_file.h"
-#include "index/segment_layout.h"
-#include "index/suffix_array.h"
+#include "index/suffix_array/segment_file.h"
+#include "index/suffix_array/segment_layout.h"
+#include "index/suffix_array/suffix_array.h"
 
 namespace {
 

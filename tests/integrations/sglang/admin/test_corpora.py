@@ -12,7 +12,7 @@ from byte_tokenizer import write_byte_tokenizer
 from engine_texts import ids
 from managed_engine import A, B, ManagedEngine
 
-from agentspec.corpus import build_corpus
+from agentspec.analysis.corpus import build_corpus
 from agentspec.drafts import Source
 from agentspec.fingerprint import fingerprint
 

@@ -1,4 +1,4 @@
-#include "index/suffix_array.h"
+#include "index/suffix_array/suffix_array.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "errors.h"
-#include "index/context_compare.h"
-#include "index/segment_layout.h"
-#include "index/segment_memory.h"
+#include "index/suffix_array/context_compare.h"
+#include "index/suffix_array/segment_layout.h"
+#include "index/suffix_array/segment_memory.h"
 
 namespace agentspec {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "index/suffix_array.h"
+#include "index/suffix_array/suffix_array.h"
 
 namespace agentspec {
 

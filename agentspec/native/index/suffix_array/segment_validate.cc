@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "index/segment_layout.h"
+#include "index/suffix_array/segment_layout.h"
 
 namespace agentspec {
 namespace {

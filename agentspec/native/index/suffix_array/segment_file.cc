@@ -1,4 +1,4 @@
-#include "index/segment_file.h"
+#include "index/suffix_array/segment_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "errors.h"
-#include "index/segment_layout.h"
-#include "index/segment_memory.h"
+#include "index/suffix_array/segment_layout.h"
+#include "index/suffix_array/segment_memory.h"
 
 namespace agentspec {
 namespace {

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "index/context_sort.h"
+#include "index/suffix_array/context_sort.h"
 #include "index/token.h"
 
 namespace agentspec {

@@ -1,4 +1,4 @@
-#include "index/context_sort.h"
+#include "index/suffix_array/context_sort.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "index/context_compare.h"
+#include "index/suffix_array/context_compare.h"
 
 namespace agentspec {
 namespace {

@@ -1,4 +1,4 @@
-#include "index/segment_memory.h"
+#include "index/suffix_array/segment_memory.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "errors.h"
-#include "index/context_sort.h"
-#include "index/segment_layout.h"
-#include "index/segment_memory.h"
-#include "index/suffix_array.h"
+#include "index/suffix_array/context_sort.h"
+#include "index/suffix_array/segment_layout.h"
+#include "index/suffix_array/segment_memory.h"
+#include "index/suffix_array/suffix_array.h"
 
 namespace agentspec {
 namespace {

@@ -1,7 +1,7 @@
 // The sealed segment against brute force over small texts, and its bytes against damage. Made to run under
 // AddressSanitizer and UndefinedBehaviorSanitizer.
 
-#include "index/suffix_array.h"
+#include "index/suffix_array/suffix_array.h"
 
 #include <unistd.h>
 
@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "errors.h"
-#include "index/segment_file.h"
-#include "index/segment_layout.h"
+#include "index/suffix_array/segment_file.h"
+#include "index/suffix_array/segment_layout.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "index/segment_layout.h"
+#include "index/suffix_array/segment_layout.h"
 
 #include <algorithm>
 #include <cstring>

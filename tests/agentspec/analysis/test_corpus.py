@@ -14,7 +14,7 @@ from engine_texts import as_bytes, ids, keep, random_output
 from plain_estimates import by_counts
 
 from agentspec import ConfigError, DraftRow, Engine, EngineConfig, SegmentError, Source, TokenError
-from agentspec.corpus import Reading, build_corpus, read_documents, read_info
+from agentspec.analysis.corpus import Reading, build_corpus, read_documents, read_info
 
 TOKENIZER = "ab" * 32
 VOCAB_SIZE = 100

@@ -15,8 +15,7 @@ pytest.importorskip("torch", reason="the plugin needs torch; `make setup` instal
 from server_requests import MODEL
 
 from agentspec.analysis.replay.tokenizer import load_tokenizer
-from agentspec.integrations.sglang.drafting.line_ends import LineEnds, carriage_returns
-from agentspec.integrations.sglang.drafting.request_counts import RequestCounts
+from agentspec.integrations.sglang.drafting.request_counts import LineEnds, RequestCounts, carriage_returns
 from agentspec.integrations.sglang.tenants import Handling
 
 
