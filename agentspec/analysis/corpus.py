@@ -49,7 +49,7 @@ class SegmentInfo:
     vocab_size: int
     """All token ids are less than this."""
     tokenizer: str
-    """SHA-256, as hex, of the tokenizer's name in the engine's config."""
+    """SHA-256, as hex, of `EngineConfig.tokenizer`."""
 
 
 def read_documents(paths: Iterable[Path], tokenizer: Tokenizer, reading: Reading) -> Iterator[NDArray[np.int32]]:

@@ -65,8 +65,8 @@ def chat_template(folder: Path) -> Render | None:
 
 
 def compare(messages: Sequence[dict[str, Any]], render: Render, tokenizer: Tokenizer, into: ComingBack) -> None:
-    """Looks at each assistant message of a conversation in the prompt that all messages make together. The tokens that it
-    was written in are taken to be those of its text alone."""
+    """Looks for each assistant message in the prompt made of all messages. The message's original tokens are assumed to
+    be those of its text alone."""
     answers = [m["content"] for m in messages if m["role"] == "assistant" and isinstance(m.get("content"), str)]
     answers = [answer for answer in answers if answer]
     if not answers:

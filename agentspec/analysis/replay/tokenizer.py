@@ -1,5 +1,4 @@
-"""Finds the tokenizer of a served model by a file, a model's folder or a package, and reads the files that models ship
-them in."""
+"""Finds the tokenizer of a served model by a file, a model's folder or a package, and reads the file."""
 
 from __future__ import annotations
 

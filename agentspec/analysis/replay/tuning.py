@@ -94,7 +94,7 @@ def check_scipy() -> None:
 
 
 def fit(trial_sets: Sequence[Trials], start: Estimates, note: str) -> Estimates:
-    """Fits the estimates near `start` that make the trials most likely. All sets have the same weight, whatever their size.
+    """Fits the estimates near `start` that make the trials most likely. All sets have the same weight.
 
     Raises:
         ConfigError: The package scipy is not installed.
