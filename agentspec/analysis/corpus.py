@@ -28,7 +28,7 @@ _read_array: Any = np.lib.format.read_array
 
 @dataclass(slots=True)
 class Reading:
-    """What was read so far."""
+    """The result of reading so far."""
 
     documents: int = 0
     tokens: int = 0
@@ -38,18 +38,18 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What the header of a segment's file says."""
+    """The header of a segment's file."""
 
     kind: str
     """"outputs" or "corpus"."""
     documents: int
     tokens: int
-    """The ends of documents not counted."""
+    """The number of tokens, without the ends of documents."""
     bytes: int
     vocab_size: int
-    """Token ids are below."""
+    """All token ids are less than this."""
     tokenizer: str
-    """SHA-256, as hex, of what named the tokenizer."""
+    """SHA-256, as hex, of `EngineConfig.tokenizer`."""
 
 
 def read_documents(paths: Iterable[Path], tokenizer: Tokenizer, reading: Reading) -> Iterator[NDArray[np.int32]]:

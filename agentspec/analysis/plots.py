@@ -68,7 +68,7 @@ def _panel(left: float, title: str, curves: Sequence[Curve], x_title: str, y_tit
         parts.append(f'<text x="{x - 5:.1f}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
         parts.append(f'<path d="M{x:.1f} {y:.1f}h{_WIDTH}" stroke="#eee"/>')
     named = 0
-    # Faint curves first: the named ones lie over them.
+    # Draw faint curves first, so that named ones lie over them.
     for curve in sorted(curves, key=lambda curve: bool(curve.name)):
         places = [at(point) for point in curve.points]
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
@@ -119,7 +119,7 @@ def draw_profile(profile: Profile, path: str | Path) -> None:
     measured = np.array([point.seconds for point in profile.points]) * 1e3
     residuals = np.array(profile.residuals) * 1e3
     widths = np.log2([point.width for point in profile.points])
-    # No date and no drawn ids: the same profile gives the same file.
+    # Omit the date and random ids, so that the same profile gives the same file.
     with rc_context({"svg.hashsalt": "agentspec"}):
         figure = Figure(figsize=(10, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2)

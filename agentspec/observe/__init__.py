@@ -1,4 +1,4 @@
-"""Seeing inside a running server: what `/server_info` tells, as figures for people and as findings.
+"""Reads `/server_info` of a running server, and turns it into figures for people and into findings.
 
 ServerClient ──> ServerState ──> Summary, from one reading or from the difference of two
                              └─> Finding, what is wrong and what to do

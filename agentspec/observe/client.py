@@ -76,7 +76,7 @@ class ServerClient:
             self.url,
             time.monotonic(),
             {name: value for name, value in info.items() if name != "internal_states"},
-            # A block that is not active is of a server that replays recorded answers without agentspec's drafts.
+            # A server with forced answers but without agentspec's drafts has a block that is not active.
             [block if isinstance(block, dict) and block.get("active", True) else None for block in blocks],
         )
 

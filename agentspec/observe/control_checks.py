@@ -1,4 +1,4 @@
-"""Whether the controller holds drafts back and a draft model pauses, and why."""
+"""Checks whether the controller holds drafts back, whether the draft model is paused, and why."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from agentspec.observe.findings import Finding, Severity
 
 OK, INFO, WARNING = Severity.OK, Severity.INFO, Severity.WARNING
 
-# Sums over so few steps say nothing.
+# With fewer steps than this, sums are not meaningful.
 _FEW_STEPS = 50
-# What was predicted may be off by that factor.
+# A prediction may differ from the observation by this factor.
 _MISJUDGED = 1.5
 
 
 def check_controller(block: Mapping[str, Any], changed: Change) -> Iterator[Finding]:
-    """Whether the controller holds back, and whether what it goes by is right."""
+    """Checks whether the controller holds drafts back, and whether its predictions are right."""
     control = changed.counts.get("control", {})
     state = block.get("control") or {}
     plans: Mapping[str, int] = control.get("plans", {})
@@ -61,7 +61,7 @@ def check_controller(block: Mapping[str, Any], changed: Change) -> Iterator[Find
 
 
 def _judged(control: Mapping[str, Any]) -> str:
-    """Predicted against observed, in words."""
+    """Compares predicted and observed values in words."""
     parts = []
     if measured := control.get("measured_steps", 0):
         predicted, observed = (1e3 * control[f"{which}_seconds"] / measured for which in ("predicted", "observed"))
@@ -73,7 +73,7 @@ def _judged(control: Mapping[str, Any]) -> str:
 
 
 def check_drafter(block: Mapping[str, Any], changed: Change) -> Iterator[Finding]:
-    """Whether a draft model runs, and whether it is paused."""
+    """Checks whether a draft model runs, and whether it is paused."""
     drafter = block.get("drafter")
     if not isinstance(drafter, Mapping):
         return

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# What a block counts since the server started, as (key, keys of its counts; () for all of them).
+# The counters of a block, as (key, keys of its counts); () stands for all counts below the key.
 _COUNTED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("counters", ()),
     ("rows_without_draft", ()),
@@ -33,23 +33,23 @@ _COUNTED: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a rank counted in some seconds."""
+    """The counts of one rank over a period of time."""
 
     seconds: float
     counts: dict[str, Any]
-    """As in the block, counts alone."""
+    """The counters, with the structure that they have in the block."""
     since_start: bool
-    """All that was counted since the server started."""
+    """Whether the counts cover all of the time since the server started."""
     restarted: bool
-    """The server was started anew between both readings, so that this is what the new one counted."""
+    """Whether the server restarted between the two readings. The counts are then those of the new server."""
 
 
 def change(block: Mapping[str, Any], earlier: Mapping[str, Any] | None = None, seconds: float = 0.0) -> Change:
-    """What was counted since an earlier reading, `seconds` ago by the reader's clock; without one since the start.
+    """Returns the counts since an earlier reading, or since the server started if there is none.
 
     Args:
         block: The block `agentspec` of a rank.
-        earlier: An earlier one of the same rank.
+        earlier: An earlier block of the same rank.
     """
     counts = _counts(block)
     uptime = float(block.get("uptime_seconds") or 0.0)
@@ -58,7 +58,7 @@ def change(block: Mapping[str, Any], earlier: Mapping[str, Any] | None = None, s
     before = _counts(earlier)
     if block.get("started") != earlier.get("started") or _fell(before, counts):
         return Change(uptime, counts, since_start=True, restarted=True)
-    # The server's own clock, where it tells it, knows nothing of slow answers.
+    # The server's own uptime, if reported, is not distorted by slow answers.
     told = uptime - float(earlier.get("uptime_seconds") or 0.0)
     return Change(told if told > 0 else seconds, _minus(counts, before), since_start=False, restarted=False)
 

@@ -1,4 +1,4 @@
-"""Whether drafts are found, and if not, why."""
+"""Checks whether rows have drafts, and explains why others have none."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 from agentspec.observe.counts import Change
 from agentspec.observe.findings import Finding, Severity
 
-# So few rows say nothing.
+# With fewer rows than this, shares are not meaningful.
 _FEW_ROWS = 50
-# Reasons that are as it should be: nothing could count there.
+# Reasons that are normal, because no draft was possible.
 _EXPECTED = ("no_room",)
 _MANY = 0.5
-"""A share of rows without a draft that is worth a warning."""
+"""The share of rows without a draft from which there is a warning."""
 _MAJOR = 0.25
-"""A reason is told if it is that share of them."""
+"""A reason is reported if it explains at least this share of the rows without a draft."""
 _LOW_ACCEPTANCE = 0.1
 
 _TAIL = 16
-"""Tokens of a prompt's end that are kept by default."""
+"""The default number of tokens that the engine keeps of a prompt's end."""
 _FAULTS = ("breaker", "failed", "refused", "no_memory")
 
 
@@ -82,7 +82,7 @@ _ADVICE = {
 
 
 def check_drafts(block: Mapping[str, Any], changed: Change) -> Iterator[Finding]:
-    """Findings on a rank: whether rows have drafts, for which reasons others have none, and what is accepted."""
+    """Yields findings on a rank: the rows with drafts, why other rows have none, and how much is accepted."""
     counters = changed.counts.get("counters", {})
     rows = int(counters.get("verify_steps", 0))
     drafted, accepted = int(counters.get("drafted_tokens", 0)), int(counters.get("accepted_tokens", 0))

@@ -1,4 +1,4 @@
-"""What `agentspec doctor` found."""
+"""The findings of `agentspec doctor`."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How bad it is, from bad to good."""
+    """The severity of a finding, worst first."""
 
     ERROR = "error"
-    """agentspec does not do what it was started for."""
+    """agentspec does not work as intended."""
     WARNING = "warning"
-    """It does, for less than there is to have, or something will go wrong."""
+    """agentspec works but gains less than it could, or a failure is to be expected."""
     INFO = "info"
-    """Worth knowing."""
+    """The finding is information only."""
     OK = "ok"
-    """It was looked at, and is as it should be."""
+    """The check found no problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     severity: Severity
     name: str
-    """Short and stable, for scripts."""
+    """A short name that does not change, for use in scripts."""
     seen: str
-    """With its figures."""
+    """The observation with its figures."""
     means: str = ""
     remedy: str = ""
-    """What to do, by the exact name of a flag or command."""
+    """The advice, with the exact name of a flag or command."""
     rank: int | None = None
-    """Of several ranks, the one that it was seen at."""
+    """The rank that the finding concerns, if the server has several."""
 
     def as_dict(self) -> dict[str, object]:
         return dataclasses.asdict(self)
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:
-    """In the order of their severity."""
+    """Sorts findings by severity, the worst first."""
     order = list(Severity)
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
 def exit_status(findings: list[Finding]) -> int:
-    """1 where one is an error, else 0."""
+    """Returns 1 if any finding is an error, else 0."""
     return int(any(finding.severity is Severity.ERROR for finding in findings))
 
 
 def as_text(findings: list[Finding]) -> str:
-    """For people: each finding in a paragraph, the worst first; what is as it should be in a line each."""
+    """Formats findings for people, the worst first: a paragraph for each problem, a line for each OK."""
     lines: list[str] = []
     for finding in worst_first(findings):
         where = "" if finding.rank is None else f" (rank {finding.rank})"

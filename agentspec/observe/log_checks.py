@@ -1,4 +1,4 @@
-"""What recorded requests say, without a server: how much repeats, and whether it does so in the same tokens."""
+"""Checks recorded requests without a server: how much text repeats, and whether its tokens are the same."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from agentspec.observe.templates import ComingBack, Render, compare
 from agentspec.progress import Progress
 
 LITTLE = 0.1
-"""A share of places below which a draft is seldom to be had."""
+"""Below this share of positions, drafts are rare."""
 _NOTABLE = 0.02
-"""A difference of shares worth a warning."""
+"""The difference of shares from which there is a warning."""
 _OFTEN_OTHERS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRepeats:
-    """Of the places in outputs at which LENGTH tokens begin, how many begin a repeat."""
+    """The number of positions in outputs at which a repeat of LENGTH tokens begins."""
 
     places: int
     in_prompt: int
-    """Of the request's own prompt."""
+    """The number of positions that repeat the request's own prompt."""
     in_outputs: int
-    """Of an earlier output, and not of the prompt."""
+    """The number of positions that repeat an earlier output, but not the prompt."""
 
     @property
     def share(self) -> float:
@@ -39,7 +39,7 @@ class LogRepeats:
 
 
 def log_repeats(sessions: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> LogRepeats:
-    """Repeats in sessions, which are read as `SessionReader` does, in their order."""
+    """Counts repeats in sessions. `SessionReader` reads them in the given order."""
     reader = SessionReader(tokenizer)
     outputs: list[NDArray[np.uint64]] = []
     from_prompts: list[NDArray[np.bool_]] = []
@@ -62,7 +62,7 @@ def _read(
     outputs: list[NDArray[np.uint64]],
     from_prompts: list[NDArray[np.bool_]],
 ) -> None:
-    """Appends the places in each output of a session, and which of them are in its prompt."""
+    """Appends the windows of each output of a session, and which of them occur in its prompt."""
     # Calls share the parts of their prompts. An array is kept with its windows, so that its id stays its own.
     parts: dict[int, tuple[NDArray[np.int32], NDArray[np.uint64]]] = {}
     for call in reader.calls(session):
@@ -79,10 +79,10 @@ def check_sessions(
     """Findings on chat logs and traces.
 
     Args:
-        sessions: As check_session() took them, in their order.
-        bad_lines: Lines that were none.
-        tokenizer: The served model's.
-        render: Its chat template, if there is one.
+        sessions: Sessions that check_session() accepted, in order.
+        bad_lines: The lines that are not sessions.
+        tokenizer: The served model's tokenizer.
+        render: The served model's chat template, if it has one.
 
     Raises:
         ConfigError: There is no session.

@@ -1,4 +1,4 @@
-"""How much of outputs repeats what was there before: what suffix drafts can live on, whatever the model costs."""
+"""Counts how much of the outputs repeats earlier text. Suffix drafts can come only from such repeats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LENGTH = 8
-"""Tokens of a repeat, at least."""
+"""The minimum number of tokens of a repeat."""
 
 # An odd multiplier mixes the bits of a rolling polynomial modulo 2**64.
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -17,13 +17,13 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """Of the places in a namespace's outputs at which LENGTH tokens begin, how many begin a repeat."""
+    """The number of positions in a namespace's outputs at which a repeat of LENGTH tokens begins."""
 
     places: int
     own: int
-    """What follows was said before in the same namespace."""
+    """The number of positions that repeat text of the same namespace."""
     elsewhere: int
-    """It was said before in another namespace alone."""
+    """The number of positions that repeat text of other namespaces only."""
 
 
 def windows(tokens: NDArray[np.int32]) -> NDArray[np.uint64]:
@@ -64,7 +64,7 @@ def repeats_by_namespace(outputs: Sequence[tuple[str, NDArray[np.int32]]]) -> di
 
 
 def share_in(text: NDArray[np.uint64], sources: Iterable[NDArray[np.uint64]]) -> NDArray[np.bool_]:
-    """For each place of a text, as windows() has it, whether what begins there begins in one of the sources too."""
+    """For each window of a text (see windows()), whether it is also in one of the sources."""
     parts = [part for part in sources if len(part)]
     return np.isin(text, np.concatenate(parts)) if parts else np.zeros(len(text), bool)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a running server, as far as it tells.
+"""Checks the state that a running server reports.
 
 Each check looks at one thing and says what it saw, with figures, also where all is well. Counts are those of the time that
 was looked at: since the start, or between two readings.
@@ -22,7 +22,7 @@ OK, INFO, WARNING, ERROR = Severity.OK, Severity.INFO, Severity.WARNING, Severit
 
 
 def check_server(state: ServerState, metrics: str | None) -> list[Finding]:
-    """What concerns the server as a whole: whether agentspec is active, and whether Prometheus sees it.
+    """Checks the whole server: whether agentspec is active, and whether Prometheus can see it.
 
     Args:
         state: One reading.
@@ -61,11 +61,11 @@ def _replay() -> Finding:
 
 
 def check_rank(block: Mapping[str, Any], changed: Change, *, expected_tokenizer: str = "") -> list[Finding]:
-    """What concerns one rank.
+    """Checks one rank.
 
     Args:
-        block: Its block `agentspec`.
-        changed: What it counted in the time that is looked at.
+        block: The rank's block `agentspec`.
+        changed: The rank's counts over the period that is checked.
         expected_tokenizer: What the served tokenizer should be, as fingerprint() names it; "": it is not checked.
     """
     checks: list[Callable[[], Iterator[Finding]]] = [
@@ -84,7 +84,7 @@ def check_rank(block: Mapping[str, Any], changed: Change, *, expected_tokenizer:
 
 
 def of_rank(findings: list[Finding], rank: int) -> list[Finding]:
-    """The findings with the rank's number."""
+    """Returns the findings with the rank's number added."""
     return [replace(finding, rank=rank) for finding in findings]
 
 

@@ -1,4 +1,4 @@
-"""Whether a server's store works, as the server tells it."""
+"""Checks whether a server's store works, from the server's own report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from agentspec.observe.counts import Change
 from agentspec.observe.findings import Finding, Severity
 
 _SLOW_LAG = 2.0
-"""Seconds."""
+"""The lag in seconds from which the store counts as slow."""
 
 
 def check_store_health(block: Mapping[str, Any], changed: Change) -> Iterator[Finding]:
-    """Findings on the block `store` of a rank."""
+    """Yields findings on the block `store` of a rank."""
     store = block.get("store")
     settings = block.get("settings") or {}
     asked = str(settings.get("store") or "")

@@ -14,20 +14,20 @@ _SOURCES = ("request", "global", "corpus", "model", "none")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFigures:
-    """Rows whose draft came from one source, by its likeliest token."""
+    """Figures of the rows whose draft's most likely token came from one source."""
 
     rows: int
     drafted: int
     accepted: int
     accept_length: float
-    """Tokens a verification, the bonus token counted."""
+    """Tokens per verification, including the bonus token."""
     acceptance_rate: float | None
     """accepted / drafted; None without drafts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a rank did in some seconds, and in which state it is. None: it does not tell, or there was nothing."""
+    """A rank's activity over a period, and its state. None: not reported, or nothing was counted."""
 
     seconds: float
     since_start: bool
@@ -35,16 +35,16 @@ class Summary:
     version: str
     uptime_seconds: float | None
     goodput: float | None
-    """Accepted and bonus tokens a second."""
+    """Accepted and bonus tokens per second."""
     steps: int
     rows_a_step: float | None
     accept_length: float | None
     sources: dict[str, SourceFigures]
-    """Those that had a row."""
+    """The sources that had at least one row."""
     width: float | None
-    """Tokens verified a row, mean."""
+    """The mean number of verified tokens per row."""
     widths: dict[str, int]
-    """Steps by the width that the controller planned."""
+    """The number of steps for each width that the controller planned."""
     last_step: dict[str, Any]
     drafting_ms: float | None
     """On the step, a step; a draft model's own time included."""
@@ -52,7 +52,7 @@ class Summary:
     """With share_of_steps and paused_share; None without a draft model."""
     controller: str
     plans: dict[str, int]
-    """Steps by the reason of their width."""
+    """The number of steps for each reason for their width."""
     paused_steps: int
     predicted_ms: float | None
     observed_ms: float | None
@@ -79,7 +79,7 @@ class Summary:
 
 
 def summarise(block: Mapping[str, Any], changed: Change) -> Summary:
-    """Figures of a rank's block `agentspec` and of what it counted."""
+    """Summarises a rank's block `agentspec` and its counts."""
     counts = changed.counts
     counters: Mapping[str, Any] = counts.get("counters", {})
     control: Mapping[str, Any] = counts.get("control", {})

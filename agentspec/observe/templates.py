@@ -1,4 +1,4 @@
-"""Whether an answer comes back in the next prompt as the tokens that it was written in."""
+"""Checks whether an answer has the same tokens when a later prompt repeats it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Render = Callable[[Sequence[dict[str, Any]]], str]
 
 @dataclass(slots=True)
 class ComingBack:
-    """Counts of answers that a later prompt repeats."""
+    """The number of answers that a later prompt repeats, by how their tokens compare."""
 
     same: int = 0
-    """In the same tokens."""
+    """All tokens are the same."""
     edges: int = 0
-    """In the same ones but for the first and the last."""
+    """All tokens but the first and the last are the same."""
     others: int = 0
-    """In other tokens."""
+    """The text is the same, but its tokens differ."""
     changed: int = 0
-    """As another text: the template strips or rewrites it."""
+    """The text differs, because the template strips or rewrites it."""
     failed: list[str] = field(default_factory=list)
-    """Conversations that the template refused, and why."""
+    """The conversations that the template refused, with the reasons."""
 
     @property
     def total(self) -> int:
@@ -65,8 +65,8 @@ def chat_template(folder: Path) -> Render | None:
 
 
 def compare(messages: Sequence[dict[str, Any]], render: Render, tokenizer: Tokenizer, into: ComingBack) -> None:
-    """Looks at each assistant message of a conversation in the prompt that all messages make together. The tokens that it
-    was written in are taken to be those of its text alone."""
+    """Looks for each assistant message in the prompt made of all messages. The message's original tokens are assumed to
+    be those of its text alone."""
     answers = [m["content"] for m in messages if m["role"] == "assistant" and isinstance(m.get("content"), str)]
     answers = [answer for answer in answers if answer]
     if not answers:
@@ -92,7 +92,7 @@ def compare(messages: Sequence[dict[str, Any]], render: Render, tokenizer: Token
 def _occurs(part: NDArray[np.int32], whole: NDArray[np.int32]) -> bool:
     data, wanted = whole.tobytes(), part.tobytes()
     at = data.find(wanted)
-    # A place between two tokens is none.
+    # Skip byte offsets that are not at the start of a token.
     while at >= 0 and at % part.itemsize:
         at = data.find(wanted, at + 1)
     return at >= 0

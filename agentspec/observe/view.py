@@ -16,7 +16,7 @@ _MOST_SHOWN = 6
 
 
 def sections(of: Summary) -> list[Section]:
-    """What a terminal shows of a rank, in its order."""
+    """The sections that a terminal shows for a rank, in order."""
     shown = [("Speed", _speed(of)), ("Drafts", _drafts(of)), ("Controller", _controller(of))]
     if of.drafter is not None:
         shown.append(("Draft model", _drafter(of.drafter)))
@@ -33,7 +33,7 @@ def title(rank: int, num_ranks: int, of: Summary) -> str:
 
 
 def plain(rank: int, num_ranks: int, of: Summary) -> str:
-    """All sections as lines."""
+    """All sections as lines of text."""
     lines = [title(rank, num_ranks, of)]
     for name, pairs in sections(of):
         lines.append(name)
@@ -42,7 +42,7 @@ def plain(rank: int, num_ranks: int, of: Summary) -> str:
 
 
 def duration(seconds: float) -> str:
-    """For people: the two largest units."""
+    """Formats a duration for people, in its two largest units."""
     whole = int(seconds)
     days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
     if days:
@@ -51,7 +51,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """For people: bytes with three digits and a unit of 1000."""
+    """Formats bytes for people: three digits and a unit in steps of 1000."""
     unit = 0
     while count >= 999.5 and unit < len(_UNITS) - 1:
         count /= 1000

@@ -2,7 +2,7 @@
 
     read_trace(file) ─> calls ─> replay(calls, system) ─> accepted and drafted tokens, CPU time
 
-No model runs: the recorded output stands in for it, so that any two drafters meet the same tokens.
+No model runs. The recorded output replaces it, so all drafters are compared on the same tokens.
 """
 
 from agentspec.analysis.replay.engine_system import EngineSystem, config_for

@@ -25,14 +25,14 @@ def config_for(system: str) -> EngineConfig:
 
 
 def remember(engine: Engine, call: Call) -> None:
-    """Takes in a finished call, as if it had been served."""
+    """Learns a finished call, as if it had been served."""
     engine.open(_ID, call.prompt)
     engine.extend(_ID, call.output)
     engine.close(_ID)
 
 
 def as_draft(row: DraftRow) -> Draft:
-    """An engine's draft without its root."""
+    """Converts an engine's draft to a tree without its root."""
     return Draft(row.tokens[1:].tolist(), (row.parents[1:] - 1).tolist(), row.estimates[1:].tolist())
 
 
@@ -41,8 +41,8 @@ class EngineSystem:
 
     Args:
         system: See config_for().
-        max_draft_tokens: A step's, the root not counted.
-        min_token_prob: See EngineConfig; None: the system's own.
+        max_draft_tokens: The maximum number of draft tokens per step, without the root.
+        min_token_prob: See EngineConfig; None stands for the system's default.
     """
 
     def __init__(self, system: str, max_draft_tokens: int, min_token_prob: float | None = None) -> None:

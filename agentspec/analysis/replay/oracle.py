@@ -1,4 +1,4 @@
-"""The limit of drafting by copying.
+"""The upper bound of drafting by copying.
 
 At each step the oracle drafts the longest text that the output says next and that occurred before, anywhere: in a
 prompt or an output seen so far, its own included. No context has to match, and it knows which occurrence is the right
@@ -21,7 +21,7 @@ def longest_copies(text: NDArray[np.int64], max_length: int) -> NDArray[np.int32
 
     Args:
         text: Symbols, int64[m].
-        max_length: The longest copy looked for.
+        max_length: The maximum length of a copy.
 
     Returns:
         int32[m].
@@ -48,12 +48,12 @@ def longest_copies(text: NDArray[np.int64], max_length: int) -> NDArray[np.int32
 
 
 class Oracle:
-    """A system that is told all calls, those to remember first, and then has to be given them in that order."""
+    """A system that gets all calls in advance, those to remember first; they must be replayed in that order."""
 
     def __init__(self, calls: Sequence[Call], max_draft_tokens: int) -> None:
         self._text, self._starts = _lay_out(calls)
         self._longest = longest_copies(self._text, max_draft_tokens)
-        # The last token of each output, which no draft reaches: it is a bonus.
+        # The last token of each output is always a bonus token, so no draft reaches it.
         self._lasts = [start + len(call.output) - 1 for start, call in zip(self._starts, calls, strict=True)]
         self._call = self._position = -1
 
@@ -80,7 +80,7 @@ class Oracle:
 
 
 def _lay_out(calls: Sequence[Call]) -> tuple[NDArray[np.int64], list[int]]:
-    """One text of all calls, and where each output begins in it.
+    """Joins all calls to one text, and returns the start of each output in it.
 
     A prompt that continues the call before, its prompt and output, is laid out from where it goes on. Otherwise a
     symbol of its own precedes it, so that no copy spans two texts.

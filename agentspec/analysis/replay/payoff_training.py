@@ -1,6 +1,6 @@
 """Trains a payoff predictor on recorded calls (Hybrid Verified Decoding: replayed traces, no inference).
 
-calls ─> replay ─> of each suffix draft its features, and how many of its tokens came true ─> least squares
+calls ─> replay ─> features and number of accepted tokens of each suffix draft ─> least squares
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _MAX_ROUNDS = 500
 
 
 def _nothing(number: int) -> None:
-    """Stands for progress that nobody wants to see."""
+    """Ignores progress."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payoffs:
-    """n suffix drafts and what became of them."""
+    """The features and results of n suffix drafts."""
 
     features: NDArray[np.float64]
     """[n, f], see agentspec.scheduling.hybrid.FEATURES."""
     scores: NDArray[np.float64]
-    """[n], what their estimates promised."""
+    """[n], the number of accepted tokens that the estimates predict."""
     accepted: NDArray[np.float64]
-    """[n], tokens accepted."""
+    """[n], the number of accepted tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class PayoffErrors:
-    """How far predictions lie from the tokens accepted, beside the scores that they are made to replace."""
+    """The errors of predictions and of the scores that they replace, against the number of accepted tokens."""
 
     drafts: int
     accepted_per_draft: float
@@ -90,7 +90,7 @@ def collect_payoffs(
 
 
 def fit_payoff(sets: Sequence[Payoffs], note: str, *, seed: int = 0) -> PayoffPredictor:
-    """The network of least squared error; each set counts alike, however large.
+    """Fits a network by least squares. All sets have the same weight, whatever their size.
 
     Raises:
         ConfigError: The package scipy is not installed.
@@ -137,7 +137,7 @@ def fit_payoff(sets: Sequence[Payoffs], note: str, *, seed: int = 0) -> PayoffPr
 
 
 def payoff_errors(predictor: PayoffPredictor, payoffs: Payoffs) -> PayoffErrors:
-    """The predictor's errors on drafts, best on such as it was not fitted on."""
+    """The predictor's errors on drafts, which should not be those that it was fitted on."""
     errors = predictor.predict(payoffs.features) - payoffs.accepted
     score_errors = payoffs.scores - payoffs.accepted
     return PayoffErrors(

@@ -1,4 +1,4 @@
-"""Drafting while a recorded output is written: the output says what the model would have accepted.
+"""Replays drafting along a recorded output, which shows which tokens the model would have accepted.
 
     step     draft a tree ─> walk it along the true output ─> k tokens accepted ─> advance by k + 1
 
@@ -32,14 +32,14 @@ class Draft(NamedTuple):
     parents: Sequence[int]
     """Index of each node's parent; -1 for children of the root, the last token of the context."""
     estimates: Sequence[float] = ()
-    """The probability that each node is accepted, if the drafter says so."""
+    """The probability that each node is accepted, if the drafter estimates it."""
 
 
 class System(Protocol):
     """A drafter that follows one request at a time."""
 
     def remember(self, call: Call) -> None:
-        """Takes in a finished call, as if it had been served."""
+        """Learns a finished call, as if it had been served."""
 
     def open(self, prompt: NDArray[np.int32]) -> None:
         """Starts a request."""
@@ -48,10 +48,10 @@ class System(Protocol):
         """Appends output tokens to the request."""
 
     def draft(self, max_tokens: int) -> Any:
-        """Drafts what follows, `max_tokens` tokens at most, in a form of its own: this is what is timed."""
+        """Drafts at most `max_tokens` tokens, in the system's own format. This call is timed."""
 
     def tree(self, drafted: Any) -> Draft:
-        """The draft as a tree; not timed."""
+        """Converts the draft to a tree. This call is not timed."""
 
     def close(self) -> None:
         """Ends the request and keeps its output for later ones."""
@@ -72,11 +72,11 @@ class Measurement:
     extend_ns: int = 0
     close_ns: int = 0
     step_us: list[float] = field(default_factory=list)
-    """Mean time of drafting and extending in a step, for each call that had steps."""
+    """The mean time of drafting and extending per step, for each call that had steps."""
     estimated: list[float] = field(default_factory=list)
-    """Of every drafted node whose drafter gives estimates."""
+    """The estimate of each drafted node, if the drafter gives estimates."""
     came_true: list[bool] = field(default_factory=list)
-    """Whether each of them was accepted."""
+    """Whether each of these nodes was accepted."""
 
     def record(self) -> dict[str, float | int | None]:
         """The figures; means over steps are 0 where there was none, the calibration error None without estimates."""
@@ -111,7 +111,7 @@ def calibration_error(estimated: ArrayLike, came_true: ArrayLike, num_bins: int 
 
 
 def accepted_nodes(draft: Draft, truth: Sequence[int]) -> list[int]:
-    """The nodes that verification accepts of a draft where the model would write `truth`, from the root on."""
+    """The nodes of a draft that verification accepts if the model writes `truth`, from the root on."""
     nodes: list[int] = []
     node = -1
     for i, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
@@ -129,7 +129,7 @@ def replay(
     max_draft_tokens: int,
     on_call: Callable[[Measurement], None] | None = None,
 ) -> Measurement:
-    """Replays calls one after another; `on_call` is told the sums after each.
+    """Replays calls one after another; `on_call` gets the sums after each.
 
     Raises:
         AssertionError: The system drafted more than `max_draft_tokens`, or a call's output came out otherwise.
@@ -164,7 +164,7 @@ def replay_call(call: Call, system: System, max_draft_tokens: int, sums: Measure
         path = accepted_nodes(draft, truth[done:-1])
         generated += [draft.tokens[node] for node in path]
         if draft.estimates:
-            # What is true does not end where there is no step left to accept it in.
+            # A node also counts as true if it lies beyond the last token that a step can accept.
             accepted = set(accepted_nodes(draft, truth[done:]))
             sums.estimated += draft.estimates
             sums.came_true += [node in accepted for node in range(len(draft.tokens))]

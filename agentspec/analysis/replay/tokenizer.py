@@ -1,5 +1,4 @@
-"""Tokenizers of served models: found by a file, a model's folder or a package, and read from the files that models ship
-them in."""
+"""Finds the tokenizer of a served model by a file, a model's folder or a package, and reads the file."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# What models end their turns with; the first that a tokenizer.json has is taken.
+# Tokens that end a turn; the first one that a tokenizer.json contains is used.
 _TURN_ENDS = (
     *("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>"),
     *("</s>", "<|end_of_text|>", "<|endoftext|>", "<eos>", "[EOS]"),
@@ -49,7 +48,7 @@ class Tokenizer:
     _encode: Callable[[str], list[int]]
     _offset: int = 0
     _decode: Callable[[list[int]], str] | None = None
-    """Of ids as `_encode` returns them; those that are none of its texts' are left out."""
+    """Decodes ids as `_encode` returns them. Ids that `_encode` never returns are omitted."""
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """The token ids of a text, int32[n]."""
@@ -57,7 +56,7 @@ class Tokenizer:
         return ids + np.int32(self._offset) if self._offset else ids
 
     def decode(self, tokens: NDArray[np.int32]) -> str:
-        """What a reader sees of the tokens, int32[n]: specials are left out, broken characters replaced.
+        """Decodes tokens, int32[n], for display. Special tokens are omitted and broken characters are replaced.
 
         Raises:
             ConfigError: The tokenizer only encodes.
@@ -151,7 +150,7 @@ def _load_hugging_face(name: str, data: bytes) -> Tokenizer:
     inner = _package("tokenizers").Tokenizer.from_buffer(data)
     known = (inner.token_to_id(token) for token in _TURN_ENDS)
     vocab_size = int(inner.get_vocab_size(with_added_tokens=True))
-    # Ids may have gaps, so that their number is not their bound.
+    # Ids may have gaps, so the number of ids may be less than the largest id.
     vocab_size = max(vocab_size, 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=0))
     end = next((token for token in known if token is not None), None)
     if end is None:

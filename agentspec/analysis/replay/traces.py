@@ -43,7 +43,7 @@ class Call:
     prompt_parts: tuple[NDArray[np.int32], ...]
     """The prompt in pieces, which the calls of a session share; together one token at least."""
     output: NDArray[np.int32]
-    """int32[n], n >= 1; the last is the end of the turn."""
+    """int32[n], n >= 1; the last token is the end of the turn."""
 
     @property
     def prompt(self) -> NDArray[np.int32]:
@@ -114,7 +114,7 @@ def _read_sessions(path: Path, bad_lines: list[str]) -> Iterator[dict[str, Any]]
 
 
 def decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
-    """What an open file holds, by its name: .xz, .gz or neither."""
+    """Opens a file's content, decompressed if the name ends in .xz or .gz."""
     if path.suffix == ".xz":
         return lzma.open(file)
     if path.suffix == ".gz":
@@ -123,7 +123,7 @@ def decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
 
 
 class _BadSessionError(ValueError):
-    """A line is JSON, but no session."""
+    """A line is JSON but not a session."""
 
 
 def check_session(session: Any) -> None:

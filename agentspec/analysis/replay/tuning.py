@@ -36,12 +36,12 @@ _MAX_ROUNDS = 150
 
 
 def _nothing(number: int) -> None:
-    """Stands for progress that nobody wants to see."""
+    """Ignores progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How good an engine's drafts and estimates are on some calls."""
+    """The quality of an engine's drafts and estimates on a set of calls."""
 
     accepted_per_step: float
     drafted_per_step: float
@@ -94,7 +94,7 @@ def check_scipy() -> None:
 
 
 def fit(trial_sets: Sequence[Trials], start: Estimates, note: str) -> Estimates:
-    """The estimates near `start` that make the trials likeliest; each set counts alike, however large.
+    """Fits the estimates near `start` that make the trials most likely. All sets have the same weight.
 
     Raises:
         ConfigError: The package scipy is not installed.
@@ -166,7 +166,7 @@ def measure(
 
 
 def steps_of(engine: Engine, call: Call) -> Iterator[tuple[DraftRow, NDArray[np.bool_], NDArray[np.int32]]]:
-    """Drafts a call's output step by step: (row, which of its nodes came true, what was left of the output)."""
+    """Drafts a call's output step by step. Yields (row, which of its nodes are true, the rest of the output)."""
     output = call.output
     truth = output.tolist()
     engine.open(_ID, call.prompt)
@@ -194,7 +194,7 @@ def _design(trials: Trials, csr_matrix: Any) -> Any:
 
 
 def _smoothed_weights() -> NDArray[np.int64]:
-    """The weights whose next one belongs to the same function."""
+    """The indexes of weights whose next weight belongs to the same function."""
     functions = np.arange(_core.NUM_BIASES, NUM_WEIGHTS - 1, dtype=np.int64)
     chosen: NDArray[np.int64] = functions[(functions - _core.NUM_BIASES) % _core.NUM_KNOTS != _core.NUM_KNOTS - 1]
     return chosen

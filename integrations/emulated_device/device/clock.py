@@ -27,43 +27,43 @@ _OURS = "agentspec.integrations.emulated_device"
 
 
 class Clock:
-    """Seconds since any moment; never runs backwards."""
+    """Seconds since an arbitrary moment. The clock never runs backwards."""
 
     def __init__(
         self, wall: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """`wall` gives seconds that really passed, `sleep` waits for so many; tests replace both."""
+        """`wall` returns real seconds, and `sleep` waits for a number of seconds; tests replace both."""
         self.wall = wall
         self._sleep = sleep
         self.excluded = 0.0
-        """Real seconds left out so far."""
+        """The number of real seconds excluded so far."""
         self.charged = 0.0
         """Seconds added so far: those of launches, and what was waited and did not pass by `wall`."""
         self.launching = 0.0
-        """Seconds of launches added so far."""
+        """The number of seconds added for launches so far."""
         self._depth = 0
         self._left_out_since = 0.0
         self._frozen_at = 0.0
 
     def now(self) -> float:
-        """Emulated seconds; stands still while time is left out."""
+        """Emulated seconds. The clock stands still while time is excluded."""
         if self._depth:
             return self._frozen_at
         return self.wall() - self.excluded + self.charged
 
     def charge(self, seconds: float) -> None:
-        """Lets time pass that the host of a GPU would need to launch something."""
+        """Adds the time that the host of a GPU would need for a launch."""
         self.launching += seconds
         self._add(seconds)
 
     def exclude(self, seconds: float) -> None:
-        """Leaves out real seconds that have passed, unless they are being left out anyway."""
+        """Excludes real seconds that have passed, unless the clock is already stopped."""
         if not self._depth:
             self.excluded += seconds
 
     @property
     def stands(self) -> bool:
-        """Whether time is being left out."""
+        """Whether the clock is stopped, so that time is excluded."""
         return self._depth > 0
 
     def stop(self, since: float | None = None) -> None:
@@ -75,7 +75,7 @@ class Clock:
         self._depth += 1
 
     def start(self) -> None:
-        """Ends what stop() began."""
+        """Ends the exclusion that stop() began."""
         self._depth -= 1
         if not self._depth:
             self.excluded += self.wall() - self._left_out_since
@@ -107,7 +107,7 @@ def undisturbed() -> Callable[[], float]:
     """
     path = Path("/proc/thread-self/schedstat")
     try:
-        # Opened once: the file stays that of the thread that opens it.
+        # The file is opened once and keeps describing the thread that opened it.
         file = os.open(path, os.O_RDONLY)
     except OSError as error:
         raise ConfigError(f"the clock `thread` needs {path}, which cannot be read ({error}); use `wall`") from error
@@ -117,7 +117,7 @@ def undisturbed() -> Callable[[], float]:
         nonlocal latest
         now = time.perf_counter()
         waited = int(os.pread(file, 64, 0).split()[1]) * 1e-9
-        # Both are not read at one moment.
+        # The two values are not read at the same moment.
         latest = max(latest, now - waited)
         return latest
 
@@ -132,7 +132,7 @@ class HostTime(ModuleType):
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Of the thread that makes it."""
+        """The thread that creates the object is the one that gets emulated seconds."""
         super().__init__("time")
         self._clock = clock
         self._thread = threading.get_ident()

@@ -5,8 +5,8 @@
                                                           └── idle ──┘
 
 Nothing is computed here. Work that is queued on a stream begins when the stream is free, not before now, and takes the
-seconds that it is given. Streams do not slow each other down: SGLang runs its forwards on one of them, and on the others
-copies and operations of microseconds.
+number of seconds that it is given. Streams do not slow each other down: SGLang runs its forwards on one stream, and only
+copies and operations of microseconds on the others.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 from agentspec.integrations.emulated_device.device.clock import Clock
 
 OnWork = Callable[[str, float, float, "Stream"], None]
-"""Called with what was queued, when it begins and ends, in emulated seconds, and its stream."""
+"""Called with the kind of queued work, its begin and end in emulated seconds, and its stream."""
 
 OnWait = Callable[[str, float, float], None]
-"""Called with what the host waited for, and from when until when, in emulated seconds."""
+"""Called with the reason of a wait of the host, and its begin and end in emulated seconds."""
 
 
 class Stream:
-    """In the place of torch.cpu.Stream, as torch.cuda.Stream behaves."""
+    """Replaces torch.cpu.Stream and behaves like torch.cuda.Stream."""
 
     device: Device
 
@@ -34,10 +34,10 @@ class Stream:
         del device, unused
         self.priority = priority
         self.free_at = 0.0
-        """When all that was queued is done, in emulated seconds."""
+        """The time when all queued work is done, in emulated seconds."""
 
     def wait_stream(self, stream: Stream) -> None:
-        """What is queued from now on begins when all that `stream` has been given is done."""
+        """Work queued after this call begins when all work queued on `stream` is done."""
         self.free_at = max(self.free_at, stream.free_at)
 
     def wait_event(self, event: Event) -> None:
@@ -56,7 +56,7 @@ class Stream:
 
 
 class Event:
-    """In the place of torch.cpu.Event, as torch.cuda.Event behaves."""
+    """Replaces torch.cpu.Event and behaves like torch.cuda.Event."""
 
     device: Device
 
@@ -83,7 +83,7 @@ class Event:
 
 
 class StreamContext(AbstractContextManager[Any]):
-    """In the place of torch.cpu.StreamContext."""
+    """Replaces torch.cpu.StreamContext."""
 
     device: Device
 
@@ -104,7 +104,7 @@ class StreamContext(AbstractContextManager[Any]):
 
 
 class Device:
-    """Owned by the scheduler's thread."""
+    """The emulated device. The scheduler's thread owns it."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Device:
         self.on_wait = on_wait
         self.launches = 0
         self.waited = 0.0
-        """Seconds that the host has waited for the device."""
+        """The number of seconds that the host has waited for the device."""
         self.stream_type = type("Stream", (Stream,), {"device": self})
         self.event_type = type("Event", (Event,), {"device": self})
         self.context_type = type("StreamContext", (StreamContext,), {"device": self})
@@ -133,9 +133,9 @@ class Device:
         """Queues work on the current stream and returns when it will be done.
 
         Args:
-            kind: What it is, for traces.
-            seconds: What it takes the device.
-            host_seconds: What it takes the host to queue it.
+            kind: The kind of work, for traces.
+            seconds: The time that the device takes.
+            host_seconds: The time that the host takes to queue the work.
         """
         self.clock.charge(host_seconds)
         stream = self.current_stream
@@ -161,7 +161,7 @@ class Device:
         self.current_stream.synchronize()
 
     def replace_torch(self, module: Any) -> None:
-        """Puts its streams and events in the place of those of a torch device module, such as torch.cpu."""
+        """Replaces the streams and events of a torch device module, such as torch.cpu, by those of this device."""
         module.Stream, module.Event, module.StreamContext = self.stream_type, self.event_type, self.context_type
         module.stream = self.context_type
         module.current_stream = lambda device=None: self.current_stream

@@ -5,8 +5,8 @@
     PendingTensor   on the host, and a copy from the device to it is under way
     ForcedLogits    a target's logits, of which only the likeliest token is known
 
-A tensor changes its kind by its class alone, so whatever holds it sees the change. The classes compute as plain tensors do,
-also on threads without an emulation; calls.py keeps the kinds.
+A tensor changes its kind by its class alone, so every holder of the tensor sees the change. The classes compute as
+plain tensors do, also on threads without an emulation; calls.py keeps the kinds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BACKEND = "emulated"
 
 
 class EmulationError(RuntimeError):
-    """Something happened that no GPU would allow, or that the emulation does not know."""
+    """An operation is impossible on a GPU, or unknown to the emulation."""
 
 
 class DeviceName(str):
@@ -70,7 +70,7 @@ class DeviceTensor(Tensor):
         return False
 
     def record_stream(self, stream: Any) -> None:
-        """No allocator gives memory out again while it is in use."""
+        """Does nothing, because no allocator reuses memory that is in use."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeviceTensor:
         return to_device(self.clone())
@@ -82,7 +82,7 @@ class PendingTensor(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     ready_at: float
-    """When the copy is done, in emulated seconds."""
+    """The time when the copy is done, in emulated seconds."""
 
 
 class ForcedLogits(DeviceTensor):
@@ -92,7 +92,7 @@ class ForcedLogits(DeviceTensor):
 
 
 class HostLogits(ForcedLogits):
-    """The same where the host is the device."""
+    """Forced logits where the host is the device."""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -124,7 +124,7 @@ def pending(tensor: Tensor, ready_at: float) -> Tensor:
 
 
 def forced_logits(tokens: Tensor, vocab_size: int, kind: type[ForcedLogits] = ForcedLogits) -> ForcedLogits:
-    """Logits of which `tokens`, int64 [n], are the likeliest."""
+    """Logits whose most likely tokens are `tokens`, int64 [n]."""
     made = tokens.detach().reshape(-1, 1).clone()
     made.__class__ = kind
     made.vocab_size = vocab_size  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What the device did and, while it idled, what the host was busy with.
+"""Records the work of the device and, while the device is idle, the activity of the host.
 
     device   ███████            ████████        idle gap: 1.1 ms, of which reading 0.2, drafting 0.7, launch 0.2
     host       wait ▒ reading ▒ drafting ▒ launch ▒ scheduler ...
@@ -24,7 +24,7 @@ CATEGORIES = ("reading", "growing", "drafting", "planning", "staging", "prefill"
 
 
 class Timeline:
-    """One for a device; on the scheduler's thread."""
+    """The timeline of one device, used on the scheduler's thread only."""
 
     def __init__(self, now: Callable[[], float], trace: ChromeTrace | None = None) -> None:
         self._now = now
@@ -43,7 +43,7 @@ class Timeline:
         """Seconds in which the device had nothing to do, by what the host did."""
 
     def enter(self, category: str) -> None:
-        """The host begins with something; leave() ends it."""
+        """The host enters a category; leave() ends it."""
         now = self._now()
         self._stack.append(category)
         self._began.append(now)
@@ -57,14 +57,14 @@ class Timeline:
             self._trace.add("host", category, began, now)
 
     def launching(self) -> None:
-        """The host is about to launch something; launched() ends it."""
+        """The host begins a launch; launched() ends it."""
         self._marks.append((self._now(), LAUNCH))
 
     def launched(self) -> None:
         self._marks.append((self._now(), self._stack[-1]))
 
     def nothing_to_do(self) -> None:
-        """Until now there was no request."""
+        """Marks the time up to now as time without any request."""
         self._nothing_until = self._now()
 
     def worked(self, kind: str, begin: float, end: float, stream: Any) -> None:
@@ -134,7 +134,7 @@ class ChromeTrace:
             self._write({"ph": "M", "pid": 0, "tid": lane, "name": "thread_name", "args": {"name": name}})
 
     def add(self, lane: str, name: str, begin: float, end: float) -> None:
-        """Something went on from `begin` to `end`, in seconds."""
+        """Writes an activity from `begin` to `end`, in seconds."""
         if self._left > 0:
             self._left -= 1
             self._first = begin if self._first is None else self._first
@@ -145,7 +145,7 @@ class ChromeTrace:
                 self._file.flush()
 
     def close(self) -> None:
-        """Nothing is written from now on."""
+        """Closes the file. Later activities are not written."""
         self._left = 0
         self._file.close()
 

@@ -10,8 +10,8 @@
 Code that is one kernel on a GPU and Python on this CPU runs inside `inside()`: its time is left out and nothing in it is
 counted.
 
-Where the device is `blocking`, the host is the device: operations take the time that they take here, and only forwards are
-replaced by the model's seconds.
+Where the device is `blocking`, the host is the device: operations take the time that they take here, and only forwards
+are replaced by the model's seconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from agentspec.integrations.emulated_device.models.step_times import StepTimes
 
 @dataclass(slots=True)
 class Counts:
-    """How often things happened since the server started."""
+    """The number of events since the server started."""
 
     steps: int = 0
     """Decode or verify steps."""
@@ -47,7 +47,7 @@ class Counts:
     h2d_copies: int = 0
     h2d_bytes: int = 0
     blocking_h2d_copies: int = 0
-    """Of the copies those for which the host waits until its stream is done."""
+    """Host-to-device copies for which the host waits until its stream is done."""
     d2h_copies: int = 0
     """Copies to the host for which nobody waits where they are launched."""
     graphs: int = 0
@@ -56,7 +56,7 @@ class Counts:
 
 
 class Work:
-    """On the scheduler's thread."""
+    """Counts and charges launches, on the scheduler's thread only."""
 
     def __init__(self, steps: StepTimes, clock: Clock, trace: ChromeTrace | None = None) -> None:
         self.steps = steps
@@ -84,7 +84,7 @@ class Work:
             self._launch("kernel", self.steps.kernel(num_bytes), self.steps.host_launch)
 
     def read(self, name: str, num_bytes: int = 8) -> None:
-        """The host needs to know what the device holds."""
+        """The host reads a value from the device."""
         if self._inside:
             return
         self.counts.host_reads += 1
@@ -123,7 +123,7 @@ class Work:
 
     @property
     def is_inside(self) -> bool:
-        """Whether what runs is counted as something else, or not at all."""
+        """Whether the running code is counted as something else, or not at all."""
         return self._inside > 0
 
     @contextlib.contextmanager
@@ -142,7 +142,7 @@ class Work:
 
     @contextlib.contextmanager
     def left_out(self) -> Iterator[None]:
-        """As inside(), for what is the emulation's own: its time never passes."""
+        """Like inside(), for the emulation's own work, whose time is excluded."""
         self._inside += 1
         self.clock.stop()
         try:
@@ -170,7 +170,7 @@ class Work:
         return kernel
 
     def wrote(self, result: Any) -> None:
-        """What was launched last writes these tensors."""
+        """Notes that the last launched operation writes these tensors."""
         if isinstance(result, DeviceTensor):
             result.ready_at = self.device.current_stream.free_at
         elif isinstance(result, list | tuple):

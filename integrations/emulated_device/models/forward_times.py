@@ -1,16 +1,16 @@
-"""Seconds of one forward pass of a model: of a published architecture by its roofline, or of coefficients that were measured.
+"""Seconds of one forward pass of a model, from a published architecture's roofline or from measured coefficients.
 
     seconds = fixed + per_row * rows
               + max(weights, per_token * tokens)
               + max(per_context * context, per_pair * tokens * context / rows)
 
-The first maximum is that of the linear layers: either the weights' bytes or the tokens' operations take longer. The second
-is that of attention: either the bytes of the KV cache, which are read once for all tokens of a row, or the operations of
-every pair of a computed token and a token of its row's context. A tree is verified by the same formula: a mask does not
-save operations.
+The first maximum is that of the linear layers: either the weights' bytes or the tokens' operations take longer. The
+second is that of attention: either the bytes of the KV cache, which are read once for all tokens of a row, or the
+operations of every pair of a computed token and a token of its row's context. A tree is verified by the same formula,
+because a tree mask does not save operations.
 
-Not modelled: GEMM tiles that a batch does not fill, clocks that fall under load, rows of very different lengths (a row's
-context counts as the mean), more than one GPU.
+The formula does not model GEMM tiles that a batch does not fill, clocks that fall under load, rows of very different
+lengths (each row's context counts as the mean), or more than one GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from agentspec.errors import ConfigError
 
 _BYTES = 2
-"""Of a weight or a cached value in bfloat16."""
+"""The number of bytes of a weight or of a cached value in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +36,11 @@ class ForwardTime:
     fixed: float = 0.0
     """Of every pass: what its kernels take besides bytes and operations."""
     weights: float = 0.0
-    """To read all weights once."""
+    """The time to read all weights once."""
     per_token: float = 0.0
     """Operations of the linear layers for one token."""
     per_context: float = 0.0
-    """To read one token of the KV cache."""
+    """The time to read one token of the KV cache."""
     per_pair: float = 0.0
     """Operations of attention between one computed token and one token of context."""
     per_row: float = 0.0
@@ -87,7 +87,7 @@ class ModelShape:
 
     @property
     def kv_bytes(self) -> int:
-        """Of one token in the KV cache, over all layers."""
+        """The number of bytes of one token in the KV cache, over all layers."""
         return 2 * self.kv_width * self.num_hidden_layers * _BYTES
 
     def layer_parameters(self, input_width: int | None = None) -> int:
@@ -113,12 +113,12 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """What a GPU reaches in practice."""
+    """The rates that a GPU reaches in practice."""
 
     bandwidth: float
-    """Bytes of its memory a second."""
+    """The memory bandwidth in bytes per second."""
     flops: float
-    """Operations a second in bfloat16 matrix products."""
+    """Operations per second in bfloat16 matrix products."""
     layer_seconds: float
     """Of one layer's kernels besides bytes and operations: launches within a graph, norms, their tails."""
     output_seconds: float

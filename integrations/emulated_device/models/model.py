@@ -29,7 +29,7 @@ _SWEEP_SECONDS = 1.0
 
 
 class Forwards:
-    """In the place of `ModelRunner.forward`, for targets and draft models of any architecture."""
+    """Replaces `ModelRunner.forward`, for targets and draft models of any architecture."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -131,7 +131,7 @@ class Forwards:
         )
 
     def _forced_tokens(self, runner: Any, forward_batch: Any, num_logits: int) -> Tensor:
-        """int64 [n], what the target writes behind each position."""
+        """int64 [n], the token that the target writes after each position."""
         slots, positions = compat.logit_positions(forward_batch, num_logits)
         following = positions.long() + 1
         vocabulary = min(_FREE_TOKENS, int(runner.model_config.vocab_size))
@@ -172,7 +172,7 @@ class TargetGraphs:
 
 
 class DraftGraphs:
-    """In the place of EAGLEDraftCudaGraphRunner."""
+    """Replaces EAGLEDraftCudaGraphRunner."""
 
     def __init__(self, forwards: Forwards, worker: Any) -> None:
         self._forwards, self._worker = forwards, worker
@@ -186,7 +186,7 @@ class DraftGraphs:
 
 
 class ExtendGraphs(DraftGraphs):
-    """In the place of EAGLEDraftExtendCudaGraphRunner."""
+    """Replaces EAGLEDraftExtendCudaGraphRunner."""
 
     def execute(self, forward_batch: Any, select_index: Tensor | None = None) -> Any:
         assert select_index is not None
