@@ -30,7 +30,7 @@ class ControlConfig:
     "sweep": each width in turn, for profiles."""
 
     length: int = 4
-    """Of "fixed", drafted tokens a row, >= 0; 0 is plain decoding."""
+    """For "fixed": number of drafted tokens per row, >= 0; 0 is plain decoding."""
 
     objective: Objective = "ahead"
     """Of "goodput": "run" maximises the tokens a second of all steps together: it spends more where drafts are good and
@@ -38,13 +38,13 @@ class ControlConfig:
     drafted again. "step" maximises those of each step by itself."""
 
     margin: float = 0.03
-    """Of "goodput": a width is left at once if another promises that share more, >= 0."""
+    """For "goodput": the width changes at once if another width promises this share more, >= 0."""
 
     patience: int = 4
-    """Or after so many steps in a row that prefer another one, >= 1; 1: at once."""
+    """For "goodput": the width also changes after this number of consecutive steps that prefer another one, >= 1."""
 
     probe_share: float = 0.001
-    """Of "goodput": the share of its time that it spends on learning what other widths bring, in [0, 0.1]; 0: none."""
+    """For "goodput": share of time spent on trying other widths to learn from them, in [0, 0.1]; 0: none."""
 
     length_model: LengthModel = "chain"
     """Of "smartspec", how many tokens a draft brings. "chain": by one acceptance rate (equation 8); "tree": by one of
@@ -55,7 +55,7 @@ class ControlConfig:
     """Of the length model "confidence", in [0, 1]."""
 
     window: int = 100
-    """Of "smartspec": steps that the moving average goes over, >= 1."""
+    """For "smartspec": number of steps in the moving average, >= 1."""
 
     acceptance: float = 0.7
     """The probability that a token is accepted if those before it are: of "smartspec", before any was verified; of
