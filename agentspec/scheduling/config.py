@@ -22,10 +22,10 @@ class ControlConfig:
     """
 
     controller: ControllerName = "goodput"
-    """"goodput": widths that promise the most tokens a second, by the estimates of the drafts at hand.
+    """"goodput": the width with the most expected tokens per second, by the estimates of the current drafts.
     "smartspec": by a moving average of acceptance (SmartSpec, algorithms 1 and 2).
     "batch-table": a length for each batch size, looked up (Su et al., section 4).
-    "roofline": as many tokens as are free by the device's peak figures (SSSD, section 3.2).
+    "roofline": the number of tokens that are free by the device's peak figures (SSSD, section 3.2).
     "fixed": always `length`.
     "sweep": each width in turn, for profiles."""
 
@@ -58,8 +58,8 @@ class ControlConfig:
     """For "smartspec": number of steps in the moving average, >= 1."""
 
     acceptance: float = 0.7
-    """The probability that a token is accepted if those before it are: of "smartspec", before any was verified; of
-    "batch-table", where no table is given; in [0, 1]."""
+    """Probability that a token is accepted if all tokens before it are, in [0, 1]. "smartspec" uses it before the first
+    verify step, "batch-table" if no table is given."""
 
     table: tuple[tuple[int, int], ...] = ()
     """Of "batch-table", pairs of a batch size and the best length, such as agentspec.scheduling.table_of_speeds() finds;
