@@ -1,4 +1,4 @@
-"""The engine: suffix indexes of what was written, and drafts of what may come next."""
+"""The engine: it keeps suffix indexes of past text and drafts the tokens that may come next."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from agentspec.fingerprint import identity
 from agentspec.snapshot import SealedSegment, Snapshot
 
 TokenArray: TypeAlias = "NDArray[np.int32] | array[int] | Sequence[int]"
-"""Token ids: best a 1-D contiguous int32 array, which is passed on as it is; other sequences of ints are copied."""
+"""Token ids. A 1-D contiguous int32 array is passed on without a copy; other sequences of ints are copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """How much an engine holds."""
+    """Sizes and counters of an engine."""
 
     open_requests: int
     request_bytes: int
@@ -33,65 +33,65 @@ class EngineStats:
     conversation_bytes: int
     """Memory of the indexes kept for the next turns of conversations."""
     spared_tokens: int
-    """Prompt tokens that were not indexed again, since an earlier turn's index had them; since the engine was made."""
+    """Number of prompt tokens that were reused from an earlier turn's index, counted since the engine was created."""
     waiting_outputs: int
-    """Outputs of closed requests that are not in the global index yet."""
+    """Number of outputs of closed requests that are not in the global index yet."""
     corpora: int
     global_bytes: int
     """Memory of the global index, over all namespaces; at most EngineConfig.budget_bytes after flush()."""
     namespaces: int
     outputs: int
-    """Outputs in the global index: the latest ones of each namespace."""
+    """Number of outputs in the global index. Each namespace keeps its latest ones."""
     output_tokens: int
-    """Their tokens, without the ends of prompts that stand before them."""
+    """Number of tokens of these outputs, without the prompt tails stored in front of them."""
     segments: int
-    """Sealed segments of the global index."""
+    """Number of sealed segments in the global index."""
     evicted_outputs: int
-    """Outputs dropped to stay within the budget, since the engine was made."""
+    """Number of outputs evicted to stay within the budget, counted since the engine was created."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceStats:
-    """How much of finished outputs a namespace has in the global index."""
+    """Sizes of one namespace in the global index."""
 
     name: str
     num_outputs: int
     num_tokens: int
-    """Their tokens, without the ends of prompts that stand before them."""
+    """Number of tokens of the outputs, without the prompt tails stored in front of them."""
     num_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trials:
-    """n continuations that were weighed on the way a text really took, each in up to w - 1 contexts."""
+    """n continuations that the drafter weighed along the true text, each in at most w - 1 contexts."""
 
     weights: NDArray[np.int32]
-    """[n, w], the lower of the two weights that each context counts with; -1: none. The bias comes last."""
+    """[n, w], index of the lower of the two weights that each context interpolates between; -1: no context. The bias
+    comes last."""
     fractions: NDArray[np.float32]
-    """[n, w], how much the weight after that one counts, the other counting with the rest."""
+    """[n, w], share of the weight after that one; the lower weight gets the remaining share."""
     estimates: NDArray[np.float32]
-    """[n], the probability that the path down to the continuation is accepted, as estimated."""
+    """[n], estimated probability that the path down to the continuation is accepted."""
     accepted: NDArray[np.uint8]
-    """[n], 1 for the token that really came next."""
+    """[n], 1 where the continuation is the true next token."""
 
 
 def request_hash(request_id: str) -> int:
-    """32 bits that stand for a request's id, never 0: the upper half of the ids of its outputs.
+    """Hashes a request's id to 32 bits, never 0. The hash is the upper half of the ids of the request's outputs.
 
-    The same in every process and release. Requests whose ids differ share one in four thousand million times.
+    It is the same in every process and release. Two different request ids collide with a chance of 1 in 2^32.
     """
     return _core.request_hash(request_id)
 
 
 class Engine:
-    """Indexes open requests and the outputs of finished ones, and drafts what they may say next.
+    """Indexes open requests and the outputs of finished ones, and drafts the next tokens of open requests.
 
         open(id, prompt) ─> draft([id, ...]) ─> extend(id, accepted) ─> draft ─> ... ─> close(id)
 
-    A request drafts from its own text and from the outputs kept in its namespace, never from another namespace;
-    and what other namespaces do changes nothing in its drafts, as long as no budget is reached.
-    All methods may be called from any thread; they give the interpreter's lock back. A call that raises has changed
-    nothing.
+    A request drafts from its own text and from the outputs kept in its namespace, never from another namespace.
+    Activity in other namespaces does not change its drafts as long as no budget is reached.
+    All methods are thread-safe and release the GIL. A call that raises has changed nothing.
     """
 
     def __init__(self, config: EngineConfig = EngineConfig()) -> None:  # noqa: B008 - frozen
@@ -116,13 +116,13 @@ class Engine:
         )
 
     def open(self, request_id: str, prompt: TokenArray, namespace: str = "", *, max_length: int | None = None) -> None:
-        """Starts a request with its prompt, one token at least.
+        """Starts a request with its prompt, which has at least one token.
 
-        The text, prompt included, may grow to `max_length` tokens; `draft_rows()` drafts nothing beyond. None: there is
-        no limit.
+        The text, prompt included, may grow to `max_length` tokens; `draft_rows()` drafts nothing beyond that. None
+        means no limit.
 
         Raises:
-            TokenError: The prompt is empty, no 1-D array of integers, or has an id outside the vocabulary.
+            TokenError: The prompt is empty, is not a 1-D array of integers, or has an id outside the vocabulary.
             DuplicateRequestError: The request is open already.
             ConfigError: `max_length` is negative.
         """
@@ -131,10 +131,10 @@ class Engine:
         self._core.open(request_id, _as_int32("prompt", prompt), namespace, max_length)
 
     def extend(self, request_id: str, tokens: TokenArray) -> None:
-        """Appends output tokens, none at all included, to a request.
+        """Appends output tokens to a request. `tokens` may be empty.
 
         Raises:
-            TokenError: `tokens` is no 1-D array of integers, or has an id outside the vocabulary.
+            TokenError: `tokens` is not a 1-D array of integers, or has an id outside the vocabulary.
             UnknownRequestError: The request is not open.
         """
         self._core.extend(request_id, _as_int32("tokens", tokens))
@@ -149,14 +149,15 @@ class Engine:
         """Drafts for a batch of requests, row i for request_ids[i], in one native call.
 
         Args:
-            request_ids: Open requests; one may come more than once.
-            max_tokens: The most nodes to draft, for all rows or as int32[b] row by row. EngineConfig.max_draft_tokens
-                holds besides. 0: the root only.
-            out: Where to write; the result is then valid until the next call with the same buffers. None: new memory.
+            request_ids: Open requests; the same request may appear more than once.
+            max_tokens: Maximum number of nodes drafted per row, one int for all rows or int32[b].
+                EngineConfig.max_draft_tokens applies as well. 0 drafts the root only.
+            out: Buffers to write to; the result is valid until the next call with the same buffers. None allocates
+                new memory.
 
         Raises:
-            ConfigError: `max_tokens` is negative, of the wrong type or of the wrong length; or `out` has not room for
-                as many rows and nodes as `max_tokens` allows.
+            ConfigError: `max_tokens` is negative, of the wrong type or of the wrong length; or `out` is too small for
+                the number of rows and nodes that `max_tokens` allows.
             UnknownRequestError: A request is not open.
         """
         ids = tuple(request_ids)
@@ -166,35 +167,36 @@ class Engine:
         return out.batch(len(ids), self._core.draft_into(ids, limits, out.native))
 
     def rows(self, request_ids: Sequence[str]) -> _core.Rows:
-        """Finds the requests of a batch once, for all the steps that they take together.
+        """Looks up the requests of a batch once, for all the steps that they take together.
 
-        Those that are not open have a place among the rows but no text. One that is closed later is passed over, also
-        where its id is opened again.
+        A request that is not open gets a row without text. A request that is closed later is skipped from then on,
+        even if its id is opened again.
         """
         return self._core.rows(tuple(request_ids))
 
     def grow(self, rows: _core.Rows, accepted: NDArray[np.int64], lengths: NDArray[np.int64] | None = None) -> int:
-        """Appends to the texts of a batch what a step accepted, in one native call that releases the GIL.
+        """Appends the tokens that a step accepted to the texts of a batch, in one native call that releases the GIL.
 
-        Estimates learn from it with the next learn(), or at the latest when the texts grow again.
+        The estimates learn from these tokens in the next learn() or, without one, in the next grow().
 
         Args:
             rows: The b requests of the step.
-            accepted: int64[b, 1 + w], for each row how many tokens, and these in front of its w.
-            lengths: int64[b], tokens of the texts before; a row whose text has another length stays as it is. None:
-                all rows grow.
+            accepted: int64[b, 1 + w]. Each row holds the number of accepted tokens, then the tokens themselves at the
+                front of the w places.
+            lengths: int64[b], expected length of each text in tokens before the call; a row whose text has another
+                length is not changed. None: all rows grow.
 
         Returns:
-            Rows that lost their index and are not drafted for any more, since memory is short or since they have a token
-            outside the vocabulary.
+            The number of rows that lost their index and are no longer drafted for, because memory is short or because
+            they have a token outside the vocabulary.
 
         Raises:
-            ConfigError: The arrays are not of b rows.
+            ConfigError: The arrays do not have b rows.
         """
         return self._core.grow(rows, accepted, lengths)
 
     def learn(self, rows: _core.Rows) -> None:
-        """Lets the estimates of the rows' namespaces learn from what grow() appended."""
+        """Updates the estimates of the rows' namespaces with the tokens that grow() appended."""
         self._core.learn(rows)
 
     def draft_rows(
@@ -203,16 +205,16 @@ class Engine:
         """Drafts for the rows of a batch, as draft() does, in one native call that releases the GIL.
 
         Args:
-            rows: The b requests of a step. One that is not open has a root of token 0 and nothing else.
-            out: Where to write; the result is valid until the next call with the same buffers. Its outcomes, lengths and
-                rooms are written, too.
-            lengths: int64[b], tokens that the texts must have; a row whose text has another length gets its root only.
-                None: any will do.
-            max_tokens: The most nodes a row, its root not counted. EngineConfig.max_draft_tokens and the `max_length` of
-                each request hold besides; of the places up to that, the bonus token takes one.
+            rows: The b requests of a step. A request that is not open gets only a root of token 0.
+            out: Buffers to write to, their outcomes, lengths and rooms included. The result is valid until the next
+                call with the same buffers.
+            lengths: int64[b], expected length of each text in tokens; a row whose text has another length gets its
+                root only. None: any length is accepted.
+            max_tokens: Maximum number of nodes per row, its root not counted. EngineConfig.max_draft_tokens and the
+                `max_length` of each request apply as well; the bonus token takes one of the places up to `max_length`.
 
         Raises:
-            ConfigError: `max_tokens` is negative, `lengths` are not of b rows, or `out` has not enough room.
+            ConfigError: `max_tokens` is negative, `lengths` does not have b rows, or `out` is too small.
         """
         return out.batch(len(rows), self._core.draft_rows(rows, lengths, max_tokens, out.native))
 
@@ -221,14 +223,15 @@ class Engine:
 
         Args:
             request_id: An open request.
-            keep: Add the output, all that was extended, to the global index of the request's namespace. An empty
-                output adds nothing. The request's own index is kept for the conversation's next turn.
-            num_output_tokens: Keep that many tokens of the output at most, from its beginning.
+            keep: Add the output, which is everything passed to extend(), to the global index of the request's
+                namespace. An empty output adds nothing. The request's own index is kept for the conversation's next
+                turn.
+            num_output_tokens: Keep at most this number of leading output tokens.
 
         Returns:
             The output's id in the global index, or None if it was not kept. Its upper 32 bits are request_hash() of
-            the request's id; the lower ones are counted from a random start in each engine, so that outputs of
-            other requests, engines and runs have other ids but for one chance in four thousand million.
+            the request's id. Its lower 32 bits are a counter with a random start in each engine, so ids of outputs of
+            other requests, engines and runs collide with a chance of 1 in 2^32.
 
         Raises:
             ConfigError: `num_output_tokens` is negative.
@@ -241,21 +244,22 @@ class Engine:
         return self._core.close(request_id, keep, num_output_tokens) or None
 
     def add(self, namespace: str, output_id: int, tokens: TokenArray, *, num_prompt_tail: int, time: int) -> bool:
-        """Adds a finished output from elsewhere to a namespace, as close() would have: it is now its latest one.
+        """Adds a finished output from elsewhere to a namespace, as its latest one, like close() does.
 
         Args:
-            namespace: Which one.
-            output_id: What close() returned for it; an output that is there already is added again.
-            tokens: The end of its prompt, of which the last EngineConfig.prompt_tail tokens are kept, and the output.
-            num_prompt_tail: How many of the tokens are the end of its prompt.
-            time: When it was finished, in seconds since 1970.
+            namespace: The namespace to add to.
+            output_id: The id that close() returned for the output. An output that is present already is added again.
+            tokens: The prompt tail, then the output. At most EngineConfig.prompt_tail tokens of the tail are kept.
+            num_prompt_tail: Number of leading tokens that belong to the prompt tail.
+            time: When the output was finished, in seconds since 1970.
 
         Returns:
-            False if there is no output behind the prompt, if one of that id waits to be added, or if memory is short.
+            False if there is no output after the prompt tail, if an output of that id is already waiting to be added,
+            or if memory is short.
 
         Raises:
-            ConfigError: `output_id` is not in [1, 2**64), or `time` is no number of 64 bits.
-            TokenError: `tokens` is no 1-D array of integers or has an id outside the vocabulary, or
+            ConfigError: `output_id` is not in [1, 2**64), or `time` does not fit 64 bits.
+            TokenError: `tokens` is not a 1-D array of integers or has an id outside the vocabulary, or
                 `num_prompt_tail` is not in [0, len(tokens)].
         """
         _check_id("output_id", output_id)
@@ -266,58 +270,58 @@ class Engine:
         )
 
     def num_tokens(self, request_id: str) -> int:
-        """Tokens of the request's prompt and output; raises UnknownRequestError if it is not open."""
+        """Number of tokens of the request's prompt and output; raises UnknownRequestError if it is not open."""
         return self._core.num_tokens(request_id)
 
     def is_open(self, request_id: str) -> bool:
-        """Whether the request was opened and not closed since."""
+        """Whether the request is open."""
         return self._core.is_open(request_id)
 
     def flush(self) -> None:
-        """Waits until everything given so far is indexed, sealed and merged as far as it is to be."""
+        """Waits until everything given so far is indexed and all due sealing and merging is done."""
         self._core.flush()
 
     def wait_indexed(self) -> None:
-        """Waits until everything given so far can be drafted from; drafts are not held up meanwhile."""
+        """Waits until everything given so far can be drafted from; other threads can draft meanwhile."""
         self._core.wait_indexed()
 
     def clear(self) -> None:
-        """Drops the global index of all namespaces, what is kept of conversations, and what estimates have learnt.
-        Open requests stay."""
+        """Drops the global index of all namespaces, the kept conversation indexes and all learnt estimates. Open
+        requests stay."""
         self._core.clear()
 
     def delete_output(self, output_id: int) -> bool:
-        """Deletes one output, which is never drafted from again once this returns; False if it is not there.
+        """Deletes one output; returns False if it is not present. Once this returns, nothing drafts from the output.
 
-        Open requests whose own prompt quotes it keep their text. What is kept of its namespace's conversations is
-        dropped, since it may quote it too; of all namespaces', if the output may have been evicted before. Its text
-        leaves memory soon after, when what it was sealed with has been rewritten.
+        Open requests whose own prompt quotes the output keep their text. The kept conversation indexes of its
+        namespace are dropped, since they may quote it too; those of all namespaces are dropped if the output may have
+        been evicted before. Its text leaves memory soon after, when the segment that held it has been rewritten.
         """
         return self._core.erase_output(output_id)
 
     def delete_request(self, namespace: str, request_id: str) -> int:
-        """Deletes all outputs of a request from a namespace, as delete_output() does; returns how many there were.
+        """Deletes all outputs of a request from a namespace, as delete_output() does; returns the number deleted.
 
-        Outputs are known by request_hash().
+        The outputs are found by request_hash().
         """
         return self._core.erase_request(namespace, request_id)
 
     def expire(self, namespace: str, before: int) -> int:
         """Deletes a namespace's outputs that were finished before a time, in seconds since 1970, as delete_output()
-        does; returns how many there were.
+        does; returns the number deleted.
 
         Raises:
-            ConfigError: `before` is no number of 64 bits.
+            ConfigError: `before` does not fit 64 bits.
         """
         return self._core.expire(namespace, _as_time("before", before))
 
     def delete_namespace(self, namespace: str) -> bool:
-        """Deletes all that is kept of a namespace and what its estimates have learnt, at once; False if there were no
-        outputs. Its open requests stay."""
+        """Deletes everything kept for a namespace, its learnt estimates included, in one step; returns False if it had
+        no outputs. Its open requests stay."""
         return self._core.erase_namespace(namespace)
 
     def save(self, namespace: str, path: str | PathLike[str]) -> int:
-        """Writes a namespace's outputs as one sealed segment, replacing the file in one step; returns how many.
+        """Writes a namespace's outputs as one sealed segment, replacing the file atomically; returns their number.
 
         Raises:
             SegmentError: The file cannot be written.
@@ -325,7 +329,7 @@ class Engine:
         return self._core.save(namespace, fspath(path))
 
     def load(self, namespace: str, path: str | PathLike[str]) -> int:
-        """Maps a file that save() wrote and adds its outputs to a namespace, before those it has; returns how many.
+        """Maps a file that save() wrote and adds its outputs as older than the namespace's own; returns their number.
 
         Raises:
             SegmentError: The file is missing, damaged, of a newer format or of another tokenizer.
@@ -333,8 +337,8 @@ class Engine:
         return self._core.load(namespace, fspath(path))
 
     def snapshot(self, namespace: str) -> Snapshot:
-        """All finished outputs that a namespace has at one moment: its sealed segments, without a copy, and the ids
-        of the outputs besides."""
+        """Takes a consistent view of a namespace's finished outputs: its sealed segments, not copied, and the ids of
+        the outputs that are not sealed yet."""
         segments, unsealed = self._core.snapshot(namespace)
         return Snapshot(tuple(SealedSegment(*segment) for segment in segments), unsealed)
 
@@ -345,18 +349,18 @@ class Engine:
         *,
         known: Collection[int] | NDArray[np.uint64] = (),
     ) -> NDArray[np.uint64]:
-        """Adds copies of sealed segments to a namespace, before the outputs it has; all of them or none.
+        """Adds copies of sealed segments to a namespace, as older than the outputs it has. It adds all of them or none.
 
         Args:
-            namespace: Which one.
-            blobs: The segments' bytes, oldest first, as SealedSegment.blob has them.
-            known: Ids of outputs to leave out. An output that comes twice is taken once.
+            namespace: The namespace to add to.
+            blobs: The segments' bytes as in SealedSegment.blob, oldest first.
+            known: Ids of outputs to leave out. An output that appears twice is added once.
 
         Returns:
-            [n], the ids of the outputs taken, oldest first.
+            [n], the ids of the added outputs, oldest first.
 
         Raises:
-            ConfigError: A blob is not of bytes, or `known` has what is no id.
+            ConfigError: A blob does not consist of bytes, or `known` holds a value that is not an id.
             SegmentError: A segment is damaged, truncated, of a newer format or of another tokenizer.
         """
         return self._core.load_segments(namespace, [_as_bytes(blob) for blob in blobs], _as_ids("known", known))
@@ -364,11 +368,11 @@ class Engine:
     def attach_corpus(self, path: str | PathLike[str], namespaces: Sequence[str] = ()) -> None:
         """Lets namespaces draft from a corpus that `agentspec corpus` built; all of them if none are named.
 
-        A file that is attached already is read anew, for the namespaces named now.
+        A file that is attached already is read again, and the namespaces named now replace the earlier ones.
 
         Raises:
             ConfigError: The engine's rule drafts from no corpus, or `namespaces` is a string.
-            SegmentError: The file is missing, damaged, of a newer format, of another tokenizer, or no corpus.
+            SegmentError: The file is missing, damaged, of a newer format, of another tokenizer, or not a corpus.
         """
         if self.config.rule != "calibrated":
             raise ConfigError(f"corpora need the rule 'calibrated', got {self.config.rule!r}, which drafts from none")
@@ -377,19 +381,19 @@ class Engine:
         self._core.attach_corpus(fspath(path), list(namespaces))
 
     def detach_corpus(self, path: str | PathLike[str]) -> bool:
-        """Ends drafting from a corpus: once this returns, nothing of it is drafted. False if it was not attached."""
+        """Detaches a corpus; returns False if it was not attached. Once this returns, nothing drafts from it."""
         return self._core.detach_corpus(fspath(path))
 
     def estimates(self, namespace: str = "") -> Estimates:
-        """What a namespace's estimates are made from now, after what verification has accepted there.
+        """The current estimates of a namespace, as learnt from the tokens that verification accepted there.
 
-        Each namespace starts from EngineConfig.estimates. At most 1024 keep what they have learnt: one more takes the
-        place of the one that has not learnt for the longest time, which then starts anew.
+        Each namespace starts from EngineConfig.estimates. At most 1024 namespaces keep learnt estimates. One more
+        evicts the namespace that has not learnt for the longest time, which then starts from the beginning again.
         """
         return Estimates(self._core.weights(namespace), "learned online")
 
     def trials(self, request_id: str, truth: TokenArray) -> Trials:
-        """What the drafter weighs for a request whose next tokens are known, to fit estimates on.
+        """The continuations that the drafter weighs for a request whose next tokens are known, to fit estimates on.
 
         Raises:
             UnknownRequestError: The request is not open.
@@ -397,20 +401,20 @@ class Engine:
         return Trials(*self._core.trials(request_id, _as_int32("truth", truth)))
 
     def stats(self) -> EngineStats:
-        """How much the engine holds now."""
+        """Current sizes and counters of the engine."""
         return EngineStats(*self._core.stats())
 
     def namespaces(self) -> list[NamespaceStats]:
-        """How much of finished outputs each namespace has, in no order; those without any are left out."""
+        """Sizes of each namespace that has finished outputs, in no particular order."""
         return [NamespaceStats(*stats) for stats in self._core.namespaces()]
 
     def check_integrity(self) -> None:
-        """Checks the invariants of all indexes, which reads all their memory; raises RuntimeError naming a broken one."""
+        """Checks the invariants of all indexes and raises RuntimeError naming a broken one. It reads all their memory."""
         self._core.check_integrity()
 
 
 def _as_int32(name: str, tokens: TokenArray) -> NDArray[np.int32]:
-    """The tokens as the native engine takes them, copied only where they are not so already."""
+    """Converts the tokens to contiguous int32[n] for the native engine; copies only if needed."""
     if isinstance(tokens, np.ndarray):
         values: NDArray[Any] = tokens
     elif isinstance(tokens, array):

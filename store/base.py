@@ -1,7 +1,7 @@
-"""What a store is: an ordered log of entries for each namespace, and a snapshot beside it.
+"""The interface of a store: for each namespace an ordered log of entries and a snapshot.
 
-A store holds bytes and knows nothing of what they mean (records.py does), of tenants (namespaces.py) or of when to
-write, trim or snapshot (replication.py).
+A store holds bytes. It does not know what they mean (see records.py), which tenants there are (see namespaces.py) or
+when to write, trim or take a snapshot (see replication/).
 
     scope          one model with one tokenizer; a store is opened for one scope and sees no other
     namespace      32 hexadecimal digits that stand for a tenant; CONTROL for entries about other namespaces
@@ -49,7 +49,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceInfo:
-    """How much a store holds of a namespace."""
+    """Sizes of one namespace in a store."""
 
     namespace: str
     num_entries: int
@@ -85,8 +85,8 @@ class Reader(Protocol):
     def read(self, wait: float, max_bytes: int = 8 << 20) -> list[Entry]:
         """The next entries, at most about `max_bytes` of them, each log in its order.
 
-        Waits up to `wait` seconds for the first one; an empty list means that there was none. What was returned is
-        not returned again. A namespace's log that appears while reading is read from its beginning.
+        Waits up to `wait` seconds for the first one; an empty list means that there was none. No entry is
+        returned twice. A namespace's log that appears while reading is read from its beginning.
 
         Raises:
             StoreResetError: The store lost its contents (flushed, or replaced by an older copy). Raised once; the
@@ -95,7 +95,7 @@ class Reader(Protocol):
         """
 
     def close(self) -> None:
-        """Gives the connection back. Never raises; may be called twice."""
+        """Closes the connection. Never raises; may be called twice."""
 
 
 class Store(Protocol):
@@ -114,13 +114,13 @@ class Store(Protocol):
     def append(self, entries: Sequence[tuple[str, bytes]]) -> None:
         """Appends (namespace, data) pairs in their order, all or none.
 
-        Where something else stands in the place of some logs, those of all others are appended, and BrokenLogError
-        says which were not. After StoreUnavailableError it is unknown whether they were appended: append them again. Entries may then
-        be there twice, so readers must know them by what is in them.
+        If the store holds something other than a log in the place of some logs, entries of all other logs are
+        appended, and BrokenLogError says which were not. After StoreUnavailableError it is unknown whether the entries
+        were appended: append them again. They may then be stored twice, so readers must recognise them by content.
         """
 
     def reader(self, positions: Mapping[str, str] | None = None) -> Reader:
-        """A reader that starts behind the given positions, and at the beginning of all other logs."""
+        """Returns a reader that starts after the given positions, and at the beginning of all other logs."""
 
     def scan(self, namespace: str, after: str | None = None, max_bytes: int = 8 << 20) -> list[Entry]:
         """The log's next entries behind a position, at most about `max_bytes` but one at least; [] at its end."""
@@ -129,10 +129,10 @@ class Store(Protocol):
         """All namespaces that have a log or a snapshot, CONTROL left out, in no order."""
 
     def remove(self, namespace: str, positions: Sequence[str]) -> int:
-        """Removes entries for good; returns how many were there."""
+        """Removes entries permanently; returns the number of entries removed."""
 
     def remove_namespace(self, namespace: str) -> bool:
-        """Removes a namespace's log and snapshot for good; False if there was nothing."""
+        """Removes a namespace's log and snapshot permanently; returns False if there were none."""
 
     def trim(self, namespace: str, *, max_bytes: int | None = None, before: float | None = None) -> int:
         """Removes a log's oldest entries: down to about `max_bytes`, and those appended before a time in seconds
@@ -152,8 +152,10 @@ class Store(Protocol):
         """Makes this the manifest, in one step, and removes all segments but those named."""
 
     def lease(self, owner: str, seconds: float) -> bool:
-        """Whether `owner` may tidy up this scope for so many seconds: nobody else may. Asking again prolongs it;
-        `seconds` of 0 gives it up."""
+        """Requests the exclusive right to maintain this scope for `seconds` seconds; returns whether `owner` has it.
+
+        Another call by the owner extends the lease; `seconds` of 0 releases it.
+        """
 
     def compact(self) -> None:
         """Gives space of what was removed back to the system, where the store does not by itself."""

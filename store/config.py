@@ -17,16 +17,16 @@ class SharingConfig:
     """
 
     queue_tokens: int = 16 << 20
-    """Finished outputs wait for the store up to so many tokens; then the oldest are dropped and counted."""
+    """Maximum number of tokens of finished outputs in the queue; beyond that, the oldest are dropped and counted."""
 
     ttl_seconds: float = 30 * 86400.0
-    """Outputs older than that are removed and no more drafted from; 0: never."""
+    """Age in seconds at which outputs are removed and no longer drafted from; 0: never."""
 
     quota_bytes: int = 256 << 20
     """Upper limit of each namespace's log in the store; 0: none. Snapshots come on top."""
 
     load_seconds: float = 60.0
-    """A starting server waits so long for what the store holds; then it serves, and loading goes on."""
+    """Seconds that a starting server waits for the store's contents; then it serves while loading goes on."""
 
     keep_seconds: float = 10.0
     """How often snapshots are written and the log is trimmed, at most."""

@@ -1,4 +1,4 @@
-"""What is written in a store: finished outputs, deletions and manifests."""
+"""The records that a store holds: finished outputs, deletions and manifests."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class OutputRecord:
     time: float
     """When the request finished, in seconds since 1970 by its replica's clock."""
     num_prompt_tail: int
-    """So many of the tokens are the end of its prompt."""
+    """Number of leading tokens that belong to the prompt tail."""
     tokens: NDArray[np.int32]
     """[n], the end of the prompt, then the output."""
 
 
 ANY_NAMESPACE = ""
-"""Of a deleted request whose namespace is not known."""
+"""The namespace of a deletion of a request whose namespace is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """An entry of the CONTROL log: what may not be drafted from any more."""
+    """An entry of the CONTROL log that names outputs from which nothing may be drafted any more."""
 
     namespace: str
     """Or ANY_NAMESPACE, for a request."""
@@ -52,7 +52,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a namespace's snapshot consists of."""
+    """The list of sealed segments that form a namespace's snapshot."""
 
     position: str
     """Everything in the log up to here is in the segments, or was not kept by the engine that made them. What comes

@@ -1,4 +1,4 @@
-"""What all stores hold to, whatever is behind them."""
+"""Rules that all kinds of stores share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from agentspec.errors import StoreError
 from agentspec.store.base import CONTROL, Scope
 
 CONTROL_SECONDS = 30 * 86400.0
-"""So long an entry of CONTROL is kept: every replica has read it by then, or starts anew."""
+"""Seconds that an entry of CONTROL is kept. By then every replica has read it or starts from the beginning."""
 
 UNFINISHED_SECONDS = 600.0
-"""So long after its last chunk a segment counts as being written; then its writer is taken for dead."""
+"""Seconds after its last chunk for which a segment counts as being written; then its writer is presumed dead."""
 
 BROKEN_SECONDS = 5.0
-"""So often a reader tries a log again that it could not read."""
+"""Seconds between a reader's attempts to read a log that it could not read."""
 
 _NAMESPACE = re.compile(r"[0-9a-f]{32}|")
 

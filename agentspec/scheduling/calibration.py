@@ -1,4 +1,4 @@
-"""How far estimates of acceptance can be believed."""
+"""Corrects acceptance estimates by the acceptance that verification observes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _FORGETTING = 0.99
-"""What a verification counts after the next one."""
+"""Factor by which each verify step discounts the ones before it."""
 _PRIOR_NODES, _PRIOR_CHANCE = 40.0, 0.5
-"""Nodes of that estimate, as many of them accepted, that speak for the estimates before anything was verified."""
+"""Prior: number of nodes with this estimate, accepted at exactly this rate, that count before any verify step."""
 _PRIOR = _PRIOR_NODES * _PRIOR_CHANCE
 _PRIOR_SIZE, _PRIOR_SUM = np.array([_PRIOR_NODES]), np.array([_PRIOR])
 _LEAST, _MOST = 0.02, 8.0
@@ -16,11 +16,11 @@ _ROUNDS = 3
 
 
 class EstimateBias:
-    """The power to which estimates, taken by columns, are right: 1 where they are, more where they promise too much.
+    """The exponent that corrects estimates by column: 1 if they are right, larger if they are too high.
 
-    Of a column of n nodes whose estimates are e in the mean, n * e ** exponent are expected to be accepted.
-    A path's probability is a product over its nodes, so that a power corrects every depth alike, even those which were
-    not verified yet.
+    In a column of n nodes with mean estimate e, n * e ** exponent nodes are expected to be accepted.
+    A path's probability is a product over its nodes, so one exponent corrects every depth alike, including depths that
+    were not verified yet.
     """
 
     def __init__(self, num_columns: int = 1) -> None:
@@ -30,12 +30,12 @@ class EstimateBias:
         self._accepted = 0.0
 
     def observe(self, estimates: NDArray[np.float64], sizes: NDArray[np.int64], accepted: float) -> None:
-        """Takes in how many of the verified nodes were accepted.
+        """Learns from the number of verified nodes that were accepted.
 
         Args:
             estimates: float64[columns], sums of the estimates of each column's nodes.
-            sizes: int64[columns], these nodes.
-            accepted: Over all columns.
+            sizes: int64[columns], number of these nodes.
+            accepted: Number of accepted nodes over all columns.
         """
         columns = len(estimates)
         if columns > len(self._estimates):
@@ -49,7 +49,7 @@ class EstimateBias:
         self._solve()
 
     def rest(self) -> None:
-        """A step without drafts: what is known ages, until the estimates themselves count as much."""
+        """Records a step without drafts: the observations lose weight against the prior."""
         known = float(self._estimates.sum())
         if known > _PRIOR:
             self._fade(max(_FORGETTING, _PRIOR / known))
@@ -61,7 +61,10 @@ class EstimateBias:
         self._accepted *= factor
 
     def _solve(self) -> None:
-        """Newton's method for: the corrected sum is what was accepted. It falls with the exponent and is convex."""
+        """Finds the exponent whose corrected sum equals the accepted nodes, by Newton's method.
+
+        The corrected sum falls with the exponent and is convex.
+        """
         used = self._estimates > 0
         sizes = np.concatenate((self._sizes[used], _PRIOR_SIZE))
         logarithms = np.log(np.minimum(np.concatenate((self._estimates[used], _PRIOR_SUM)) / sizes, 0.9999))

@@ -1,4 +1,4 @@
-"""A batch of drafts by columns, which a width either verifies or not: the i-th are the i-th drafted nodes of all rows."""
+"""A batch of drafts by columns. Column i holds the i-th drafted node of every row; a width verifies whole columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def candidate_widths(widths: tuple[int, ...], max_width: int) -> NDArray[np.int6
 
 
 def width_of(length: int, candidates: NDArray[np.int64]) -> int:
-    """The least width that has room for `length` drafted nodes, or else the greatest."""
+    """The smallest width that has room for `length` drafted nodes, or the largest width if none has."""
     return int(candidates[min(int(candidates.searchsorted(length + 1)), len(candidates) - 1)])
 
 
@@ -39,18 +39,18 @@ def rows_between(drafts: DraftBatch, start: int, end: int) -> DraftBatch:
 
 
 def num_nodes(drafts: DraftBatch) -> NDArray[np.int32]:
-    """[b], nodes of each row, its root included."""
-    # np.diff says the same in six times the time, which counts in every step.
+    """[b], number of nodes of each row, its root included."""
+    # np.diff gives the same result but takes six times as long, and this runs in every step.
     return drafts.offsets[1:] - drafts.offsets[:-1]
 
 
 def num_drafted(drafts: DraftBatch) -> NDArray[np.int32]:
-    """[b], nodes of each row without its root."""
+    """[b], number of nodes of each row without its root."""
     return num_nodes(drafts) - np.int32(1)
 
 
 def node_columns(drafts: DraftBatch) -> NDArray[np.int64]:
-    """[n], the place of each node in its row; roots have 0."""
+    """[n], the index of each node in its row; roots have 0."""
     return np.arange(len(drafts.estimates)) - np.repeat(drafts.offsets[:-1], num_nodes(drafts))
 
 

@@ -1,4 +1,4 @@
-"""What a controller is configured with."""
+"""Settings of a controller."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class ControlConfig:
     """
 
     controller: ControllerName = "goodput"
-    """"goodput": widths that promise the most tokens a second, by the estimates of the drafts at hand.
+    """"goodput": the width with the most expected tokens per second, by the estimates of the current drafts.
     "smartspec": by a moving average of acceptance (SmartSpec, algorithms 1 and 2).
     "batch-table": a length for each batch size, looked up (Su et al., section 4).
-    "roofline": as many tokens as are free by the device's peak figures (SSSD, section 3.2).
+    "roofline": the number of tokens that are free by the device's peak figures (SSSD, section 3.2).
     "fixed": always `length`.
     "sweep": each width in turn, for profiles."""
 
     length: int = 4
-    """Of "fixed", drafted tokens a row, >= 0; 0 is plain decoding."""
+    """For "fixed": number of drafted tokens per row, >= 0; 0 is plain decoding."""
 
     objective: Objective = "ahead"
     """Of "goodput": "run" maximises the tokens a second of all steps together: it spends more where drafts are good and
@@ -38,13 +38,13 @@ class ControlConfig:
     drafted again. "step" maximises those of each step by itself."""
 
     margin: float = 0.03
-    """Of "goodput": a width is left at once if another promises that share more, >= 0."""
+    """For "goodput": the width changes at once if another width promises this share more, >= 0."""
 
     patience: int = 4
-    """Or after so many steps in a row that prefer another one, >= 1; 1: at once."""
+    """For "goodput": the width also changes after this number of consecutive steps that prefer another one, >= 1."""
 
     probe_share: float = 0.001
-    """Of "goodput": the share of its time that it spends on learning what other widths bring, in [0, 0.1]; 0: none."""
+    """For "goodput": share of time spent on trying other widths to learn from them, in [0, 0.1]; 0: none."""
 
     length_model: LengthModel = "chain"
     """Of "smartspec", how many tokens a draft brings. "chain": by one acceptance rate (equation 8); "tree": by one of
@@ -55,11 +55,11 @@ class ControlConfig:
     """Of the length model "confidence", in [0, 1]."""
 
     window: int = 100
-    """Of "smartspec": steps that the moving average goes over, >= 1."""
+    """For "smartspec": number of steps in the moving average, >= 1."""
 
     acceptance: float = 0.7
-    """The probability that a token is accepted if those before it are: of "smartspec", before any was verified; of
-    "batch-table", where no table is given; in [0, 1]."""
+    """Probability that a token is accepted if all tokens before it are, in [0, 1]. "smartspec" uses it before the first
+    verify step, "batch-table" if no table is given."""
 
     table: tuple[tuple[int, int], ...] = ()
     """Of "batch-table", pairs of a batch size and the best length, such as agentspec.scheduling.table_of_speeds() finds;

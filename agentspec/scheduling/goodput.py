@@ -120,6 +120,6 @@ class GoodputController:
 
 
 def _exceeds(accepted: float, plan: StepPlan) -> bool:
-    """Whether so many accepted nodes are more than luck makes of what was expected."""
+    """Whether `accepted` exceeds the plan's expected number by more than chance explains."""
     nodes, expected = int(plan.num_nodes.sum()), plan.expected_tokens - len(plan.num_nodes)
     return accepted > expected + _LUCK * math.sqrt(max(expected * (1.0 - expected / nodes), 0.0)) + 0.5

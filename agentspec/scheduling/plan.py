@@ -1,4 +1,4 @@
-"""What a controller sees of a decode step, and what it decides."""
+"""The input of a controller for one decode step, its decision, and the controller's interface."""
 
 from __future__ import annotations
 
@@ -24,46 +24,47 @@ _NO_SIZES: NDArray[np.int64] = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepState:
-    """What a controller may look at in one decode step of b rows."""
+    """The input of a controller for one decode step of b rows."""
 
     drafts: DraftBatch
     """Estimates are calibrated, nodes best first in each row."""
     context: int
-    """N_context: tokens in the KV cache over all rows."""
+    """N_context: number of tokens in the KV cache over all rows."""
     widths: tuple[int, ...]
     """Widths that may be verified, ascending; a step is padded to one of them. (): any up to `max_width`."""
     max_width: int
     rest: float = 0.0
-    """Seconds that every step takes besides its verification and a model drafter."""
+    """Seconds of every step besides verifying and the draft model."""
     ragged: bool = False
     """Whether each row is verified with its own nodes alone, at any width; else all are padded to the step's."""
 
     def num_tokens(self, num_nodes: NDArray[np.int32], width: int) -> int:
-        """Tokens of a verification that keeps so many drafted nodes in each row, [b]."""
+        """Number of tokens of a verify step that keeps `num_nodes` drafted nodes in the rows, [b]."""
         rows = len(num_nodes)
         return rows + int(num_nodes.sum()) if self.ragged else rows * width
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepPlan:
-    """What is to be verified."""
+    """The decision of a controller: what the step verifies."""
 
     width: int
-    """Tokens verified a row, its root and padding included; 1 is plain decoding. Where rows differ, the mean, rounded up."""
+    """Number of tokens verified per row, root and padding included; 1 is plain decoding. If rows differ, this is the
+    mean, rounded up."""
     num_nodes: NDArray[np.int32]
     """[b], drafted nodes kept in each row, a prefix of its best-first order, its root not counted."""
     num_tokens: int
-    """Verified over the batch, padding included."""
+    """Number of tokens verified over the batch, padding included."""
     expected_tokens: float
-    """Accepted and bonus tokens over the batch."""
+    """Expected number of accepted and bonus tokens over the batch."""
     seconds: float
-    """Predicted for the verification; drafting is not counted."""
+    """Predicted seconds of verifying, without drafting."""
     reason: Reason
     estimated: NDArray[np.float64] = field(default_factory=lambda: _NO_ESTIMATES)
     """[width - 1], sums of the estimates of the nodes kept, as the drafts state them, by columns. Empty where the
     controller does not go by estimates."""
     sizes: NDArray[np.int64] = field(default_factory=lambda: _NO_SIZES)
-    """[width - 1], nodes of these columns."""
+    """[width - 1], number of kept nodes in each column."""
     extrapolated: bool = False
     """The step lies outside what the profile was measured on."""
 

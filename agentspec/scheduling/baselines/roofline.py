@@ -1,4 +1,4 @@
-"""How many tokens a forward pass may have before it takes longer than reading the weights (SSSD, section 3.2)."""
+"""The number of tokens a forward pass can have before it takes longer than reading the weights (SSSD, section 3.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drafter's drafts bring: running means of accepted tokens, by row and over the server."""
+"""Running means of a drafter's accept length, per row and over the server."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SERVER_IDLE = 8.0
 _IDLE_DECAY = 0.99
 _ROW_WINDOW = 10.0
 _SHRINK = 2.0
-"""Drafts that the server's mean is worth in a row's."""
+"""Number of drafts that the server's mean weighs within a row's mean."""
 _ROW_DECAY = 0.98
-"""What a row's own drafts count a step later: a row that has not been tried lately is as good as any other."""
+"""Factor by which a row's own drafts are discounted per step. A row without recent drafts gets the server's mean."""
 _ROW_LIFE = 512
-"""Steps after which a row's own drafts count for nothing: 0.98^512 is 3e-5."""
+"""Number of steps after which a row's own drafts are ignored: 0.98^512 is 3e-5."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Row:
     mean: float
     weight: float
     step: int
-    """When `weight` was what it says."""
+    """The step at which `weight` was computed."""
 
 
 class AcceptedLengths:
@@ -43,10 +43,10 @@ class AcceptedLengths:
         self._idle = False
 
     def next_step(self) -> None:
-        """Ages what is known by a step."""
+        """Advances by one step, which discounts all observations."""
         self._step += 1
         if self._step % _ROW_LIFE == 0:
-            # Drafts may be observed after their request was forgotten: no row stays for ever.
+            # Drafts may be observed after their request was forgotten, so old rows are removed here.
             oldest = self._step - _ROW_LIFE
             self._rows = {request_id: row for request_id, row in self._rows.items() if row.step > oldest}
         if self._idle:
@@ -54,7 +54,7 @@ class AcceptedLengths:
         self._idle = True
 
     def expected(self, request_id: str) -> float:
-        """Accepted tokens to expect of the row's next draft."""
+        """Expected number of accepted tokens of the row's next draft."""
         return float(self.expected_of([request_id])[0])
 
     def expected_of(self, request_ids: Sequence[str]) -> NDArray[np.float64]:
@@ -69,7 +69,7 @@ class AcceptedLengths:
         return means
 
     def observe(self, request_id: str, accepted: float) -> None:
-        """Takes in how many tokens of a row's draft were accepted."""
+        """Learns from the number of accepted tokens of a row's draft."""
         self._idle = False
         self.mean += (accepted - self.mean) / (self._weight + 1.0)
         self._weight = min(self._weight + 1.0, _SERVER_WINDOW)
@@ -83,11 +83,11 @@ class AcceptedLengths:
         row.step = self._step
 
     def __len__(self) -> int:
-        """Rows of which something is known."""
+        """Number of rows with observations."""
         return len(self._rows)
 
     def forget(self, request_id: str) -> None:
-        """Drops a row; the server's mean keeps what it taught."""
+        """Drops a row. The server's mean keeps what it learnt from the row."""
         self._rows.pop(request_id, None)
 
 

@@ -1,4 +1,4 @@
-"""What a hybrid policy is configured with."""
+"""Settings of a hybrid policy."""
 
 from __future__ import annotations
 
@@ -49,36 +49,37 @@ class HybridConfig:
     "payoff": as "expected", but a small network predicts what a suffix draft brings (Hybrid Verified Decoding)."""
 
     tau: Tau = "auto"
-    """A row whose suffix draft promises more accepted tokens than that does not ask for the draft model's. "auto": the
-    rule finds it; 0: suffix drafts only, whatever the rule; inf: the model's drafts only. "match-length" knows no other
-    values."""
+    """A row whose suffix draft promises more accepted tokens than tau does not request the draft model. "auto": the
+    rule finds it; 0: suffix drafts only under every rule; inf: the draft model's drafts only. "match-length" allows no
+    other values."""
 
     min_match: int = 4
-    """Of the rule "match-length", in tokens, >= 1."""
+    """For the rule "match-length": the shortest match that counts as strong, in tokens, >= 1."""
 
     payoff: str = ""
     """Of the rule "payoff", a file that `agentspec tune --payoff` wrote; "": the one that comes with agentspec."""
 
     trees: bool = True
-    """Whether a row may branch. False: chains, which are never merged; of the draft model's tree its likeliest one."""
+    """Whether drafts may be trees. False: chains, which are never merged; the draft model's tree is cut to its likeliest
+    chain."""
 
     merge: bool = True
     """Under the rules "expected" and "payoff", unite both drafts of a row for which both were made; False: take the
     better one."""
 
     max_nodes: int = 15
-    """The most nodes of a row, its root not counted, >= 1."""
+    """Maximum number of nodes per row, its root not counted, >= 1."""
 
     min_token_prob: float = SERVED_MIN_TOKEN_PROB
     """Tokens of the draft model, and nodes of merged trees, that are less likely to be accepted are left out; in
     [0, 1]."""
 
     prior_accepted: float = 3.0
-    """Accepted tokens expected of a draft of the draft model before it has been tried; finite and >= 0."""
+    """Expected accept length of the draft model's drafts before it has been tried; finite and >= 0."""
 
     margin: float = 0.05
-    """What the draft model promises a row, the bonus token counted, is taken to be that share too large; finite and >= 0.
-    Of choices made by uncertain numbers the best-looking ones disappoint, and the time of the passes is certain."""
+    """The draft model's promise per row, bonus token included, is assumed to be this share too high; finite and >= 0.
+    The better of two uncertain promises tends to disappoint, while the time of the passes is certain."""
 
     def __post_init__(self) -> None:
         if self.rule not in get_args(HybridRule):

@@ -1,11 +1,11 @@
-"""How long the parts of a step take: lines through observed seconds, kept true while the server runs.
+"""Predicts how long the parts of a step take, with lines fitted to observed seconds while the server runs.
 
     verify    a + c * tokens, of all rows                 SmartSpec, eq. 7, of one length of context
     draft     d0 + passes * (d1 + d2 * rows)
     extend    e0 + e1 * tokens, of all rows
     read      f0 + f1 * tokens, of whole prompts
 
-Only ratios matter to a policy, so that what was never observed is taken as a share of a verification.
+A policy needs only ratios, so a part that was never observed is assumed to take a share of a verify step.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from agentspec.scheduling.costs.running_fit import RunningFit
 
 
 class StepCosts:
-    """Seconds of verifying a step, of the draft model's passes and of keeping it up to date, learnt from those observed.
+    """Seconds of a verify step, of the draft model's passes and of extending its KV cache, learnt from observations.
 
-    Before the draft model has been timed, its passes cost what a profile says, if it was measured with one; else a
-    quarter of a verification, whatever the batch. Following a step's text costs a twentieth.
+    Before the draft model has been timed, its passes cost what the profile says if the profile was measured with a
+    draft model, else a quarter of a verify step for any batch. Extending costs a twentieth of a verify step.
     """
 
     _DRAFT_SHARE = 0.25
@@ -26,7 +26,7 @@ class StepCosts:
     _FIRST_PASSES = 4.0
     _PASSES_RATE = 0.1
     _UNIT = 0.02
-    """Seconds of a verification before any was observed: only ratios matter then."""
+    """Assumed seconds of a verify step before any was observed; only ratios matter then."""
 
     def __init__(self, profile: Profile | None = None) -> None:
         target, drafter = (profile.target, profile.drafter) if profile else (None, None)
@@ -38,10 +38,10 @@ class StepCosts:
         self._read = RunningFit([0.9])
         self._typical = target.seconds(0, 1) if target else self._UNIT
         self.rest = 0.0
-        """Seconds that every step takes besides verifying and the draft model's passes, following the text included."""
+        """Seconds of every step besides verifying and the draft model's passes; extending is included."""
 
     def observe_verify(self, num_tokens: int, seconds: float) -> None:
-        """A verification of `num_tokens` tokens over all rows, roots and padding included."""
+        """Learns from a verify step of `num_tokens` tokens over all rows, roots and padding included."""
         self._verify.observe([num_tokens], seconds)
         self._typical = self._verify.at(num_tokens) or self._UNIT
 
@@ -56,7 +56,7 @@ class StepCosts:
         self._extend.observe([num_tokens], seconds)
 
     def observe_read(self, num_tokens: int, seconds: float) -> None:
-        """The draft model read prompts of `num_tokens` tokens in all."""
+        """Learns from a prefill of the draft model over prompts of `num_tokens` tokens in total."""
         self._read.observe([num_tokens], seconds)
 
     def verify(self, rows: int, width: int) -> float:
@@ -72,7 +72,7 @@ class StepCosts:
         return self._draft.at(self._passes, self._passes * rows)
 
     def draft_pass(self, rows: int) -> float:
-        """Seconds of one more pass of a draft for `rows` rows."""
+        """Seconds of one additional draft model pass for `rows` rows."""
         if not self._draft.is_known:
             return self._DRAFT_SHARE * self._typical / self._FIRST_PASSES
         per_pass, per_row, _ = self._draft.coefficients
@@ -85,5 +85,5 @@ class StepCosts:
         return self._extend.at(num_tokens) if self._extend.is_known else self._EXTEND_SHARE * self._typical
 
     def read(self, num_tokens: int) -> float:
-        """Seconds of reading prompts of `num_tokens` tokens in all."""
+        """Seconds of a draft model prefill over prompts of `num_tokens` tokens in total."""
         return self._read.at(num_tokens) if self._read.is_known else self.extend(num_tokens)

@@ -1,6 +1,6 @@
-"""Suffix drafts or the draft model: whether its passes pay in a step. They run for all rows of a batch, or for none.
+"""Decides whether the draft model's passes pay in a step. They run for all rows of a batch or for none.
 
-A draft model that was given up is tried again, with growing pauses in between.
+A draft model that did not pay is tried again, with growing pauses between the tries.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from agentspec.scheduling.hybrid.costs import StepCosts
 _FIRST_PAUSE = 8
 _LONGEST_PAUSE = 256
 _TRIES = 4
-"""Steps of a probe: one alone is luck."""
+"""Number of steps in a probe; a single step would be too noisy."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of the step that is decided on."""
+    """Predicted seconds of the current step."""
 
     plain: float
     """With suffix drafts alone."""
@@ -32,7 +32,7 @@ class StepTimes:
     @staticmethod
     def of(costs: StepCosts, rows: int, width: int, model_width: int) -> StepTimes:
         """Of `rows` rows of `width` tokens each, or of `model_width` where the passes run."""
-        # What following the text takes is part of the rest, but for what a wider step adds to it.
+        # The rest already includes extending the draft model's KV cache, except for what a wider step adds.
         wider = costs.extend(rows * model_width) - costs.extend(rows * width)
         return StepTimes(
             plain=costs.verify(rows, width) + costs.rest,
@@ -71,7 +71,7 @@ class Promises(NamedTuple):
     model_fit: float
     """Of the draft model, in the rows that have a state of it."""
     num_fit: int
-    """How many these are."""
+    """Number of rows that have a state of the draft model."""
     widest: int
     """Nodes of the largest suffix draft, its root included."""
     is_idle: bool
@@ -108,10 +108,10 @@ class Promises(NamedTuple):
 
 
 class Probing:
-    """Says in which steps the draft model should be tried, though it is not expected to pay.
+    """Chooses the steps that try the draft model although it is not expected to pay.
 
-    Of the steps in which a row gets no draft at all, the 8th begins a probe, then the 16th behind it, and so on with
-    pauses doubled up to 256. As soon as the draft model runs because it pays, pauses are short again.
+    Only steps in which a row gets no draft count. The 8th of them starts a probe, then the 16th after that one, and so
+    on; the pause doubles up to 256. When the draft model runs because it pays, the pause is reset.
     """
 
     def __init__(self) -> None:
