@@ -148,28 +148,28 @@ def _faulty_plugin(site: Path) -> Path:
 
             def register():
                 from agentspec.engine import Engine
-                from agentspec.integrations.sglang import algorithm
+                from agentspec.integrations.sglang import registration
                 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 
                 failed = set()
                 Engine.grow = failing(Engine.grow, 7, failed)
                 Engine.draft_rows = failing(Engine.draft_rows, 3, failed)
                 VerifyStaging.build = failing(VerifyStaging.build, 5, failed, ends_step=True)
-                worker_class = algorithm._worker_class
+                worker_class = registration._worker_class
 
                 def hooked(name):
                     worker = worker_class(name)
                     if name == "EAGLE3":
-                        from agentspec.integrations.sglang import hybrid_worker
+                        from agentspec.integrations.sglang.workers import hybrid
                         from agentspec.integrations.sglang.drafting.draft_model import TreeDrafting
                         from agentspec.scheduling.hybrid import HybridPolicy
 
                         TreeDrafting.passes = failing(TreeDrafting.passes)
                         HybridPolicy.combine = failing(HybridPolicy.combine)
-                        hybrid_worker.pause_rule = lambda name: Alternating()
+                        hybrid.pause_rule = lambda name: Alternating()
                     return worker
 
-                algorithm._worker_class = hooked
+                registration._worker_class = hooked
             """
         )
     )
