@@ -12,10 +12,10 @@ _registered = False
 
 
 def register() -> None:
-    """Registers the algorithm AGENTSPEC and the hooks it needs. Idempotent once it succeeded; changes nothing for other algorithms.
+    """Registers the algorithm AGENTSPEC and the hooks it needs. After a success, further calls do nothing.
 
-    SGLang logs and swallows what a plugin raises and then serves without it, so a failure is logged here in one
-    plain sentence as well; `/server_info` tells whether agentspec is active.
+    Servers with other algorithms are not changed. SGLang logs and swallows a plugin's exception and then serves without
+    the plugin, so this function also logs the failure. `/server_info` tells whether agentspec is active.
     """
     global _registered
     if _registered:

@@ -1,24 +1,24 @@
-"""Makes `AGENTSPEC` a name that SGLang accepts, and our worker the one that it creates.
+"""Registers the algorithm `AGENTSPEC` with SGLang and makes SGLang create our worker for it.
 
-SGLang compares the algorithm's name in some forty places, so a foreign name works in some of them only. Hence the
-name is an umbrella: while arguments are handled it is rewritten to a built-in base, whose schedule, memory and graph
-handling fit, and the one place that creates the worker is hooked. Without a draft model the base is NGRAM; with one it
-is EAGLE, EAGLE3 or STANDALONE, whichever the draft model is for.
+SGLang compares the algorithm's name in some forty places, and a foreign name works in only some of them. So the name is
+rewritten to a built-in base algorithm while SGLang handles its arguments, and a hook replaces the worker that SGLang
+creates. The base's schedule, memory and graph handling fit agentspec. Without a draft model the base is NGRAM. With a
+draft model it is EAGLE, EAGLE3 or STANDALONE, depending on the draft model.
 
-    command line:   ServerArgs.from_cli_args     the base's name before the record exists, settings noted on the record
-    sglang.Engine:  validate_server_args         the same while SGLang resolves the record
-    both:           SpeculativeAlgorithm.handle_server_args   what is verified, when attention backends are chosen
-    scheduler:      SpeculativeAlgorithm.create_worker -> our worker, where the record says so
+    command line:   ServerArgs.from_cli_args     sets the base's name before the record exists, notes the settings on it
+    sglang.Engine:  validate_server_args         does the same while SGLang resolves the record
+    both:           SpeculativeAlgorithm.handle_server_args   sets the verified shape after attention backends are chosen
+    scheduler:      SpeculativeAlgorithm.create_worker        creates our worker if the record asks for agentspec
 
-With a draft model --speculative-num-steps and --speculative-eagle-topk ask for the shape of its drafts
-(`compat.draft_shape`), and --speculative-num-draft-tokens is the width that is verified, which suffix drafts fill too;
-its default is in graph_sizes.py. SGLang ties the three together: at topk 1 it resets the width to steps + 1, and at topk
-1 attention backends read no mask. So SGLang's own arguments describe what is verified:
+With a draft model, --speculative-num-steps and --speculative-eagle-topk ask for the shape of the draft model's drafts
+(`compat.draft_shape`). --speculative-num-draft-tokens is the width of a verify step, which suffix drafts fill too; its
+default is in graph_sizes.py. SGLang ties the three together: with topk 1 it resets the width to steps + 1, and its
+attention backends read no tree mask. So the arguments that SGLang itself gets describe the verify step:
 
     trees    speculative_eagle_topk = max(2, asked), speculative_num_steps as asked, num_draft_tokens = width
     chains   speculative_eagle_topk = 1, speculative_num_steps = width - 1, num_draft_tokens = width
 
-By both SGLang reserves at least the slots that the draft model needs: it reserves max(steps * topk, width) a step.
+SGLang reserves max(steps * topk, width) KV slots a step. In both cases this is enough for the draft model.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ from agentspec.integrations.sglang.widths import graph_sizes
 
 logger = logging.getLogger("agentspec")
 
-# The settings of the command line whose record SGLang makes: a release that resolves a record at once does so before
-# they can be noted on it.
+# The settings of the command line while SGLang makes its record. Some releases resolve the record at once, before the
+# settings can be noted on it.
 _launched: contextvars.ContextVar[settings.Settings | None] = contextvars.ContextVar("agentspec_launched", default=None)
-# Whether graphs of a draft model's draft-extend are being captured.
+# Whether SGLang is capturing the graphs of draft-extend.
 _captures_draft_extend: contextvars.ContextVar[bool] = contextvars.ContextVar("agentspec_draft_extend", default=False)
 
 
 def install() -> None:
-    """Registers the name and the hooks; to be called once in each process, by the plugin."""
+    """Registers the name and the hooks. The plugin calls it once in each process."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
     from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
-    # What may fail comes first: hooks cannot be taken back.
+    # Calls that may fail come first, because hooks cannot be removed.
     path, gets_state = compat.internal_state_hook()
 
     class Umbrella(CustomSpecAlgo):  # type: ignore[misc]
-        """What AGENTSPEC resolves to until it is rewritten to the base algorithm."""
+        """The algorithm that AGENTSPEC resolves to until the name is rewritten to the base algorithm."""
 
         def handle_server_args(self, server_args: Any) -> None:
             _handle_base_arguments(server_args)
@@ -101,9 +101,9 @@ def install() -> None:
     HookRegistry.register(f"{manager}._validate_one_request", _before_validation, HookType.BEFORE)
     HookRegistry.register(path, _describe_into if gets_state else _describe_in_reply, HookType.AFTER)
     replay_hooks.install()
-    # Where both are on one method this one, which comes later, is the outer.
+    # In some releases _describe_in_reply hooks the same method. This hook is registered later and so is the outer one.
     HookRegistry.register(f"{scheduler}.get_internal_state", _answer_administrator, HookType.AROUND)
-    # A method that was hooked once takes no more hooks later.
+    # SGLang adds no more hooks to a method after the hooks were applied to it.
     HookRegistry.register(f"{manager}.__init__", _after_manager, HookType.AFTER)
 
 
@@ -141,14 +141,14 @@ def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
 
 
 def _rewrite_late(server_args: Any) -> None:
-    """For `sglang.Engine(speculative_algorithm="AGENTSPEC")`, which has no command line."""
+    """Does the work of `_from_cli_args` for `sglang.Engine(speculative_algorithm="AGENTSPEC")`."""
     record = compat.record_of(server_args)
     chosen = setting_sources.resolve({}, os.environ)
     refuse_unsupported(record)
     check_store(chosen, served_scope(chosen, record))
     compat.mark(record, chosen.as_dict())
     replaced = _base_settings(record, chosen)
-    # The name stays ours until the umbrella handles the arguments.
+    # The name stays AGENTSPEC until `Umbrella` handles the arguments.
     del replaced["speculative_algorithm"]
     compat.decide(record, **replaced)
 
@@ -163,7 +163,7 @@ def _handle_base_arguments(server_args: Any) -> None:
 
 
 def _handle_server_args(original: Any, algorithm: Any, server_args: Any) -> Any:
-    """When SGLang handles a base's arguments it has chosen the attention backends and the page size."""
+    """Sets the verified shape. At this point SGLang has already chosen the attention backends and the page size."""
     marked = compat.marked_settings(server_args)
     chosen = _launched.get() if marked is None else settings.Settings(**marked)
     if chosen is not None:
@@ -173,7 +173,7 @@ def _handle_server_args(original: Any, algorithm: Any, server_args: Any) -> Any:
                 f"agentspec does not draft with the draft model {compat.draft_model_path(server_args)}, for which SGLang "
                 f"chose the algorithm {base}; serve it with --speculative-algorithm {base}, or choose another draft model"
             )
-        # Some of it SGLang sets itself, by the model.
+        # Checked again because SGLang sets some arguments itself, depending on the model.
         refuse_unsupported(server_args)
         if compat.server_args_setting(server_args, "speculative_num_draft_tokens") is None:
             width = graph_sizes.default_width(server_args, chosen.widths)
@@ -185,10 +185,10 @@ def _handle_server_args(original: Any, algorithm: Any, server_args: Any) -> Any:
 
 
 def _verified_shape(server_args: Any, chosen: settings.Settings, base: str) -> dict[str, Any]:
-    """SGLang's arguments of a verification, see above.
+    """SGLang's arguments that describe a verify step, see the module's docstring.
 
     Raises:
-        ConfigError: Trees are asked for where only chains are verified.
+        ConfigError: The settings ask for trees, but only chains can be verified.
     """
     has_draft_model = base != compat.BASE_ALGORITHM
     obstacle = tree_obstacle(server_args, has_draft_model=has_draft_model)
@@ -196,7 +196,7 @@ def _verified_shape(server_args: Any, chosen: settings.Settings, base: str) -> d
         raise ConfigError(f"{settings.FLAG_PREFIX}mode tree needs trees to be verified: {obstacle}, or set mode auto")
     chains = chosen.mode == "chain" or bool(obstacle)
     if not has_draft_model:
-        # NGRAM hands its breadth to attention backends as topk, by which they tell trees from chains.
+        # NGRAM passes its breadth to the attention backends as topk, and they use topk to tell trees from chains.
         return {"speculative_ngram_min_bfs_breadth": 1, "speculative_ngram_max_bfs_breadth": 1 if chains else 2}
     compat.note_asked_shape(server_args)
     asked = compat.asked_shape(server_args) or {}
@@ -214,10 +214,10 @@ def _verified_shape(server_args: Any, chosen: settings.Settings, base: str) -> d
 
 
 def _base(args: Any, chosen: settings.Settings) -> tuple[str, str | None]:
-    """The built-in algorithm that agentspec takes the place of, and the draft model's path.
+    """The built-in algorithm that agentspec builds on, and the draft model's path.
 
     Raises:
-        ConfigError: The draft model is none that SGLang could run, or does not fit the target.
+        ConfigError: The draft model is not supported by SGLang, or does not fit the target.
     """
     path = compat.server_args_setting(args, "speculative_draft_model_path")
     target = str(compat.server_args_setting(args, "model_path") or compat.server_args_setting(args, "model"))
@@ -234,7 +234,7 @@ def _base(args: Any, chosen: settings.Settings) -> tuple[str, str | None]:
 
 
 def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
-    """The base algorithm and those of its arguments that SGLang may read before it handles them."""
+    """The base algorithm and its arguments that SGLang may read before it handles them."""
     base, draft_model = _base(args, chosen)
     wanted: dict[str, Any] = {"speculative_algorithm": base}
     if draft_model is None:
@@ -246,7 +246,7 @@ def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
 
 
 def _worker_class(name: Any) -> type:
-    """The worker over a base algorithm."""
+    """The class of our worker for a base algorithm."""
     if name == "STANDALONE":
         from agentspec.integrations.sglang.workers.hybrid import HybridStandaloneWorker
 
@@ -267,10 +267,10 @@ def _create_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
 
 
 def _roomier_pool(original: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
-    """Widens the rows of the token table of a server that runs agentspec; a draft model shares the target's table.
+    """Widens the rows of the token table if the server runs agentspec. A draft model shares the target's table.
 
-    Each decode step reserves slots for two steps ahead, and rows end one step's width past the context: a request
-    that decodes up to the context's end would write past its row.
+    Each decode step reserves slots for two steps ahead, but SGLang's rows end one step's width past the context. So a
+    request that decodes up to the context's end would otherwise write past its row.
     """
     call = inspect.signature(original).bind(pool, *args, **kwargs)
     call.arguments["max_context_len"] += compat.extra_row_slots()
@@ -280,16 +280,16 @@ def _roomier_pool(original: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
 def _bounded_batch_sizes(
     result: tuple[list[int], list[int]], model_runner: Any, captured_req_width: int = 1, **rest: Any
 ) -> tuple[list[int], list[int]]:
-    """Of the batch sizes that SGLang would capture, those whose verify steps are small enough; see graph_sizes.py."""
+    """Keeps only the batch sizes whose verify steps are small enough to capture; see graph_sizes.py."""
     del rest
-    # The runner of draft-extend, which reads the rows of a verify step, asks without a width.
+    # Draft-extend reads the rows of a verify step, but its runner calls without a width.
     width = compat.verify_width(model_runner.server_args) if _captures_draft_extend.get() else captured_req_width
     sizes = graph_sizes.bounded(result[0], width, model_runner)
     return sizes, [size for size in result[1] if size in sizes]
 
 
 def _logits_rows(rows: int, model_runner: Any) -> int:
-    """The buffer of logits, which the graphs of all widths share: SGLang counts the rows of the greatest width alone."""
+    """Number of rows of the logits buffer. The graphs of all widths share it; SGLang counts only the greatest width."""
     widths = graph_sizes.captured_widths(model_runner)
     sizes = {width: compat.batch_sizes_to_capture(model_runner, width) for width in widths}
     return max([rows, *(width * batch_sizes[-1] for width, batch_sizes in sizes.items())])
@@ -305,7 +305,7 @@ def _capture_draft_extend(original: Any, *args: Any, **kwargs: Any) -> None:
 
 def _before_validation(manager: Any, obj: Any, input_ids: Any) -> None:
     if compat.wants_agentspec(manager.server_args):
-        # Some bases refuse prompts that end less than a draft before the context does. Our rows are wide enough.
+        # Some bases refuse prompts that leave less room in the context than one draft. Our rows are wide enough.
         manager.num_reserved_tokens = 0
         check_request(obj, input_ids, int(manager.model_config.vocab_size))
     replay_hooks.before_validation(manager, obj, input_ids)
@@ -323,7 +323,7 @@ def _on_idle(scheduler: Any) -> None:
 
 
 def _drafter(scheduler: Any) -> Any:
-    """The scheduler's SuffixDrafter; None where agentspec does not draft."""
+    """The scheduler's SuffixDrafter; None if the server does not run agentspec."""
     return getattr(scheduler.draft_worker, "suffix", None)
 
 

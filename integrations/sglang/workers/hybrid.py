@@ -1,14 +1,16 @@
-"""The worker with a draft model: SGLang's EAGLE or STANDALONE worker, with suffix drafts put into its step.
+"""The worker with a draft model: SGLang's EAGLE or STANDALONE worker, with suffix drafts added to each step.
 
-One decode step, of which SGLang's worker runs all but the first three:
-  1. while draft-extend of the previous step still runs on the device, suffix drafts for every row (suffix_drafter.py);
-  2. the policy says whether the draft model's passes pay in this step; often not (agentspec.scheduling.hybrid);
-  3. both kinds of trees become one a row, the controller cuts them to what pays, and all are verified in one forward;
-  4. verification, then draft-extend over what was accepted, whoever proposed it.
+One decode step has four parts. agentspec runs the first three, and SGLang's worker runs the last:
+  1. agentspec makes suffix drafts for every row while the device still runs the previous step's draft-extend
+     (suffix_drafter.py).
+  2. The policy decides whether the draft model's passes pay in this step. Often they do not
+     (agentspec.scheduling.hybrid).
+  3. The suffix tree and the draft model's tree of each row are merged, and the controller cuts the result to what pays.
+  4. SGLang verifies all rows in one forward and runs draft-extend over the accepted tokens of either drafter.
 
-Where a row's tree begins, its root and its positions, is read on the device from SGLang's own relay: nothing that the
-host believes can change a token. Whatever fails in 1 to 3 costs drafts and nothing else. Where several ranks verify,
-the first one decides all of it and the others are told.
+The root and the positions of each row's tree are read on the device from SGLang's own relay, so wrong numbers on the
+host cannot change a token. A failure in parts 1 to 3 costs drafts and nothing else. With several ranks, the first rank
+makes all decisions and broadcasts them.
 """
 
 from __future__ import annotations
@@ -46,24 +48,24 @@ from agentspec.scheduling.hybrid import Choice, HybridBatch, HybridPolicy, StepC
 
 logger = logging.getLogger("agentspec")
 
-# Steps in a row whose passes ran, after which those of the next are launched before it is known that they pay.
+# After this many consecutive steps with passes, the next step launches its passes before the policy has decided.
 _CERTAIN_AFTER = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What the ranks do in a step. First whether the passes run; then, with their trees, what is verified."""
+    """What all ranks do in a step: whether the passes run, and later, once their trees are known, what is verified."""
 
     follows: bool
-    """Whether the draft model reads what this step accepts, and prompts from now on."""
+    """Whether the draft model reads the tokens that this step accepts, and prompts from now on."""
     least_gain: float | None
-    """Accepted tokens that a further pass must promise; None: the passes do not run."""
+    """Number of accepted tokens that one more pass must promise; None: the passes do not run."""
     built: NDArray[np.int64] | None = None
-    """For other ranks what is verified, as VerifyStaging.built(); None as long as it waits for the passes."""
+    """The trees to verify, for the other ranks, as from VerifyStaging.built(); None until the passes are done."""
     width: int = 0
     num_drafted: NDArray[np.int32] | None = None
     most_context: int = 0
-    """At least the tokens in the KV cache over all rows."""
+    """Upper bound on the number of tokens in the KV cache, summed over all rows."""
 
 
 @dataclass(slots=True)
@@ -74,17 +76,17 @@ class _Step:
     suffix: SuffixStep
     choice: Choice
     drafts: DraftBatch
-    """Of both drafters, before they are cut."""
+    """The drafts of both drafters, before the controller cuts them."""
     num_drafted: NDArray[np.int32] | None = None
     planned: PlannedStep | None = None
     drafted: DraftedStep | None = None
     read: ReadBack | None = None
     seconds: float = 0.0
-    """Of drafting."""
+    """Time spent on drafting."""
 
 
 class _Hybrid:
-    """Mixed into SGLang's workers with a draft model."""
+    """Mixin for SGLang's workers with a draft model."""
 
     def __init__(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
         with compat.draft_workers(EagleTreeDrafting, StandaloneTreeDrafting):
@@ -105,18 +107,18 @@ class _Hybrid:
         self._tp_group = compat.tensor_parallel_group()
         self._tiers = WidthTiers(runner, self._draft_worker)
         self._clock = DeviceClock(self.device)
-        # Made when attention backends are there: they say what masks they want.
+        # Created after the attention backends exist, because they determine the mask's layout.
         self._staging: VerifyStaging | None = None
         self._step: _Step | None = None
         self._least_gain = 0.0
         self._runs_in_a_row = 0
         self._width = 1
-        # Of the latest step that was planned.
+        # Tokens in the KV cache over all rows of the latest planned step.
         self._context = 0
-        # At least the tokens in the KV cache of any row of the latest batch, before its latest step.
+        # Upper bound on the tokens in the KV cache of any row of the latest batch, before its latest step.
         self._longest = 0
         self._pending: deque[_Step] = deque()
-        # Requests of whose texts the draft model has missed something, until they end.
+        # Unfinished requests with tokens that the draft model has not read.
         self._unread: WeakSet[Any] = WeakSet()
         self.policy = HybridPolicy(
             self.settings.hybrid_config(trees=self._trees, max_nodes=self.max_width - 1), StepCosts(self.suffix.profile)
@@ -172,13 +174,13 @@ class _Hybrid:
         }
 
     def init_cuda_graphs(self: Any) -> None:
-        """Called once, when SGLang has captured the target's graphs of the greatest width."""
+        """Called once, after SGLang has captured the target's graphs of the greatest width."""
         super().init_cuda_graphs()  # type: ignore[misc]
         widths = self._tiers.capture(self.suffix.widths)
         self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs, widths_for=self._tiers.widths_for)
 
     def clear_cache_pool(self) -> None:
-        """`/flush_cache` forgets finished outputs. What is in the store stays there."""
+        """Called for `/flush_cache`: forgets finished outputs. Outputs in the store stay there."""
         self.suffix.clear()
 
     def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
@@ -187,7 +189,7 @@ class _Hybrid:
         self.policy.forget(rid)
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
-        """Called once for each verify step, in order; with overlap, after the next step was launched."""
+        """Called once for each verify step, in order. With the overlap schedule, the next step is already launched."""
         del batch_size
         if self._pending:
             self.suffix.guarded(self._observe, self._pending.popleft(), num_correct_drafts_per_req)
@@ -216,7 +218,7 @@ class _Hybrid:
         return result
 
     def _decode(self: Any, batch: Any, on_publish: Any, kwargs: dict[str, Any]) -> Any:
-        """SGLang's own step, which asks `_propose` for what is verified."""
+        """Runs SGLang's own step, which calls `_propose` for the trees to verify."""
         self._step = None
         try:
             result = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)  # type: ignore[misc]
@@ -229,7 +231,7 @@ class _Hybrid:
         return result
 
     def _propose(self: Any, batch: Any) -> EagleVerifyInput:
-        """What SGLang verifies next. The same on all ranks.
+        """Returns the input of the next verify step. It is the same on all ranks.
 
         Args:
             batch: SGLang's `ScheduleBatch`, in decode mode.
@@ -246,7 +248,7 @@ class _Hybrid:
         staging = self._made_staging()
         if not self.suffix.drafts_here:
             staging.receive(order.built, width, order.num_drafted)
-        # The mask goes to memory of this width's graphs.
+        # The tree mask is written to the memory that this width's graphs read.
         self._use_width(width)
         tensors = staging.tensors(batch.seq_lens, draft_input.bonus_tokens[:, None], total=order.most_context)
         backend = self.target_worker.model_runner.attn_backend
@@ -258,7 +260,7 @@ class _Hybrid:
             retrieve_next_token=tensors.next_token,
             retrieve_next_sibling=tensors.next_sibling,
             retrieve_cum_len=None,
-            # An accepted path may be as long as the row is wide.
+            # An accepted path may use every node of its row.
             spec_steps=width - 1,
             topk=self._verify_topk,
             draft_token_num=width,
@@ -268,10 +270,10 @@ class _Hybrid:
         )
 
     def _ordered(self: Any, batch: Any) -> _Order:
-        """On the first rank: whether the passes run; all that is verified where they do not.
+        """Decides on the first rank whether the passes run. Without passes, the order also holds the trees to verify.
 
-        Where they ran in the latest steps they are launched at once, before it is known on the host what the previous
-        step accepted, and suffix drafts are made while they run.
+        If the passes ran in the latest steps, they are launched at once, before the host knows what the previous step
+        accepted. Suffix drafts are then made while the passes run.
         """
         control = self.suffix.control
         control.step_begins()
@@ -286,10 +288,10 @@ class _Hybrid:
         return order if order.least_gain is not None else self._united(order, None, step)
 
     def _begun(self: Any, batch: Any) -> _Step:
-        """Suffix drafts of a step, and which of its rows want the draft model's."""
+        """Makes the suffix drafts of a step and chooses the rows that get drafts of the draft model."""
         requests = list(batch.reqs)
         rids = self.suffix.request_ids(requests)
-        # While the device works.
+        # These two lines run while the device works.
         self.policy.costs.rest = self.suffix.control.rest
         self.suffix.guarded(self.policy.expect, rids)
         try:
@@ -316,8 +318,10 @@ class _Hybrid:
         return choice
 
     def _fit(self: Any, suffix: SuffixStep) -> NDArray[np.bool_]:
-        """[b], the rows for which the draft model can draft. The passes run for all rows, so none may ask for positions
-        that the draft model does not know."""
+        """bool[b], the rows that the draft model can draft for.
+
+        The passes run for all rows, so no row may need positions that the draft model does not know.
+        """
         longest = self._longest + self._draft_worker.shape.steps
         if not self._draft_worker.follows or longest > self._max_position:
             return np.zeros(len(suffix.ends), np.bool_)
@@ -328,12 +332,14 @@ class _Hybrid:
         return fit
 
     def _follows(self: Any) -> bool:
-        """Whether draft-extend runs behind this step: not while the draft model is paused, nor where it would have to
-        read positions past the context, as padding."""
+        """Whether draft-extend runs after this step.
+
+        It does not run while the draft model is paused, or when its padding would reach positions past the context.
+        """
         return bool(self._is_awake and self._longest + self.max_width - 1 <= self._max_position)
 
     def _has_room(self: Any) -> bool:
-        """As _follows(), before the host knows what the latest step has accepted."""
+        """Like _follows(), but before the host knows how many tokens the latest step accepted."""
         ahead = self.max_width + max(self.max_width, self._draft_worker.shape.steps)
         return bool(self._is_awake and self._longest + ahead <= self._max_position)
 
@@ -355,19 +361,22 @@ class _Hybrid:
         return launched
 
     def _begun_beside_passes(self: Any, batch: Any) -> _Step:
-        """As _begun(), while the passes run already: what they bring costs nothing more."""
+        """Like _begun(), while the passes already run. Their drafts have no further cost, so all rows may use them."""
         step: _Step = self._begun(batch)
         if not step.choice.rows.any():
             step.choice = replace(step.choice, rows=self._fit(step.suffix))
         return step
 
     def _united(self, order: _Order, trees: LaunchedTrees | None, step: _Step) -> _Order:
-        """On the first rank: what is verified of suffix drafts and the model's; None: of suffix drafts alone."""
+        """Merges the drafts of both drafters on the first rank and builds the trees to verify.
+
+        `trees`: the draft model's; None: there are suffix drafts only.
+        """
         started = time.perf_counter()
         suffix, rows = step.suffix, step.choice.rows
         try:
             model = None if trees is None else trees.wait()
-            # Without the model's trees there is nothing to unite, unless suffix drafts are not wanted at all.
+            # Without the draft model's trees there is nothing to merge, unless the policy excludes suffix drafts.
             if model is not None or self.policy.config.tau == math.inf:
                 step.drafts = self.policy.combine(
                     step.rids, suffix.drafts, model, rows & (model is not None), suffix.rooms
@@ -410,12 +419,12 @@ class _Hybrid:
         if isinstance(step.drafts, HybridBatch):
             step.drafts = step.drafts.first(step.num_drafted)
         else:
-            # Views of the engine's memory, which the next step's drafts overwrite before this one is observed.
+            # The arrays are views of the engine's memory. The next step overwrites it before this step is observed.
             offsets = np.concatenate(([0], np.cumsum(step.num_drafted + 1))).astype(np.int32)
             step.drafts = replace(step.drafts, offsets=offsets)
 
     def verify(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """SGLang's verification, at this step's width and breadth; what it accepts starts for the host at once."""
+        """Runs SGLang's verification at this step's width and topk, and starts the copy of its result to the host."""
         planned, width = self._step and self._step.planned, self._width
         kept = self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens
         self.topk, self.speculative_num_draft_tokens = self._verify_topk, width
@@ -431,7 +440,7 @@ class _Hybrid:
         return result
 
     def _agreed(self: Any, order: _Order | None) -> _Order:
-        """The first rank's order, on all ranks."""
+        """Broadcasts the first rank's order to all ranks."""
         if self._tp_group is not None:
             order = self._tp_group.broadcast_object(order, src=0)
         assert order is not None
@@ -439,7 +448,7 @@ class _Hybrid:
 
     def _use_width(self: Any, width: int) -> None:
         self._tiers.use(width)
-        # Draft-extend reads rows of this width.
+        # Draft-extend reads rows of this width as well.
         self._draft_worker.speculative_num_draft_tokens = width
 
     def _passes_took(self: Any, rows: int, seconds: float) -> None:
@@ -465,13 +474,13 @@ class _Hybrid:
 
     @property
     def _verify_topk(self) -> int:
-        """What SGLang takes for the breadth of the trees: 1 lets it skip the mask and the moving of accepted nodes."""
+        """The topk that SGLang sees. With 1, SGLang skips the tree mask and the moving of accepted nodes."""
         return 2 if self._trees else 1
 
 
 class HybridEagleWorker(_Hybrid, EAGLEWorkerV2):  # type: ignore[misc]
-    """Created by SGLang in the place of its worker for EAGLE, EAGLE-3 and next-token layers."""
+    """SGLang creates this worker instead of its own for EAGLE heads, EAGLE-3 heads and MTP layers."""
 
 
 class HybridStandaloneWorker(_Hybrid, StandaloneWorkerV2):  # type: ignore[misc]
-    """Created by SGLang in the place of its worker for small models of their own."""
+    """SGLang creates this worker instead of its own for small models that draft."""

@@ -1,16 +1,19 @@
-"""The worker without a draft model: NGRAMWorker's verification, fed with suffix drafts of varying width.
+"""The worker without a draft model: it feeds NGRAMWorker's verification with suffix drafts of varying width.
 
-One decode step. From the device's last result to the next launch, the device idles:
-  1. the engine's texts grow by what was accepted, also in a step not yet processed (accepted_tokens.py), and one native
-     call drafts a tree for every row; a row whose draft promises nothing keeps only its root (suffix_drafter.py);
-  2. the controller says how much of the drafts pays (widths/control.py);
-  3. one native call pads the rows and writes tokens, positions, links and mask, which one copy moves (verify_input.py);
-  4. the base class runs the target, accepts, moves the KV of accepted nodes, computes logprobs and masks grammars.
-Then, while the device works: counts, metrics, learning, and requests that have ended.
+One decode step has four parts. The device idles from its last result until part 4 launches the target:
+  1. The engine appends the accepted tokens to its texts, also those of a step that SGLang has not processed yet
+     (accepted_tokens.py). Then one native call drafts a tree for every row. A row without a promising draft keeps only
+     its root (suffix_drafter.py).
+  2. The controller decides how many drafted tokens pay (widths/control.py).
+  3. One native call pads the rows and writes tokens, positions, links and tree masks. One copy moves them to the device
+     (verify_input.py).
+  4. The base class runs the target, accepts tokens, moves the KV of accepted nodes, computes logprobs and applies
+     grammars.
+While the device works, the worker updates counts and metrics, learns, and closes requests that have ended.
 
-Correctness does not lean on the engine: roots and positions are read on the device from SGLang's own relay, and
-everything else is only a proposal. Whatever fails between 1 and 3 leaves rows with their root alone. Where several
-ranks verify, the first one drafts and the others are told.
+Correctness does not depend on the engine: roots and positions are read on the device from SGLang's own relay, and
+everything else is only a proposal. If parts 1 to 3 fail, each row keeps only its root. With several ranks, the first
+rank drafts and broadcasts the trees.
 """
 
 from __future__ import annotations
@@ -45,14 +48,14 @@ class _Step:
     """A step from its drafts until the scheduler has processed its result."""
 
     num_drafted: NDArray[np.int32]
-    """[b], verified nodes of each row, its root not counted."""
+    """int32[b], number of verified nodes of each row, its root not counted."""
     planned: PlannedStep | None = None
-    """None on other ranks than the first, as are the others."""
+    """This field and those below stay at their defaults on all ranks but the first."""
     suffix: SuffixStep | None = None
     seconds: float = 0.0
-    """From the last result to the launch."""
+    """Time from the last result until the trees were built."""
     drafted: DraftedStep | None = None
-    """None before the launch."""
+    """None until the step is launched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class _Order:
 
 
 class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
-    """Created by SGLang in each scheduler process in the place of NGRAMWorker."""
+    """SGLang creates this worker in each scheduler process instead of NGRAMWorker."""
 
     def __init__(self, server_args: Any, *args: Any, **kwargs: Any) -> None:
         with compat.without_ngram_corpus():
@@ -117,13 +120,13 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         }
 
     def init_cuda_graphs(self) -> None:
-        """Called once, when SGLang has captured the target's graphs of the greatest width."""
+        """Called once, after SGLang has captured the target's graphs of the greatest width."""
         super().init_cuda_graphs()
         widths = self._tiers.capture(self.suffix.widths)
         self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs, widths_for=self._tiers.widths_for)
 
     def clear_cache_pool(self) -> None:
-        """`/flush_cache` forgets finished outputs, as NGRAM's forgets its trie. What is in the store stays there."""
+        """Called for `/flush_cache`: forgets finished outputs. Outputs in the store stay there."""
         self.suffix.clear()
 
     def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
@@ -131,7 +134,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self.suffix.finish(rid)
 
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
-        """Called once for each verify step, in order; with overlap, after the next step was launched."""
+        """Called once for each verify step, in order. With the overlap schedule, the next step is already launched."""
         del batch_size
         if self._pending:
             step = self._pending.popleft()
@@ -154,7 +157,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         return result
 
     def _decode(self, batch: Any, args: Any, kwargs: Any) -> Any:
-        """The base class's own step, which asks `_prepare_for_speculative_decoding` for what is verified."""
+        """Runs the base class's own step, which calls `_prepare_for_speculative_decoding` for the trees to verify."""
         try:
             result = super().forward_batch_generation(batch, *args, **kwargs)
             width = self.draft_token_num
@@ -171,7 +174,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         return result
 
     def _launched(self, step: _Step, suffix: SuffixStep, planned: PlannedStep, result: Any) -> None:
-        """On the first rank, while the device verifies."""
+        """Does the bookkeeping of a launched step on the first rank, while the device verifies."""
         self._clock.stop(self._started, planned.took)
         self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result)
         step.drafted = DraftedStep.of(suffix.drafts, step.num_drafted)
@@ -190,10 +193,10 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._set_verify_input(batch, relayed.accept_tokens.view(len(batch.reqs), -1), relayed.accept_lens, context)
 
     def _ordered(self, batch: Any) -> tuple[int, int]:
-        """Makes the step and builds what is verified. The same on all ranks.
+        """Makes the step and builds the trees to verify. The result is the same on all ranks.
 
         Returns:
-            Its width, and the tokens in the KV cache over all rows.
+            The step's width, and the number of tokens in the KV cache over all rows.
         """
         order = None
         if self.suffix.drafts_here:
@@ -209,13 +212,13 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             self._step, width, ends = _Step(order.num_drafted), order.width, order.ends
             self._staging.receive(order.built, width, order.num_drafted)
         if batch.seq_lens_cpu is None:
-            # The scheduler has not waited for them: the device has told them with the tokens.
+            # The scheduler did not wait for the lengths. They came from the device together with the tokens.
             batch.seq_lens_cpu = torch.from_numpy(ends) if int(ends.min()) >= 0 else batch.seq_lens.cpu()
         context = batch.seq_lens_sum = int(batch.seq_lens_cpu.numpy().sum())
         return width, context
 
     def _drafted(self, requests: list[Any]) -> tuple[_Step, SuffixStep, int]:
-        """On the first rank: the step, built, and its width; roots alone where that fails."""
+        """Drafts and builds a step on the first rank, and returns it with its width. On failure it has roots only."""
         try:
             suffix = self.suffix.draft(requests)
             num_drafted, planned = self._built(suffix)
@@ -233,7 +236,14 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         return num_drafted, planned
 
     def _set_verify_input(self, batch: Any, accepted: torch.Tensor, lens: torch.Tensor, context: int) -> None:
-        """Takes what the step before has accepted, from SGLang's relay on the device."""
+        """Builds SGLang's verify input.
+
+        Args:
+            batch: SGLang's `ScheduleBatch`.
+            accepted: integer[b, w] on the device, the tokens that the previous step accepted, from SGLang's relay.
+            lens: integer[b] on the device, the number of accepted tokens of each row.
+            context: Number of tokens in the KV cache over all rows.
+        """
         arrays = self._staging.arrays
         tensors = self._staging.tensors(batch.seq_lens, accepted, lens, total=context)
         self.grammar_tree_host = (grammar_mask(arrays), arrays.tokens.ravel()) if batch.has_grammar else None
@@ -260,10 +270,10 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         )
 
     def _update_ngram_corpus(self, batch: Any) -> None:
-        """The base class would feed its trie here; the engine grows at the next draft instead."""
+        """Does nothing. The base class feeds its trie here; our engine's texts grow before the next draft."""
 
     def _set_width(self, width: int) -> None:
-        # The base class reads both: the first for this step, the second as the stride of its result.
+        # The base class reads the first as this step's width, and the second as the stride of its result.
         self.draft_token_num = width
         self.speculative_num_draft_tokens = width
 
