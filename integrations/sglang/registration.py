@@ -7,7 +7,7 @@ draft model it is EAGLE, EAGLE3 or STANDALONE, depending on the draft model.
 
     command line:   ServerArgs.from_cli_args     sets the base's name before the record exists, notes the settings on it
     sglang.Engine:  validate_server_args         does the same while SGLang resolves the record
-    both:           SpeculativeAlgorithm.handle_server_args   sets the verified shape after attention backends are chosen
+    both:           SpeculativeAlgorithm.handle_server_args   sets the verified shape, after the attention backends
     scheduler:      SpeculativeAlgorithm.create_worker        creates our worker if the record asks for agentspec
 
 With a draft model, --speculative-num-steps and --speculative-eagle-topk ask for the shape of the draft model's drafts

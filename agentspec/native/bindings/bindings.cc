@@ -1,6 +1,6 @@
 // The Python module agentspec._core. Arguments are strict: 1-D contiguous int32 arrays on the CPU, never
-// converted. Every call gives the interpreter's lock back before it takes the engine's, so the two are never
-// waited for together.
+// converted. Every call releases the GIL before it locks the engine's mutex, so no thread waits for one while
+// it holds the other.
 
 #include "bindings/bindings.h"
 

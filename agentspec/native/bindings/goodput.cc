@@ -11,8 +11,8 @@
 
 using namespace nanobind::literals;
 
-// These calls keep the interpreter's lock. They take microseconds, on a server's critical path: another
-// thread that got the lock meanwhile might keep it for Python's switch interval, 5 ms.
+// These calls keep the GIL. They take microseconds on a server's critical path, and a thread that took the
+// GIL meanwhile could hold it for Python's switch interval, 5 ms.
 namespace agentspec::bindings {
 namespace {
 

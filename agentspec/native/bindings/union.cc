@@ -61,7 +61,7 @@ nb::object path_lengths_of(const Int32Array& offsets, const Int32Array& tokens, 
   return nb::cast(array1(*r, owner));
 }
 
-// Keeps the interpreter's lock: it takes a microsecond.
+// Keeps the GIL, because it takes about a microsecond.
 nb::tuple sums_of(const Int32Array& offsets, const Vector<double>& suffix, const Vector<double>& model,
                   const Vector<bool>& fit, double margin) {
   const PromiseSums sums = sum_promises({view(offsets), all_of(suffix), all_of(model), all_of(fit), margin});

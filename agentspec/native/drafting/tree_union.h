@@ -56,10 +56,11 @@ struct TreeUnion {
   std::vector<std::uint8_t> sources;     // kModelSource where the draft model was the more certain one
   std::vector<std::int32_t> match_lens;  // 0 where no node comes from a suffix
   std::vector<float> scores;             // sum of the row's estimates without the root
+  // The draft model's own trees, best nodes first. A row that did not want one has no node; all others have
+  // at least their root.
   std::vector<std::int32_t> model_offsets;
-  std::vector<Token>
-      model_tokens;  // the draft model's own trees, best first; rows that did not want one have
-  std::vector<std::int32_t> model_parents;  // no node, all others their root at least
+  std::vector<Token> model_tokens;
+  std::vector<std::int32_t> model_parents;
   std::vector<float> model_estimates;       // the draft model's own, at most 1
   std::vector<std::uint8_t> verified;       // [b], whether all nodes of the model's tree are among the row's
   std::vector<std::uint8_t> alone;          // [b], whether the row is the model's tree and nothing else

@@ -140,9 +140,6 @@ class SuffixDrafter:
         # Drafts are read before the next step is drafted, so one place for them is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
         self._batch: tuple[list[Any], Rows, NDArray[np.int64] | None] | None = None
-        self._request_ids: tuple[list[Any], list[str]] = ([], [])
-        # Tokens in the KV cache over all rows of the latest step.
-        self._context = 0
         # Requests whose texts are not what the scheduler decodes.
         self._astray: list[Any] = []
         self.profile = settings.step_profile()
@@ -242,26 +239,24 @@ class SuffixDrafter:
         Raises:
             Exception: Texts cannot be followed; the step then verifies roots only.
         """
-        # While the device works: all that does not depend on what it will have accepted. By a step's more tokens the context
-        # is wrong, which decides nothing.
+        # Whatever does not depend on the accepted tokens is done before the wait for them, while the device works.
         if self._astray:
             self._call_back()
         b = len(requests)
         self._rows_of(requests)
-        wanted = self.control.wants_draft(b, self._context)
-        if not wanted:
-            self.counters.add("paused_steps", 1)
-        outcomes: NDArray[np.uint8] | Reason = "breaker" if wanted else "paused_by_controller"
-        allowed = wanted and self._breaker.allow()
         buffers = self._buffers_for(b)
         most = self.control.most_width(b) - 1
         self.accepted.wait()
         began = time.perf_counter()
         self.accepted.catch_up()
         rows, ends, lengths = self._standing(requests)
-        context = self._context = int(ends.sum())
+        context = int(ends.sum())
+        wanted = self.control.wants_draft(b, context)
+        if not wanted:
+            self.counters.add("paused_steps", 1)
+        outcomes: NDArray[np.uint8] | Reason = "breaker" if wanted else "paused_by_controller"
         drafts = None
-        if allowed:
+        if wanted and self._breaker.allow():
             try:
                 drafts = self.engine.draft_rows(rows, lengths=lengths, max_tokens=most, out=buffers)
                 outcomes = buffers.outcomes[:b]
@@ -346,12 +341,6 @@ class SuffixDrafter:
         if rows > self._buffers.max_rows:
             self._buffers = DraftBuffers(1 << (rows - 1).bit_length(), self.max_width - 1)
         return self._buffers
-
-    def request_ids(self, requests: list[Any]) -> list[str]:
-        """Of a batch; the same list for all steps of it."""
-        if self._request_ids[0] != requests:
-            self._request_ids = (list(requests), [request.rid for request in requests])
-        return self._request_ids[1]
 
     @property
     def some_may_not_draft(self) -> bool:

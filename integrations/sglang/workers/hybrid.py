@@ -290,8 +290,8 @@ class _Hybrid:
     def _begun(self: Any, batch: Any) -> _Step:
         """Makes the suffix drafts of a step and chooses the rows that get drafts of the draft model."""
         requests = list(batch.reqs)
-        rids = self.suffix.request_ids(requests)
-        # These two lines run while the device works.
+        # Until draft() waits for the accepted tokens, the device works.
+        rids = [request.rid for request in requests]
         self.policy.costs.rest = self.suffix.control.rest
         self.suffix.guarded(self.policy.expect, rids)
         try:

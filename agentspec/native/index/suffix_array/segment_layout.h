@@ -18,10 +18,12 @@ namespace agentspec {
 //     position          uint32[n]                rank -> point
 //     next              int32[n]                 rank -> the token after the point
 //     followers         uint32[n - o]            the ranks with one next token, ascending; grouped by that
-//     token lcp               uint8[n + 1]             rank -> common context with the rank before it; 0 at
-//     both ends lcp_minima        uint8[]                  the minima of each 64 lcps, of each 64 of these,
-//     and so on token_words       TokenWord[]              which tokens occur, 32 a word follower_starts
-//     uint32[d + 1]            where each token's group starts in followers outputs           OutputRecord[o]
+//                                              token
+//     lcp               uint8[n + 1]             rank -> common context with the rank before it; 0 at both ends
+//     lcp_minima        uint8[]                  the minima of each 64 lcps, of each 64 of these, and so on
+//     token_words       TokenWord[]              which tokens occur, 32 a word
+//     follower_starts   uint32[d + 1]            where each token's group starts in followers
+//     outputs           OutputRecord[o]
 enum class Section : std::size_t {
   kTokens,
   kPosition,

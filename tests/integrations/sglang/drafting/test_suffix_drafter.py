@@ -87,8 +87,7 @@ class Serving:
         )
         drafter.accepted = AcceptedTokens(drafter.engine, lambda rows: drafter.counters.add("draft_errors", rows))
         drafter._buffers = DraftBuffers(1, max_width - 1)
-        drafter._batch, drafter._astray, drafter._context = None, [], 0
-        drafter._request_ids = ([], [])
+        drafter._batch, drafter._astray = None, []
         drafter.control = WidthControl(
             ControlConfig(controller="fixed", length=length),
             None,
