@@ -205,6 +205,14 @@ def test_the_plot_is_of_the_emulated_evaluation_once_that_has_every_system(tmp_p
     assert len(plot.bars) == 3 and plot.file == "emulated/eval.json"
     caption = plot.caption({"emulated/eval.json": "1234567"})
     assert "an emulated H200 beside 2 cores of P" in caption and "n = 9 to 9 calls" in caption and "1234567" in caption
+    assert "not quiet" not in caption
+    content = emulated(*systems, "suffix-16")
+    for one in content["records"]:
+        one["preempted_share"] = {"hybrid": 0.57, "suffix-16": 0.9}.get(one["system"], 0.01)
+    write(tmp_path, "emulated/eval.json", content)
+    assert (
+        "not quiet: other processes held the scheduler's core for up to 57% of a run" in readme_plot.read(tmp_path).note
+    )
     write(tmp_path, "emulated/eval.json", emulated(*systems[:3], "suffix", "hybrid"))
     with pytest.raises(ConfigError, match="three workloads"):
         readme_plot.read(tmp_path)
