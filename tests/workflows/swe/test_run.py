@@ -91,6 +91,7 @@ def test_openhands_end_to_end(tasks: list[Task], openhands_environment: str, tmp
             assert log["kwargs"]["extra_body"]["cache_salt"] == "acme"
 
 
+@pytest.mark.agents
 def test_models_that_misbehave(
     tasks: list[Task], agent_environment: str, scripted_endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
