@@ -70,8 +70,9 @@ class SuffixDrafter:
 
         admit ──> draft ─ plan ─ launched, a step at a time ──> finish, abort or idle
 
-    What stands between the device's result and the next launch is in draft() and plan(). All else about a step is in
-    launched(), while the device works.
+    What stands between the device's result and the next launch is in draft() and plan(). All else about a step is put
+    off with later() until the next step waits for the device. Done right behind the launch, it would hold up the
+    scheduler, which may have a prefill to launch.
 
     Ranks must verify the same trees: the first one drafts for all, and it alone uses the store.
     """
@@ -140,6 +141,7 @@ class SuffixDrafter:
         # Drafts are read before the next step is drafted, so one place for them is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
         self._batch: tuple[list[Any], Rows, NDArray[np.int64] | None] | None = None
+        self._put_off: list[Callable[[], object]] = []
         # Requests whose texts are not what the scheduler decodes.
         self._astray: list[Any] = []
         self.profile = settings.step_profile()
@@ -172,6 +174,7 @@ class SuffixDrafter:
 
     def describe(self) -> dict[str, Any]:
         """Its part of the block `agentspec` of `/server_info`."""
+        self.settle()
         stats = self.engine.stats()
         return {
             "version": agentspec.__version__,
@@ -194,6 +197,7 @@ class SuffixDrafter:
 
     def clear(self) -> None:
         """Forgets finished outputs; what is in the store stays there."""
+        self.settle()
         if self._sharing:
             self._sharing.engine_cleared()
         self.engine.clear()
@@ -228,7 +232,19 @@ class SuffixDrafter:
 
     def idle(self) -> None:
         """The scheduler runs nothing: what ended in its last batch is closed, for no later step will see it."""
+        self.settle()
         self.guarded(self._book.reap, ())
+
+    def later(self, call: Callable[..., object], *args: Any) -> None:
+        """Puts off what the next launch does not need, in the order of the calls. A failure is counted, and raises
+        nothing."""
+        self._put_off.append(partial(self.guarded, call, *args))
+
+    def settle(self) -> None:
+        """Does what was put off. To be called while the device works, at the latest before anything is drafted."""
+        calls, self._put_off = self._put_off, []
+        for call in calls:
+            call()
 
     def draft(self, requests: list[Any]) -> SuffixStep:
         """Brings the texts to what the device has written, which it waits for, and drafts one tree a row.
@@ -240,6 +256,8 @@ class SuffixDrafter:
             Exception: Texts cannot be followed; the step then verifies roots only.
         """
         # Whatever does not depend on the accepted tokens is done before the wait for them, while the device works.
+        self.settle()
+        self.guarded(self._book.reap, requests)
         if self._astray:
             self._call_back()
         b = len(requests)
@@ -283,16 +301,13 @@ class SuffixDrafter:
         return SuffixStep(requests, rows, drafts, lengths, ends, int(ends.sum()), rooms, "failed", began)
 
     def launched(self, step: SuffixStep, drafted: DraftedStep) -> None:
-        """The verification of a step was launched: counts its rows, learns, and closes what has ended.
+        """The verification of a step was launched: counts its rows, and learns. To be put off with later().
 
         Args:
             step: What draft() returned; nothing was drafted since.
             drafted: What is verified of it.
         """
         drafted.count_drafted(self.counters)
-        self.guarded(self._launched, step, drafted)
-
-    def _launched(self, step: SuffixStep, drafted: DraftedStep) -> None:
         self.engine.learn(step.rows)
         offsets = step.drafts.offsets
         had_draft = (offsets[1:] - offsets[:-1]) > 1
@@ -302,7 +317,6 @@ class SuffixDrafter:
         if not isinstance(step.outcomes, str):
             for row in np.flatnonzero(step.outcomes == Outcome.OTHER_TEXT).tolist():
                 self._astray.append(step.requests[row])
-        self._book.reap(step.requests)
 
     def _reason(self, step: SuffixStep, row: int, outcome: Outcome) -> Reason | None:
         request = step.requests[row]

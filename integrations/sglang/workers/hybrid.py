@@ -192,7 +192,7 @@ class _Hybrid:
         """Called once for each verify step, in order. With the overlap schedule, the next step is already launched."""
         del batch_size
         if self._pending:
-            self.suffix.guarded(self._observe, self._pending.popleft(), num_correct_drafts_per_req)
+            self.suffix.later(self._observe, self._pending.popleft(), num_correct_drafts_per_req)
 
     def _observe(self, done: _Step, num_accepted: list[int]) -> None:
         assert done.drafted is not None and done.planned is not None and done.read is not None
@@ -226,7 +226,7 @@ class _Hybrid:
             self._use_width(self.max_width)
         if self._step is not None:
             result.cap_lens = torch.from_numpy(self._step.num_drafted)
-            self._finish(self._step)
+            self.suffix.later(self._count, self._step)
             self._pending.append(self._step)
         return result
 
@@ -291,6 +291,7 @@ class _Hybrid:
         """Makes the suffix drafts of a step and chooses the rows that get drafts of the draft model."""
         requests = list(batch.reqs)
         # Until draft() waits for the accepted tokens, the device works.
+        self.suffix.settle()
         rids = [request.rid for request in requests]
         costs, control = self.policy.costs, self.suffix.control
         costs.rest, costs.drafted_rest = control.rest(), control.rest(has_drafter=True)
@@ -406,8 +407,8 @@ class _Hybrid:
         self._made_staging().build(step.drafts, planned.width, num_drafted)
         return num_drafted, planned
 
-    def _finish(self: Any, step: _Step) -> None:
-        """Counts a step that was launched."""
+    def _count(self: Any, step: _Step) -> None:
+        """Counts a step that was launched, and learns from it."""
         assert step.planned is not None and step.num_drafted is not None
         step.drafted = DraftedStep.of(step.drafts, step.num_drafted)
         fixed = self.suffix.control.is_fixed

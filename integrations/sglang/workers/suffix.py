@@ -9,7 +9,7 @@ One decode step has four parts. The device idles from its last result until part
      (verify_input.py).
   4. The base class runs the target, accepts tokens, moves the KV of accepted nodes, computes logprobs and applies
      grammars.
-While the device works, the worker updates counts and metrics, learns, and closes requests that have ended.
+The worker updates counts and metrics, learns, and closes requests that have ended when the next step waits for the device.
 
 Correctness does not depend on the engine: roots and positions are read on the device from SGLang's own relay, and
 everything else is only a proposal. If parts 1 to 3 fail, each row keeps only its root. With several ranks, the first
@@ -55,7 +55,7 @@ class _Step:
     seconds: float = 0.0
     """Time from the last result until the trees were built."""
     drafted: DraftedStep | None = None
-    """None until the step is launched."""
+    """None until the step is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +136,13 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     def on_verify_complete_cpu(self, num_correct_drafts_per_req: list[int], batch_size: int = 0) -> None:
         """Called once for each verify step, in order. With the overlap schedule, the next step is already launched."""
         del batch_size
-        if self._pending:
-            step = self._pending.popleft()
-            if step.drafted is not None and step.planned is not None:
-                step.drafted.count_accepted(self.counters, num_correct_drafts_per_req)
-                self.suffix.control.observe(step.planned, num_correct_drafts_per_req)
+        if self._pending and (step := self._pending.popleft()).suffix is not None:
+            self.suffix.later(self._observe, step, num_correct_drafts_per_req)
+
+    def _observe(self, step: _Step, num_accepted: list[int]) -> None:
+        if step.drafted is not None and step.planned is not None:
+            step.drafted.count_accepted(self.counters, num_accepted)
+            self.suffix.control.observe(step.planned, num_accepted)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         if batch.forward_mode.is_decode():
@@ -174,9 +176,12 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         return result
 
     def _launched(self, step: _Step, suffix: SuffixStep, planned: PlannedStep, result: Any) -> None:
-        """Does the bookkeeping of a launched step on the first rank, while the device verifies."""
+        """Starts the copy of a launched step's result on the first rank, and puts off its bookkeeping."""
         self._clock.stop(self._started, planned.took)
         self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result)
+        self.suffix.later(self._count, step, suffix, planned)
+
+    def _count(self, step: _Step, suffix: SuffixStep, planned: PlannedStep) -> None:
         step.drafted = DraftedStep.of(suffix.drafts, step.num_drafted)
         self.suffix.launched(suffix, step.drafted)
         self.counters.add("verified_tokens", planned.num_tokens)

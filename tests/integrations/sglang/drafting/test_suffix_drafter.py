@@ -87,7 +87,7 @@ class Serving:
         )
         drafter.accepted = AcceptedTokens(drafter.engine, lambda rows: drafter.counters.add("draft_errors", rows))
         drafter._buffers = DraftBuffers(1, max_width - 1)
-        drafter._batch, drafter._astray = None, []
+        drafter._batch, drafter._astray, drafter._put_off = None, [], []
         drafter.control = WidthControl(
             ControlConfig(controller="fixed", length=length),
             None,
