@@ -34,7 +34,7 @@ class StepState:
     """Widths that may be verified, ascending; a step is padded to one of them. (): any up to `max_width`."""
     max_width: int
     rest: float = 0.0
-    """Seconds that the step takes whatever is verified; those of the draft model's passes are in it."""
+    """Seconds of every step besides verifying and the draft model."""
     ragged: bool = False
     """Whether each row is verified with its own nodes alone, at any width; else all are padded to the step's."""
 

@@ -37,9 +37,8 @@ class StepCosts:
         # Apart from following verifications, whose few tokens say little of a prompt's hundreds.
         self._read = RunningFit([0.9])
         self._typical = target.seconds(0, 1) if target else self._UNIT
-        self.rest = self.drafted_rest = 0.0
-        """Seconds of a step besides verifying and the draft model's passes, without and with these passes; extending is
-        included. With them the host waits once more, for their trees."""
+        self.rest = 0.0
+        """Seconds of every step besides verifying and the draft model's passes; extending is included."""
 
     def observe_verify(self, num_tokens: int, seconds: float) -> None:
         """Learns from a verify step of `num_tokens` tokens over all rows, roots and padding included."""

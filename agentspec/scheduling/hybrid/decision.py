@@ -36,7 +36,7 @@ class StepTimes:
         wider = costs.extend(rows * model_width) - costs.extend(rows * width)
         return StepTimes(
             plain=costs.verify(rows, width) + costs.rest,
-            drafted=costs.verify(rows, model_width) + wider + costs.drafted_rest + costs.draft(rows),
+            drafted=costs.verify(rows, model_width) + wider + costs.rest + costs.draft(rows),
         )
 
     def break_even(self, model: float, margin: float) -> float:

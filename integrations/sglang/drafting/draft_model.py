@@ -36,8 +36,6 @@ class LaunchedTrees:
 
     def __init__(self, found: Any, topk: int) -> None:
         """`found`: what `draft_forward` returns, as attributes `parents`, `chosen`, `tokens`, `estimates`."""
-        self.seconds = 0.0
-        """Of the passes on the device; 0 until they are known."""
         parts = (found.parents, found.chosen, found.tokens)
         self._widths = [part.shape[1] for part in parts]
         self._topk = topk

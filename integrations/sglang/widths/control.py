@@ -20,7 +20,7 @@ from agentspec.environment import processor
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.metrics import ControlMetrics, Counters
-from agentspec.integrations.sglang.widths.step_rest import StepRest, Timed
+from agentspec.integrations.sglang.widths.step_rest import StepRest
 from agentspec.integrations.sglang.widths.tiers import padded_width
 from agentspec.scheduling import ControlConfig, Controller, Profile, ProfileKey, StepPlan, StepState, make_controller
 from agentspec.scheduling.columns import num_drafted
@@ -50,8 +50,8 @@ class PlannedStep:
     """Tokens in the KV cache over all rows."""
     seconds: float = 0.0
     """Of the verification; 0 until it is known."""
-    drafter: Timed | None = None
-    """The passes of a draft model; None: they did not run."""
+    drafter_seconds: float = 0.0
+    """Of a model drafter."""
 
     def took(self, seconds: float) -> None:
         self.seconds = seconds
@@ -156,7 +156,7 @@ class WidthControl:
                 "drafts": list(self._drafts),
                 "profile_key": asdict(self._key),
             }
-        rest = {"rest_ms": self.rest() * 1e3}
+        rest = {"rest_ms": self.rest * 1e3}
         return {
             **self.controller.describe(),
             "widths_captured": list(self.widths),
@@ -176,9 +176,10 @@ class WidthControl:
         """Whether rows of a step differ in width."""
         return self._ragged and not self.widths
 
-    def rest(self, has_drafter: bool = False) -> float:
-        """Seconds that a step takes besides verification and the draft model, where that runs or does not."""
-        return self._rest.seconds(has_drafter)
+    @property
+    def rest(self) -> float:
+        """Seconds of a step besides verification and a model drafter."""
+        return self._rest.seconds
 
     def step_begins(self) -> None:
         """To be called before anything is done for a decode step, at the latest before plan()."""
@@ -211,16 +212,12 @@ class WidthControl:
         offered = max(2 * max(self._latest_widths), _LEAST_OFFERED)
         return most if offered >= most else padded_width(offered, widths)
 
-    def plan(
-        self, drafts: DraftBatch, context: int, drafter: Timed | None = None, spent: float = 0.0
-    ) -> tuple[NDArray[np.int32], PlannedStep]:
+    def plan(self, drafts: DraftBatch, context: int) -> tuple[NDArray[np.int32], PlannedStep]:
         """What of the drafts is verified, and how wide.
 
         Args:
             drafts: Of the step's b rows, none with more nodes than most_width().
             context: Tokens in the KV cache over all rows.
-            drafter: The passes of a draft model in this step; None: they did not run.
-            spent: Seconds that these passes take. They are spent whatever is verified, as the rest of the step is.
 
         Returns:
             int32[b], how many of each row's best nodes are verified, its root not counted; and the plan.
@@ -231,8 +228,7 @@ class WidthControl:
         plan: StepPlan | None = None
         if len(widths) != 1 and self._breaker.allow():
             try:
-                rest = self.rest(drafter is not None) + spent
-                state = StepState(drafts, context, widths, most, rest, self.ragged)
+                state = StepState(drafts, context, widths, most, self.rest, self.ragged)
                 plan = self.controller.plan(state)
                 self._breaker.succeeded()
             except Exception:
@@ -244,16 +240,14 @@ class WidthControl:
         width = padded_width(widest, widths)
         self._latest_widths.append(width)
         num_tokens = rows + int(num_nodes.sum()) if self.ragged else rows * width
-        planned = PlannedStep(plan, rows, width, num_tokens, context, drafter=drafter)
+        planned = PlannedStep(plan, rows, width, num_tokens, context)
         self._rest.planned(planned)
         return num_nodes, planned
 
-    def plan_roots(
-        self, rows: int, context: int, drafter: Timed | None = None
-    ) -> tuple[NDArray[np.int32], PlannedStep]:
+    def plan_roots(self, rows: int, context: int) -> tuple[NDArray[np.int32], PlannedStep]:
         """A step of roots alone, which nobody decides on; as plan()."""
         width = padded_width(1, self._widths_for(rows))
-        planned = PlannedStep(None, rows, width, rows * (1 if self.ragged else width), context, drafter=drafter)
+        planned = PlannedStep(None, rows, width, rows * (1 if self.ragged else width), context)
         self._rest.planned(planned)
         return np.zeros(rows, np.int32), planned
 

@@ -3,9 +3,8 @@
     begin n ── draft ── verify ── results, scheduling ── begin n + 1
     └───────────────────────── interval ────────────────┘
 
-A step that verifies more pays that once for more tokens, so a controller has to know it. Steps in which a draft model
-ran are kept apart, because the host waits once more in them, for the draft model's trees. Steps between which something
-else ran, such as a prefill, do not count.
+A step that verifies more pays that once for more tokens, so that a controller has to know it. Steps between which
+something else ran, such as a prefill, do not count.
 """
 
 from __future__ import annotations
@@ -20,34 +19,23 @@ _LEAST_KNOWN = 4
 _MAX_OPEN = 8
 
 
-class Timed(Protocol):
+class TimedStep(Protocol):
     seconds: float
-    """Seconds on the device; 0 until they are known."""
-
-
-class TimedStep(Timed, Protocol):
-    """A step; its seconds are those of the verification."""
-
-    drafter: Timed | None
-    """The draft model's passes, whose seconds are known when those of the verification are; None: they did not run."""
+    """Of the verification; 0 until it is known."""
+    drafter_seconds: float
+    """Of a model drafter, which a step need not run."""
 
 
 class StepRest:
-    """Medians over the latest steps."""
+    """The median of the latest steps, in seconds."""
 
     def __init__(self) -> None:
+        self.seconds = 0.0
+        """0 before some steps are known."""
         self._began: float | None = None
         self._step: TimedStep | None = None
         self._open: deque[tuple[float, TimedStep]] = deque(maxlen=_MAX_OPEN)
-        self._known: dict[bool, deque[float]] = {kind: deque(maxlen=_REMEMBERED) for kind in (False, True)}
-        self._medians: dict[bool, float] = {}
-
-    def seconds(self, has_drafter: bool) -> float:
-        """Seconds that a step takes besides, with or without a draft model.
-
-        Where only the other kind of step is known, it is the rest of that kind; 0 before some steps are known.
-        """
-        return self._medians.get(has_drafter, self._medians.get(not has_drafter, 0.0))
+        self._known: deque[float] = deque(maxlen=_REMEMBERED)
 
     def begin(self, now: float) -> None:
         """A decode step begins, `now` by any clock."""
@@ -56,11 +44,9 @@ class StepRest:
         self._began, self._step = now, None
         while self._open and self._open[0][1].seconds > 0:
             interval, step = self._open.popleft()
-            has_drafter = step.drafter is not None
-            known = self._known[has_drafter]
-            known.append(max(interval - step.seconds - (step.drafter.seconds if step.drafter else 0.0), 0.0))
-            if len(known) >= _LEAST_KNOWN:
-                self._medians[has_drafter] = median(known)
+            self._known.append(max(interval - step.seconds - step.drafter_seconds, 0.0))
+            if len(self._known) >= _LEAST_KNOWN:
+                self.seconds = median(self._known)
 
     def planned(self, step: TimedStep) -> None:
         """The step that began is this one."""

@@ -293,8 +293,7 @@ class _Hybrid:
         # Until draft() waits for the accepted tokens, the device works.
         self.suffix.settle()
         rids = [request.rid for request in requests]
-        costs, control = self.policy.costs, self.suffix.control
-        costs.rest, costs.drafted_rest = control.rest(), control.rest(has_drafter=True)
+        self.policy.costs.rest = self.suffix.control.rest
         self.suffix.guarded(self.policy.expect, rids)
         try:
             suffix = self.suffix.draft(requests)
@@ -354,9 +353,8 @@ class _Hybrid:
         worker = self._draft_worker
         try:
             worker.stop.least_gain = least_gain
-            started = self._clock.start()
-            launched: LaunchedTrees = worker.passes(batch)
-            self._clock.stop(started, partial(self._passes_took, launched, len(batch.reqs), worker.num_passes))
+            with self._clock.timed(partial(self._passes_took, len(batch.reqs))):
+                launched: LaunchedTrees = worker.passes(batch)
         except Exception:
             self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
             return None
@@ -386,13 +384,15 @@ class _Hybrid:
                 )
         except Exception:
             self.suffix.failed("agentspec could not unite drafts; this step has suffix drafts alone")
+        seconds = time.perf_counter() - started
         try:
-            num_drafted, planned = self._built(step, trees)
+            num_drafted, planned = self._built(step)
         except Exception:
             self.suffix.failed("agentspec could not build the drafts of a step; it verifies roots only")
             step.drafts = self.suffix.nothing(suffix.requests).drafts
-            num_drafted, planned = self.suffix.control.plan_roots(len(step.rids), suffix.context, trees)
+            num_drafted, planned = self.suffix.control.plan_roots(len(step.rids), suffix.context)
             self._made_staging().build(step.drafts, planned.width, num_drafted)
+        planned.drafter_seconds = seconds if trees is not None else 0.0
         step.num_drafted, step.planned = num_drafted, planned
         self._context = planned.context
         step.seconds += time.perf_counter() - started
@@ -401,9 +401,8 @@ class _Hybrid:
         built = None if self._tp_group is None else self._made_staging().built()
         return _Order(order.follows, order.least_gain, built, planned.width, num_drafted, most)
 
-    def _built(self: Any, step: _Step, trees: LaunchedTrees | None) -> tuple[NDArray[np.int32], PlannedStep]:
-        spent = 0.0 if trees is None else self.policy.costs.draft(len(step.rids))
-        num_drafted, planned = self.suffix.control.plan(step.drafts, step.suffix.context, trees, spent)
+    def _built(self: Any, step: _Step) -> tuple[NDArray[np.int32], PlannedStep]:
+        num_drafted, planned = self.suffix.control.plan(step.drafts, step.suffix.context)
         self._made_staging().build(step.drafts, planned.width, num_drafted)
         return num_drafted, planned
 
@@ -453,8 +452,8 @@ class _Hybrid:
         # Draft-extend reads rows of this width as well.
         self._draft_worker.speculative_num_draft_tokens = width
 
-    def _passes_took(self: Any, launched: LaunchedTrees, rows: int, passes: int, seconds: float) -> None:
-        launched.seconds = seconds
+    def _passes_took(self: Any, rows: int, seconds: float) -> None:
+        passes = self._draft_worker.num_passes
         self.policy.costs.observe_draft(rows, passes, seconds)
         self.suffix.control.drafted(rows, passes, self._context, seconds)
 

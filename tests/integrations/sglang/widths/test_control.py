@@ -90,8 +90,8 @@ def test_what_steps_take_besides_is_found_and_told() -> None:
         _, planned = of.plan(DRAFTS, CONTEXT)
         # As if verification had taken a hundredth of what passes between two steps.
         planned.took(1e-9)
-    assert 0 < of.rest() < 1.0
-    assert of.describe()["rest_ms"] == of.rest() * 1e3
+    assert 0 < of.rest < 1.0
+    assert of.describe()["rest_ms"] == of.rest * 1e3
 
 
 def test_plain_decoding_is_a_width_too() -> None:

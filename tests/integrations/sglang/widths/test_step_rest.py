@@ -10,14 +10,9 @@ from agentspec.integrations.sglang.widths.step_rest import StepRest
 
 
 @dataclass
-class Work:
-    seconds: float = 0.0
-
-
-@dataclass
 class Step:
     seconds: float = 0.0
-    drafter: Work | None = None
+    drafter_seconds: float = 0.0
 
 
 def run(rest: StepRest, steps: int, *, verify: float, other: float, drafter: float = 0.0, began: float = 0.0) -> float:
@@ -25,7 +20,7 @@ def run(rest: StepRest, steps: int, *, verify: float, other: float, drafter: flo
     now = began
     for _ in range(steps):
         rest.begin(now)
-        rest.planned(Step(verify, Work(drafter) if drafter else None))
+        rest.planned(Step(verify, drafter))
         now += verify + drafter + other
     return now
 
@@ -33,19 +28,15 @@ def run(rest: StepRest, steps: int, *, verify: float, other: float, drafter: flo
 def test_nothing_is_known_of_few_steps() -> None:
     rest = StepRest()
     run(rest, 4, verify=0.01, other=0.004)
-    assert rest.seconds(False) == 0.0, "four begun are three done"
+    assert rest.seconds == 0.0, "four begun are three done"
     rest.begin(4 * 0.014)
-    assert rest.seconds(False) == pytest.approx(0.004)
+    assert rest.seconds == pytest.approx(0.004)
 
 
-def test_steps_with_a_draft_model_have_a_rest_of_their_own() -> None:
+def test_a_drafter_s_time_is_its_own() -> None:
     rest = StepRest()
-    now = run(rest, 20, verify=0.01, other=0.004)
-    assert rest.seconds(True) == pytest.approx(0.004), "all that is known"
-    rest.interrupted()
-    run(rest, 20, verify=0.01, other=0.006, drafter=0.003, began=now)
-    assert rest.seconds(False) == pytest.approx(0.004)
-    assert rest.seconds(True) == pytest.approx(0.006)
+    run(rest, 20, verify=0.01, other=0.004, drafter=0.003)
+    assert rest.seconds == pytest.approx(0.004)
 
 
 def test_what_runs_between_steps_does_not_count() -> None:
@@ -55,16 +46,16 @@ def test_what_runs_between_steps_does_not_count() -> None:
         now = run(rest, 2, verify=0.01, other=0.004, began=now)
         rest.interrupted()
         now += 5.0
-    assert rest.seconds(False) == pytest.approx(0.004)
+    assert rest.seconds == pytest.approx(0.004)
 
 
 def test_a_lasting_change_is_followed_and_an_outlier_is_not() -> None:
     rest = StepRest()
     now = run(rest, 20, verify=0.01, other=0.004)
     now = run(rest, 2, verify=0.01, other=1.0, began=now)
-    assert rest.seconds(False) == pytest.approx(0.004)
+    assert rest.seconds == pytest.approx(0.004)
     run(rest, 40, verify=0.01, other=0.008, began=now)
-    assert rest.seconds(False) == pytest.approx(0.008)
+    assert rest.seconds == pytest.approx(0.008)
 
 
 def test_verifications_may_be_known_late_or_never() -> None:
@@ -73,12 +64,12 @@ def test_verifications_may_be_known_late_or_never() -> None:
     for number, step in enumerate(late):
         rest.begin(number * 0.014)
         rest.planned(step)
-    assert rest.seconds(False) == 0.0
+    assert rest.seconds == 0.0
     for step in late:
         step.seconds = 0.01
     rest.begin(8 * 0.014)
-    assert rest.seconds(False) == pytest.approx(0.004)
+    assert rest.seconds == pytest.approx(0.004)
     for number in range(9, 40):
         rest.begin(number * 0.014)
         rest.planned(Step())
-    assert rest.seconds(False) == pytest.approx(0.004)
+    assert rest.seconds == pytest.approx(0.004)
