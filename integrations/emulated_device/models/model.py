@@ -160,7 +160,9 @@ class TargetGraphs:
         self.capture_forward_mode = ForwardMode.TARGET_VERIFY if speculates else ForwardMode.DECODE
         self.shape = shape
         self.bs = 0
-        width = shape.get("speculative_num_draft_tokens") or compat.verify_width(model_runner.server_args)
+        width = 1
+        if speculates:
+            width = shape.get("speculative_num_draft_tokens") or compat.verify_width(model_runner.server_args)
         self.capture_bs = graph_sizes.bounded(_CAPTURED, width, model_runner)
 
     def can_run_graph(self, forward_batch: Any) -> bool:
