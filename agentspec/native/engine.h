@@ -84,7 +84,8 @@ struct DraftBatch {
   std::vector<std::uint8_t> outcomes;
 };
 
-// The same in memory of the caller, for any draft of so many rows and nodes. `offsets` has one more than rows.
+// The same in memory of the caller, for any draft of so many rows and nodes. `offsets` has one more than
+// rows.
 struct DraftSpans {
   std::span<std::int32_t> offsets;
   std::span<std::int32_t> tokens;
@@ -130,10 +131,10 @@ class Engine {
   void open(const std::string& request_id, std::span<const Token> prompt, const std::string& name,
             std::size_t max_length = kNoLimit);
   [[nodiscard]] Rows rows(std::span<const std::string_view> request_ids) const;
-  // Appends to each row's text the tokens that a step accepted. `accepted` is [b, width]: how many, and these.
-  // A row grows only if its text has lengths[i] tokens; pass none to grow all. What the last draft is to be
-  // judged by is kept for learn(). A row whose tokens are outside of the vocabulary, or whose index cannot
-  // grow, loses its index and gets no drafts any more. Returns how many rows that happened to.
+  // Appends to each row's text the tokens that a step accepted. `accepted` is [b, width]: how many, and
+  // these. A row grows only if its text has lengths[i] tokens; pass none to grow all. What the last draft is
+  // to be judged by is kept for learn(). A row whose tokens are outside of the vocabulary, or whose index
+  // cannot grow, loses its index and gets no drafts any more. Returns how many rows that happened to.
   std::size_t grow(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
                    std::span<const std::int64_t> lengths);
   // Learns from what grow() appended: apart from it, because nothing that is drafted next needs it.
@@ -232,7 +233,7 @@ class Engine {
     std::vector<DraftNode> drafted;   // the last draft, to learn from
     std::vector<DraftNode> judged;    // an earlier one, and the tokens that came of it: not learnt from yet
     std::vector<Token> judged_by;
-    std::vector<PartMatch> global;    // scratch of match_parts(), as are the next two
+    std::vector<PartMatch> global;  // scratch of match_parts(), as are the next two
     std::vector<PartMatch> corpora;
     std::vector<KnownMatch> new_matches;
     Draft draft;

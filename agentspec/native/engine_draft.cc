@@ -150,8 +150,8 @@ void Engine::match_part(Request& request, const IndexPart& part, std::uint64_t i
   }
 }
 
-// Brings the request's matches up to its text and to the parts that its namespace has now; returns whether there are
-// any.
+// Brings the request's matches up to its text and to the parts that its namespace has now; returns whether
+// there are any.
 bool Engine::match_parts(Request& request) const {
   request.global.clear();
   request.corpora.clear();

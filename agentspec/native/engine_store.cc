@@ -258,8 +258,8 @@ bool Engine::detach_corpus(const std::string& path) {
 }
 
 std::shared_ptr<const Segment> Engine::take_corpus(const std::string& path) {
-  const auto found =
-      std::find_if(corpora_.begin(), corpora_.end(), [&](const Corpus& corpus) { return corpus.path == path; });
+  const auto found = std::find_if(corpora_.begin(), corpora_.end(),
+                                  [&](const Corpus& corpus) { return corpus.path == path; });
   if (found == corpora_.end()) return nullptr;
   std::shared_ptr<const Segment> segment = std::move(found->segment);
   corpora_.erase(found);

@@ -63,8 +63,8 @@ void Worker::run() {
 
 namespace {
 
-// To fall asleep and be woken takes tens of microseconds, as long as many a row: whoever waits looks for about
-// as long first.
+// To fall asleep and be woken takes tens of microseconds, as long as many a row: whoever waits looks for
+// about as long first.
 constexpr int kLooks = 2000;
 
 void pause() {

@@ -230,8 +230,8 @@ class EngineLife {
       }
       require(false, "an empty prompt is refused");
     }
-    text.max_length = choose_(0, 1) == 0 ? Engine::kNoLimit
-                                         : text.tokens.size() + static_cast<std::size_t>(choose_(0, 40));
+    text.max_length =
+        choose_(0, 1) == 0 ? Engine::kNoLimit : text.tokens.size() + static_cast<std::size_t>(choose_(0, 40));
     engine_.open(request_id, text.tokens, name_of(text.space), text.max_length);
     require(engine_.is_open(request_id), "an opened request is open");
     std::erase(closed_, request_id);
@@ -390,7 +390,8 @@ class EngineLife {
       }
       const std::size_t length = text->tokens.size();
       const bool is_text = is_known(*text, lengths, row);
-      const std::size_t left = text->is_lost || text->max_length <= length ? 0 : text->max_length - length - 1;
+      const std::size_t left =
+          text->is_lost || text->max_length <= length ? 0 : text->max_length - length - 1;
       const auto most = static_cast<std::size_t>(std::min(max_tokens, config_.max_draft_tokens));
       const auto limit = static_cast<std::int32_t>(is_text ? std::min(left, most) : 0);
       require(made.rooms[row] == limit, "a text grows to its limit, the bonus token included");
@@ -584,9 +585,8 @@ class EngineLife {
     const DraftBatch& second = made.batch;
     require(second.offsets == batch_.offsets && second.tokens == batch_.tokens &&
                 second.parents == batch_.parents && second.estimates == batch_.estimates &&
-                second.sources == batch_.sources &&
-                second.match_lens == batch_.match_lens && second.scores == batch_.scores &&
-                second.outcomes == batch_.outcomes,
+                second.sources == batch_.sources && second.match_lens == batch_.match_lens &&
+                second.scores == batch_.scores && second.outcomes == batch_.outcomes,
             "a draft is the same wherever it is written to");
   }
 

@@ -81,8 +81,8 @@ class DraftBuffers {
     const std::size_t rows = scores.size();
     const std::size_t nodes = tokens.size();
     if (offsets.size() == rows + 1 && match_lens.size() == rows && outcomes.size() == rows &&
-        lengths.size() == rows && rooms.size() == rows &&
-        parents.size() == nodes && estimates.size() == nodes && sources.size() == nodes) {
+        lengths.size() == rows && rooms.size() == rows && parents.size() == nodes &&
+        estimates.size() == nodes && sources.size() == nodes) {
       return;
     }
     throw agentspec::ConfigError("arrays of drafts must agree in their numbers of rows and nodes");

@@ -96,8 +96,7 @@ void Drafter::add_contexts(std::span<const PartMatch> matches, std::uint16_t fir
     for (const Walk& walk : walks_) {
       if (!walk.occurs(length)) continue;
       const IndexPart& part = parts_[walk.part];
-      Cursor cursor{Cursor::Kind::kState, static_cast<std::uint8_t>(slot), walk.part, length,
-                    walk.state, 0};
+      Cursor cursor{Cursor::Kind::kState, static_cast<std::uint8_t>(slot), walk.part, length, walk.state, 0};
       if (part.automaton != nullptr) {
         occurrences += part.automaton->continuations(walk.state);
       } else {
@@ -199,9 +198,8 @@ void Drafter::read_children(Place place, std::int32_t depth, double path) {
       totals_[slot] += automaton.continuations(cursor.first);
       read_[slot] += automaton.continuations(cursor.first);
       if (automaton.has_many_edges(cursor.first)) {
-        automaton.visit_frequent_edges(cursor.first, [&](Token token, StateId target) {
-          meet(slot, token, automaton.count(target));
-        });
+        automaton.visit_frequent_edges(
+            cursor.first, [&](Token token, StateId target) { meet(slot, token, automaton.count(target)); });
       } else {
         automaton.visit_edges(cursor.first, [&](Token token, StateId target) {
           count(slot, token, automaton.count(target), age_of(end - automaton.last_end(target)));
@@ -387,8 +385,8 @@ void Drafter::expand(Place place, std::int32_t node, std::int32_t depth, float e
   const auto push = [&](const Child& child) {
     const float product = estimate * child.probability;
     if (product < limits_.min_token_prob) return;
-    heap_.push_back({product, node, child.age, child.token, main_source(child), depth,
-                     child.first_interval, child.features});
+    heap_.push_back({product, node, child.age, child.token, main_source(child), depth, child.first_interval,
+                     child.features});
     std::push_heap(heap_.begin(), heap_.end(), DraftedLater{});
   };
   if (!limits_.chain) {

@@ -27,7 +27,7 @@ struct DraftNode {
   Token token;
   std::int32_t parent;
   double estimate;  // the probability that the node is accepted, D(N)
-  Source source;   // where most of its evidence is from
+  Source source;    // where most of its evidence is from
   Features features;
 };
 
@@ -99,7 +99,7 @@ class Drafter {
     float probability;
     std::int32_t age;
     std::uint32_t first_interval;  // in intervals_, one for each interval among the parent's contexts
-    float share;  // the largest among its contexts, as far as they were read
+    float share;                   // the largest among its contexts, as far as they were read
     std::array<std::int32_t, kNumSlots> seen;  // how often it occurred in each context
     std::array<std::int32_t, kNumSlots> met;   // how often it was met where a context was read in part only
     std::array<std::int32_t, kNumSlots> ages;  // tokens since it last occurred in each context
@@ -107,7 +107,8 @@ class Drafter {
   };
 
   Place start(const DraftSources& sources);
-  void add_contexts(std::span<const PartMatch> matches, std::uint16_t first_part, int first_slot, int end_slot);
+  void add_contexts(std::span<const PartMatch> matches, std::uint16_t first_part, int first_slot,
+                    int end_slot);
   void read_children(Place place, std::int32_t depth, double path);
   Child* child(Token token);
   [[nodiscard]] std::span<Child> children() { return {children_.data(), num_children_}; }
@@ -130,7 +131,7 @@ class Drafter {
   std::vector<Cursor> cursors_;
   std::vector<std::uint32_t> points_;
   std::vector<Interval> intervals_;  // of contexts made longer by a child's token
-  std::vector<Place> places_;  // of the root and each node
+  std::vector<Place> places_;        // of the root and each node
   std::vector<Candidate> heap_;
   std::vector<Child> children_;  // the first num_children_ are in use
   std::size_t num_children_ = 0;

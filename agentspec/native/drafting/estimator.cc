@@ -9,7 +9,7 @@
 namespace agentspec {
 namespace {
 
-constexpr double kPriorCount = 0.4;    // a
+constexpr double kPriorCount = 0.4;     // a
 constexpr float kLargestWeight = 8.0F;  // what observe() keeps weights within
 
 // log(count + a), by table where counts are small.

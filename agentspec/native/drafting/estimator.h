@@ -38,7 +38,8 @@ struct Features {
 // Estimates the probability that a continuation is accepted. Its log odds are the sum of a bias by depth and
 // of a piecewise linear function of each context's log odds,
 //
-//     logit P = bias[depth, estimate of the path so far] + sum over contexts of f[slot, length, recency](log((seen + a) / (total - seen + a)))
+//     logit P = bias[depth, estimate of the path so far]
+//             + sum over contexts of f[slot, length, recency](log((seen + a) / (total - seen + a)))
 //
 // so that contexts that agree make each other surer, as in logistic mixing. The functions are given by their
 // values at whole log odds; `agentspec tune` fits them, and observe() follows what verification accepts.

@@ -8,8 +8,8 @@ namespace {
 
 // Bounds are computed in another order than the sums they bound; this is far above what rounding can do.
 constexpr double kSlack = 1e-9;
-// Of larger intervals so many ranks are read, at regular distances, to find what may follow. What follows less
-// than one in a few hundred times may be missed; counts of what is found are exact.
+// Of larger intervals so many ranks are read, at regular distances, to find what may follow. What follows
+// less than one in a few hundred times may be missed; counts of what is found are exact.
 constexpr std::uint32_t kMaxRanks = 4096;
 
 // True if `a` is drafted after `b`: a smaller estimate, then an older last occurrence, then a later parent.

@@ -10,10 +10,10 @@
 
 namespace agentspec {
 
-// SuffixDecoding's algorithm 1 as the paper has it, the reference that other rules are measured against: grows
-// one tree for each source and each length of pattern, the largest share of occurrences first, and returns
-// the one with the largest sum of estimates. It leaves the corpora out. It holds scratch memory only, so each
-// call stands for itself; one thread at a time.
+// SuffixDecoding's algorithm 1 as the paper has it, the reference that other rules are measured against:
+// grows one tree for each source and each length of pattern, the largest share of occurrences first, and
+// returns the one with the largest sum of estimates. It leaves the corpora out. It holds scratch memory only,
+// so each call stands for itself; one thread at a time.
 class PlainDrafter {
  public:
   explicit PlainDrafter(const DraftLimits& limits);

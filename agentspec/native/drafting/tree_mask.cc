@@ -14,8 +14,8 @@ std::int32_t size_of(std::span<const std::int32_t> offsets, std::span<const std:
   return num_drafted.empty() ? offsets[row + 1] - offsets[row] : num_drafted[row] + 1;
 }
 
-// Throws unless `offsets` cuts the nodes into rows, and what is taken of each is a tree in topological order of
-// at most `width` nodes.
+// Throws unless `offsets` cuts the nodes into rows, and what is taken of each is a tree in topological order
+// of at most `width` nodes.
 void check(std::span<const std::int32_t> offsets, std::size_t num_tokens,
            std::span<const std::int32_t> parents, std::span<const std::int32_t> num_drafted,
            std::size_t width) {

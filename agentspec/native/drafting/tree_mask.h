@@ -6,7 +6,8 @@
 
 namespace agentspec {
 
-// What a tree verification wants of a batch of drafts, each row padded to `width` nodes; memory of the caller.
+// What a tree verification wants of a batch of drafts, each row padded to `width` nodes; memory of the
+// caller.
 struct TreeArrays {
   std::span<std::int64_t> tokens;        // [rows, width], as are the others but the last two; padding: 0
   std::span<std::int64_t> depths;        // the root's is 0, padding's is 1

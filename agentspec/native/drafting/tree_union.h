@@ -61,9 +61,9 @@ struct TreeUnion {
   std::vector<std::int32_t> model_offsets;
   std::vector<Token> model_tokens;
   std::vector<std::int32_t> model_parents;
-  std::vector<float> model_estimates;       // the draft model's own, at most 1
-  std::vector<std::uint8_t> verified;       // [b], whether all nodes of the model's tree are among the row's
-  std::vector<std::uint8_t> alone;          // [b], whether the row is the model's tree and nothing else
+  std::vector<float> model_estimates;  // the draft model's own, at most 1
+  std::vector<std::uint8_t> verified;  // [b], whether all nodes of the model's tree are among the row's
+  std::vector<std::uint8_t> alone;     // [b], whether the row is the model's tree and nothing else
 };
 
 inline constexpr std::uint8_t kModelSource = 4;  // Source.MODEL of agentspec/drafts.py

@@ -1,7 +1,7 @@
 // Eviction: what the global index drops when it is over its budget.
 //
-// The oldest outputs go first, whichever namespace they belong to: the oldest part of all is sealed anew without them,
-// as parts are when they are merged.
+// The oldest outputs go first, whichever namespace they belong to: the oldest part of all is sealed anew
+// without them, as parts are when they are merged.
 
 #include <algorithm>
 

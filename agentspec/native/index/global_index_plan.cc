@@ -38,8 +38,8 @@ GlobalIndex::Plan GlobalIndex::make_plan(Namespace& space, std::span<GlobalPart>
 
 std::optional<GlobalIndex::Plan> GlobalIndex::plan() {
   const bool is_over_budget = bytes_ > config_.budget_bytes;
-  // Sealing saves memory and drops nothing, so it comes first. Where outputs come faster than they are sealed it
-  // would go on for ever, and the index grow with it: over the budget the two take turns.
+  // Sealing saves memory and drops nothing, so it comes first. Where outputs come faster than they are sealed
+  // it would go on for ever, and the index grow with it: over the budget the two take turns.
   if (std::exchange(has_sealed_over_budget_, false) && is_over_budget) {
     if (auto plan = plan_eviction()) return plan;
   }

@@ -257,7 +257,8 @@ void SuffixAutomaton::append(Token token) {
   }
 }
 
-// True if an end stands before the last token of all strings of a state that has occurred: they are not counted.
+// True if an end stands before the last token of all strings of a state that has occurred: they are not
+// counted.
 bool SuffixAutomaton::has_end_within(StateId state) const {
   if (state == kInitialState) return false;
   const auto last = text_.begin() + last_end(state) - 1;

@@ -66,7 +66,8 @@ void check_drafts(const Sealed& sealed, const Text& text, double min_token_prob,
   match.part = {.automaton = nullptr, .segment = sealed.segment.get(), .age_of_end = 0, .dead = sealed.dead};
   match.context = sealed.segment->locate(text, max_pattern);
   if (match.context.length == 0) return;
-  const DraftSources sources{.estimator = &estimator, .request = &request, .global = {&match, 1}, .corpora = {}};
+  const DraftSources sources{
+      .estimator = &estimator, .request = &request, .global = {&match, 1}, .corpora = {}};
   Drafter calibrated(limits);
   PlainDrafter plain(limits);
   for (const Draft* const draft : {&calibrated.draft(sources, 40), &plain.draft(sources, 40)}) {

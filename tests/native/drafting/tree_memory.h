@@ -13,7 +13,10 @@ namespace agentspec::test {
 class TreeMemory {
  public:
   TreeMemory(std::size_t rows, std::size_t width)
-      : nodes_(rows * width), numbers_(4 * nodes_), num_nodes_(rows), mask_size_(nodes_ * width),
+      : nodes_(rows * width),
+        numbers_(4 * nodes_),
+        num_nodes_(rows),
+        mask_size_(nodes_ * width),
         mask_(std::make_unique<bool[]>(mask_size_)) {}
 
   [[nodiscard]] TreeArrays arrays() {

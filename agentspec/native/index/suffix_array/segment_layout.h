@@ -13,17 +13,16 @@ namespace agentspec {
 // A segment's block of bytes: the header, then the sections, each from a multiple of kSectionAlignment on and
 // filled up with zeros. The header's counts say where each section lies. All numbers are little-endian.
 //
-//     section           entries                  of n points, o outputs, d distinct tokens
-//     tokens            int32[n]                 the text
-//     position          uint32[n]                rank -> point
-//     next              int32[n]                 rank -> the token after the point
-//     followers         uint32[n - o]            the ranks with one next token, ascending; grouped by that
-//                                              token
-//     lcp               uint8[n + 1]             rank -> common context with the rank before it; 0 at both ends
-//     lcp_minima        uint8[]                  the minima of each 64 lcps, of each 64 of these, and so on
-//     token_words       TokenWord[]              which tokens occur, 32 a word
-//     follower_starts   uint32[d + 1]            where each token's group starts in followers
-//     outputs           OutputRecord[o]
+//     section          entries        of n points, o outputs, d distinct tokens
+//     tokens           int32[n]       the text
+//     position         uint32[n]      rank -> point
+//     next             int32[n]       rank -> the token after the point
+//     followers        uint32[n - o]  ranks in ascending order, grouped by their next token
+//     lcp              uint8[n + 1]   rank -> common context with the rank before it; 0 at both ends
+//     lcp_minima       uint8[]        the minima of each 64 lcps, of each 64 of these, and so on
+//     token_words      TokenWord[]    which tokens occur, 32 tokens per word
+//     follower_starts  uint32[d + 1]  where each token's group starts in followers
+//     outputs          OutputRecord[o]
 enum class Section : std::size_t {
   kTokens,
   kPosition,
