@@ -47,7 +47,7 @@ struct GoodputStep {
   double rest = 0.0;                      // seconds of a step besides verification and the draft model
   bool ragged = false;                    // each row is verified with only its own nodes, without padding
   PassCost cost = {};                     // of a verification
-  double exponent = 1.0;                  // raising a column's estimates to this power corrects their bias
+  double exponent = 1.0;                  // the power that corrects the mean estimate of a column
 };
 
 // Memory of the caller for a plan's arrays. The number of columns, c, is widths.back() - 1.
