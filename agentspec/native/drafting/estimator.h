@@ -38,8 +38,8 @@ struct Features {
 // Estimates the probability that a continuation is accepted. The log odds of the estimate are a bias by
 // depth, plus a piecewise linear function of the log odds in each context:
 //
-//       logit P = bias[depth, estimate of the path so far]
-//               + sum over contexts of f[slot, length, recency](log((seen + a) / (total - seen + a)))
+//     logit P = bias[depth, estimate of the path so far]
+//             + sum over contexts of f[slot, length, recency](log((seen + a) / (total - seen + a)))
 //
 // Contexts that agree reinforce each other, as in logistic mixing. The functions are given by their values at
 // integer log odds. `agentspec tune` fits them, and observe() updates them from what verification accepts.
