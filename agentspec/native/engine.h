@@ -252,8 +252,7 @@ class Engine {
   struct Waiting {
     std::string name;
     std::int64_t time;
-    std::uint64_t
-        serial;  // never used again, so it differs from that of an erased output with the same id
+    std::uint64_t serial;  // never used again, so it differs from that of an erased output with the same id
   };
 
   struct Corpus {

@@ -59,7 +59,9 @@ struct DraftSources {
 //      request's own text is left, add the longest end of the path that occurs there. This finds a quotation
 //      that follows a template of other outputs.
 //
-// The drafter holds only scratch memory, so calls do not depend on each other. Not thread-safe.
+// A node takes a bounded number of reads and look-ups in each part; a look-up in a segment of n tokens takes
+// O(log n) time. The drafter holds only scratch memory, so calls do not depend on each other. Not
+// thread-safe.
 class Drafter {
  public:
   explicit Drafter(const DraftLimits& limits);

@@ -19,7 +19,7 @@ struct TreeArrays {
 
 // Builds the arrays from the drafts and overwrites all of `out`. Row i takes its root and the next
 // num_drafted[i] nodes, or all its nodes if `num_drafted` is empty. A padding node sees the root and itself,
-// and no link leads to it.
+// and no link leads to it. Takes O(rows * width^2) time, the size of the mask.
 //
 // Throws ConfigError and leaves `out` unchanged if the sizes of `out` do not fit the batch, if a row should
 // take more nodes than it has or than `width`, or if the nodes that it takes are not a tree in topological

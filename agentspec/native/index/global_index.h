@@ -129,7 +129,7 @@ class GlobalIndex {
   // because freeing may take long.
   class Erasure;
   using IsErased = std::function<bool(const OutputRecord&)>;
-  // Of one namespace, or of all if `name` is null. Valid until anything changes.
+  // Plans the erasure in one namespace, or in all if `name` is null. Valid until anything changes.
   [[nodiscard]] Erasure plan_erasure(const std::string* name, const IsErased& is_erased);
   // Deletes the outputs: nothing is drafted from them once it returns. Does not throw.
   void erase(Erasure& erasure);
@@ -142,8 +142,8 @@ class GlobalIndex {
     std::vector<GlobalPart> inputs;  // neighbours, oldest first; copies that share their indexes
     std::size_t num_dropped = 0;     // number of outputs to leave out, the oldest ones
   };
-  // The most urgent work, if any: to seal what has grown, then to rewrite segments without what was deleted
-  // from them, then to evict. Looks only at namespaces that have changed.
+  // The most urgent work, if any: first sealing, then rewriting segments without their deleted outputs, then
+  // eviction. Looks only at namespaces that have changed.
   [[nodiscard]] std::optional<Plan> plan();
   // The plan that merges all parts of a namespace into one segment.
   [[nodiscard]] std::optional<Plan> plan_merge_of_all(std::string_view name);
@@ -198,7 +198,7 @@ class GlobalIndex {
 
   [[nodiscard]] bool is_closed(const GlobalPart& part) const;
   [[nodiscard]] bool is_partial(const Namespace& space, const GlobalPart& part, std::size_t which) const;
-  // The number of its outputs, and of their tokens without the ends of prompts.
+  // The number of outputs, and the number of their tokens without the ends of prompts.
   [[nodiscard]] std::pair<std::size_t, std::size_t> count_outputs(const Namespace& space) const;
   Plan make_plan(Namespace& space, std::span<GlobalPart> inputs);
   [[nodiscard]] std::optional<Plan> plan_sealing(Namespace& space);
@@ -210,7 +210,7 @@ class GlobalIndex {
   void plan_erasure(Namespace& space, const IsErased& is_erased, Erasure& erasure);
   void update_bytes(GlobalPart& part);
   [[nodiscard]] std::vector<GlobalPart> take(Namespace& space, std::size_t first, std::size_t count);
-  // Where the plan's inputs stand in their namespace now, if they are all there unchanged.
+  // The index of the plan's first input in its namespace, if all inputs are still there unchanged.
   [[nodiscard]] std::optional<std::size_t> find_inputs(const Plan& plan);
 
   GlobalIndexConfig config_;
@@ -218,7 +218,8 @@ class GlobalIndex {
   std::uint64_t next_age_ = 1;
   Namespaces namespaces_;
   Order order_;
-  // For each kind of work, the namespaces that may have some, in no order; each list has room for all of them.
+  // For each kind of work, the namespaces that may have some, in no order; each list has room for all of
+  // them.
   std::array<std::vector<Namespace*>, kNumWorks> work_;
   std::size_t bytes_ = 0;
   bool has_sealed_over_budget_ = false;  // the latest plan seals, and was made over the budget
@@ -233,7 +234,7 @@ class GlobalIndex::Erasure {
   // Number of deleted outputs that had been added completely.
   [[nodiscard]] std::size_t num_outputs() const { return num_outputs_; }
   [[nodiscard]] bool has_partial() const { return has_partial_; }
-  // The namespaces that any are in.
+  // The namespaces in which outputs are deleted.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
  private:

@@ -70,7 +70,8 @@ struct Walk {
     next_interval = shorter.interval;
   }
 
-  // Moves to the occurrences of patterns of `pattern_length` tokens. Stays where it is if the match is shorter.
+  // Moves to the occurrences of patterns of `pattern_length` tokens. Stays where it is if the match is
+  // shorter.
   void shorten(const IndexPart& source, std::int32_t pattern_length) {
     while (length > 0 && next_length >= pattern_length) {
       length = next_length;

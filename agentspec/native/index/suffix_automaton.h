@@ -32,6 +32,9 @@ inline constexpr StateId kNoState = INT32_MIN;
 //
 // Strings longer than `max_counted_length` are matched but not counted: a state whose shortest string is
 // longer has a meaningless count. This bounds the work of each append, whatever the text is.
+//
+// A text of n tokens has at most 2n states and 3n edges. next() takes expected constant time. An append makes
+// at most max_counted_length steps to update the counts.
 class SuffixAutomaton {
  public:
   explicit SuffixAutomaton(std::int32_t max_counted_length);

@@ -9,7 +9,7 @@
 
 namespace agentspec::test {
 
-// Memory for the tree arrays of a batch.
+// Owns the memory for the tree arrays of a batch.
 class TreeMemory {
  public:
   TreeMemory(std::size_t rows, std::size_t width)

@@ -74,6 +74,9 @@ struct TokenWord;
 // For a pattern of at most kDepth tokens, the size of its interval is the exact number of occurrences. Longer
 // patterns have no interval. A match that is passed to a query must come from the same segment.
 //
+// A segment takes about 17 bytes per token. extend(), advance(), parent() and widen() take O(log n) time for
+// n points, and locate() takes O(kDepth log n).
+//
 // Queries are const, share no state, allocate nothing and do not throw, so threads may run them at the same
 // time.
 class Segment {
