@@ -141,7 +141,7 @@ void Engine::open(const std::string& request_id, std::span<const Token> prompt, 
   }
 }
 
-// A request that ends returns its tenant.
+// A request that ends gives back its tenant.
 void Engine::leave(Request& request) {
   if (request.tenant) tenants_.leave(std::move(request.tenant));
 }

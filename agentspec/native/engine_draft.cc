@@ -44,7 +44,7 @@ void Engine::learn(Request& request, std::span<const DraftNode> drafted, std::sp
   }
 }
 
-// Must be called before the request returns its tenant.
+// Must be called before the request gives back its tenant.
 void Engine::learn_judged(Request& request) {
   learn(request, request.judged, request.judged_by);
   request.judged.clear();

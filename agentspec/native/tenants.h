@@ -38,7 +38,7 @@ class Tenants {
 
   // Returns the namespace's tenant, which stays as long as anyone else holds it.
   [[nodiscard]] std::shared_ptr<Tenant> enter(const std::string& name);
-  // Returns a tenant that enter() gave.
+  // Gives back a tenant that enter() returned.
   void leave(std::shared_ptr<Tenant> tenant);
 
   // The estimator to draft with; `tenant` may be null.
