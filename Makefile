@@ -101,6 +101,7 @@ format: setup
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	git ls-files '*.cc' '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 
 types: setup
 	$(BIN)/mypy

@@ -12,15 +12,15 @@
 namespace agentspec {
 namespace {
 
-// Tokens that are indexed while the lock is held once; some microseconds, or a tenth of a millisecond
-// where a vector has to grow.
+// Number of tokens that are indexed each time the mutex is held. This takes some microseconds, or a tenth of
+// a millisecond if a vector has to grow.
 constexpr std::size_t kSliceTokens = 64;
-// Room that an index is built with for the output, so that it need not grow during the first steps.
+// An index is built with room for this many output tokens, so that it need not grow in the first steps.
 constexpr std::size_t kReservedTokens = 512;
 // Corpora are numbered apart from the parts of the global index.
 constexpr std::uint64_t kFirstCorpus = 1ULL << 62;
 
-// The longest string that a draft can ask for the continuations of.
+// The longest string whose continuations a draft can ask for.
 std::int32_t max_counted_length(const EngineConfig& config) {
   return config.limits.max_pattern + config.max_draft_tokens;
 }
@@ -40,7 +40,8 @@ std::uint32_t random_number() {
 GlobalIndexConfig global_config(const EngineConfig& config) {
   GlobalIndexConfig result;
   result.budget_bytes = config.budget_bytes;
-  // What grows takes several times the memory of what is sealed, so it gets a small part of the budget.
+  // A growing part takes several times the memory of a sealed one, so it gets only a small share of the
+  // budget.
   result.max_growing_tokens =
       std::clamp<std::size_t>(config.budget_bytes / 512, 64, config.max_growing_tokens);
   result.max_counted_length = max_counted_length(config);
@@ -114,7 +115,7 @@ void Engine::open(const std::string& request_id, std::span<const Token> prompt, 
     const std::lock_guard lock(mutex_);
     check_not_open(request_id);
     request->tenant = tenants_.enter(name);
-    // Without threads it is open when its index is built.
+    // Without threads, the request is open only once its index is built.
     try {
       if (config_.background) requests_.emplace(request_id, request);
     } catch (const std::bad_alloc&) {
@@ -124,7 +125,7 @@ void Engine::open(const std::string& request_id, std::span<const Token> prompt, 
   }
   try {
     if (config_.background) {
-      // If there is no memory to build it, the request stays without an index and gets no drafts.
+      // If there is no memory to build the index, the request stays without one and gets no drafts.
       quick_worker_.post([this, request, copy = std::move(copy)] { build(request, copy); });
       return;
     }
@@ -140,12 +141,12 @@ void Engine::open(const std::string& request_id, std::span<const Token> prompt, 
   }
 }
 
-// A request that ends lets go of its tenant.
+// A request that ends gives back its tenant.
 void Engine::leave(Request& request) {
   if (request.tenant) tenants_.leave(std::move(request.tenant));
 }
 
-// Makes a request's index, from an earlier turn's if there is one.
+// Makes a request's index, from an earlier turn's index if there is one.
 void Engine::build(const RequestPtr& request, const std::vector<Token>& prompt) {
   bool is_ready = false;
   while (!is_ready) {
@@ -164,11 +165,12 @@ void Engine::build(const RequestPtr& request, const std::vector<Token>& prompt) 
     if (index == nullptr) index = std::make_unique<TextIndex>(max_counted_length(config_));
     index->reserve(prompt.size() - num_known + kReservedTokens);
     index->append(std::span(prompt).subspan(num_known));
-    // The output may have grown meanwhile. It is caught up with in slices, the last one under the lock.
+    // The output may have grown meanwhile. Its new tokens are indexed in slices, the last slice under the
+    // mutex.
     for (std::size_t num_indexed = 0; !is_ready;) {
       const std::lock_guard lock(mutex_);
       if (!request->tenant) return;
-      // What was erased may be in it.
+      // The reused index may contain text that was erased meanwhile.
       if (num_erasures != request->tenant->num_erasures && index->is_rewritten()) break;
       const std::size_t waiting = request->output.size() - num_indexed;
       const std::size_t slice = std::min(waiting, kSliceTokens);
@@ -200,7 +202,7 @@ void Engine::extend(const std::string& request_id, std::span<const Token> tokens
   try {
     request.index->append(tokens);
   } catch (const std::bad_alloc&) {
-    // It is broken. The request goes on without an index and gets no drafts.
+    // The index is broken. The request goes on without one and gets no drafts.
     request.is_ready = false;
     request.index.reset();
   }
@@ -237,7 +239,7 @@ std::uint64_t Engine::close(const std::string& request_id, bool keep,
   try {
     quick_worker_.post([this, request, keep, num_erasures] { retire(request, keep, num_erasures); });
   } catch (const std::bad_alloc&) {
-    // Its index is not kept.
+    // The request's index is not kept.
     const std::lock_guard lock(mutex_);
     leave(*request);
   }
@@ -245,8 +247,8 @@ std::uint64_t Engine::close(const std::string& request_id, bool keep,
   return id != 0 && post_output(request->name, std::move(output), serial) ? id : 0;
 }
 
-// Lets go of a closed request. Its index is kept for the conversation's next turn, if nothing of its
-// namespace was erased since it was closed.
+// Ends the life of a closed request. Its index is kept for the conversation's next turn, unless something of
+// its namespace was erased after it was closed.
 void Engine::retire(const RequestPtr& request, bool keep, std::uint64_t num_erasures) {
   std::list<Conversations::Entry> freed;
   std::unique_ptr<TextIndex> index;
@@ -282,13 +284,13 @@ bool Engine::add(const std::string& name, std::uint64_t output_id, std::span<con
   return post_output(name, std::move(output), serial);
 }
 
-// From here on the output can be erased. Returns its serial number.
+// Registers the output as waiting: from here on it can be erased. Returns its serial number.
 std::uint64_t Engine::expect(const std::string& name, const Output& output) {
   waiting_.emplace(output.id, Waiting{name, output.time, next_waiting_});
   return next_waiting_++;
 }
 
-// Returns false if the output is not kept, for want of memory.
+// Returns false if the output is not kept because memory is short.
 bool Engine::post_output(const std::string& name, Output&& output, std::uint64_t serial) {
   const std::uint64_t id = output.id;
   try {
@@ -310,7 +312,7 @@ void Engine::add_output(const std::string& name, const Output& output, std::uint
     for (bool is_complete = false; !is_complete;) {
       const std::lock_guard lock(mutex_);
       const auto found = waiting_.find(output.id);
-      // Erased meanwhile, and what was added of it too.
+      // The output was erased meanwhile, and what was added of it too.
       if (found == waiting_.end() || found->second.serial != serial) return;
       try {
         if (!is_begun) is_complete = !global_.begin(name, output);
@@ -334,7 +336,7 @@ void Engine::compact_later() {
   }
 }
 
-// Seals, merges and evicts until there is nothing more to do.
+// Seals, merges and evicts until nothing is left to do.
 void Engine::compact() {
   const std::lock_guard compacting(compacting_mutex_);
   for (;;) {
@@ -352,7 +354,7 @@ void Engine::compact() {
       freed = global_.publish(*plan, std::move(segment));
     } catch (const std::bad_alloc&) {
       const std::lock_guard lock(mutex_);
-      // What is too large to be merged now stays as it is, unless the budget wants it smaller.
+      // A part that is too large to be merged now stays as it is, unless the budget requires it to shrink.
       if (plan->num_dropped == 0) return;
       freed = global_.give_up(*plan);
     }

@@ -27,7 +27,7 @@
 
 namespace agentspec {
 
-// The fields of agentspec.EngineConfig, which has checked them.
+// Mirrors agentspec.EngineConfig, which has validated the values.
 struct EngineConfig {
   Token num_token_ids = 0;  // tokens must be in [0, num_token_ids)
   DraftLimits limits;
@@ -35,7 +35,7 @@ struct EngineConfig {
   std::int32_t max_draft_tokens = 31;
   std::size_t budget_bytes = 0;
   std::size_t conversation_bytes = 0;
-  std::size_t prompt_tail = 0;  // tokens of a prompt's end that are kept before its output
+  std::size_t prompt_tail = 0;  // number of tokens at the end of a prompt that are kept before its output
   std::size_t max_growing_tokens = 8192;
   std::size_t num_threads = 1;
   bool background = false;
@@ -43,7 +43,7 @@ struct EngineConfig {
   std::vector<float> weights;  // Estimator::kNumWeights
   float learning_rate = 0.0F;
 
-  // Of the segments that are of use.
+  // The identity that a segment must have to be usable by this engine.
   [[nodiscard]] Segment::Identity identity(SegmentKind kind) const {
     return {num_token_ids, tokenizer, kind};
   }
@@ -53,38 +53,40 @@ struct EngineStats {
   std::size_t open_requests = 0;
   std::size_t request_bytes = 0;
   std::size_t conversation_bytes = 0;
-  std::size_t waiting_outputs = 0;  // closed, not yet in the global index
-  std::uint64_t spared_tokens = 0;  // of prompts, found in earlier turns
+  std::size_t waiting_outputs = 0;  // closed, but not yet in the global index
+  std::uint64_t spared_tokens =
+      0;  // prompt tokens that needed no indexing, because an earlier turn had indexed them
   std::size_t corpora = 0;
   GlobalIndexStats global;
 };
 
-// What became of a row that was to be drafted for. The values are agentspec.Outcome's.
+// What happened to a row of a draft call. The values are those of agentspec.Outcome.
 enum class Outcome : std::uint8_t {
   kDrafted = 0,
   kNoRoom = 1,      // no token may be drafted
   kNotIndexed = 2,  // the prompt's index is being built
   kNoOutputs = 3,   // its own text gave nothing, and its namespace has neither outputs nor corpora
-  kNoMatch = 4,     // the text's end occurred nowhere before
-  kUnlikely = 5,    // it did, but nothing that followed is likely enough
+  kNoMatch = 4,     // the end of the text did not occur before
+  kUnlikely = 5,    // it did, but no continuation is likely enough
   kNoMemory = 6,
-  kNotOpen = 7,    // it is closed, or was never opened
-  kOtherText = 8,  // its text has another length than the caller says
+  kNotOpen = 7,    // the request is closed, or was never opened
+  kOtherText = 8,  // the text's length differs from the one the caller gave
 };
 
-// The drafts of a batch, row after row; row i has the nodes offsets[i] to offsets[i + 1], its root first.
+// The drafts of a batch of b rows. Row i has the nodes offsets[i] to offsets[i + 1], its root first.
 struct DraftBatch {
   std::vector<std::int32_t> offsets;
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> parents;  // within the row; -1 for the root
   std::vector<float> estimates;
   std::vector<std::uint8_t> sources;
-  std::vector<std::int32_t> match_lens;  // one a row, as are the scores and outcomes
+  std::vector<std::int32_t> match_lens;  // [b], like scores and outcomes
   std::vector<float> scores;
   std::vector<std::uint8_t> outcomes;
 };
 
-// The same in memory of the caller, for any draft of so many rows and nodes. `offsets` has one more than rows.
+// The same in memory that the caller owns. It must have room for every draft that the limits allow; `offsets`
+// has one more element than there are rows.
 struct DraftSpans {
   std::span<std::int32_t> offsets;
   std::span<std::int32_t> tokens;
@@ -94,18 +96,19 @@ struct DraftSpans {
   std::span<std::int32_t> match_lens;
   std::span<float> scores;
   std::span<std::uint8_t> outcomes;
-  std::span<std::int64_t> lengths;  // tokens of each row's text, as are the next one a row
-  std::span<std::int32_t> rooms;    // the most nodes that were allowed, the root not counted
+  std::span<std::int64_t> lengths;  // [b], number of tokens of each row's text
+  std::span<std::int32_t> rooms;    // [b], the most nodes that each row was allowed, its root not counted
 };
 
-// Indexes the texts of open requests and the outputs of finished ones, and drafts from both. Safe for
-// threads. A call that throws has changed nothing.
+// Indexes the texts of open requests and the outputs of finished ones, and drafts from both. All methods are
+// thread-safe. A call that throws leaves the engine unchanged.
 //
-// With `background`, indexes are built, extended by outputs, sealed, merged and freed by two threads of the
-// engine's own, one for what is quick and one for what is not; without, by the thread that calls. One mutex
-// guards all state; it is held while a batch is drafted or a slice of a text is indexed, and for longer only
-// where an output is erased from a part that grows, which is then indexed anew.
-// An index that is being built belongs to its builder alone, and sealed segments never change.
+// With `background`, two threads of the engine build, extend, seal, merge and free the indexes: one thread
+// does short jobs, the other does long ones. Without it, the calling thread does this work.
+//
+// One mutex guards all state. It is held while a batch is drafted or a slice of a text is indexed. It is held
+// for longer only when an output is erased from a growing part, because that part is then indexed again. An
+// index that is being built belongs to its builder alone, and sealed segments never change.
 class Engine {
   struct Request;
 
@@ -115,104 +118,106 @@ class Engine {
   explicit Engine(const EngineConfig& config);
   ~Engine();
 
-  // The requests of a batch, found once and for all steps that they take together. One that is closed
-  // meanwhile is passed over.
+  // The requests of a batch. They are looked up once and serve all steps of the batch. A request that has
+  // been closed since then is skipped.
   class Rows {
    public:
     [[nodiscard]] std::size_t size() const { return requests_.size(); }
 
    private:
     friend class Engine;
-    std::vector<std::shared_ptr<Request>> requests_;  // null: was not open when it was looked for
+    std::vector<std::shared_ptr<Request>> requests_;  // null if the request was not open at the look-up
   };
 
-  // The text may grow to `max_length` tokens, prompt included; nothing is drafted beyond.
+  // Opens a request. Its text may grow to `max_length` tokens, prompt included; nothing is drafted beyond
+  // that.
   void open(const std::string& request_id, std::span<const Token> prompt, const std::string& name,
             std::size_t max_length = kNoLimit);
   [[nodiscard]] Rows rows(std::span<const std::string_view> request_ids) const;
-  // Appends to each row's text the tokens that a step accepted. `accepted` is [b, width]: how many, and these.
-  // A row grows only if its text has lengths[i] tokens; pass none to grow all. What the last draft is to be
-  // judged by is kept for learn(). A row whose tokens are outside of the vocabulary, or whose index cannot
-  // grow, loses its index and gets no drafts any more. Returns how many rows that happened to.
+  // Appends the tokens that a step accepted to each row's text. `accepted` is [b, width]: the number of
+  // tokens, then the tokens. If `lengths` is not empty, row i grows only if its text has lengths[i] tokens.
+  // The last draft is kept for learn(). A row with a token outside the vocabulary, or with an index that
+  // cannot grow, loses its index and gets no more drafts. Returns the number of such rows.
   std::size_t grow(const Rows& rows, std::span<const std::int64_t> accepted, std::size_t width,
                    std::span<const std::int64_t> lengths);
-  // Learns from what grow() appended: apart from it, because nothing that is drafted next needs it.
+  // Learns from what grow() appended. It is a call of its own because the next draft does not need its
+  // result.
   void learn(const Rows& rows);
-  // As the draft() below, for rows. No row has more than `max_tokens` nodes. Where `lengths` are given, a row
-  // whose text has another length gets its root only.
+  // Drafts for the rows as draft() below does, with at most `max_tokens` nodes per row. If `lengths` is not
+  // empty, a row whose text has another length gets only its root.
   std::size_t draft(const Rows& rows, std::span<const std::int64_t> lengths, std::int32_t max_tokens,
                     const DraftSpans& out);
   void extend(const std::string& request_id, std::span<const Token> tokens);
-  // `max_tokens` is empty or gives each row's limit; none may be negative. Requests whose index is not built
-  // yet get their root only. `batch` is overwritten; its memory is used again.
+  // Drafts for a batch. `max_tokens` is empty or gives each row's limit; no limit may be negative. A request
+  // whose index is not built yet gets only its root. `batch` is overwritten and its memory is reused.
   void draft(std::span<const std::string_view> request_ids, std::span<const std::int32_t> max_tokens,
              DraftBatch& batch);
   void draft(std::span<const std::string> request_ids, std::span<const std::int32_t> max_tokens,
              DraftBatch& batch) {
     draft(std::vector<std::string_view>(request_ids.begin(), request_ids.end()), max_tokens, batch);
   }
-  // Writes to the first elements of `out`; returns the number of nodes. Throws ConfigError if not all that
-  // the limits allow would fit.
+  // Writes to the first elements of `out` and returns the number of nodes. Throws ConfigError if `out` has no
+  // room for the largest drafts that the limits allow.
   std::size_t draft(std::span<const std::string_view> request_ids, std::span<const std::int32_t> max_tokens,
                     const DraftSpans& out);
-  // Ends the request; with `keep`, the first num_output_tokens of its output go to the global index. Returns
-  // the output's id there (output_id.h), 0 if it is not kept.
+  // Ends the request. With `keep`, the first num_output_tokens tokens of its output go to the global index.
+  // Returns the output's id there (output_id.h), or 0 if it is not kept.
   std::uint64_t close(const std::string& request_id, bool keep, std::optional<std::size_t> num_output_tokens);
-  // Adds an output of another engine as close() would have: `tokens` are the end of its prompt, of which so
-  // many are kept as the engine keeps of its own, and the output. Returns false if there is no output, if one
-  // of that id waits, or if there is no memory to keep it.
+  // Adds an output of another engine as close() would have. `tokens` holds the last num_prompt_tail tokens of
+  // the prompt, then the output; the engine keeps no more of the prompt than it keeps of its own prompts.
+  // Returns false if there is no output, if an output with this id is waiting, or if memory is short.
   bool add(const std::string& name, std::uint64_t output_id, std::span<const Token> tokens,
            std::size_t num_prompt_tail, std::int64_t time);
 
   [[nodiscard]] std::size_t num_tokens(const std::string& request_id) const;
   [[nodiscard]] bool is_open(const std::string& request_id) const;
 
-  // Waits until all that was given is indexed, sealed and merged as far as it is to be.
+  // Waits until everything given so far is indexed, and until due sealing and merging is done.
   void flush();
-  // Waits until all that was given can be drafted from. Takes no mutex that a draft takes.
+  // Waits until everything given so far can be drafted from. Takes no mutex that a draft takes.
   void wait_indexed();
-  // Once these five return, nothing that they delete is drafted from, outputs that wait included; others are
-  // drafted from as before.
-  void clear();  // all namespaces, and what estimates have learnt, as erase_namespace() does for one
+  // When one of these five calls returns, nothing that it deletes is drafted from, waiting outputs included.
+  // Other outputs are drafted from as before.
+  void clear();  // all namespaces and their learnt estimates; erase_namespace() does this for one
   bool erase_namespace(const std::string& name);
   bool erase_output(std::uint64_t output_id);
-  // These return how many outputs they have deleted: those of a request, or those from before a time.
+  // Both return the number of deleted outputs: those of a request, or those older than `before`.
   std::size_t erase_request(const std::string& name, std::string_view request_id);
   std::size_t expire(const std::string& name, std::int64_t before);
 
-  // Writes a namespace's outputs to a file as one segment; returns how many.
+  // Writes a namespace's outputs to a file as one segment. Returns the number of outputs.
   std::size_t save(const std::string& name, const std::string& path);
-  // Adds a file's outputs to a namespace, before those it has; returns how many.
+  // Adds a file's outputs to a namespace, before those it has. Returns the number of outputs.
   std::size_t load(const std::string& name, const std::string& path);
 
-  // All that the namespace has, at one moment; see GlobalSnapshot.
+  // Everything that the namespace has at one moment; see GlobalSnapshot.
   [[nodiscard]] GlobalSnapshot snapshot(const std::string& name) const;
-  // Adds copies of segments, given oldest first, to a namespace before the outputs it has: all or none.
-  // Outputs with `known` ids, and those that come again, are left out. Returns the ids of the others.
+  // Adds copies of segments, given oldest first, before the outputs of a namespace. Adds all or none. Leaves
+  // out outputs whose ids are in `known`, and repeated ones. Returns the ids of the outputs that it added.
   std::vector<std::uint64_t> load_segments(const std::string& name,
                                            std::span<const std::span<const std::byte>> blobs,
                                            std::span<const std::uint64_t> known);
   [[nodiscard]] std::vector<NamespaceStats> namespaces() const;
 
-  // Lets the namespaces draft from a corpus, or all namespaces if there are none.
+  // Lets the named namespaces draft from a corpus, or all namespaces if `names` is empty.
   void attach_corpus(const std::string& path, std::vector<std::string> names);
   bool detach_corpus(const std::string& path);
 
-  // Drafter::trials() for a request whose next tokens are known.
+  // Runs Drafter::trials() for a request whose next tokens are known.
   void trials(const std::string& request_id, std::span<const Token> truth, std::vector<Drafter::Trial>& rows);
-  // Of the namespace's estimates.
+  // The weights of the namespace's estimator.
   [[nodiscard]] std::vector<float> weights(const std::string& name) const;
 
   [[nodiscard]] EngineStats stats() const;
   void check_integrity() const;
 
  private:
-  // The match of a request's text in one part, carried from draft to draft. It needs only the tokens that the
-  // text has grown by; it is looked for anew when the part has grown.
+  // The match of a request's text in one part, kept from draft to draft. Only the tokens appended since then
+  // have to be matched. When the part has grown, the match is computed again.
   struct KnownMatch {
     std::uint64_t part_id = 0;
     std::int32_t part_tokens = 0;
-    std::size_t text_length = 0;  // of the request's text that was matched
+    std::size_t text_length = 0;  // number of tokens of the request's text that were matched
     StateMatch state;
     ContextMatch context;
   };
@@ -220,7 +225,7 @@ class Engine {
   struct Request {
     std::string name;
     std::shared_ptr<Tenant> tenant;
-    std::unique_ptr<TextIndex> index;  // its builder's until is_ready
+    std::unique_ptr<TextIndex> index;  // belongs to its builder until is_ready
     bool is_ready = false;
     bool is_open = true;
     std::size_t num_prompt_tokens = 0;
@@ -228,11 +233,12 @@ class Engine {
     Token last_token = 0;
     std::vector<Token> prompt_tail;
     std::vector<Token> output;
-    std::vector<KnownMatch> matches;  // of global parts and corpora, in the order they were drafted from
+    std::vector<KnownMatch> matches;  // in global parts and corpora, in the order of the last draft
     std::vector<DraftNode> drafted;   // the last draft, to learn from
-    std::vector<DraftNode> judged;    // an earlier one, and the tokens that came of it: not learnt from yet
+    std::vector<DraftNode>
+        judged;  // an earlier draft that is still to be learnt from, and the tokens that followed it
     std::vector<Token> judged_by;
-    std::vector<PartMatch> global;    // scratch of match_parts(), as are the next two
+    std::vector<PartMatch> global;  // scratch of match_parts(), like the next two
     std::vector<PartMatch> corpora;
     std::vector<KnownMatch> new_matches;
     Draft draft;
@@ -242,11 +248,11 @@ class Engine {
   };
   using RequestPtr = std::shared_ptr<Request>;
 
-  // An output on its way to the index.
+  // An output that is on its way to the index.
   struct Waiting {
     std::string name;
     std::int64_t time;
-    std::uint64_t serial;  // of those that ever waited: tells it from an erased one of the same id
+    std::uint64_t serial;  // never used again, so it differs from that of an erased output with the same id
   };
 
   struct Corpus {
@@ -268,7 +274,7 @@ class Engine {
   std::size_t merge_and_save(const std::string& name, const std::string& path);
   void compact_later();
   void compact();
-  // Which namespaces an erasure is felt in, besides those in which it finds something.
+  // The namespaces that count an erasure, in addition to those in which it finds something.
   enum class Scope { kWhereFound, kNamed, kAllIfEvicted };
   std::size_t erase(const std::string* name, const GlobalIndex::IsErased& is_erased, Scope scope);
   void take_rewritten(const std::string* name, std::vector<RequestPtr>& found);
@@ -287,30 +293,30 @@ class Engine {
   void draft_row(std::size_t thread, Request& request, std::int32_t max_nodes);
 
   const EngineConfig config_;
-  mutable std::mutex mutex_;  // guards all down to waiting_
+  mutable std::mutex mutex_;  // guards all members down to waiting_
   std::unordered_map<std::string, RequestPtr, StringHash, std::equal_to<>> requests_;
   Tenants tenants_;
   GlobalIndex global_;
   std::vector<Corpus> corpora_;
-  std::vector<Drafter> drafters_;  // one a thread, as are the plain ones
+  std::vector<Drafter> drafters_;  // one per thread, like the plain ones
   std::vector<PlainDrafter> plain_drafters_;
-  std::uint32_t next_output_;  // starts anywhere, so that ids of engines differ
+  std::uint32_t next_output_;  // starts at a random value, so that ids of different engines differ
   std::uint64_t next_corpus_;
   std::uint64_t spared_tokens_ = 0;
-  // By ids. What is erased is taken out, and is then not added, or not any further.
+  // By output id. An erased output is removed from the map, and is then not added, or not added any further.
   std::unordered_map<std::uint64_t, Waiting> waiting_;
   std::uint64_t next_waiting_ = 1;
-  std::vector<RequestPtr> rows_;  // scratch of draft(), as are the next three
+  std::vector<RequestPtr> rows_;  // scratch of draft(), like the next three
   std::vector<std::int32_t> limits_;
   std::vector<const Request*> sorted_;
   DraftBatch batch_;
 
-  mutable std::mutex conversations_mutex_;  // taken before mutex_ where both are held
+  mutable std::mutex conversations_mutex_;  // when both are held, it is taken before mutex_
   Conversations conversations_;
   std::mutex adding_mutex_;      // held while an output is added in slices
   std::mutex compacting_mutex_;  // held while parts are merged
   RowPool pool_;
-  // The last members: their threads end before what they work on.
+  // These are the last members, so that their threads end before the data they work on is destroyed.
   Worker slow_worker_;
   Worker quick_worker_;
 };

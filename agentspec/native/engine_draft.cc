@@ -1,4 +1,4 @@
-// What the engine does in a step: it brings matches up to the texts, drafts, and learns from the drafts.
+// The engine's work in a step: it updates the matches, drafts, and learns from the drafts.
 
 #include <algorithm>
 #include <new>
@@ -11,9 +11,10 @@
 namespace agentspec {
 namespace {
 
-// A match is carried over so many new tokens; beyond that it is faster to look for it anew.
+// A match is extended by at most this many new tokens; for more it is faster to search again.
 constexpr std::size_t kMaxCarried = 6;
-// Smaller batches are drafted on the caller's thread: to wake another takes longer than their rows.
+// Smaller batches are drafted on the caller's thread, because waking another thread takes longer than their
+// rows.
 constexpr std::size_t kSharedRows = 32;
 
 void observe(Estimator& estimator, std::span<const DraftNode> drafted, std::span<const Token> tokens) {
@@ -33,7 +34,7 @@ void observe(Estimator& estimator, std::span<const DraftNode> drafted, std::span
 
 }  // namespace
 
-// Tells the estimator of the request's namespace which of a draft's nodes turned out to be true.
+// Tells the estimator of the request's namespace which nodes of a draft came true.
 void Engine::learn(Request& request, std::span<const DraftNode> drafted, std::span<const Token> tokens) {
   if (config_.learning_rate == 0.0F || config_.plain_rule || drafted.empty()) return;
   try {
@@ -43,7 +44,7 @@ void Engine::learn(Request& request, std::span<const DraftNode> drafted, std::sp
   }
 }
 
-// Must come before the request lets go of its tenant.
+// Must be called before the request gives back its tenant.
 void Engine::learn_judged(Request& request) {
   learn(request, request.judged, request.judged_by);
   request.judged.clear();
@@ -90,7 +91,7 @@ bool Engine::grow(Request& request, std::span<const std::int64_t> tokens) {
   }
   request.is_ready = false;
   request.index.reset();
-  request.max_length = 0;  // also where the index is being built
+  request.max_length = 0;  // also if the index is still being built
   return false;
 }
 
@@ -121,10 +122,10 @@ void Engine::match_part(Request& request, const IndexPart& part, std::uint64_t i
                         std::vector<PartMatch>& matches) const {
   const SuffixAutomaton& own = request.index->automaton();
   const std::vector<Token>& text = own.text();
-  // What was rewritten stands before an end.
+  // Text that was rewritten lies before an end.
   const std::size_t farthest =
       text.size() - static_cast<std::size_t>(std::min(own.tail_length(), config_.limits.max_pattern));
-  // Parts come in the order of the last draft, but for those that were replaced since.
+  // Parts come in the order of the last draft, except those that were replaced since.
   while (known < request.matches.size() && request.matches[known].part_id != id) ++known;
   KnownMatch found{id, 0, farthest, {}, {}};
   const bool is_known = known < request.matches.size();
@@ -150,8 +151,8 @@ void Engine::match_part(Request& request, const IndexPart& part, std::uint64_t i
   }
 }
 
-// Brings the request's matches up to its text and to the parts that its namespace has now; returns whether there are
-// any.
+// Brings the request's matches up to date with its text and with the parts that its namespace has now.
+// Returns whether there are any matches.
 bool Engine::match_parts(Request& request) const {
   request.global.clear();
   request.corpora.clear();
@@ -210,7 +211,7 @@ void Engine::draft_row(std::size_t thread, Request& request, std::int32_t max_no
       request.outcome = draft.has_match ? Outcome::kUnlikely : Outcome::kNoMatch;
     }
   } catch (const std::bad_alloc&) {
-    // The row has its root only.
+    // The row gets only its root.
     request.outcome = Outcome::kNoMemory;
   }
 }
@@ -245,7 +246,7 @@ std::size_t Engine::draft(const Rows& rows, std::span<const std::int64_t> length
     limits_.push_back(0);
     if (request && !request->is_open) request.reset();
     if (!request) continue;
-    // The bonus token takes one of the places.
+    // One token of the room is left for the bonus token.
     const std::size_t length = request->length();
     const std::size_t left = request->max_length > length ? request->max_length - length - 1 : 0;
     const bool is_known = lengths.empty() || length == static_cast<std::size_t>(lengths[row]);
@@ -264,7 +265,7 @@ std::size_t Engine::draft(const Rows& rows, std::span<const std::int64_t> length
   return nodes;
 }
 
-// Drafts for rows_ by limits_, and lets go of them.
+// Drafts for rows_ within limits_, and then clears rows_.
 std::size_t Engine::draft_into(const DraftSpans& out) {
   const std::size_t most_nodes = std::accumulate(
       limits_.begin(), limits_.end(), limits_.size(),
@@ -310,7 +311,7 @@ void Engine::find_rows(std::span<const std::string_view> request_ids,
   }
 }
 
-// Drafts for rows_, of which those that are null get a root without a token, and lets go of them.
+// Drafts for rows_, and then clears it. A null row gets a root without a token.
 void Engine::draft_rows(DraftBatch& batch) {
   batch.offsets.assign(1, 0);
   batch.tokens.clear();
@@ -349,7 +350,7 @@ void Engine::draft_rows(DraftBatch& batch) {
     batch.offsets.push_back(static_cast<std::int32_t>(batch.tokens.size()));
     request.drafted.swap(request.draft.nodes);
   };
-  // A request that comes twice has one place for its draft, so the rows are drafted one by one.
+  // A request that occurs twice has only one place for its draft, so such rows are drafted one by one.
   bool is_distinct = true;
   const bool is_shared = pool_.num_threads() > 1 && rows_.size() >= kSharedRows;
   if (is_shared) {
@@ -361,7 +362,7 @@ void Engine::draft_rows(DraftBatch& batch) {
     is_distinct = std::adjacent_find(sorted_.begin(), sorted_.end()) == sorted_.end();
   }
   if (is_shared && is_distinct) {
-    // A few turns a thread: rows differ in what they take, and each turn has its price.
+    // Each thread takes rows a few times: rows differ in their work, but every time has a cost.
     const std::size_t rows_at_once = std::max<std::size_t>(rows_.size() / (4 * pool_.num_threads()), 2);
     pool_.for_rows(
         rows_.size(),

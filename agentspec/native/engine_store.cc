@@ -1,4 +1,4 @@
-// What the engine does for a store: deletion, files, snapshots.
+// The engine's operations for a store: deletion, files and snapshots.
 
 #include <algorithm>
 #include <string>
@@ -12,9 +12,9 @@
 
 namespace agentspec {
 
-// Of the requests of one namespace, or of all if `name` is null: adds to `found` the open ones whose indexes
-// have more than their own text, which are to be built anew. Throws nothing if there is room for all
-// requests.
+// Finds the open requests whose indexes contain more than their own text, and adds them to `found` to be
+// indexed again. Looks at one namespace, or at all if `name` is null. Does not throw if `found` has room for
+// all requests.
 void Engine::take_rewritten(const std::string* name, std::vector<RequestPtr>& found) {
   if (name == nullptr) {
     tenants_.count_erasure_everywhere();
@@ -23,7 +23,7 @@ void Engine::take_rewritten(const std::string* name, std::vector<RequestPtr>& fo
   }
   for (const auto& [request_id, request] : requests_) {
     if (name != nullptr && request->name != *name) continue;
-    // Its draft may be of what was erased.
+    // Its last draft may come from text that was erased.
     request->drafted.clear();
     if (!request->is_ready || !request->index->is_rewritten()) continue;
     request->is_ready = false;
@@ -83,7 +83,7 @@ bool Engine::erase_namespace(const std::string& name) {
 }
 
 bool Engine::erase_output(std::uint64_t output_id) {
-  // Of what was evicted nobody knows the namespace, and conversations may have its text still.
+  // The namespace of an evicted output is unknown, and conversations may still contain its text.
   return erase(
              nullptr, [=](const OutputRecord& output) { return output.id == output_id; },
              Scope::kAllIfEvicted) > 0;
@@ -99,8 +99,8 @@ std::size_t Engine::expire(const std::string& name, std::int64_t before) {
   return erase(&name, [=](const OutputRecord& output) { return output.time < before; }, Scope::kWhereFound);
 }
 
-// Deletes outputs of one namespace, or of all if `name` is null; returns how many. What is kept of
-// conversations goes with them, since it may quote them.
+// Deletes outputs of one namespace, or of all if `name` is null, and returns their number. Kept conversations
+// are deleted too, since they may quote the outputs.
 std::size_t Engine::erase(const std::string* name, const GlobalIndex::IsErased& is_erased, Scope scope) {
   GlobalIndex::Erasure erasure;
   std::list<Conversations::Entry> freed;
@@ -113,7 +113,7 @@ std::size_t Engine::erase(const std::string* name, const GlobalIndex::IsErased& 
       const auto& [id, waiting] = output;
       return (name == nullptr || waiting.name == *name) && is_erased({id, 0, 0, waiting.time});
     };
-    // 1. What may fail for want of memory.
+    // 1. Everything that may fail for lack of memory.
     rewritten.reserve(requests_.size());
     erasure = global_.plan_erasure(name, is_erased);
     std::unordered_set<std::string> names(erasure.names().begin(), erasure.names().end());
@@ -121,7 +121,7 @@ std::size_t Engine::erase(const std::string* name, const GlobalIndex::IsErased& 
       if (is_erased_waiting(output)) names.insert(output.second.name);
     }
     if (scope == Scope::kNamed) names.insert(*name);
-    // 2. An output that is being added is among those that wait, too.
+    // 2. An output that is being added is also among the waiting ones.
     global_.erase(erasure);
     num_erased = erasure.num_outputs() + std::erase_if(waiting_, is_erased_waiting);
     if (names.empty() && scope == Scope::kAllIfEvicted && global_.num_evicted() > 0) {
@@ -141,7 +141,7 @@ std::size_t Engine::erase(const std::string* name, const GlobalIndex::IsErased& 
 std::size_t Engine::save(const std::string& name, const std::string& path) {
   flush();
   const std::size_t num_saved = merge_and_save(name, path);
-  // A small part takes more room sealed than growing.
+  // A small part takes more memory sealed than growing.
   compact_later();
   return num_saved;
 }
@@ -250,7 +250,7 @@ void Engine::attach_corpus(const std::string& path, std::vector<std::string> nam
 }
 
 bool Engine::detach_corpus(const std::string& path) {
-  // Unmapped after the lock is given back: no draft waits for that.
+  // It is unmapped after the mutex is released, so that no draft waits for that.
   std::shared_ptr<const Segment> freed;
   const std::lock_guard lock(mutex_);
   freed = take_corpus(path);
@@ -258,8 +258,8 @@ bool Engine::detach_corpus(const std::string& path) {
 }
 
 std::shared_ptr<const Segment> Engine::take_corpus(const std::string& path) {
-  const auto found =
-      std::find_if(corpora_.begin(), corpora_.end(), [&](const Corpus& corpus) { return corpus.path == path; });
+  const auto found = std::find_if(corpora_.begin(), corpora_.end(),
+                                  [&](const Corpus& corpus) { return corpus.path == path; });
   if (found == corpora_.end()) return nullptr;
   std::shared_ptr<const Segment> segment = std::move(found->segment);
   corpora_.erase(found);

@@ -4,7 +4,7 @@
 
 namespace agentspec {
 
-// The binding turns each of these into the class of the same name in agentspec/errors.py.
+// The bindings turn each of these into the class of the same name in agentspec/errors.py.
 
 struct TokenError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
@@ -22,12 +22,12 @@ struct UnknownRequestError : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// Bytes that are not a segment that can be used here.
+// The bytes are not a segment, or not one that can be used here.
 struct SegmentError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A broken invariant of a structure: a defect in agentspec, never in what the caller gave.
+// A structure's invariant does not hold. This is a defect in agentspec, never an error of the caller.
 struct IntegrityError : std::logic_error {
   using std::logic_error::logic_error;
 };

@@ -13,33 +13,33 @@
 namespace agentspec {
 namespace {
 
-constexpr double kLeastSeconds = 1e-9;  // a step takes some time, whatever was fitted
+constexpr double kLeastSeconds = 1e-9;  // a step takes some time, whatever the fitted costs say
 constexpr double kLeastEstimate = 1e-12;
 
-constexpr double kSpeedupForgetting = 0.99;  // what a step counts in the mean speedup after the next one
-constexpr double kMeansForgetting = 0.98;    // what a draft counts in the mean draft after the next one
+constexpr double kSpeedupForgetting = 0.99;  // what a step counts in the mean speed-up one step later
+constexpr double kMeansForgetting = 0.98;    // what a draft counts in the mean draft one draft later
 
-// Of probes.
+// For probes, in steps.
 constexpr std::int64_t kFirstWait = 8;
 constexpr std::int64_t kLongestWait = 512;
-// Steps' worth that may be lost where nothing is known of costs: at first without a profile, and when it
-// proves wrong.
+// Time that may be lost while costs are unknown, in units of a step's time: at the start if there is no
+// profile, and again when the profile proves wrong.
 constexpr double kFirstBudget = 4.0;
 constexpr double kMostBudget = 8.0;
 
-// Of pauses.
+// For pauses, in steps.
 constexpr std::int64_t kLongestPause = 256;
-// What a column's best gain keeps of its lead over the present one with each draft.
+// The share of its lead over the current gain that a column's best gain keeps with each draft.
 constexpr double kFading = 0.99;
-// Even the best drafts of late must fall that share short of plain decoding before a pause.
+// A pause begins only if even the best recent drafts fall this share short of plain decoding.
 constexpr double kPauseMargin = 0.02;
 
-// The first of the greatest.
+// Index of the largest value; the first one if there are several.
 std::size_t argmax(std::span<const double> values) {
   return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
 }
 
-// up_to[i]: the sum of the first i values.
+// Sets up_to[i] to the sum of the first i values.
 void add_up(std::span<const double> values, std::vector<double>& up_to) {
   up_to.resize(values.size() + 1);
   up_to[0] = 0.0;
@@ -75,20 +75,19 @@ void check(const GoodputStep& step, const PlanArrays& out) {
   }
 }
 
-// Which order estimates are ranked in, ascending for descending ones: the bits of floats that are not
-// negative ascend as they do.
+// A key that ascends as the estimate descends. The bits of non-negative floats ascend with their values.
 std::uint32_t rank_key(float estimate) {
   return estimate > 0.0F ? ~std::bit_cast<std::uint32_t>(estimate) : ~std::uint32_t{0};
 }
 
-// Sorts pairs by their first, of equals the earlier one first; `other` is scratch.
+// A stable sort of pairs by their first values; `other` is scratch.
 void sort_by_first(std::vector<std::pair<std::uint32_t, std::uint32_t>>& pairs,
                    std::vector<std::pair<std::uint32_t, std::uint32_t>>& other) {
   constexpr std::size_t kDigits = 4;
   constexpr std::uint32_t kBase = 256;
-  // So many digits are not worth counting for a few pairs.
+  // A radix sort does not pay off for a few pairs.
   if (pairs.size() < 64) {
-    // Seconds ascend.
+    // This is stable too, because the second values ascend.
     std::sort(pairs.begin(), pairs.end());
     return;
   }
@@ -217,8 +216,9 @@ double LookAhead::later_tokens(std::span<const double> gains, std::span<const do
     constant = rate;
     constant_width = width;
   }
-  // behind_[n]: the nodes of columns n, n + 1, ...; bonus_[n]: what is lost of them where columns n, n + w',
-  // n + 2 w', ... are bonus tokens, and what mean drafts bring instead of those behind. Columns count from 1.
+  // behind_[n] sums the nodes of columns n, n + 1, ... bonus_[n] is what is lost of them if columns n, n +
+  // w', n + 2 w', ... are bonus tokens, plus what mean drafts bring instead of the nodes behind. Columns
+  // count from 1.
   behind_.assign(columns + 2, 0.0);
   bonus_.assign(columns + 2, 0.0);
   for (std::size_t n = columns; n > 0; --n) {
@@ -252,8 +252,8 @@ GoodputPlan Goodput::plan(const GoodputStep& step, const PlanArrays& out) {
   const bool ahead = config_.objective == Objective::kAhead && promising;
   if (ahead) sum_cut_first(step);
 
-  // Nothing is wrong with the step: from here on the state changes. First what a second is worth: what it
-  // brings elsewhere, or at best in this step.
+  // The step is valid, so the state changes from here on. First compute the worth of a second: what it brings
+  // in other steps, or else the best that it brings in this step.
   double worth = expected_[0] / taken_[0];
   if (config_.objective != Objective::kStep && speedup_.is_known()) {
     worth *= speedup_.value();
@@ -295,9 +295,8 @@ GoodputPlan Goodput::plan(const GoodputStep& step, const PlanArrays& out) {
   return plan;
 }
 
-// Ranks the nodes of the batch: those of column 1 are the b best, and so on. A node ranks by its estimate,
-// but never before those that come before it in its row, so that a row's nodes in the first columns are its
-// first ones.
+// Ranks the nodes of the batch; column 1 holds the b best nodes, and so on. A node ranks by its estimate, but
+// never before a node that precedes it in its row. So a row's nodes in the first columns are its first nodes.
 void Goodput::rank(const GoodputStep& step) {
   const std::size_t rows = step.offsets.size() - 1;
   places_.assign(step.estimates.size(), 0);
@@ -331,7 +330,7 @@ void Goodput::sum_columns(const GoodputStep& step) {
   sizes_.assign(columns, 0);
   if (step.ragged) {
     for (std::size_t node = 0; node < places_.size(); ++node) {
-      // Roots have no column, and wrap around.
+      // Roots have no column; their index wraps around to a large value.
       const std::size_t column = places_[node] - 1;
       if (column < columns) estimates_[column] += static_cast<double>(step.estimates[node]);
     }
@@ -347,13 +346,13 @@ void Goodput::sum_columns(const GoodputStep& step) {
     const std::size_t drafted = std::min(static_cast<std::size_t>(step.offsets[row + 1]) - first, columns);
     const float* const estimates = step.estimates.data() + first;
     for (std::size_t i = 0; i < drafted; ++i) estimates_[i] += static_cast<double>(estimates[i]);
-    // Rows that end in this column; those that reach it are added up below.
+    // Counts the rows that end in this column; the rows that reach it are added up below.
     if (drafted > 0) ++sizes_[drafted - 1];
   }
   for (std::size_t i = columns; i-- > 1;) sizes_[i - 1] += sizes_[i];
 }
 
-// Fills gains_: of each column the nodes that are expected to be accepted. Returns whether there are any.
+// Fills gains_ with the expected number of accepted nodes of each column. Returns whether any is positive.
 bool Goodput::correct(double exponent) {
   gains_.resize(estimates_.size());
   bool promising = false;
@@ -386,8 +385,8 @@ void Goodput::weigh_widths(const GoodputStep& step) {
   }
 }
 
-// Fills cut_first_: for widths from 1 on the sum of the estimates of nodes that are cut while their parents
-// are kept, each estimate corrected as its column is.
+// Fills cut_first_: for each width from 1 on, the sum of the estimates of the nodes that it cuts while it
+// keeps their parents. Each estimate is corrected as its column is.
 void Goodput::sum_cut_first(const GoodputStep& step) {
   const std::size_t columns = gains_.size();
   factors_.resize(columns + 1);
@@ -395,12 +394,13 @@ void Goodput::sum_cut_first(const GoodputStep& step) {
   for (std::size_t i = 0; i < columns; ++i) {
     factors_[i + 1] = gains_[i] / std::max(estimates_[i], kLeastEstimate);
   }
-  // A node is cut first by the widths from its parent's column + 1 to its own. First what begins with each:
+  // The widths that cut a node but not its parent are the parent's column + 1 up to the node's own. First add
+  // what begins with each width.
   cut_first_.assign(columns, 0.0);
   for (std::size_t row = 0; row + 1 < step.offsets.size(); ++row) {
     const auto first = static_cast<std::size_t>(step.offsets[row]);
     std::size_t size = static_cast<std::size_t>(step.offsets[row + 1]) - first;
-    // Nodes beyond the columns count nothing.
+    // Nodes beyond the last column do not count.
     if (!step.ragged) size = std::min(size, columns + 1);
     for (std::size_t i = 1; i < size; ++i) {
       const auto parent = static_cast<std::size_t>(step.parents[first + i]);
@@ -409,21 +409,20 @@ void Goodput::sum_cut_first(const GoodputStep& step) {
                           std::to_string(step.parents[first + i]) + " for node " + std::to_string(i));
       }
       const std::size_t place = step.ragged ? places_[first + i] : i;
-      // Of a row the places do not fall, so that a parent's is no greater.
+      // Columns do not decrease along a row, so a parent's column is no larger than its child's.
       if (place > columns) break;
       const std::size_t from = step.ragged ? places_[first + parent] : parent;
       const double gain = static_cast<double>(step.estimates[first + i]) * factors_[place];
       if (from < columns) cut_first_[from] += gain;
     }
   }
-  // Then they are added up, less what ended with the width before: all of its column.
+  // Then add up, and subtract what ended with the width before: all of its column.
   for (std::size_t i = 1; i < columns; ++i) cut_first_[i] += cut_first_[i - 1] - gains_[i - 1];
-  // Where nothing follows, what is left are rounding errors, which would decide between widths that are
-  // alike.
+  // If nothing follows, only rounding errors are left. They must not decide between equal widths.
   for (std::size_t i = columns; i > 0 && gains_[i - 1] == 0.0; --i) cut_first_[i - 1] = 0.0;
 }
 
-// The index of the width to take, by values_.
+// Returns the index of the width to take, by values_.
 std::pair<std::size_t, PlanReason> Goodput::choose(std::span<const std::int64_t> widths, double worth) {
   const std::size_t best = argmax(values_);
   const auto last =

@@ -18,7 +18,7 @@ void Tenants::leave(std::shared_ptr<Tenant> tenant) {
   drop_if_idle(name);
 }
 
-// `name` may be that of the tenant itself.
+// `name` may refer to the tenant's own name.
 void Tenants::drop_if_idle(std::string_view name) {
   const auto found = tenants_.find(name);
   if (found == tenants_.end() || found->second->estimator || found->second.use_count() > 1) return;

@@ -15,42 +15,42 @@
 
 namespace agentspec {
 
-// What the engine knows of a namespace besides its texts.
+// The engine's record of a namespace, apart from the texts.
 struct Tenant {
   std::string_view name;
-  // What an index had before a deletion that its request's own text has not must not be drafted from after
-  // it.
+  // Number of erasures so far. An index that was taken from an earlier turn can hold text that its request
+  // does not have. If this number has changed since, such an index must not be used.
   std::uint64_t num_erasures = 0;
-  std::unique_ptr<Estimator> estimator;  // null while nothing was learnt
-  std::list<Tenant*>::iterator place;    // among those that learn, if it has an estimator
+  std::unique_ptr<Estimator> estimator;  // null until something is learnt
+  std::list<Tenant*>::iterator place;    // its place in learning_, if it has an estimator
 };
 
-// The namespaces that have requests or have learnt something. Each learns for itself, so that nothing a
-// namespace does can be seen in the drafts of another; at most kMaxLearning do, and one more takes the place
-// of the one that has not learnt for the longest time.
+// The namespaces that have open requests or have learnt something. Each namespace has its own estimator, so
+// one namespace cannot influence the drafts of another. At most kMaxLearning namespaces have one; the next
+// one replaces the namespace that has not learnt for the longest time.
 //
-// The owner guards all by one lock; only under it are tenants given and let go of.
+// Not thread-safe: the owner guards every call, and every use of a tenant, with one mutex.
 class Tenants {
  public:
   static constexpr std::size_t kMaxLearning = 1024;
 
   Tenants(std::span<const float> weights, float rate) : initial_(weights, rate) {}
 
-  // A tenant stays as long as anyone else holds it.
+  // Returns the namespace's tenant, which stays as long as anyone else holds it.
   [[nodiscard]] std::shared_ptr<Tenant> enter(const std::string& name);
-  // Lets go of a tenant that enter() gave.
+  // Gives back a tenant that enter() returned.
   void leave(std::shared_ptr<Tenant> tenant);
 
-  // What to estimate with; `tenant` may be null.
+  // The estimator to draft with; `tenant` may be null.
   [[nodiscard]] const Estimator& estimator(const Tenant* tenant) const;
   [[nodiscard]] const Estimator& estimator(std::string_view name) const;
-  // What to learn with. Throws std::bad_alloc, the tenant's estimates being as before.
+  // The estimator to learn with. If it throws std::bad_alloc, the tenant's estimates are unchanged.
   [[nodiscard]] Estimator& learner(Tenant& tenant);
   [[nodiscard]] std::size_t num_learning() const { return learning_.size(); }
 
   void count_erasure(std::string_view name);
   void count_erasure_everywhere();
-  // Estimates start anew.
+  // Both discard what was learnt: the estimates start from the initial weights.
   void forget(std::string_view name);
   void forget_all();
 
@@ -61,7 +61,7 @@ class Tenants {
 
   const Estimator initial_;
   Map tenants_;
-  std::list<Tenant*> learning_;  // the last to have learnt first
+  std::list<Tenant*> learning_;  // most recent learner first
 };
 
 }  // namespace agentspec

@@ -54,7 +54,7 @@ void Worker::run() {
     jobs_.pop_front();
     lock.unlock();
     do_job(job);
-    job = nullptr;  // what it holds is freed before anyone is told that it is done
+    job = nullptr;  // frees what the job holds before anyone is told that it is done
     lock.lock();
     ++num_done_;
     changed_.notify_all();
@@ -63,8 +63,8 @@ void Worker::run() {
 
 namespace {
 
-// To fall asleep and be woken takes tens of microseconds, as long as many a row: whoever waits looks for about
-// as long first.
+// Sleeping and waking take tens of microseconds, as long as many a row takes. So a waiting thread first spins
+// for about that long.
 constexpr int kLooks = 2000;
 
 void pause() {
@@ -114,7 +114,8 @@ void RowPool::for_rows(std::size_t num_rows, const std::function<void(std::size_
   changed_.notify_all();
   take_rows(0);
   {
-    // Every row is taken: a thread that wakes up from now on has come too late, and nobody waits for it.
+    // All rows are taken. A thread that wakes up from now on is too late, and the caller does not wait for
+    // it.
     const std::lock_guard lock(mutex_);
     work_ = nullptr;
   }

@@ -9,8 +9,8 @@
 
 #include "index/token.h"
 
-// What the native tests share: checks that count, and random texts. Each test is an executable of its own
-// that says how many checks held, and fails if one did not.
+// Shared by the native tests: counted checks and random texts. Each test is an executable that reports how
+// many checks passed, and fails if one did not.
 
 namespace agentspec::test {
 
@@ -45,7 +45,7 @@ inline std::int32_t draw(Random& random, std::int32_t low, std::int32_t high) {
   return std::uniform_int_distribution<std::int32_t>(low, high)(random);
 }
 
-// One token in four is 0, so that its state gets many continuations whatever the vocabulary.
+// One token in four is 0, so its state gets many continuations, whatever the size of the vocabulary.
 inline Text draw_text(Random& random, std::int32_t length, std::int32_t vocab_size) {
   Text text;
   for (std::int32_t i = 0; i < length; ++i) {
@@ -54,7 +54,7 @@ inline Text draw_text(Random& random, std::int32_t length, std::int32_t vocab_si
   return text;
 }
 
-// Runs the tests one after another; returns what main() must return.
+// Runs the tests one after another. Returns the exit status for main().
 inline int run(const std::vector<std::function<void()>>& tests) {
   for (const auto& test : tests) {
     try {

@@ -34,23 +34,23 @@ inline EngineConfig small_engine_config() {
   return config;
 }
 
-// One engine led through any sequence of operations, with what must hold of it checked after each. Choices
-// come from outside: random numbers or a fuzzer's bytes. Each namespace writes in tokens of its own, so that
-// a token tells where it was found.
+// Leads one engine through any sequence of operations, and checks all invariants after each. The choices come
+// from outside: random numbers or a fuzzer's bytes. Each namespace writes tokens of its own, so a token shows
+// where it was found.
 class EngineLife {
  public:
   // Returns a number in [low, high].
   using Choose = std::function<std::int32_t(std::int32_t low, std::int32_t high)>;
 
-  // Files are written to `folder`, a path that ends with a separator; none if it is empty. Without threads
-  // the same choices lead to the same life.
+  // Files are written to `folder`, a path that ends with a separator; no files are written if it is empty.
+  // Without threads, the same choices lead to the same operations.
   EngineLife(const Choose& choose, const std::string& folder, bool may_have_threads)
       : choose_(choose),
         folder_(folder),
         config_(choose_config(choose, may_have_threads)),
         engine_(config_) {}
 
-  // Throws std::logic_error or IntegrityError if something does not hold that must.
+  // Throws std::logic_error or IntegrityError if an invariant does not hold.
   void step() {
     const std::int32_t action = choose_(0, 43);
     if (action < 6 || open_.empty()) {
@@ -104,17 +104,17 @@ class EngineLife {
  private:
   static constexpr std::int32_t kNamespaces = 3;
   static constexpr std::int32_t kVocabulary = 33;
-  static constexpr std::int32_t kLatest = 1000;  // before any time of an output that was closed
+  static constexpr std::int32_t kLatest = 1000;  // earlier than the time of any closed output
 
   struct Text {
     std::int32_t space;
     std::vector<Token> tokens;
     std::size_t num_output;
-    int serial;  // of those that were ever opened: ids come back
+    int serial;  // unique over all requests ever opened, because ids are used again
     std::size_t max_length;
-    bool is_lost;  // rows of it are drafted for no more
+    bool is_lost;  // its rows get no more drafts
   };
-  // Rows that were found once, some of them of requests that were not open, or are not any more.
+  // Rows that were looked up once. Some of their requests were not open, or have been closed since.
   struct Batch {
     Engine::Rows rows;
     std::vector<std::string> request_ids;
@@ -127,7 +127,7 @@ class EngineLife {
     std::int64_t time;
   };
 
-  // Memory for a draft of so many rows and nodes.
+  // Memory for a draft of this many rows and nodes.
   struct RowsDraft {
     RowsDraft(std::size_t num_rows, std::size_t num_nodes) : lengths(num_rows), rooms(num_rows) {
       batch.offsets.resize(num_rows + 1);
@@ -144,7 +144,7 @@ class EngineLife {
               batch.match_lens, batch.scores, batch.outcomes, lengths,         rooms};
     }
 
-    // Only so many nodes were written.
+    // Keeps only the first num_nodes nodes, which were written.
     void keep(std::size_t num_nodes) {
       batch.tokens.resize(num_nodes);
       batch.parents.resize(num_nodes);
@@ -185,7 +185,7 @@ class EngineLife {
 
   std::vector<Kept>& outputs_of(std::int32_t space) { return outputs_[static_cast<std::size_t>(space)]; }
 
-  // Few different tokens make long matches, many make states with many continuations.
+  // Few different tokens make long matches; many make states with many continuations.
   std::vector<Token> choose_tokens(std::int32_t space, std::int32_t max_length) {
     const std::int32_t length = choose_(0, max_length);
     const std::int32_t vocabulary = choose_(0, 2) == 0 ? kVocabulary : 3;
@@ -230,8 +230,8 @@ class EngineLife {
       }
       require(false, "an empty prompt is refused");
     }
-    text.max_length = choose_(0, 1) == 0 ? Engine::kNoLimit
-                                         : text.tokens.size() + static_cast<std::size_t>(choose_(0, 40));
+    text.max_length =
+        choose_(0, 1) == 0 ? Engine::kNoLimit : text.tokens.size() + static_cast<std::size_t>(choose_(0, 40));
     engine_.open(request_id, text.tokens, name_of(text.space), text.max_length);
     require(engine_.is_open(request_id), "an opened request is open");
     std::erase(closed_, request_id);
@@ -244,7 +244,7 @@ class EngineLife {
     std::vector<Token> tokens;
     const auto draft = drafted_.find(request_id);
     if (draft != drafted_.end() && choose_(0, 1) == 0) {
-      tokens = draft->second;  // what a verification that accepts all does
+      tokens = draft->second;  // as if verification had accepted everything
     } else {
       tokens = choose_tokens(text.space, 30);
     }
@@ -298,13 +298,13 @@ class EngineLife {
     return batches_[static_cast<std::size_t>(choose_(0, static_cast<std::int32_t>(batches_.size()) - 1))];
   }
 
-  // Null: it was not open when it was looked for, or was closed since, also if its id came back.
+  // Null if it was not open at the look-up or was closed since, even if its id was opened again.
   Text* text_of(const Batch& batch, std::size_t row) {
     const auto found = open_.find(batch.request_ids[row]);
     return found != open_.end() && found->second.serial == batch.serials[row] ? &found->second : nullptr;
   }
 
-  // What a caller says of the texts: nothing, or their lengths, which may be wrong.
+  // What a caller says about the texts: nothing, or their lengths, which may be wrong.
   std::vector<std::int64_t> choose_lengths(const Batch& batch) {
     std::vector<std::int64_t> lengths;
     if (choose_(0, 2) == 0) return lengths;
@@ -320,7 +320,7 @@ class EngineLife {
     return lengths.empty() || static_cast<std::int64_t>(text.tokens.size()) == lengths[row];
   }
 
-  // What a step accepts: some of it as drafted, at times with what is no token.
+  // What a step accepts: part of it as drafted, sometimes with invalid tokens.
   void grow() {
     Batch& batch = choose_batch();
     const std::vector<std::int64_t> lengths = choose_lengths(batch);
@@ -335,7 +335,7 @@ class EngineLife {
       const std::vector<Token> more = choose_tokens(text == nullptr ? 0 : text->space, 8);
       tokens.insert(tokens.end(), more.begin(), more.end());
       tokens.resize(std::min(tokens.size(), places));
-      // More than there are places for counts as all of them.
+      // A number larger than the number of places counts as all of them.
       const bool is_over = tokens.size() == places && choose_(0, 7) == 0;
       const std::size_t first = accepted.size();
       accepted.push_back(static_cast<std::int64_t>(tokens.size()) + (is_over ? 1000 : 0));
@@ -390,7 +390,8 @@ class EngineLife {
       }
       const std::size_t length = text->tokens.size();
       const bool is_text = is_known(*text, lengths, row);
-      const std::size_t left = text->is_lost || text->max_length <= length ? 0 : text->max_length - length - 1;
+      const std::size_t left =
+          text->is_lost || text->max_length <= length ? 0 : text->max_length - length - 1;
       const auto most = static_cast<std::size_t>(std::min(max_tokens, config_.max_draft_tokens));
       const auto limit = static_cast<std::int32_t>(is_text ? std::min(left, most) : 0);
       require(made.rooms[row] == limit, "a text grows to its limit, the bonus token included");
@@ -404,7 +405,7 @@ class EngineLife {
       open_ids.push_back(batch.request_ids[row]);
       limits.push_back(limit);
     }
-    // In the background an index may have become ready since.
+    // In the background an index may have become ready meanwhile.
     if (config_.background || open_ids.empty()) return;
     engine_.draft(open_ids, limits, batch_);
     for (std::size_t i = 0; i < open_ids.size(); ++i) {
@@ -475,7 +476,7 @@ class EngineLife {
     num_not_there_ += static_cast<int>(expected - num_erased);
   }
 
-  // What a snapshot has is what is there; and the segments of it can take its place.
+  // A snapshot has exactly the outputs that are there, and its segments can replace them.
   void snapshot_and_load() {
     const std::int32_t space = choose_(0, kNamespaces - 1);
     auto& outputs = outputs_of(space);
@@ -564,10 +565,10 @@ class EngineLife {
       for (std::size_t i = 0; i < request_ids.size(); ++i) limits.push_back(choose_(0, 14));
     }
     engine_.draft(request_ids, limits, batch_);
-    // In the background an index may have become ready since.
+    // In the background an index may have become ready meanwhile.
     if (!config_.background && choose_(0, 3) == 0) draft_again(request_ids, limits);
     const auto width = static_cast<std::size_t>(config_.max_draft_tokens) + 1;
-    // Throws if a row is no tree.
+    // Throws if a row is not a tree.
     require(batch_.offsets.size() == request_ids.size() + 1, "each request has a row");
     TreeMemory memory(request_ids.size(), width);
     build_tree_arrays(batch_.offsets, batch_.tokens, batch_.parents, {}, width, memory.arrays());
@@ -576,7 +577,7 @@ class EngineLife {
     }
   }
 
-  // The same into memory of the caller.
+  // Drafts the same into memory of the caller.
   void draft_again(const std::vector<std::string>& request_ids, const std::vector<std::int32_t>& limits) {
     const std::vector<std::string_view> ids(request_ids.begin(), request_ids.end());
     RowsDraft made(ids.size(), ids.size() * (static_cast<std::size_t>(config_.max_draft_tokens) + 1));
@@ -584,9 +585,8 @@ class EngineLife {
     const DraftBatch& second = made.batch;
     require(second.offsets == batch_.offsets && second.tokens == batch_.tokens &&
                 second.parents == batch_.parents && second.estimates == batch_.estimates &&
-                second.sources == batch_.sources &&
-                second.match_lens == batch_.match_lens && second.scores == batch_.scores &&
-                second.outcomes == batch_.outcomes,
+                second.sources == batch_.sources && second.match_lens == batch_.match_lens &&
+                second.scores == batch_.scores && second.outcomes == batch_.outcomes,
             "a draft is the same wherever it is written to");
   }
 
@@ -652,10 +652,10 @@ class EngineLife {
   Choose choose_;
   std::string folder_;
   EngineConfig config_;
-  std::vector<Batch> batches_;  // outlive the engine, as a caller's may
+  std::vector<Batch> batches_;  // they outlive the engine, as a caller's may
   Engine engine_;
   std::map<std::string, Text> open_;
-  std::map<std::string, std::vector<Token>> drafted_;  // of each request, a path down its last draft
+  std::map<std::string, std::vector<Token>> drafted_;  // for each request, a path down its last draft
   std::vector<Text> ended_;
   std::vector<std::string> closed_;  // ids that are free again
   std::array<std::vector<Kept>, kNamespaces> outputs_;

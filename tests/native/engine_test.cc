@@ -1,5 +1,5 @@
-// Random lives of engines, with everything checked after each step that must hold of any engine, and what an
-// engine refuses. What the drafts must be is tested in tests/agentspec.
+// Random lives of engines, with all invariants of an engine checked after each step, and the inputs that an
+// engine refuses. The contents of drafts are tested in tests/agentspec.
 
 #include "engine.h"
 
@@ -20,7 +20,7 @@ namespace {
 using namespace agentspec;
 using namespace agentspec::test;
 
-// An empty folder that goes with it.
+// An empty folder that is removed at the end.
 class Folder {
  public:
   explicit Folder(const std::string& name)

@@ -26,7 +26,7 @@ using agentspec::test::Random;
 
 bool near(double a, double b, double tolerance = 1e-9) { return std::abs(a - b) <= tolerance; }
 
-// The arrays of one batch, which own what a call reads and writes.
+// Owns the arrays that a call reads and writes for one batch.
 struct Batch {
   std::vector<std::int32_t> offsets = {0};
   std::vector<std::int32_t> parents;
@@ -38,7 +38,7 @@ struct Batch {
   std::vector<double> estimated;
   std::vector<std::int64_t> sizes;
 
-  // A row with these nodes behind its root, a chain.
+  // Adds a row with these nodes behind its root, as a chain.
   void add(const std::vector<float>& nodes) {
     for (std::size_t i = 0; i <= nodes.size(); ++i) {
       parents.push_back(static_cast<std::int32_t>(i) - 1);
@@ -82,7 +82,7 @@ void test_ragged_rows() {
   batch.ragged = true;
   batch.widths = {1, 2, 3};
   const GoodputPlan plan = batch.planned(goodput);
-  // The three best nodes are the first row's.
+  // The three best nodes are in the first row.
   CHECK(plan.width == 2 && plan.num_tokens == 6 && near(plan.expected_tokens, 5.4, 1e-6));
   CHECK((batch.num_nodes == std::vector<std::int32_t>{3, 0, 0}));
   CHECK(near(batch.estimated[0], 2.4, 1e-6) && batch.sizes[0] == 3);
@@ -138,7 +138,7 @@ void test_a_refused_step_changes_nothing() {
   CHECK(goodput.speedup().value() == other.speedup().value());
 }
 
-// Steps in which something else was tried, and what.
+// The steps in which another width was tried, and that width.
 std::map<int, std::size_t> probed_steps(Probes& probes, std::size_t choice, const std::vector<double>& losses,
                                         int steps) {
   std::map<int, std::size_t> found;
@@ -203,7 +203,7 @@ void test_pauses_become_longer() {
   CHECK(pauses.num_paused() == 1200 - 8);
   pauses.resume();
   CHECK(pauses.wants_draft(dear, {}, 4.0, 100.0));
-  // No rows; steps that cost next to nothing more; and a drafter that costs too much for that.
+  // No rows; steps of almost no extra cost; and a draft model that costs too much for that.
   CHECK(pauses.wants_draft(dear, {}, 0.0, 0.0));
   const PassCost cheap{.alpha = 0.0, .gamma = 1e-6, .delta = 1e-2};
   CHECK(pauses.wants_draft(cheap, {}, 4.0, 100.0));
@@ -245,7 +245,8 @@ void test_a_run_that_is_cut_is_worth_more_than_mean_drafts() {
   const std::vector<double> run = {1.0, 1.0, 1.0};
   look_ahead.later_tokens(run, run, 1.0, widths, std::vector<double>{1.0, 1.4, 2.5}, later);
   const double mean = 0.5 + 0.02 * 0.5;
-  // Width 1: node 1 is the bonus token, node 2 drafted, node 3 a bonus token with nothing known behind it.
+  // Width 1: node 1 is the bonus token, node 2 is drafted, node 3 is a bonus token with nothing known behind
+  // it.
   CHECK(near(later[0], 1.0 - mean, 1e-3) && near(later[1], 1.0 - mean, 1e-3) && later[2] == 0.0);
 }
 
@@ -257,8 +258,8 @@ float drawn_estimate(Random& random) {
   return static_cast<float>(draw(random, 0, 32)) / 32.0F;
 }
 
-// Any estimates, in trees that are topological: what is kept fits in the width, and of ragged rows it is the
-// best.
+// Random estimates in trees in topological order. The kept nodes fit into the width, and in ragged rows they
+// are the best ones.
 void test_random_batches() {
   Random random(7);
   for (int run = 0; run < 60; ++run) {

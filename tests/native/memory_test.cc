@@ -1,5 +1,5 @@
-// Memory that runs out, at any allocation, breaks nothing: each operation is done again and again, failing at
-// the first allocation, the second and so on, until it comes through.
+// Running out of memory at any allocation breaks nothing: each operation is repeated with a failure at its
+// first allocation, then at its second, and so on, until it succeeds.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace {
 
-// Allocations until one fails; 0: none does.
+// Number of allocations until one fails; 0: none fails.
 std::int64_t countdown = 0;
 bool has_failed = false;
 
@@ -76,7 +76,7 @@ struct Scene {
     return result;
   }
 
-  // What an engine that lives on must still do.
+  // What an engine must still be able to do afterwards.
   void check(bool is_open = true) {
     engine.check_integrity();
     engine.flush();
@@ -98,8 +98,8 @@ struct Scene {
   std::vector<std::string> rows;
 };
 
-// Calls work(scene) on a new scene each time, failing at its n-th allocation, and checks what it has left.
-// Returns how many allocations it took until it came through.
+// Calls work(scene) on a new scene each time, failing at the n-th allocation, and checks the state that is
+// left. Returns the number of allocations until it succeeded.
 int fail_everywhere(std::size_t budget_bytes, const std::function<void(Scene&)>& work,
                     const std::function<void(Scene&, bool is_done)>& check) {
   for (int n = 1;; ++n) {
@@ -155,7 +155,7 @@ void test_draft() {
         scene.engine.draft(scene.rows, {}, scene.batch);
       },
       [&](Scene& scene, bool) { scene.check(); });
-  // Where nothing fails a draft is the same as ever.
+  // If nothing fails, the draft is the same as before.
   Scene first(false);
   Scene second(false);
   countdown = 3;
@@ -170,7 +170,7 @@ void test_draft() {
   CHECK(first.batch.estimates == second.batch.estimates);
 }
 
-// The output is longer than a part may grow: it is sealed, and merged with what was sealed before.
+// The output is longer than a part may grow, so it is sealed and merged with the earlier sealed part.
 void test_close_and_seal() {
   Random random(4);
   const Text output = draw_text(random, 80, 5);
@@ -183,8 +183,7 @@ void test_close_and_seal() {
       },
       [&](Scene& scene, bool is_done) {
         const GlobalIndexStats stats = scene.engine.stats().global;
-        // Sealing may fail at any place: the old parts stay, and nothing is lost but perhaps the output
-        // itself.
+        // Sealing may fail at any point: the old parts stay, and at most the new output is lost.
         CHECK(stats.outputs == 10 || stats.outputs == 11);
         CHECK(stats.output_tokens == 300 + (stats.outputs == 11 ? 110U : 0U));
         CHECK(stats.outputs + stats.evicted_outputs <= 11);
@@ -234,7 +233,7 @@ void test_erase_many() {
   fail_everywhere(
       1 << 20, [](Scene& scene) { CHECK(scene.engine.erase_request("a", "kept") == 9); }, check(1));
   fail_everywhere(1 << 20, [](Scene& scene) { CHECK(scene.engine.expire("a", INT64_MAX) == 9); }, check(1));
-  // Some of a segment and of what grows.
+  // From a segment and from the growing part.
   const int num_allocations = fail_everywhere(
       1 << 20,
       [](Scene& scene) {
@@ -273,7 +272,7 @@ void test_snapshot_and_load_segments() {
         (void)scene.engine.load_segments("c", blobs, known);
       },
       [](Scene& scene, bool is_done) {
-        // All segments are there or none.
+        // Either all segments are there or none.
         CHECK((scene.engine.stats().global.outputs > 10) == is_done);
         CHECK((scene.engine.stats().global.namespaces == 3) == is_done);
         scene.check();

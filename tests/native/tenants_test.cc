@@ -1,4 +1,4 @@
-// Who learns, who is forgotten, and who stays only while someone holds it.
+// Which tenants learn, which are forgotten, and which stay only while someone holds them.
 
 #include "tenants.h"
 
@@ -18,7 +18,7 @@ using namespace agentspec::test;
 
 const std::vector<float> kInitial(Estimator::kNumWeights, 0.25F);
 
-// Learns something by which the tenant can be told from one that has not learnt.
+// Learns something that distinguishes the tenant from one that has not learnt.
 void learn(Tenants& tenants, Tenant& tenant) {
   Features features;
   tenants.learner(tenant).observe(features, true);
@@ -75,7 +75,7 @@ void test_erasures_are_counted_for_those_who_are_there() {
   CHECK(a->num_erasures == 1 && b->num_erasures == 0);
   tenants.count_erasure_everywhere();
   CHECK(a->num_erasures == 2 && b->num_erasures == 1);
-  // Two requests are in it: it stays when one leaves.
+  // Two requests hold the tenant: it stays when one of them leaves.
   std::shared_ptr<Tenant> other = tenants.enter("a");
   tenants.leave(std::move(other));
   CHECK(tenants.enter("a") == a);
@@ -83,7 +83,7 @@ void test_erasures_are_counted_for_those_who_are_there() {
   CHECK(tenants.enter("a")->num_erasures == 0);
 }
 
-// A store keeps ids: the hash may never change.
+// Stores keep ids, so the hash must never change.
 void test_request_hashes_stay_as_they_are() {
   CHECK(request_hash("") == (0xcbf29ce4U ^ 0x84222325U));
   CHECK(request_hash("a") == (0xaf63dc4cU ^ 0x8601ec8cU));

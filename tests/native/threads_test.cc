@@ -1,5 +1,6 @@
-// Several threads lead one engine at once, which has threads of its own besides. Made to run under
-// ThreadSanitizer; what it checks by itself is that nothing gets lost and no namespace gets another's tokens.
+// Several threads use one engine at once, and the engine has threads of its own. Meant to run under
+// ThreadSanitizer. The test itself checks that nothing is lost and that no namespace gets the tokens of
+// another.
 
 #include <algorithm>
 #include <array>
@@ -25,7 +26,7 @@ using namespace agentspec::test;
 constexpr int kThreads = 4;
 constexpr Token kVocabulary = 20;  // of each namespace
 
-// Two threads share a namespace: its number is the thread's, modulo two.
+// Two threads share a namespace, whose number is the thread's number modulo two.
 std::string name_of(int thread) { return std::string(1, static_cast<char>('a' + thread % 2)); }
 
 Text draw_own(Random& random, int thread, std::int32_t max_length) {
@@ -45,7 +46,7 @@ void check_batch(const DraftBatch& batch, int thread) {
   }
 }
 
-// What each thread does: lives of requests, most of them in batches.
+// The work of each thread: whole lives of requests, most of them in batches.
 void lead(Engine& engine, int thread, int num_rounds) {
   Random random(static_cast<std::uint32_t>(thread));
   DraftBatch batch;
@@ -55,7 +56,7 @@ void lead(Engine& engine, int thread, int num_rounds) {
     std::vector<std::string> names;
     for (int i = 0; i < 6; ++i) {
       names.push_back(std::to_string(thread) + "-" + std::to_string(round) + "-" + std::to_string(i));
-      // The first of them goes on with the conversation.
+      // The first of them continues the conversation.
       engine.open(names.back(), i == 0 ? history : draw_own(random, thread, 60), name_of(thread));
     }
     for (int step = 0; step < 3; ++step) {
@@ -93,7 +94,7 @@ void lead(Engine& engine, int thread, int num_rounds) {
   }
 }
 
-// A snapshot has each output once, however the parts are being moved about.
+// A snapshot contains each output once, even while parts are being moved.
 void check_snapshot(Engine& engine, bool may_load) {
   const GlobalSnapshot snapshot = engine.snapshot("b");
   std::vector<std::uint64_t> ids = snapshot.unsealed;
@@ -108,7 +109,7 @@ void check_snapshot(Engine& engine, bool may_load) {
   if (may_load) (void)engine.load_segments("b", blobs, ids);  // all are known
 }
 
-// What a server does beside: it looks, waits, saves, and now and then drops all.
+// What a server does besides: it inspects, waits, saves, and sometimes drops everything.
 void look(Engine& engine, const std::atomic<bool>& stops, const std::string& path, bool may_load) {
   for (int round = 0; !stops; ++round) {
     const EngineStats stats = engine.stats();
@@ -180,7 +181,7 @@ void test_threads_share_an_engine() {
   }
 }
 
-// Requests of one id are opened by one thread only, and closed by one only.
+// Only one thread opens the requests of an id, and only one closes them.
 void test_threads_race_for_one_id() {
   for (const bool background : {true, false}) {
     EngineConfig config = small_engine_config();
@@ -216,7 +217,7 @@ void test_threads_race_for_one_id() {
   }
 }
 
-// The engine ends while its threads work.
+// The engine ends while its threads are working.
 void test_an_engine_ends_at_work() {
   Random random(9);
   for (int round = 0; round < 20; ++round) {

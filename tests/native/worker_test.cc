@@ -1,4 +1,4 @@
-// The threads of an engine: jobs in their order, rows each once.
+// The threads of an engine: jobs run in order, and each row is done once.
 
 #include "worker.h"
 
@@ -42,7 +42,7 @@ void test_waiting_ends_though_jobs_keep_coming() {
   std::atomic<bool> is_over = false;
   std::atomic<int> num_done = 0;
   Worker worker(true);
-  // Each job posts the next one before it ends, so that there is always one.
+  // Each job posts the next one before it ends, so there is always one.
   const std::function<void()> job = [&] {
     ++num_done;
     if (!is_over) worker.post(job);
@@ -66,7 +66,7 @@ void test_a_job_out_of_memory_stops_no_other() {
 }
 
 void test_jobs_that_wait_are_dropped_with_the_worker() {
-  // Whoever waits for what a job holds sees it freed.
+  // Whoever waits for a job sees that what it held is freed.
   const auto held = std::make_shared<int>(0);
   std::atomic<bool> is_running = false;
   std::atomic<bool> may_end = false;
@@ -83,7 +83,8 @@ void test_jobs_that_wait_are_dropped_with_the_worker() {
     opener = std::thread([&] { may_end = true; });
   }
   opener.join();
-  // The running job was finished; the others were, all or none, before the worker stopped.
+  // The running job was finished. Each of the others was either finished or dropped before the worker
+  // stopped.
   CHECK(*held % 100 == 1);
   CHECK(held.use_count() == 1);
 }
@@ -109,14 +110,14 @@ void test_each_row_is_done_once() {
   }
 }
 
-// More threads than cores, with rounds one right after the other: most threads come late to most rounds.
+// More threads than cores, with rounds in quick succession: most threads are late for most rounds.
 void test_no_round_is_mixed_up_with_the_next() {
   RowPool pool(16);
   std::size_t wanted = 0;
   std::atomic<std::size_t> num_done = 0;
   for (std::size_t round = 0; round < 3000; ++round) {
     const std::size_t num_rows = 2 + round % 3;
-    // A row that is done late or for another round finds memory that is gone, or writes to the next one's.
+    // A row that is done late or for another round finds freed memory, or writes into that of the next round.
     std::vector<std::size_t> done(num_rows, 0);
     pool.for_rows(
         num_rows,

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-// Arrays that come from Python and go there, for every Python module.
+// The array types that Python passes in and receives, for all Python modules.
 namespace agentspec::bindings {
 
 namespace nb = nanobind;
@@ -30,7 +30,7 @@ std::span<T> view(const Buffer<T>& array) {
   return {array.data(), array.size()};
 }
 
-// Hands a result to Python, where the arrays made from its vectors keep it alive.
+// Gives a result to Python. The arrays made from its vectors keep it alive.
 template <typename Result>
 std::pair<Result*, nb::capsule> hand_over(Result&& result) {
   auto owned = std::make_unique<Result>(std::forward<Result>(result));

@@ -1,6 +1,6 @@
-// The Python module agentspec._core. Arguments are strict: 1-D contiguous int32 arrays on the CPU, never
-// converted. Every call releases the GIL before it locks the engine's mutex, so no thread waits for one while
-// it holds the other.
+// The Python module agentspec._core. Array arguments are strict: 1-D contiguous int32 arrays on the CPU,
+// which are never converted. Every call releases the GIL before it locks the engine's mutex, so no thread
+// waits for one of them while it holds the other.
 
 #include "bindings/bindings.h"
 
@@ -36,7 +36,7 @@ using namespace agentspec::bindings;
 
 namespace {
 
-// Views of a tuple's strings, valid until the next call on this thread and as long as the tuple.
+// Views of a tuple's strings. They are valid until the next call on this thread, and while the tuple lives.
 std::span<const std::string_view> views_of(const nb::tuple& strings) {
   static thread_local std::vector<std::string_view> views;
   views.clear();
@@ -67,7 +67,7 @@ nb::tuple draft(agentspec::Engine& engine, const nb::tuple& request_ids,
                         array1(b->scores, owner));
 }
 
-// Arrays of the caller that drafts are written to, batch after batch. They stay alive as long as this.
+// The caller's arrays into which drafts are written, batch after batch. This object keeps them alive.
 class DraftBuffers {
  public:
   DraftBuffers(const Buffer<std::int32_t>& offsets, const Buffer<std::int32_t>& tokens,
@@ -81,8 +81,8 @@ class DraftBuffers {
     const std::size_t rows = scores.size();
     const std::size_t nodes = tokens.size();
     if (offsets.size() == rows + 1 && match_lens.size() == rows && outcomes.size() == rows &&
-        lengths.size() == rows && rooms.size() == rows &&
-        parents.size() == nodes && estimates.size() == nodes && sources.size() == nodes) {
+        lengths.size() == rows && rooms.size() == rows && parents.size() == nodes &&
+        estimates.size() == nodes && sources.size() == nodes) {
       return;
     }
     throw agentspec::ConfigError("arrays of drafts must agree in their numbers of rows and nodes");
@@ -108,7 +108,7 @@ std::size_t draft_into(agentspec::Engine& engine, const nb::tuple& request_ids,
 using Int64Array = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Int64Table = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// An array of another size is none that is left out.
+// Throws unless the array has one entry per row. An array that is left out is allowed.
 template <typename Array>
 void check_rows(const char* name, const std::optional<Array>& array, std::size_t rows) {
   if (!array || array->size() == rows) return;
@@ -144,7 +144,7 @@ std::size_t draft_rows(agentspec::Engine& engine, const agentspec::Engine::Rows&
 }
 
 struct TrialArrays {
-  std::vector<std::int32_t> weights;   // [n, kNumSlots + 1]; the bias last, -1 where a context is missing
+  std::vector<std::int32_t> weights;   // [n, kNumSlots + 1]; the bias is last, and a missing context has -1
   std::vector<float> fractions;        // [n, kNumSlots + 1]
   std::vector<float> estimates;        // [n]
   std::vector<std::uint8_t> accepted;  // [n]
@@ -187,15 +187,15 @@ nb::object weights(const agentspec::Engine& engine, const std::string& name) {
   return nb::cast(array1(*v, owner));
 }
 
-// Memory of the caller that trees are written to, batch after batch. It stays alive as long as this.
+// The caller's memory into which trees are written, batch after batch. This object keeps it alive.
 class TreeBuffers {
  public:
-  // `memory` begins with the tokens, depths, first children and next siblings of a batch, one after another,
-  // and goes on with its mask, so that one copy moves all of them.
+  // `memory` starts with a batch's tokens, depths, first children and next siblings, one after another,
+  // followed by its mask, so that one copy moves all of them.
   TreeBuffers(const Buffer<std::int64_t>& memory, const Buffer<std::int32_t>& num_nodes)
       : memory_(memory), num_nodes_(num_nodes) {}
 
-  // The parts of a batch of so many rows.
+  // The arrays of a batch of `rows` rows.
   [[nodiscard]] agentspec::TreeArrays spans(std::size_t rows, std::size_t width) const {
     const std::size_t nodes = rows * width;
     if (rows > num_nodes_.size() || 4 * nodes + (nodes * width + 7) / 8 > memory_.size()) {
@@ -235,7 +235,7 @@ std::array<std::uint8_t, 32> identity_bytes(const nb::bytes& tokenizer) {
   return result;
 }
 
-// tokens: documents one after another, each ended by kEnd.
+// tokens: the documents one after another, each ended by kEnd.
 void build_corpus(const std::string& path, const Int32Array& tokens, std::int32_t num_token_ids,
                   const nb::bytes& tokenizer) {
   const agentspec::Segment::Identity identity{num_token_ids, identity_bytes(tokenizer),
@@ -278,7 +278,7 @@ nb::tuple stats(const agentspec::Engine& engine) {
                         s.global.output_tokens, s.global.segments, s.global.evicted_outputs);
 }
 
-// Raises the class of agentspec.errors that has the same name as the native one.
+// Raises the class of agentspec.errors with the same name as the native one.
 void translate(const std::exception_ptr& pointer, void*) {
   const auto raise = [](const char* name, const std::exception& error) {
     const nb::object type = nb::module_::import_("agentspec.errors").attr(name);
@@ -306,7 +306,7 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 NB_MODULE(_core, m) {
-  // A server that is killed leaves its engine behind; that is no leak worth a page of warnings.
+  // A server that is killed leaves its engine behind. That is no leak to warn about.
   nb::set_leak_warnings(false);
   m.doc() = "The native core of agentspec; use it through agentspec.Engine.";
   nb::register_exception_translator(translate);

@@ -3,14 +3,14 @@
 #include "bindings/arrays.h"
 #include "engine.h"
 
-// What the files of the Python module share.
+// The functions that the files of the Python module share.
 namespace agentspec::bindings {
 
-// The arithmetic of the goodput controller: what goodput.cc does.
+// Binds the arithmetic of the goodput controller (goodput.cc).
 void bind_goodput(nb::module_& m);
-// Deletion, files, snapshots: what engine_store.cc does.
+// Binds deletion, files and snapshots (store.cc).
 void bind_store(nb::module_& m, nb::class_<Engine>& engine);
-// Trees of suffix drafts and draft models put together: what tree_union.cc does.
+// Binds the union of suffix drafts and the draft model's trees (union.cc).
 void bind_union(nb::module_& m);
 
 }  // namespace agentspec::bindings

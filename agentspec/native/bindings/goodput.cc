@@ -1,3 +1,5 @@
+#include "goodput.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -7,7 +9,6 @@
 #include <span>
 
 #include "bindings/bindings.h"
-#include "goodput.h"
 
 using namespace nanobind::literals;
 

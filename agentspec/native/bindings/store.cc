@@ -33,7 +33,7 @@ nb::object hand_over_array(std::vector<T>&& values) {
 }
 
 // (name, blob, output ids, times, tokens of the outputs). The blob is the segment's own memory, which it
-// keeps.
+// keeps alive.
 nb::tuple sealed_segment(const std::shared_ptr<const Segment>& segment) {
   std::vector<std::uint64_t> ids;
   std::vector<std::int64_t> times;

@@ -6,33 +6,33 @@
 namespace agentspec {
 namespace {
 
-// A shorter pattern is weighed besides a longer one if it occurs so many times as often.
+// A shorter pattern is used in addition to a longer one if it occurs at least this many times as often.
 constexpr std::int64_t kMoreOften = 3;
-// How many patterns are tried for that.
+// The number of patterns that are tried for that.
 constexpr int kMaxWalkSteps = 16;
-// Intervals of at most so many ranks are followed position by position.
+// Intervals of at most this many ranks are followed position by position.
 constexpr std::uint32_t kMaxPoints = 32;
-// How many ranks of a larger interval are read, at regular distances, to find what may follow (SSSD, 3.1.2).
-// The counts of what is found are exact.
+// Number of ranks of a larger interval that are read, at regular distances, to find continuations (SSSD,
+// section 3.1.2). The counts of the continuations that are found are exact.
 constexpr std::uint32_t kNumSamples = 32;
-// How often a continuation of the smallest share that can still be drafted is met by those reads.
+// The number of samples in which a continuation should occur if its share is just large enough to be drafted.
 constexpr double kSamplesPerShare = 2.0;
 constexpr std::size_t kMaxChildren = 64;
-// A continuation is weighed if the share it has in one context at least, as far as read, is not below this
-// part of what could still be drafted; and no more are weighed than that, the largest shares first.
+// A continuation is weighed if its share in at least one context is at least this fraction of the share that
+// can still be drafted. Of these, at most kMaxWeighed with the largest shares are weighed.
 constexpr float kWeighedShare = 0.5F;
 constexpr std::size_t kMaxWeighed = 10;
-// A node is not looked beyond if only a continuation that is surer than that could still be drafted.
+// A node is not expanded if a continuation would have to be more probable than this to be drafted.
 constexpr float kSurest = 0.9F;
 constexpr std::int32_t kUnknownAge = INT32_MAX;
 constexpr Interval kNotLookedUp{UINT32_MAX, UINT32_MAX};
 
-// How many tokens ago something occurred, as far as that fits.
+// The distance as an age; too large distances are clamped.
 std::int32_t age_of(std::int64_t tokens) {
   return static_cast<std::int32_t>(std::min<std::int64_t>(tokens, kUnknownAge - 1));
 }
 
-// By how many tokens ago it occurred.
+// The class of an age, given in tokens.
 std::uint8_t age_class(std::int32_t age) {
   if (age < 128) return 3;
   if (age < 1024) return 2;
@@ -96,8 +96,7 @@ void Drafter::add_contexts(std::span<const PartMatch> matches, std::uint16_t fir
     for (const Walk& walk : walks_) {
       if (!walk.occurs(length)) continue;
       const IndexPart& part = parts_[walk.part];
-      Cursor cursor{Cursor::Kind::kState, static_cast<std::uint8_t>(slot), walk.part, length,
-                    walk.state, 0};
+      Cursor cursor{Cursor::Kind::kState, static_cast<std::uint8_t>(slot), walk.part, length, walk.state, 0};
       if (part.automaton != nullptr) {
         occurrences += part.automaton->continuations(walk.state);
       } else {
@@ -120,9 +119,9 @@ void Drafter::add_contexts(std::span<const PartMatch> matches, std::uint16_t fir
   }
 }
 
-// The continuation by `token`, made if need be; null if there are too many already.
+// Returns the child with this token and creates it if needed; null if there are too many children.
 Drafter::Child* Drafter::child(Token token) {
-  // What was found last is often found again.
+  // The token that was found last is often found again.
   if (last_child_ < num_children_ && children_[last_child_].token == token) return &children_[last_child_];
   for (std::size_t i = 0; i < num_children_; ++i) {
     if (children_[i].token != token) continue;
@@ -155,7 +154,7 @@ void Drafter::meet(std::size_t slot, Token token, std::int32_t occurrences) {
   if (Child* const found = child(token); found != nullptr) found->met[slot] += occurrences;
 }
 
-// Leaves only those children that may be worth drafting.
+// Keeps only the children that may be worth drafting.
 void Drafter::keep_likely_children(float needed) {
   const auto begin = children_.begin();
   const auto found_end = begin + static_cast<std::ptrdiff_t>(num_children_);
@@ -178,17 +177,18 @@ void Drafter::keep_likely_children(float needed) {
   last_child_ = 0;
 }
 
-// Unites what follows the contexts of a node; `depth` is that of its children, `path` its own estimate.
+// Collects the continuations of a node's contexts. `depth` is that of the children, `path` is the node's
+// estimate.
 void Drafter::read_children(Place place, std::int32_t depth, double path) {
   num_children_ = 0;
   totals_.fill(0);
   read_.fill(0);
-  // What follows too rarely to be drafted need not be found.
+  // A continuation that is too rare to be drafted need not be found.
   const double needed = limits_.min_token_prob / path;
   const auto num_samples = static_cast<std::uint32_t>(
       std::clamp(kSamplesPerShare / std::max(needed, 1e-3), 4.0, static_cast<double>(kNumSamples)));
   const std::span cursors(cursors_.data() + place.first_cursor, place.num_cursors);
-  // 1. What is found by reading each context's continuations, or some of them where they are many.
+  // 1. Read each context's continuations, or a sample of them if there are many.
   for (const Cursor& cursor : cursors) {
     const IndexPart& part = parts_[cursor.part];
     const std::size_t slot = cursor.slot;
@@ -199,9 +199,8 @@ void Drafter::read_children(Place place, std::int32_t depth, double path) {
       totals_[slot] += automaton.continuations(cursor.first);
       read_[slot] += automaton.continuations(cursor.first);
       if (automaton.has_many_edges(cursor.first)) {
-        automaton.visit_frequent_edges(cursor.first, [&](Token token, StateId target) {
-          meet(slot, token, automaton.count(target));
-        });
+        automaton.visit_frequent_edges(
+            cursor.first, [&](Token token, StateId target) { meet(slot, token, automaton.count(target)); });
       } else {
         automaton.visit_edges(cursor.first, [&](Token token, StateId target) {
           count(slot, token, automaton.count(target), age_of(end - automaton.last_end(target)));
@@ -212,7 +211,7 @@ void Drafter::read_children(Place place, std::int32_t depth, double path) {
       const std::int64_t end = part.age_of_end + static_cast<std::int64_t>(tokens.size());
       totals_[slot] += static_cast<std::int32_t>(cursor.count);
       read_[slot] += static_cast<std::int32_t>(cursor.count);
-      // All are read before any is counted, so that their ways from memory overlap.
+      // All are read before any is counted, so that the memory accesses overlap.
       const std::uint32_t* const points = &points_[index(cursor.first)];
       for (std::uint32_t i = 0; i < cursor.count; ++i) {
         met_[i] = tokens[points[i] + static_cast<std::uint32_t>(depth - 1)];
@@ -231,7 +230,7 @@ void Drafter::read_children(Place place, std::int32_t depth, double path) {
     }
   }
   keep_likely_children(kWeighedShare * static_cast<float>(needed));
-  // 2. Exact counts of what is weighed, where a context was read in part only.
+  // 2. Count exactly what is weighed, in the contexts that were read only in part.
   const auto num_intervals = static_cast<std::uint32_t>(std::count_if(
       cursors.begin(), cursors.end(), [](const Cursor& c) { return c.kind == Cursor::Kind::kInterval; }));
   for (Child& found : children()) {
@@ -244,7 +243,7 @@ void Drafter::read_children(Place place, std::int32_t depth, double path) {
     const std::size_t slot = cursor.slot;
     if (cursor.kind == Cursor::Kind::kInterval) {
       for (Child& found : children()) {
-        // Of what was not even met, enough is known.
+        // A child that was never sampled needs no exact count.
         if (found.met[slot] == 0 && num_samples == kNumSamples) continue;
         const Interval longer = part.segment->extend(cursor.interval(), found.token);
         found.seen[slot] += static_cast<std::int32_t>(longer.size());
@@ -264,7 +263,7 @@ void Drafter::read_children(Place place, std::int32_t depth, double path) {
       }
     }
   }
-  // 3. The estimates.
+  // 3. Compute the estimates.
   struct Context {
     std::size_t slot;
     std::int32_t latest;
@@ -293,8 +292,8 @@ void Drafter::read_children(Place place, std::int32_t depth, double path) {
     found.probability = estimator_->estimate(found.features);
     sum += found.probability;
   }
-  // Each estimate is right by itself in the mean, but of the continuations of one node only one can be true:
-  // where together they claim more, they are too sure. Half of the excess is taken back, which fits best.
+  // Each estimate alone is right on average, but only one continuation of a node can be true. If the
+  // estimates sum to more than 1, they are too large. Half of the excess is removed, which fits best.
   if (sum > 1.0F) {
     const float scale = 2.0F / (1.0F + sum);
     for (Child& found : children()) found.probability *= scale;
@@ -310,8 +309,8 @@ Source Drafter::main_source(const Child& child) const {
   return best < kCorpusSlot ? Source::kGlobal : Source::kCorpus;
 }
 
-// The contexts of a node made longer by one token, for its child at `depth`. What was looked up of them when
-// the node's children were read stands in intervals_ from `first_interval` on.
+// The contexts of a node, extended by one token, for its child at `depth`. The intervals that were looked up
+// when the node's children were read are in intervals_ from `first_interval` on.
 Drafter::Place Drafter::descend(const Place& parent, std::int32_t depth, Token token,
                                 std::uint32_t first_interval) {
   const SuffixAutomaton& request = *parts_[0].automaton;
@@ -346,7 +345,7 @@ Drafter::Place Drafter::descend(const Place& parent, std::int32_t depth, Token t
   }
   const StateMatch& match = place.request;
   if (!has_request && match.length > 0 && request.continuations(match.state) > 0) {
-    // It counts as the shortest of the request's contexts does, which says least.
+    // It takes the slot of the request's shortest context, which is the weakest evidence.
     cursors_.push_back({Cursor::Kind::kState, kGlobalSlot - 1, 0, match.length - depth, match.state, 0});
   }
   place.num_cursors = static_cast<std::uint32_t>(cursors_.size()) - place.first_cursor;
@@ -354,8 +353,8 @@ Drafter::Place Drafter::descend(const Place& parent, std::int32_t depth, Token t
   return place;
 }
 
-// Follows small intervals position by position from here on, and samples of those whose contexts are as long
-// as a segment sorts them. `depth` is that of the node, 0 for the root.
+// From here on, small intervals are followed position by position. Intervals of contexts as long as a segment
+// sorts are followed by samples. `depth` is that of the node, 0 for the root.
 void Drafter::to_points(Place& place, std::int32_t depth) {
   std::uint32_t kept = place.first_cursor;
   for (std::uint32_t i = place.first_cursor; i < place.first_cursor + place.num_cursors; ++i) {
@@ -368,7 +367,7 @@ void Drafter::to_points(Place& place, std::int32_t depth) {
       for (std::uint32_t s = 0; s < samples; ++s) {
         const std::uint32_t rank = cursor.interval().sample(s, samples);
         const std::uint32_t position = part.segment->position(rank);
-        // Positions stand for the root, whatever the depth at which they are followed from.
+        // Positions are stored relative to the root, whatever the depth at which they are followed from.
         if (part.is_live(position)) points_.push_back(position - static_cast<std::uint32_t>(depth));
       }
       cursor.kind = Cursor::Kind::kPoints;
@@ -387,8 +386,8 @@ void Drafter::expand(Place place, std::int32_t node, std::int32_t depth, float e
   const auto push = [&](const Child& child) {
     const float product = estimate * child.probability;
     if (product < limits_.min_token_prob) return;
-    heap_.push_back({product, node, child.age, child.token, main_source(child), depth,
-                     child.first_interval, child.features});
+    heap_.push_back({product, node, child.age, child.token, main_source(child), depth, child.first_interval,
+                     child.features});
     std::push_heap(heap_.begin(), heap_.end(), DraftedLater{});
   };
   if (!limits_.chain) {

@@ -12,54 +12,56 @@
 
 namespace agentspec {
 
-// Where a node of a draft was found. The values are agentspec.Source's, whose MODEL no index drafts.
+// Where a draft node was found. The values are those of agentspec.Source; no index drafts its MODEL.
 enum class Source : std::uint8_t { kRoot = 0, kRequest = 1, kGlobal = 2, kCorpus = 3 };
 
 struct DraftLimits {
-  std::int32_t max_pattern = 64;  // P
-  double alpha = 4.0;             // the plain rule: a pattern of p tokens drafts at most floor(alpha * p)
-  double min_token_prob = 0.1;    // nodes with a smaller estimate are not drafted
-  bool chain = false;             // each node has one child at most
+  std::int32_t max_pattern = 64;  // longest pattern that is looked up, P in the papers
+  double alpha = 4.0;  // for the plain rule: a pattern of p tokens drafts at most floor(alpha * p) tokens
+  double min_token_prob = 0.1;  // nodes with a smaller estimate are not drafted
+  bool chain = false;           // each node has at most one child
 };
 
-// A node of a draft without its root; parents are numbered with the root as 0 and the first node as 1.
+// A node of a draft, which stores no root. In parent numbers the root is 0 and the first node is 1.
 struct DraftNode {
   Token token;
   std::int32_t parent;
   double estimate;  // the probability that the node is accepted, D(N)
-  Source source;   // where most of its evidence is from
+  Source source;    // the source with most of its evidence
   Features features;
 };
 
 struct Draft {
-  std::int32_t match_length = 0;  // of the longest pattern that was continued
-  bool has_match = false;         // the text's end occurred before, whether or not it was continued
+  std::int32_t match_length = 0;  // length of the longest pattern that was continued
+  bool has_match = false;         // the end of the text occurred before, whether or not it was continued
   double score = 0.0;
 
-  std::vector<DraftNode> nodes;  // in the order they were added, best first
+  std::vector<DraftNode> nodes;  // in the order they were added, likeliest first
 };
 
-// What a request's next tokens are looked for in.
+// The indexes in which the continuations of a request are looked up.
 struct DraftSources {
-  const Estimator* estimator = nullptr;  // what is made of it; the plain rule needs none
+  const Estimator* estimator = nullptr;  // null for the plain rule, which needs none
   const SuffixAutomaton* request = nullptr;
   std::span<const PartMatch> global;  // newest text last
   std::span<const PartMatch> corpora;
 };
 
-// Grows one tree from all sources, the likeliest continuation first (SSSD, algorithm 1; SuffixDecoding's
-// D(N) with calibrated estimates in the place of shares).
+// Grows one draft tree from all sources, the likeliest continuation first. The search is SSSD's algorithm 1;
+// the node score D(N) is SuffixDecoding's, with calibrated estimates in place of relative frequencies.
 //
-//   1. Choose contexts. In each source: the longest pattern that occurs, then shorter ones that occur several
-//      times as often; see kMoreOften.
-//   2. Expand the root: unite what follows in all contexts, and estimate each continuation from what every
-//      context says about it.
-//   3. Take the continuation with the largest product of estimates from the root on, expand it with the
-//      contexts made longer by its token, and go on until the tree is full or nothing likely is left. Where
-//      none of the request's own text is left among them, as behind a template of other outputs that goes on
-//      with a quotation, the longest end of the path that occurs there is one.
+//   1. Choose contexts. In each source: the longest pattern that occurs, then shorter patterns that occur
+//      several times as often (kMoreOften).
+//   2. Expand the root: collect what follows in all contexts, and estimate each continuation from the
+//      evidence of every context.
+//   3. Take the continuation with the largest product of estimates from the root. Expand it with its contexts
+//      extended by its token. Repeat until the tree is full or nothing likely is left. If no context from the
+//      request's own text is left, add the longest end of the path that occurs there. This finds a quotation
+//      that follows a template of other outputs.
 //
-// It holds scratch memory only, so each call stands for itself; one thread at a time.
+// A node takes a bounded number of reads and look-ups in each part; a look-up in a segment of n tokens takes
+// O(log n) time. The drafter holds only scratch memory, so calls do not depend on each other. Not
+// thread-safe.
 class Drafter {
  public:
   explicit Drafter(const DraftLimits& limits);
@@ -67,8 +69,8 @@ class Drafter {
   // The result is valid until the next call.
   const Draft& draft(const DraftSources& sources, std::int32_t max_nodes);
 
-  // What the drafter knew about continuations on the way that the request really took: a row for each
-  // continuation that it weighed, as long as it weighed the true one.
+  // What the drafter knew about continuations along the path that the request really took. Adds one row for
+  // each continuation that it weighed, for as long as the true one was among them.
   struct Trial {
     Features features;
     float estimate;  // D(N) of the continuation
@@ -87,27 +89,29 @@ class Drafter {
     std::uint32_t first_interval;
     Features features;
   };
-  // What a node is continued by: its contexts in all parts, in cursors_.
+  // The contexts of a node in all parts, stored in cursors_.
   struct Place {
     std::uint32_t first_cursor = 0;
     std::uint32_t num_cursors = 0;
-    StateMatch request;  // the longest end of text and path that occurs in the request's own text
+    StateMatch request;  // longest end of the text and the path that occurs in the request's own text
   };
-  // A continuation while the contexts of its parent are read.
+  // A continuation, while the contexts of its parent are being read.
   struct Child {
     Token token;
     float probability;
     std::int32_t age;
     std::uint32_t first_interval;  // in intervals_, one for each interval among the parent's contexts
-    float share;  // the largest among its contexts, as far as they were read
-    std::array<std::int32_t, kNumSlots> seen;  // how often it occurred in each context
-    std::array<std::int32_t, kNumSlots> met;   // how often it was met where a context was read in part only
-    std::array<std::int32_t, kNumSlots> ages;  // tokens since it last occurred in each context
+    float share;                   // the largest share in any context that has been read so far
+    std::array<std::int32_t, kNumSlots> seen;  // number of occurrences in each context
+    std::array<std::int32_t, kNumSlots>
+        met;  // number of occurrences met in contexts that were read only in part
+    std::array<std::int32_t, kNumSlots> ages;  // tokens since its last occurrence in each context
     Features features;
   };
 
   Place start(const DraftSources& sources);
-  void add_contexts(std::span<const PartMatch> matches, std::uint16_t first_part, int first_slot, int end_slot);
+  void add_contexts(std::span<const PartMatch> matches, std::uint16_t first_part, int first_slot,
+                    int end_slot);
   void read_children(Place place, std::int32_t depth, double path);
   Child* child(Token token);
   [[nodiscard]] std::span<Child> children() { return {children_.data(), num_children_}; }
@@ -120,21 +124,21 @@ class Drafter {
   [[nodiscard]] Source main_source(const Child& child) const;
 
   DraftLimits limits_;
-  const Estimator* estimator_ = nullptr;  // of the sources
+  const Estimator* estimator_ = nullptr;  // that of the sources
   Draft draft_;
-  std::vector<IndexPart> parts_;  // the request's own, then the global ones, then the corpora
+  std::vector<IndexPart> parts_;  // the request's own part, then the global parts, then the corpora
   std::array<std::int32_t, kNumSlots> lengths_{};  // of the contexts that are being read
   std::array<std::int32_t, kNumSlots> totals_{};
-  std::array<std::int32_t, kNumSlots> read_{};  // how many of the totals were read
+  std::array<std::int32_t, kNumSlots> read_{};  // how much of totals_ was read
   std::int32_t match_length_ = 0;
   std::vector<Cursor> cursors_;
   std::vector<std::uint32_t> points_;
-  std::vector<Interval> intervals_;  // of contexts made longer by a child's token
-  std::vector<Place> places_;  // of the root and each node
+  std::vector<Interval> intervals_;  // of contexts extended by a child's token
+  std::vector<Place> places_;        // of the root and of each node
   std::vector<Candidate> heap_;
-  std::vector<Child> children_;  // the first num_children_ are in use
+  std::vector<Child> children_;  // only the first num_children_ are in use
   std::size_t num_children_ = 0;
-  std::array<Token, 64> met_;  // what follows the places that are being read
+  std::array<Token, 64> met_;  // the tokens that follow the places being read
   std::size_t last_child_ = 0;
   std::vector<Cursor> tier_;
   std::vector<Walk> walks_;

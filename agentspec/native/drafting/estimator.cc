@@ -9,10 +9,10 @@
 namespace agentspec {
 namespace {
 
-constexpr double kPriorCount = 0.4;    // a
-constexpr float kLargestWeight = 8.0F;  // what observe() keeps weights within
+constexpr double kPriorCount = 0.4;     // `a` in the formula of Estimator
+constexpr float kLargestWeight = 8.0F;  // bound of the weights that observe() writes
 
-// log(count + a), by table where counts are small.
+// log(count + a), from a table for small counts.
 float log_count(std::int32_t count) {
   static const auto table = [] {
     std::array<float, 1024> logs{};

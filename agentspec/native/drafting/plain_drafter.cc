@@ -6,10 +6,12 @@
 namespace agentspec {
 namespace {
 
-// Bounds are computed in another order than the sums they bound; this is far above what rounding can do.
+// Bounds are added up in another order than the sums that they bound. This is far more than rounding can
+// change.
 constexpr double kSlack = 1e-9;
-// Of larger intervals so many ranks are read, at regular distances, to find what may follow. What follows less
-// than one in a few hundred times may be missed; counts of what is found are exact.
+// Number of ranks of a larger interval that are read, at regular distances, to find continuations. A
+// continuation that occurs less than once in a few hundred times may be missed. The counts of those found are
+// exact.
 constexpr std::uint32_t kMaxRanks = 4096;
 
 // True if `a` is drafted after `b`: a smaller estimate, then an older last occurrence, then a later parent.
@@ -32,7 +34,7 @@ std::int64_t num_occurrences(const IndexPart& part, const Cursor& place) {
   return place.kind == Cursor::Kind::kState ? part.automaton->continuations(place.first) : place.count;
 }
 
-// The last occurrence in the part, as tokens of its text by then.
+// The end of the last occurrence in the part, as a number of tokens of its text.
 std::int64_t last_occurrence(const IndexPart& part, const Cursor& place) {
   if (place.kind == Cursor::Kind::kState) return part.automaton->last_end(place.first);
   std::uint32_t last = 0;
@@ -95,8 +97,9 @@ const Draft& PlainDrafter::draft(const DraftSources& sources, std::int32_t max_n
   best_.score = 0.0;
   best_.nodes.clear();
 
-  // From long patterns to short ones, the request before the global index: a later tree wins only by a better
-  // score. No estimate is above 1, so the size of a tree bounds its score, and sizes only fall from here.
+  // Goes from long patterns to short ones, the request before the global index, so a later tree wins only
+  // with a better score. No estimate is above 1, so a tree's size bounds its score, and the sizes only fall
+  // from here.
   while (request_.length() > 0 || global_.length() > 0) {
     const bool own_turn = request_.length() >= global_.length();
     Patterns& patterns = own_turn ? request_ : global_;
@@ -109,7 +112,7 @@ const Draft& PlainDrafter::draft(const DraftSources& sources, std::int32_t max_n
   return best_;
 }
 
-// Grows the tree of one pattern and makes it the best if its score is better.
+// Grows the tree of one pattern, and keeps it if its score is the best so far.
 void PlainDrafter::grow(const Patterns& patterns, Source source, std::int32_t max_nodes) {
   current_.nodes.clear();
   heap_.clear();
@@ -118,7 +121,7 @@ void PlainDrafter::grow(const Patterns& patterns, Source source, std::int32_t ma
   const Candidate root{1.0, 0, -1, patterns.length(), 0, 0, static_cast<std::uint32_t>(places_.size())};
   expand(patterns.parts(), root, 0, index(max_nodes));
   while (!heap_.empty()) {
-    // Estimates never rise from one node to the next.
+    // Estimates do not rise from one node to the next.
     const double room = max_nodes - static_cast<std::int32_t>(current_.nodes.size());
     if ((score + room * heap_.front().estimate) * (1.0 + kSlack) < best_.score) return;
     std::pop_heap(heap_.begin(), heap_.end(), DraftedLater{});
@@ -137,7 +140,7 @@ void PlainDrafter::grow(const Patterns& patterns, Source source, std::int32_t ma
   std::swap(best_, current_);
 }
 
-// Adds the tokens that follow a place to tokens_.
+// Adds the tokens that follow the occurrences at `place` to tokens_.
 void PlainDrafter::find_tokens(const IndexPart& part, const Cursor& place) {
   if (place.kind == Cursor::Kind::kState) {
     part.automaton->visit_edges(place.first, [&](Token token, StateId) { tokens_.push_back(token); });
@@ -150,7 +153,7 @@ void PlainDrafter::find_tokens(const IndexPart& part, const Cursor& place) {
   }
 }
 
-// Makes candidates of a node's children, of the best `room` of them at most: no more can be drafted.
+// Makes candidates of the best children of a node, at most `room` of them, because no more can be drafted.
 void PlainDrafter::expand(std::span<const PartMatch> parts, const Candidate& node, std::int32_t number,
                           std::size_t room) {
   std::int64_t total = 0;

@@ -10,10 +10,10 @@
 
 namespace agentspec {
 
-// SuffixDecoding's algorithm 1 as the paper has it, the reference that other rules are measured against: grows
-// one tree for each source and each length of pattern, the largest share of occurrences first, and returns
-// the one with the largest sum of estimates. It leaves the corpora out. It holds scratch memory only, so each
-// call stands for itself; one thread at a time.
+// SuffixDecoding's algorithm 1 as published; other rules are compared with it. It grows one tree for each
+// source and each pattern length, the largest share of occurrences first, and returns the tree with the
+// largest sum of estimates. It does not use the corpora. It holds only scratch memory, so calls do not depend
+// on each other. Not thread-safe.
 class PlainDrafter {
  public:
   explicit PlainDrafter(const DraftLimits& limits);
@@ -22,10 +22,10 @@ class PlainDrafter {
   const Draft& draft(const DraftSources& sources, std::int32_t max_nodes);
 
  private:
-  // A string that may be drafted: where it occurs in each part, in places_.
+  // A string that may be drafted. places_ holds its occurrences in each part.
   struct Candidate {
     double estimate;
-    std::int64_t recency;  // larger: occurred later
+    std::int64_t recency;  // larger if it occurred later
     std::int32_t parent;
     std::int32_t length;  // of the pattern and the tokens after it
     Token token;
@@ -33,13 +33,13 @@ class PlainDrafter {
     std::uint32_t num_places;
   };
 
-  // The patterns of one source from the longest to the shortest. Lengths whose places are the same share
-  // their continuations; of these only the longest counts, since it may draft the most.
+  // The patterns of one source, from the longest to the shortest. Patterns with the same occurrences have the
+  // same continuations; only the longest of them is used, since it may draft the most.
   class Patterns {
    public:
     void start(std::span<const PartMatch> parts, std::int32_t max_pattern);
     void advance();
-    [[nodiscard]] std::int32_t length() const { return length_; }  // 0: no more
+    [[nodiscard]] std::int32_t length() const { return length_; }  // 0 if there are no more patterns
     [[nodiscard]] std::span<const Cursor> places() const { return places_; }
     [[nodiscard]] std::span<const PartMatch> parts() const { return parts_; }
 

@@ -8,14 +8,14 @@
 namespace agentspec {
 namespace {
 
-// Nodes of a row that are taken, its root included.
+// Number of nodes that the row takes, its root included.
 std::int32_t size_of(std::span<const std::int32_t> offsets, std::span<const std::int32_t> num_drafted,
                      std::size_t row) {
   return num_drafted.empty() ? offsets[row + 1] - offsets[row] : num_drafted[row] + 1;
 }
 
-// Throws unless `offsets` cuts the nodes into rows, and what is taken of each is a tree in topological order of
-// at most `width` nodes.
+// Throws unless `offsets` divides the nodes into rows, and each row takes a tree in topological order of at
+// most `width` nodes.
 void check(std::span<const std::int32_t> offsets, std::size_t num_tokens,
            std::span<const std::int32_t> parents, std::span<const std::int32_t> num_drafted,
            std::size_t width) {
@@ -58,7 +58,7 @@ void check(std::span<const std::int32_t> offsets, std::size_t num_tokens,
   }
 }
 
-// Throws unless `out` has just the memory for so many rows.
+// Throws unless `out` has exactly the memory for `rows` rows.
 void check_sizes(const TreeArrays& out, std::size_t rows, std::size_t width) {
   const std::size_t nodes = rows * width;
   if (out.tokens.size() == nodes && out.depths.size() == nodes && out.next_token.size() == nodes &&
@@ -95,13 +95,13 @@ void build_tree_arrays(std::span<const std::int32_t> offsets, std::span<const st
     std::fill_n(row_mask, width, false);
     row_mask[0] = true;
     for (std::size_t node = 1; node < width; ++node) {
-      // A node sees what its parent sees, and itself; padding is given the root for a parent.
+      // A node sees what its parent sees, and itself. Padding has the root as its parent.
       const std::size_t parent = node < size ? static_cast<std::size_t>(parents[first + node]) : 0;
       row_depths[node] = row_depths[parent] + 1;
       std::copy_n(row_mask + parent * width, width, row_mask + node * width);
       row_mask[node * width + node] = true;
     }
-    // From the last node to the first, so that each list of children begins with the earliest.
+    // Goes from the last node to the first, so that each list of children begins with the earliest child.
     for (std::size_t node = size; node-- > 1;) {
       const auto parent = static_cast<std::size_t>(parents[first + node]);
       row_next_sibling[node] = row_next_token[parent];

@@ -6,20 +6,24 @@
 
 namespace agentspec {
 
-// What a tree verification wants of a batch of drafts, each row padded to `width` nodes; memory of the caller.
+// The arrays that tree verification needs for a batch of drafts, in memory of the caller. Each row is padded
+// to `width` nodes.
 struct TreeArrays {
-  std::span<std::int64_t> tokens;        // [rows, width], as are the others but the last two; padding: 0
-  std::span<std::int64_t> depths;        // the root's is 0, padding's is 1
-  std::span<std::int64_t> next_token;    // a node's first child, or -1
+  std::span<std::int64_t> tokens;        // [rows, width], like the next three; padding is 0
+  std::span<std::int64_t> depths;        // 0 for the root, 1 for padding
+  std::span<std::int64_t> next_token;    // the node's first child, or -1
   std::span<std::int64_t> next_sibling;  // the next child of the node's parent, or -1
-  std::span<bool> mask;                  // [rows, width, width]: whether j is i or an ancestor of i
-  std::span<std::int32_t> num_nodes;     // [rows], without padding
+  std::span<bool> mask;               // [rows, width, width]: whether node j is node i or an ancestor of it
+  std::span<std::int32_t> num_nodes;  // [rows], padding not counted
 };
 
-// Of row i the root and num_drafted[i] nodes behind it are taken, or all where `num_drafted` is empty.
-// Overwrites all of `out`. Padding nodes see the root and themselves and no link leads to them. Throws
-// ConfigError, with `out` as it was, if its sizes are not those of the batch, or if of a row more nodes than
-// `width` or than it has are to be taken, or what is taken is no tree in topological order.
+// Builds the arrays from the drafts and overwrites all of `out`. Row i takes its root and the next
+// num_drafted[i] nodes, or all its nodes if `num_drafted` is empty. A padding node sees the root and itself,
+// and no link leads to it. Takes O(rows * width^2) time, the size of the mask.
+//
+// Throws ConfigError and leaves `out` unchanged if the sizes of `out` do not fit the batch, if a row should
+// take more nodes than it has or than `width`, or if the nodes that it takes are not a tree in topological
+// order.
 void build_tree_arrays(std::span<const std::int32_t> offsets, std::span<const std::int32_t> tokens,
                        std::span<const std::int32_t> parents, std::span<const std::int32_t> num_drafted,
                        std::size_t width, const TreeArrays& out);

@@ -10,7 +10,7 @@
 namespace agentspec {
 namespace {
 
-// A row while it is put together; node 0 is the root.
+// A row while it is built; node 0 is the root.
 struct Tree {
   std::vector<Token> tokens;
   std::vector<std::int32_t> parents;
@@ -33,16 +33,16 @@ struct Tree {
     sources.push_back(source);
   }
 
-  // Of all nodes, the root's included.
+  // The sum over all nodes, the root included.
   [[nodiscard]] double promised() const { return std::accumulate(estimates.begin(), estimates.end(), 0.0); }
 };
 
-// A node's probability under its parent, of estimates down from the root.
+// A node's probability under its parent, from estimates that are products from the root.
 double under_parent(double estimate, double parent) {
   return parent > 0.0 ? std::min(1.0, estimate / parent) : 0.0;
 }
 
-// Builds the trees of rows one after another, in memory that they share.
+// Builds the trees of the rows one after another, in memory that they share.
 class RowBuilder {
  public:
   RowBuilder(const SuffixTrees& suffix, const ModelTrees& model, const UnionConfig& config)
@@ -64,7 +64,7 @@ class RowBuilder {
     }
   }
 
-  // To be called behind read_suffix(), whose root it takes over.
+  // Call this after read_suffix(): it uses the root that read_suffix() has read.
   void build_model(std::size_t row, std::size_t max_nodes) {
     const auto numbers = model_.chosen.subspan(row * model_.num_chosen, model_.num_chosen);
     const auto tokens = model_.tokens.subspan(row * model_.num_chosen, model_.num_chosen);
@@ -76,10 +76,10 @@ class RowBuilder {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       check_candidate(row, i, numbers, tokens[i]);
       likely_.push_back(std::min(static_cast<double>(given[i]), 1.0));
-      // Written so that an estimate that is no number is left out as well.
+      // Written so that an estimate that is NaN is left out too.
       if (given[i] >= config_.min_estimate) order_.push_back(i);
     }
-    // A parent's number is smaller than its children's and its estimate is not: it comes first.
+    // A parent comes first: its number is smaller than its children's and its estimate is not smaller.
     std::sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
       return likely_[a] != likely_[b] ? likely_[a] > likely_[b] : a < b;
     });
@@ -87,7 +87,7 @@ class RowBuilder {
     for (const std::size_t i : order_) {
       if (drafted_.size() > max_nodes) break;
       const std::int32_t parent = place_of_parent(row, numbers[i], numbers);
-      // -1: rounding put a child before its parent.
+      // -1: rounding has put a child before its parent.
       if (parent < 0) continue;
       const auto place = static_cast<std::int32_t>(drafted_.size());
       if (!config_.trees && parent != place - 1) continue;
@@ -96,7 +96,7 @@ class RowBuilder {
     }
   }
 
-  // What is verified of a row that wants the model's tree.
+  // The tree to verify for a row that wants the model's tree.
   const Tree& choose(std::size_t max_nodes) {
     scaled_ = drafted_;
     for (std::size_t node = 1; node < scaled_.size(); ++node) {
@@ -105,7 +105,7 @@ class RowBuilder {
     verified_ = alone_ = true;
     if (config_.rule == UnionRule::kModelOnly || own_.size() == 1) return scaled_;
     alone_ = false;
-    // The model ran and had nothing to say: that is known as well.
+    // The draft model ran and proposed nothing. That is a result too.
     if (scaled_.size() == 1) return own_;
     if (config_.rule == UnionRule::kMerge) {
       merge(max_nodes);
@@ -139,7 +139,7 @@ class RowBuilder {
     }
   }
 
-  // The node that a candidate hangs on; -1 if that is not in the tree.
+  // The node of the candidate's parent; -1 if the parent is not in the tree.
   [[nodiscard]] std::int32_t place_of_parent(std::size_t row, std::int64_t number,
                                              std::span<const std::int64_t> numbers) const {
     const auto group = static_cast<std::size_t>(number / model_.topk);
@@ -172,7 +172,7 @@ class RowBuilder {
       promised_[parent] += chances[node];
       link(node, parent);
     }
-    // 2. The model's nodes below the same parents; united_[i] is the number of its node i.
+    // 2. The model's nodes below the same parents. united_[i] is the number of the model's node i.
     united_.assign(scaled_.size(), 0);
     for (std::size_t i = 1; i < scaled_.size(); ++i) {
       const auto own_parent = static_cast<std::size_t>(scaled_.parents[i]);
@@ -196,9 +196,8 @@ class RowBuilder {
       chances[node] = other + confirmed;
       promised_[parent] += confirmed;
     }
-    // 3. Products from the root down. No child is likelier than its parent, and of equals the earlier comes
-    // first, so
-    //    that parents stay before children.
+    // 3. Products from the root. No child is likelier than its parent, and ties go to the earlier node, so
+    // parents stay before their children.
     order_.clear();
     for (std::size_t node = 1; node < all_.size(); ++node) {
       const auto parent = static_cast<std::size_t>(all_.parents[node]);
@@ -222,7 +221,7 @@ class RowBuilder {
     }
   }
 
-  // Of siblings with the same token the latest is found first.
+  // Of siblings with the same token, a search finds the latest first.
   void link(std::size_t node, std::size_t parent) {
     next_sibling_[node] = first_child_[parent];
     first_child_[parent] = static_cast<std::int32_t>(node);
@@ -237,7 +236,7 @@ class RowBuilder {
   std::vector<std::size_t> order_;
   std::vector<double> likely_;
   std::vector<std::int32_t> places_;
-  // Of merge().
+  // Scratch of merge().
   std::vector<double> promised_;
   std::vector<std::int32_t> first_child_, next_sibling_, numbers_;
   std::vector<std::size_t> united_;
@@ -249,7 +248,8 @@ void check_size(const char* name, std::size_t size, std::size_t required) {
                     std::to_string(size) + "; pass the arrays of one batch");
 }
 
-// Throws unless `offsets` cuts `num_nodes` nodes into rows of at least `least` nodes; returns their number.
+// Throws unless `offsets` divides `num_nodes` nodes into rows of at least `least` nodes. Returns the number
+// of rows.
 std::size_t check_offsets(std::span<const std::int32_t> offsets, std::size_t num_nodes, std::int32_t least) {
   bool fits =
       !offsets.empty() && offsets.front() == 0 && static_cast<std::size_t>(offsets.back()) == num_nodes;
@@ -285,7 +285,7 @@ void check(const SuffixTrees& suffix, const ModelTrees& model, std::span<const b
   check_size("estimates of the model's trees", model.estimates.size(), rows * model.num_chosen);
 }
 
-// The suffix draft of a row, or its root alone.
+// Appends the suffix draft of a row, or only its root.
 void append_suffix(const SuffixTrees& suffix, std::size_t row, bool root_only, TreeUnion& out) {
   const auto first = static_cast<std::size_t>(suffix.offsets[row]);
   const std::size_t size = root_only ? 1 : static_cast<std::size_t>(suffix.offsets[row + 1]) - first;
@@ -373,7 +373,7 @@ std::vector<std::int32_t> path_lengths(std::span<const std::int32_t> offsets, st
     const auto text = texts.subspan(row * width, static_cast<std::size_t>(lengths[row]));
     std::size_t length = 0;
     std::int32_t end = 0;
-    // Children follow their parents, so that one pass finds the whole path.
+    // Children follow their parents, so one pass finds the whole path.
     for (std::size_t node = 1; node < size && length < text.size(); ++node) {
       if (parents[first + node] != end || tokens[first + node] != text[length]) continue;
       end = static_cast<std::int32_t>(node);

@@ -9,8 +9,8 @@
 namespace agentspec {
 namespace {
 
-// An index that the prompt does not go on from exactly must spare at least so many tokens, and half of what
-// is in it.
+// If the prompt is not an exact continuation of an index, the index must save at least this many tokens, and
+// at least half of the tokens that it holds.
 constexpr std::size_t kMinSpared = 256;
 
 }  // namespace
@@ -81,14 +81,14 @@ std::unique_ptr<TextIndex> Conversations::take(std::string_view name, std::span<
                                                std::size_t& num_known) {
   num_known = 0;
   if (entries_.empty()) return nullptr;
-  // 1. The hashes of the prompt's beginnings that an entry may have.
+  // 1. The hashes of the prompt's prefixes that an entry may have.
   std::vector<std::uint64_t> hashes(prompt.size() + 1);
   TextDigest digest;
   for (std::size_t i = 0; i < prompt.size(); ++i) {
     digest.append(prompt.subspan(i, 1));
     hashes[i + 1] = digest.hash();
   }
-  // 2. The longest text that the prompt goes on from, or else the one that shares the most with it.
+  // 2. The longest text that the prompt continues, or else the text that shares the longest prefix with it.
   auto best = entries_.end();
   bool best_is_exact = false;
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
@@ -114,7 +114,7 @@ std::unique_ptr<TextIndex> Conversations::take(std::string_view name, std::span<
     num_known = spared;
   }
   if (best == entries_.end()) return nullptr;
-  // 3. Make it end where the prompt goes on.
+  // 3. Make the index end where the prompt continues.
   std::unique_ptr<TextIndex> index = std::move(best->index);
   bytes_ -= best->bytes;
   entries_.erase(best);

@@ -15,7 +15,7 @@
 
 namespace agentspec {
 
-// Hashes of a text's beginnings, by which a text is recognised that goes on where another one ended.
+// Hashes of a text's prefixes. They tell whether a text continues an earlier one.
 class TextDigest {
  public:
   static constexpr std::size_t kBlock = 64;
@@ -23,7 +23,7 @@ class TextDigest {
   void append(std::span<const Token> tokens);
   [[nodiscard]] std::size_t length() const { return length_; }
   [[nodiscard]] std::uint64_t hash() const { return hash_; }
-  // Of the first kBlock, 2 * kBlock, ... tokens.
+  // Hashes of the first kBlock, 2 * kBlock, ... tokens.
   [[nodiscard]] const std::vector<std::uint64_t>& blocks() const { return blocks_; }
 
  private:
@@ -32,26 +32,26 @@ class TextDigest {
   std::size_t length_ = 0;
 };
 
-// The index of a request's text. The text it was given may stand in it in pieces, since it can go on with the
-// index of an earlier turn of the same conversation:
+// The index of a request's text. It can reuse the index of an earlier turn of the same conversation, so the
+// text may lie in the index in several pieces:
 //
 //     turn k      system user answer
 //     turn k + 1  system user answer | tool result answer          goes on: only the new tokens are indexed
-//     turn k + 1  system user rewritten answer | tool result ...   what was rewritten stays behind an end,
-//                                                                  and the new text goes on after it
+//     turn k + 1  system user rewritten answer | tool result ...   rewritten: the old text stays in the
+//                                                                  index, the new text follows an end
 class TextIndex {
  public:
   explicit TextIndex(std::int32_t max_counted_length) : automaton_(max_counted_length) {}
 
   void reserve(std::size_t num_tokens) { automaton_.reserve(num_tokens); }
   void append(std::span<const Token> tokens);
-  // Goes on after the first tokens of another text, which are those of this one too. What came after them is
-  // not of the text any more, but still in the index.
+  // Continues after a common prefix with another text: `beginning` is the prefix. The tokens after it no
+  // longer belong to the text, but stay in the index.
   void rewrite(std::span<const Token> beginning);
 
   [[nodiscard]] const SuffixAutomaton& automaton() const { return automaton_; }
   [[nodiscard]] const TextDigest& digest() const { return digest_; }  // of the text as it was given
-  // True if the index has tokens that are not of the text.
+  // True if the index has tokens that do not belong to the text.
   [[nodiscard]] bool is_rewritten() const { return pieces_.size() > 1; }
   [[nodiscard]] std::vector<Token> text() const;
   [[nodiscard]] std::size_t bytes() const {
@@ -59,7 +59,7 @@ class TextIndex {
            pieces_.capacity() * sizeof(Piece);
   }
 
-  // Throws IntegrityError naming the first invariant that does not hold.
+  // Throws IntegrityError, which names the first invariant that does not hold.
   void check_integrity() const;
 
  private:
@@ -67,11 +67,11 @@ class TextIndex {
 
   SuffixAutomaton automaton_;
   TextDigest digest_;
-  std::vector<Piece> pieces_ = {{0, 0}};  // where the text stands in the automaton's, half-open ranges
+  std::vector<Piece> pieces_ = {{0, 0}};  // half-open ranges of the automaton's text that make up this text
 };
 
-// The indexes of finished requests, kept for the next turns of their conversations: the last ones that fit a
-// budget of bytes. A namespace takes out only what was put in under its own name.
+// The indexes of finished requests, kept for the next turns of their conversations. Those used last are kept,
+// within a budget of bytes. A namespace can take only what was put in under its own name.
 class Conversations {
  public:
   struct Entry {
@@ -82,10 +82,10 @@ class Conversations {
 
   explicit Conversations(std::size_t budget_bytes) : budget_bytes_(budget_bytes) {}
 
-  // This and the two below return what is to be freed, which may take long.
+  // put(), erase() and clear() return the entries to free, because freeing may take long.
   [[nodiscard]] std::list<Entry> put(std::string_view name, std::unique_ptr<TextIndex> index);
-  // Takes out the index that spares the most of the prompt, or nullptr if none spares much. Sets num_known to
-  // the prompt's tokens that are in it; the caller appends the others.
+  // Takes out the index that saves the most work for the prompt, or returns nullptr if none saves much. Sets
+  // num_known to the number of leading prompt tokens in the index; the caller appends the others.
   [[nodiscard]] std::unique_ptr<TextIndex> take(std::string_view name, std::span<const Token> prompt,
                                                 std::size_t& num_known);
   [[nodiscard]] std::list<Entry> erase(std::string_view name);
@@ -95,7 +95,7 @@ class Conversations {
  private:
   std::size_t budget_bytes_;
   std::size_t bytes_ = 0;
-  std::list<Entry> entries_;  // the last used one first
+  std::list<Entry> entries_;  // most recently used first
 };
 
 }  // namespace agentspec

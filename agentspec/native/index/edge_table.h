@@ -6,7 +6,8 @@
 
 namespace agentspec {
 
-// Finds the edges of states with many of them: (state, token) -> index of the edge, by open addressing.
+// A hash table for the edges of states with many edges: (state, token) -> index of the edge. It uses open
+// addressing, so a look-up takes expected constant time.
 class EdgeTable {
  public:
   // The index stored for the key, or -1.
@@ -35,7 +36,7 @@ class EdgeTable {
     std::int32_t edge = -1;  // -1: the slot is free
   };
 
-  // The upper bits of a product depend on all bits of the key.
+  // The upper bits of the product depend on all bits of the key.
   [[nodiscard]] std::size_t home(std::int32_t state, std::int32_t token) const {
     const std::uint64_t key = (static_cast<std::uint64_t>(static_cast<std::uint32_t>(state)) << 32) |
                               static_cast<std::uint32_t>(token);

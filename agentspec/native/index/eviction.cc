@@ -1,7 +1,7 @@
-// Eviction: what the global index drops when it is over its budget.
+// Eviction: what the global index drops when it exceeds its budget.
 //
-// The oldest outputs go first, whichever namespace they belong to: the oldest part of all is sealed anew without them,
-// as parts are when they are merged.
+// The oldest outputs are dropped first, whatever their namespace: the oldest part of all is sealed again
+// without them, as in a merge.
 
 #include <algorithm>
 
@@ -10,7 +10,7 @@
 namespace agentspec {
 namespace {
 
-// Eviction rewrites a part without its oldest outputs, at least one part in so many of it.
+// Each eviction drops at least 1 / kEvictedShare of a part.
 constexpr std::size_t kEvictedShare = 4;
 
 }  // namespace

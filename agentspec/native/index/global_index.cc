@@ -10,9 +10,9 @@
 namespace agentspec {
 namespace {
 
-// The least that a sealed token takes; says what can never fit.
+// The least memory that a sealed token takes. It decides which outputs can never fit.
 constexpr std::size_t kSealedBytesPerToken = 17;
-// What the containers allocate beside the values, estimated.
+// An estimate of what the containers allocate besides the values.
 constexpr std::size_t kPartOverhead = 256;
 constexpr std::size_t kNamespaceOverhead = 384;
 
@@ -51,7 +51,7 @@ std::span<const GlobalPart> GlobalIndex::find(std::string_view name) const {
   return found == namespaces_.end() ? std::span<const GlobalPart>{} : found->second.parts;
 }
 
-// The namespace, made if need be.
+// Returns the namespace, and creates it if needed.
 GlobalIndex::Namespace& GlobalIndex::open_space(std::string_view name) {
   const auto found = namespaces_.find(name);
   if (found != namespaces_.end()) return found->second;
@@ -69,7 +69,7 @@ GlobalIndex::Namespace& GlobalIndex::open_space(std::string_view name) {
   return added->second;
 }
 
-// Its parts are gone already.
+// The namespace's parts must be gone already.
 void GlobalIndex::remove_space(Namespace& space) {
   for (const Work work : {Work::kSeal, Work::kRewrite}) unmark(space, work);
   update_place(space);
@@ -78,7 +78,7 @@ void GlobalIndex::remove_space(Namespace& space) {
   namespaces_.erase(namespaces_.find(space.name));
 }
 
-// To be called whenever the first of the parts may be another one.
+// Must be called whenever the oldest part of the namespace may have changed.
 void GlobalIndex::update_place(Namespace& space) {
   if (space.place.empty()) space.place = order_.extract(space.position);
   if (space.parts.empty()) return;
@@ -155,7 +155,7 @@ bool GlobalIndex::begin(std::string_view name, const Output& output) {
 }
 
 bool GlobalIndex::add_slice(const Output& output, std::size_t max_tokens) {
-  if (target_ == nullptr) return true;  // its namespace was erased meanwhile
+  if (target_ == nullptr) return true;  // the namespace was erased meanwhile
   GlobalPart& part = target_->parts.back();
   SuffixAutomaton& automaton = part.growing->automaton;
   const std::size_t end = std::min(output.tokens.size(), num_added_ + max_tokens);
@@ -180,7 +180,7 @@ void GlobalIndex::give_up_adding() {
     plan_erasure(space, [&](const OutputRecord& record) { return &record == added; }, erasure);
     erase(erasure);
   } catch (const std::bad_alloc&) {
-    // The index that was appended to is broken.
+    // The index that was being extended is broken.
     evicted_outputs_ += space.parts.back().outputs().size() - 1;
     bytes_ -= space.parts.back().bytes;
     space.parts.pop_back();

@@ -23,8 +23,8 @@ namespace agentspec {
 
 struct GlobalIndexConfig {
   std::size_t budget_bytes = 0;
-  std::size_t max_growing_tokens = 8192;      // so many are sealed at a time
-  std::size_t max_segment_tokens = 1U << 30;  // segments are not merged to longer ones
+  std::size_t max_growing_tokens = 8192;      // number of tokens that are sealed at a time
+  std::size_t max_segment_tokens = 1U << 30;  // segments are not merged beyond this length
   std::int32_t max_counted_length = 96;
   Segment::Identity identity;
 };
@@ -33,7 +33,7 @@ struct GlobalIndexStats {
   std::size_t bytes = 0;
   std::size_t namespaces = 0;
   std::size_t outputs = 0;
-  std::size_t output_tokens = 0;  // the ends of prompts not counted
+  std::size_t output_tokens = 0;  // without the ends of prompts
   std::size_t segments = 0;
   std::uint64_t evicted_outputs = 0;
 };
@@ -41,33 +41,33 @@ struct GlobalIndexStats {
 struct NamespaceStats {
   std::string name;
   std::size_t outputs = 0;
-  std::size_t output_tokens = 0;  // the ends of prompts not counted
+  std::size_t output_tokens = 0;  // without the ends of prompts
   std::size_t bytes = 0;
 };
 
-// What a namespace has of finished outputs: segments that can be taken elsewhere as they are, and the ids of
-// all outputs besides. Both are oldest first.
+// A namespace's finished outputs: its segments, which can be copied elsewhere as they are, and the ids of the
+// outputs in no segment. Both are oldest first.
 struct GlobalSnapshot {
   std::vector<std::shared_ptr<const Segment>> segments;
   std::vector<std::uint64_t> unsealed;
 };
 
-// An output on its way into the index.
+// An output to be added to the index.
 struct Output {
   std::uint64_t id = 0;
   std::vector<Token> tokens;      // the end of the prompt, then the output
-  std::uint32_t prompt_tail = 0;  // tokens of the prompt among them
+  std::uint32_t prompt_tail = 0;  // number of prompt tokens at the start of `tokens`
   std::int64_t time = 0;          // seconds since 1970
 };
 
-// Half-open.
+// A half-open range of positions.
 using TextRange = std::pair<std::uint32_t, std::uint32_t>;
 
-// A part of a namespace: some outputs that followed one another, in one index.
+// A part of a namespace: some consecutive outputs in one index. A part passes through three states:
 //
-//     growing   appended to; the last part only
-//     frozen    was growing, waits to be sealed or is; nothing is appended any more
-//     sealed    a segment
+//     growing   outputs are appended to it; only the last part is growing
+//     frozen    nothing is appended any more; it is being sealed, or waits for that
+//     sealed    it is a segment
 struct GlobalPart {
   struct Growing {
     explicit Growing(std::int32_t max_counted_length) : automaton(max_counted_length) {}
@@ -75,33 +75,33 @@ struct GlobalPart {
     std::vector<OutputRecord> outputs;
   };
 
-  std::uint64_t id = 0;   // of its index, which only grows; never used again
-  std::uint64_t age = 0;  // smaller: its first output came earlier, over all namespaces; 0: from elsewhere
+  std::uint64_t id = 0;   // unique and never used again; the part's index only grows
+  std::uint64_t age = 0;  // order of the first outputs over all namespaces, oldest first; 0: from elsewhere
   std::shared_ptr<Growing> growing;  // null for a sealed part
-  bool is_frozen = false;            // a plan reads it, or did: nothing is appended any more
+  bool is_frozen = false;            // a plan has read it, so nothing is appended any more
   std::shared_ptr<const Segment> segment;
-  std::vector<TextRange> dead;  // deleted outputs of the segment, until it is rewritten without them; sorted
+  std::vector<TextRange> dead;  // deleted outputs of the segment, sorted; a rewrite removes them
   std::size_t bytes = 0;
 
   [[nodiscard]] std::span<const OutputRecord> outputs() const;
   [[nodiscard]] std::span<const Token> tokens() const;
   [[nodiscard]] std::size_t num_tokens() const { return tokens().size(); }
-  // Where the output stands in tokens(), its kEnd included.
+  // Where the output lies in tokens(), its kEnd included.
   [[nodiscard]] TextRange range_of(std::size_t which) const;
   [[nodiscard]] bool is_dead(std::size_t which) const;
 };
 
-// The finished outputs of each namespace, within one budget of bytes for all namespaces together.
+// The finished outputs of each namespace, within one budget of bytes for all namespaces.
 //
 //     namespace "a"   [sealed, 900k tokens] [sealed, 70k] [frozen, 32k] [growing]
 //     namespace "b"   [growing]
 //
-// Work that takes long is split into plan(), which picks parts to merge, seal() which builds their common
-// segment and touches no state, and publish(), which puts it in their place. What plan() took may change in
-// between: outputs of segments that were deleted meanwhile are deleted in the new segment too; if anything
-// else has changed publish() refuses, and the old state stays.
+// Long work takes three calls: plan() picks the parts to merge, seal() builds their common segment without
+// touching any state, and publish() replaces the parts by it. If outputs of segments were deleted in between,
+// they are deleted in the new segment too. If anything else has changed, publish() refuses and the old state
+// stays.
 //
-// The owner guards everything but seal() by one lock.
+// Not thread-safe: the owner guards every call except seal() with one mutex.
 class GlobalIndex {
  public:
   explicit GlobalIndex(const GlobalIndexConfig& config);
@@ -109,53 +109,54 @@ class GlobalIndex {
   // The parts of one namespace and of no other, oldest first; empty if it has none.
   [[nodiscard]] std::span<const GlobalPart> find(std::string_view name) const;
 
-  // Adds an output in slices, so that the owner can give its lock back in between: begin(), then add_slice()
-  // until it returns true. Between begin() and the end nothing else may be added to any namespace. begin()
-  // returns false if the output is empty or can never fit the budget; the latter counts as evicted.
+  // Adds an output in slices, so that the owner can release its mutex in between: call begin(), then
+  // add_slice() until it returns true. Until then nothing else may be added to any namespace. begin() returns
+  // false if the output is empty or can never fit the budget; the latter counts as evicted.
   bool begin(std::string_view name, const Output& output);
   bool add_slice(const Output& output, std::size_t max_tokens);
-  // After begin() or add_slice() has thrown std::bad_alloc: leaves out the output, or if there is no memory
-  // for that either, all outputs of the part that it was added to.
+  // Call this after begin() or add_slice() has thrown std::bad_alloc. It drops the output, or, if there is no
+  // memory for that either, all outputs of the part that it was added to.
   void give_up_adding();
 
   struct DeadSegment {
     std::shared_ptr<const Segment> segment;
     std::vector<TextRange> dead;  // outputs to leave out
   };
-  // Adds segments, oldest first, as the oldest parts of a namespace; all or none.
+  // Adds segments, oldest first, as the oldest parts of a namespace. Adds all or none.
   void add_segments(std::string_view name, std::vector<DeadSegment> segments);
 
-  // Outputs to be deleted, and what takes the place of the parts that they are in. Afterwards it has what is
-  // to be freed, which may take long.
+  // Outputs to delete, and the replacements of their parts. After erase() it holds what is to be freed,
+  // because freeing may take long.
   class Erasure;
   using IsErased = std::function<bool(const OutputRecord&)>;
-  // Of one namespace, or of all if `name` is null. Valid until anything changes.
+  // Plans the erasure in one namespace, or in all if `name` is null. Valid until anything changes.
   [[nodiscard]] Erasure plan_erasure(const std::string* name, const IsErased& is_erased);
-  // Once this returns none of them is drafted from. Throws nothing.
+  // Deletes the outputs: nothing is drafted from them once it returns. Does not throw.
   void erase(Erasure& erasure);
-  // Both return what is to be freed, which may take long.
+  // Both return the parts to free, because freeing may take long.
   [[nodiscard]] std::vector<GlobalPart> erase_namespace(std::string_view name);
   [[nodiscard]] std::vector<GlobalPart> clear();
 
   struct Plan {
     std::string name;
     std::vector<GlobalPart> inputs;  // neighbours, oldest first; copies that share their indexes
-    std::size_t num_dropped = 0;     // outputs to leave out, the oldest ones
+    std::size_t num_dropped = 0;     // number of outputs to leave out, the oldest ones
   };
-  // The most urgent work, if any: to seal what has grown, then to rewrite segments without what was deleted
-  // from them, then to evict. Looks only at namespaces that have changed.
+  // The most urgent work, if any: first sealing, then rewriting segments without their deleted outputs, then
+  // eviction. Looks only at namespaces that have changed.
   [[nodiscard]] std::optional<Plan> plan();
-  // What makes one segment of a namespace.
+  // The plan that merges all parts of a namespace into one segment.
   [[nodiscard]] std::optional<Plan> plan_merge_of_all(std::string_view name);
-  // Null if nothing is left. Throws std::bad_alloc.
+  // Returns null if nothing is left. Throws std::bad_alloc.
   [[nodiscard]] static std::shared_ptr<const Segment> seal(const Plan& plan,
                                                            const Segment::Identity& identity);
-  // Returns what is to be freed: the parts replaced, or the segment if the parts have changed.
+  // Returns what is to be freed: the replaced parts, or the segment if the parts have changed.
   [[nodiscard]] std::vector<GlobalPart> publish(const Plan& plan, std::shared_ptr<const Segment> segment);
-  // After seal() has failed: drops what it was asked to make smaller, so that the budget holds all the same.
+  // Call this if seal() has failed. It drops the outputs that were to be made smaller, so that the budget
+  // still holds.
   [[nodiscard]] std::vector<GlobalPart> give_up(const Plan& plan);
 
-  // An output that is being added is in neither of these.
+  // Neither of these includes an output that is being added.
   [[nodiscard]] GlobalSnapshot snapshot(std::string_view name) const;
   [[nodiscard]] std::vector<NamespaceStats> namespaces() const;
   [[nodiscard]] GlobalIndexStats stats() const;
@@ -164,8 +165,8 @@ class GlobalIndex {
 
  private:
   struct Namespace;
-  // Namespaces by their oldest parts. Those from elsewhere have no age here: the time of their first output
-  // tells, and the name last, so that engines that were led alike evict alike.
+  // Orders namespaces by the age of their oldest part. Parts from elsewhere have no age; the time of their
+  // first output decides, then the name, so that engines with the same history evict the same outputs.
   struct Place {
     std::uint64_t age;
     std::int64_t time;
@@ -181,9 +182,9 @@ class GlobalIndex {
   struct Namespace {
     std::string_view name;
     std::vector<GlobalPart> parts;
-    std::array<bool, kNumWorks> may_need{};  // it is in work_
-    Order::iterator position;                // in order_, unless it has no parts
-    Order::node_type place;                  // kept while it has none, so that nothing is allocated later
+    std::array<bool, kNumWorks> may_need{};  // whether it is in work_
+    Order::iterator position;                // in order_, if it has parts
+    Order::node_type place;  // kept while it has no parts, so that nothing has to be allocated later
   };
   using Namespaces = std::unordered_map<std::string, Namespace, StringHash, std::equal_to<>>;
 
@@ -197,7 +198,7 @@ class GlobalIndex {
 
   [[nodiscard]] bool is_closed(const GlobalPart& part) const;
   [[nodiscard]] bool is_partial(const Namespace& space, const GlobalPart& part, std::size_t which) const;
-  // Its outputs, and their tokens without the ends of prompts.
+  // The number of outputs, and the number of their tokens without the ends of prompts.
   [[nodiscard]] std::pair<std::size_t, std::size_t> count_outputs(const Namespace& space) const;
   Plan make_plan(Namespace& space, std::span<GlobalPart> inputs);
   [[nodiscard]] std::optional<Plan> plan_sealing(Namespace& space);
@@ -209,7 +210,7 @@ class GlobalIndex {
   void plan_erasure(Namespace& space, const IsErased& is_erased, Erasure& erasure);
   void update_bytes(GlobalPart& part);
   [[nodiscard]] std::vector<GlobalPart> take(Namespace& space, std::size_t first, std::size_t count);
-  // Where the plan's inputs stand in their namespace now, if they are all there unchanged.
+  // The index of the plan's first input in its namespace, if all inputs are still there unchanged.
   [[nodiscard]] std::optional<std::size_t> find_inputs(const Plan& plan);
 
   GlobalIndexConfig config_;
@@ -217,10 +218,11 @@ class GlobalIndex {
   std::uint64_t next_age_ = 1;
   Namespaces namespaces_;
   Order order_;
-  // Namespaces that may have work of each kind, without order; each list has room for all of them.
+  // For each kind of work, the namespaces that may have some, in no order; each list has room for all of
+  // them.
   std::array<std::vector<Namespace*>, kNumWorks> work_;
   std::size_t bytes_ = 0;
-  bool has_sealed_over_budget_ = false;  // the latest plan is to seal, and was made over the budget
+  bool has_sealed_over_budget_ = false;  // the latest plan seals, and was made over the budget
   std::uint64_t evicted_outputs_ = 0;
   // The output that is being added.
   Namespace* target_ = nullptr;
@@ -229,10 +231,10 @@ class GlobalIndex {
 
 class GlobalIndex::Erasure {
  public:
-  // Of those that were whole.
+  // Number of deleted outputs that had been added completely.
   [[nodiscard]] std::size_t num_outputs() const { return num_outputs_; }
   [[nodiscard]] bool has_partial() const { return has_partial_; }
-  // The namespaces that any are in.
+  // The namespaces in which outputs are deleted.
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
  private:
@@ -242,8 +244,8 @@ class GlobalIndex::Erasure {
     std::size_t part;
     bool is_whole;  // nothing of the part is left
     bool is_partial_erased;
-    std::shared_ptr<GlobalPart::Growing> rebuilt;  // of a growing part
-    std::vector<TextRange> dead;                   // of a sealed one
+    std::shared_ptr<GlobalPart::Growing> rebuilt;  // for a growing part
+    std::vector<TextRange> dead;                   // for a sealed part
   };
   std::vector<Change> changes_;  // namespace by namespace, the last parts first
   std::vector<GlobalPart> freed_;

@@ -1,4 +1,5 @@
-// Deleting outputs. All that needs memory is done first, so that a deletion is whole or not at all.
+// Deleting outputs. Everything that needs memory is done first, so a deletion is complete or does not happen
+// at all.
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +11,7 @@ namespace agentspec {
 GlobalIndex::Erasure GlobalIndex::plan_erasure(const std::string* name, const IsErased& is_erased) {
   Erasure erasure;
   if (name == nullptr) {
-    // A file that was loaded twice has its outputs twice.
+    // The same output can be in several namespaces, for example after a file was loaded twice.
     for (auto& [space_name, space] : namespaces_) plan_erasure(space, is_erased, erasure);
   } else if (const auto found = namespaces_.find(*name); found != namespaces_.end()) {
     plan_erasure(found->second, is_erased, erasure);
@@ -38,7 +39,7 @@ void GlobalIndex::plan_erasure(Namespace& space, const IsErased& is_erased, Eras
     change.is_whole = num_erased + part.dead.size() == outputs.size();
     change.is_partial_erased = erased.back() && is_partial(space, part, outputs.size() - 1);
     if (change.is_whole) {
-      // The part goes as it is.
+      // The whole part is removed.
     } else if (part.growing) {
       change.rebuilt = rebuild_growing(part, erased);
     } else {
@@ -54,7 +55,7 @@ void GlobalIndex::plan_erasure(Namespace& space, const IsErased& is_erased, Eras
   erasure.freed_.reserve(erasure.changes_.size());
 }
 
-// The index of a growing part is built again: it is small. A plan may be reading the old one.
+// Indexes a growing part again, which is cheap because it is small. A plan may be reading the old index.
 std::shared_ptr<GlobalPart::Growing> GlobalIndex::rebuild_growing(const GlobalPart& part,
                                                                   const std::vector<bool>& is_erased) const {
   auto rebuilt = std::make_shared<GlobalPart::Growing>(config_.max_counted_length);

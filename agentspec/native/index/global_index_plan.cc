@@ -1,4 +1,4 @@
-// Sealing, merging and rewriting; eviction.cc has the plans that drop outputs.
+// Plans that seal, merge and rewrite parts. The plans that drop outputs are in eviction.cc.
 
 #include <algorithm>
 #include <utility>
@@ -8,11 +8,11 @@
 namespace agentspec {
 namespace {
 
-// A part is merged with those after it once they have grown to one part in so many of it: a namespace then
-// has few parts, and a token is sealed anew a few times only.
+// A part is merged with the parts after it once they have 1 / kMergeRatio of its size. So a namespace has few
+// parts, and each token is sealed only a few times.
 constexpr std::size_t kMergeRatio = 16;
 
-// Calls visit(part, output) for each output that the plan's segment is made from, in its order.
+// Calls visit(part, output) for each output that goes into the plan's segment, in order.
 template <typename Visit>
 void visit_kept(const GlobalIndex::Plan& plan, const Visit& visit) {
   std::size_t to_drop = plan.num_dropped;
@@ -38,12 +38,13 @@ GlobalIndex::Plan GlobalIndex::make_plan(Namespace& space, std::span<GlobalPart>
 
 std::optional<GlobalIndex::Plan> GlobalIndex::plan() {
   const bool is_over_budget = bytes_ > config_.budget_bytes;
-  // Sealing saves memory and drops nothing, so it comes first. Where outputs come faster than they are sealed it
-  // would go on for ever, and the index grow with it: over the budget the two take turns.
+  // Sealing comes first, because it saves memory and drops nothing. But if outputs arrive faster than they
+  // are sealed, sealing alone would never end and the index would grow. So above the budget, sealing and
+  // eviction alternate.
   if (std::exchange(has_sealed_over_budget_, false) && is_over_budget) {
     if (auto plan = plan_eviction()) return plan;
   }
-  // A namespace stays marked until there is nothing more to do for it.
+  // A namespace stays marked until nothing is left to do for it.
   while (Namespace* const space = marked(Work::kSeal)) {
     if (auto plan = plan_sealing(*space)) {
       has_sealed_over_budget_ = is_over_budget;
@@ -132,7 +133,7 @@ std::vector<GlobalPart> GlobalIndex::publish(const Plan& plan, std::shared_ptr<c
   part.id = next_part_++;
   part.age = space.parts[*first].age;
   part.segment = std::move(segment);
-  // What was deleted since it was planned is in the new segment.
+  // Outputs that were deleted after planning are in the new segment.
   std::size_t num_kept = 0;
   visit_kept(plan, [&](std::size_t input, std::size_t which) {
     if (space.parts[*first + input].is_dead(which)) part.dead.push_back(part.range_of(num_kept));

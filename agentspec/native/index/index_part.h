@@ -10,14 +10,14 @@
 
 namespace agentspec {
 
-// Half-open ranges of a segment's text that were deleted and must never be drafted from; sorted, disjoint.
+// Half-open ranges of a segment's text that were deleted and must not be drafted from. Sorted and disjoint.
 using DeadRanges = std::span<const std::pair<std::uint32_t, std::uint32_t>>;
 
-// One index of a source: a growing text's automaton, or a sealed segment.
+// One index of a source: the automaton of a growing text, or a sealed segment.
 struct IndexPart {
-  const SuffixAutomaton* automaton = nullptr;  // if not null, the part is this
+  const SuffixAutomaton* automaton = nullptr;  // null if the part is a segment
   const Segment* segment = nullptr;
-  std::int64_t age_of_end = 0;  // how many tokens the source has grown by since the part's end
+  std::int64_t age_of_end = 0;  // number of tokens that the source has grown by since the end of this part
   DeadRanges dead;
 
   [[nodiscard]] bool is_live(std::uint32_t position) const {
@@ -27,7 +27,7 @@ struct IndexPart {
   }
 };
 
-// Where the end of a request's text was found in a part.
+// Where the end of a request's text occurs in a part.
 struct PartMatch {
   IndexPart part;
   StateMatch state;      // for an automaton
@@ -35,8 +35,8 @@ struct PartMatch {
   [[nodiscard]] std::int32_t length() const { return part.automaton ? state.length : context.length; }
 };
 
-// A match on its way to shorter and shorter patterns. All patterns of more than `next_length` and at most
-// `length` tokens occur at the same places.
+// Iterates from a match to shorter and shorter patterns. All patterns of more than `next_length` and at most
+// `length` tokens have the same occurrences.
 struct Walk {
   std::uint16_t part = 0;
   std::int32_t length = 0;
@@ -45,7 +45,7 @@ struct Walk {
   Interval interval;
   Interval next_interval;
 
-  // Starts with a match's last `max_length` tokens at most.
+  // Starts with the last `max_length` tokens of the match, or with all if it is shorter.
   Walk(std::uint16_t number, const PartMatch& match, std::int32_t max_length)
       : part(number),
         length(std::min(match.length(), max_length)),
@@ -70,7 +70,8 @@ struct Walk {
     next_interval = shorter.interval;
   }
 
-  // Goes on to the places of patterns of `pattern_length` tokens, which may be none before its match begins.
+  // Moves to the occurrences of patterns of `pattern_length` tokens. Stays where it is if the match is
+  // shorter.
   void shorten(const IndexPart& source, std::int32_t pattern_length) {
     while (length > 0 && next_length >= pattern_length) {
       length = next_length;
@@ -85,7 +86,7 @@ struct Walk {
   }
 
   [[nodiscard]] bool occurs(std::int32_t pattern_length) const { return length >= pattern_length; }
-  // The next shorter length at which the places change, seen from patterns of `pattern_length` tokens.
+  // The next smaller length at which the occurrences change, seen from patterns of `pattern_length` tokens.
   [[nodiscard]] std::int32_t next_change(std::int32_t pattern_length) const {
     return occurs(pattern_length) ? next_length : length;
   }
@@ -94,18 +95,18 @@ struct Walk {
 // The occurrences of one context in one part.
 struct Cursor {
   enum class Kind : std::uint8_t {
-    kState,     // `first` is an automaton's state
+    kState,     // `first` is a state of an automaton
     kInterval,  // ranks [first, first + count) of a segment
-    kPoints,    // a few positions of a segment, in the drafter's points from `first` on
+    kPoints,    // `count` positions of a segment, in the drafter's points from `first` on
   };
   Kind kind;
   std::uint8_t slot;
   std::uint16_t part;
-  std::int32_t length;  // of the context at the root; less than 1 if it begins on the way from there
+  std::int32_t length;  // of the context at the root; below 1 if the context starts on the path from there
   std::int32_t first;
   std::uint32_t count;
 
-  // The ranks of a kInterval.
+  // The ranks of a kInterval cursor.
   [[nodiscard]] Interval interval() const {
     const auto begin = static_cast<std::uint32_t>(first);
     return {begin, begin + count};

@@ -5,10 +5,11 @@
 
 namespace agentspec {
 
-// An output's id has its request in the upper half and a number of its engine's own in the lower one, so that
-// the outputs of a request can be told wherever they are.
+// An output's id has the hash of its request id in the upper half and a number chosen by the engine in the
+// lower half. So the outputs of a request can be found wherever they are.
 
-// Never 0. FNV-1a of 64 bits, folded: the same in every process and release, since stores keep it.
+// Never 0. This is the 64-bit FNV-1a hash, folded to 32 bits. Stores keep it, so it must stay the same in
+// every process and release.
 [[nodiscard]] inline std::uint32_t request_hash(std::string_view request_id) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : request_id) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;

@@ -9,19 +9,20 @@
 namespace agentspec {
 namespace {
 
-// From so many listed edges on, a state's list is searched through the table.
+// A state with at least this many listed edges becomes a hub, and is searched through the table.
 constexpr int kHubEdges = 12;
-// An edge of a hub is frequent if it has one in so many of the state's occurrences; see order_hub().
+// An edge of a hub is frequent if it has at least 1 / kFrequentShare of the state's occurrences; see
+// order_hub().
 constexpr std::int64_t kFrequentShare = 32;
-// A hub's list is put in order again when the state's count has grown by one part in so many. A rare edge may
-// reach 1/32 + 1/16 of the occurrences by then, less than the tenth that visit_frequent_edges() promises.
+// A hub's list is sorted again when the state's count has grown by 1 / kReorderShare. By then a rare edge can
+// have at most 1/32 + 1/16 of the occurrences, less than the tenth that visit_frequent_edges() promises.
 constexpr std::int32_t kReorderShare = 16;
 
-// Grows by an eighth, not by a factor of two: what is allocated stays close to what is used.
+// Grows by an eighth instead of a factor of two, so that little of the allocated memory is unused.
 template <typename T>
 void push(std::vector<T>& items, const T& item) {
   if (items.size() == items.capacity()) {
-    const T copy = item;  // may lie in `items`
+    const T copy = item;  // `item` may lie in `items`
     items.reserve(items.size() + items.size() / 8 + 16);
     items.push_back(copy);
   } else {
@@ -59,7 +60,7 @@ SuffixAutomaton::SuffixAutomaton(std::int32_t max_counted_length) : max_counted_
 void SuffixAutomaton::reserve(std::size_t num_tokens) {
   reserve_more(text_, num_tokens);
   reserve_more(prefixes_, num_tokens + 1);
-  // Typical of code and prose; more is found when it is needed.
+  // Typical for code and prose. More is allocated when it is needed.
   reserve_more(splits_, num_tokens / 3);
   reserve_more(edges_, num_tokens / 2);
 }
@@ -77,7 +78,7 @@ std::int32_t SuffixAutomaton::new_edge(const Edge& edge) {
   return static_cast<std::int32_t>(edges_.size() - 1);
 }
 
-// The state must have a first edge already, and none with this token.
+// The state must already have a first edge, and none with this token.
 void SuffixAutomaton::add_edge(StateId from, Token token, StateId target) {
   std::int32_t& head = next_edge(from);
   if (is_hub(head)) {
@@ -104,10 +105,10 @@ void SuffixAutomaton::make_hub(StateId state) {
   order_hub(state);
 }
 
-// Puts the edges that make up a certain share of all occurrences before the others.
+// Puts the frequent edges before the others.
 void SuffixAutomaton::order_hub(StateId state) {
   Hub& h = hub(next_edge(state));
-  // The initial state is not counted; it follows nothing, and its continuations follow every token.
+  // The initial state has no count. Its continuations are all tokens of the text.
   const std::int64_t total = state == kInitialState ? num_tokens() : count(state);
   std::int32_t next = h.first_edge;
   std::int32_t first_rare = kNoEdge;
@@ -132,8 +133,8 @@ void SuffixAutomaton::order_hub(StateId state) {
   *frequent_end = first_rare;
 }
 
-// The state must have an edge with this token. It is never the first edge of a prefix: that leads to the next
-// longer string, which no split takes from its state.
+// The state must have an edge with this token. It is never the first edge of a prefix state: that edge leads
+// to the next longer string, which no split takes from its state.
 void SuffixAutomaton::redirect(StateId from, Token token, StateId target) {
   if (from < 0 && splits_[index(~from)].token == token) {
     splits_[index(~from)].target = target;
@@ -145,7 +146,7 @@ void SuffixAutomaton::redirect(StateId from, Token token, StateId target) {
   edges_[index(e)].target = target;
 }
 
-// Gives `to` copies of the listed edges of `from`, in the same order; returns what its next_edge must be.
+// Copies the listed edges of `from` to `to`, in the same order. Returns the next_edge that `to` must have.
 std::int32_t SuffixAutomaton::copy_edges(StateId from, StateId to) {
   const std::int32_t head = next_edge(from);
   const bool copy_hub = is_hub(head);
@@ -166,8 +167,8 @@ std::int32_t SuffixAutomaton::copy_edges(StateId from, StateId to) {
   return hub_reference(hubs_.size() - 1);
 }
 
-// Splits off from `target` the strings that are no longer than length(from) + 1: they now end at one more
-// place than the others. The new state takes the count, the link and the continuations that they had so far.
+// Splits off from `target` the strings of at most length(from) + 1 tokens: they now end at one position more
+// than the others. The new state takes over their count, link and continuations.
 StateId SuffixAutomaton::split(StateId from, Token token, StateId target) {
   const auto made = ~static_cast<StateId>(splits_.size());
   Split split{length(from) + 1, link(target), count(target), last_end(target), kNoEdge, 0, kNoState};
@@ -185,8 +186,9 @@ StateId SuffixAutomaton::split(StateId from, Token token, StateId target) {
   return made;
 }
 
-// Adds the state of the whole text with one more token. It has its edge from the state before by being the
-// next prefix; the other suffixes of the text that do not go on with the token yet get one.
+// Adds the state of the whole text with one more token. The edge from the previous state is implicit, since
+// the new state is the next prefix. The other suffixes of the text that have no continuation by the token yet
+// get an edge.
 void SuffixAutomaton::step(Token token) {
   const std::int32_t last = num_tokens();
   push(text_, token);
@@ -208,9 +210,9 @@ void SuffixAutomaton::append(Token token) {
   // 1. The automaton's own step.
   step(token);
 
-  // 2. The tail: follow the token, then drop the string's first token if it has grown too long. If the step
-  //    has split the old tail and its string is the new state's now, that makes no difference: on the way to
-  //    the split the old tail was given this continuation, and the new state took it over.
+  // 2. The tail: follow the token, then drop the string's first token if the string has grown too long. If
+  // the step has split the old tail and the new state now has its string, the result is the same: before the
+  // split, the old tail got this continuation, and the new state took it over.
   tail_ = next(tail_, token);
   if (tail_length_ < max_counted_length_) {
     ++tail_length_;
@@ -218,8 +220,8 @@ void SuffixAutomaton::append(Token token) {
     tail_ = link(tail_);
   }
 
-  // 3. Each suffix of the tail has one more occurrence, which ends here. Lengths fall from step to step, so
-  //    there are at most max_counted_length_ of them.
+  // 3. Each suffix of the tail has one more occurrence, which ends here. The lengths fall with each step, so
+  // there are at most max_counted_length_ steps.
   const std::int32_t end = num_tokens();
   for (StateId s = tail_; s != kInitialState;) {
     std::int32_t head;
@@ -250,14 +252,15 @@ void SuffixAutomaton::append(Token token) {
     order_hub(kInitialState);
   }
 
-  // 4. No string goes on past an end.
+  // 4. No string continues across an end.
   if (token == kEnd) {
     tail_ = kInitialState;
     tail_length_ = 0;
   }
 }
 
-// True if an end stands before the last token of all strings of a state that has occurred: they are not counted.
+// True if every string of a state that has occurred has an end before its last token. Such strings are not
+// counted.
 bool SuffixAutomaton::has_end_within(StateId state) const {
   if (state == kInitialState) return false;
   const auto last = text_.begin() + last_end(state) - 1;
@@ -307,7 +310,7 @@ void SuffixAutomaton::check_integrity() const {
       hub_edges += tokens.size() - 1;
       check_hub(s);
     }
-    // The continuations of uncounted states are uncounted too.
+    // The continuations of uncounted states are not counted either.
     if (link_length(s) + 1 >= max_counted_length_) continue;
     if (s == kInitialState) {
       require(sum == num_tokens(), "the counts of the single tokens do not add up to the number of tokens",

@@ -16,21 +16,25 @@ using StateId = std::int32_t;
 inline constexpr StateId kInitialState = 0;
 inline constexpr StateId kNoState = INT32_MIN;
 
-// A suffix automaton over a growing text that counts how often each string occurs. The text may be several
-// texts, each ended by kEnd: no string is counted across an end.
+// A suffix automaton (Blumer et al., 1985) over a growing text, with the number of occurrences of each
+// string. The text may consist of several texts that each end with kEnd; strings that cross an end are not
+// counted.
 //
-// A state stands for all strings that end at the same set of places. They are suffixes of one another: the
-// longest has `length` tokens, the shortest length(link) + 1. So a state has one count, one last place and
-// one set of continuations for all its strings.
+// A state stands for all strings that end at the same set of positions. They are suffixes of one another: the
+// longest has `length` tokens and the shortest has length(link) + 1. All strings of a state share one count,
+// one last position and one set of continuations.
 //
 // Two kinds of states share the ids:
 //
-//     id >= 0   the state of the text's first `id` tokens. Its length is its id, and its first edge leads by
-//               the text's next token to the next id, so neither is stored.
+//     id >= 0   the state of the text's first `id` tokens. Its length is its id, and its first edge leads
+//               by the text's next token to the next id, so neither is stored.
 //     id < 0    a state that was split off from another, in splits_[~id].
 //
-// Strings longer than `max_counted_length` are matched but not counted: the counts of states whose shortest
-// string is longer are meaningless. This bounds the work of an append, whatever the text.
+// Strings longer than `max_counted_length` are matched but not counted: a state whose shortest string is
+// longer has a meaningless count. This bounds the work of each append, whatever the text is.
+//
+// A text of n tokens has at most 2n states and 3n edges. next() takes expected constant time. An append makes
+// at most max_counted_length steps to update the counts.
 class SuffixAutomaton {
  public:
   explicit SuffixAutomaton(std::int32_t max_counted_length);
@@ -39,7 +43,7 @@ class SuffixAutomaton {
   void append(std::span<const Token> tokens) {
     for (const Token token : tokens) append(token);
   }
-  // Makes room for so many more tokens.
+  // Reserves memory for `num_tokens` more tokens.
   void reserve(std::size_t num_tokens);
   void shrink_to_fit();
 
@@ -73,14 +77,14 @@ class SuffixAutomaton {
     visit_edges(state, false, std::forward<Visit>(visit));
   }
 
-  // The same for all continuations that follow at least a tenth of the state's occurrences, and some others;
-  // not much more than a few dozen, however many there are.
+  // The same for every continuation that follows at least a tenth of the state's occurrences, and for some
+  // others. It visits at most a few dozen, however many there are.
   template <typename Visit>
   void visit_frequent_edges(StateId state, Visit&& visit) const {
     visit_edges(state, true, std::forward<Visit>(visit));
   }
 
-  // True if visit_frequent_edges() may leave out some.
+  // True if visit_frequent_edges() may skip some continuations.
   [[nodiscard]] bool has_many_edges(StateId state) const { return is_hub(next_edge(state)); }
 
   [[nodiscard]] StateId link(StateId state) const {
@@ -94,15 +98,15 @@ class SuffixAutomaton {
   [[nodiscard]] std::int32_t link_length(StateId state) const {
     return state == kInitialState ? -1 : length(link(state));
   }
-  // Number of places where the state's strings occur. Meaningless for the initial state.
+  // Number of positions where the state's strings occur. Meaningless for the initial state.
   [[nodiscard]] std::int32_t count(StateId state) const {
     return state >= 0 ? prefixes_[index(state)].count : splits_[index(~state)].count;
   }
-  // Where the last occurrence ends: number of tokens appended by then.
+  // The end of the last occurrence: the number of tokens that had been appended by then.
   [[nodiscard]] std::int32_t last_end(StateId state) const {
     return state >= 0 ? prefixes_[index(state)].last_end : splits_[index(~state)].last_end;
   }
-  // Number of occurrences that a token or an end follows: the sum of the counts over all continuations.
+  // Number of occurrences that are followed by a token or an end: the sum of the counts of all continuations.
   [[nodiscard]] std::int32_t continuations(StateId state) const {
     return count(state) - (last_end(state) == num_tokens() ? 1 : 0);
   }
@@ -110,7 +114,8 @@ class SuffixAutomaton {
   // The state of the last min(max_counted_length, tokens since the last end) tokens.
   [[nodiscard]] StateId tail() const { return tail_; }
   [[nodiscard]] std::int32_t tail_length() const { return tail_length_; }
-  // Steps made along links to keep the counts, over all appends: a measure of work that no clock disturbs.
+  // Number of steps along links that were made to keep the counts, over all appends. It measures work
+  // independently of time.
   [[nodiscard]] std::int64_t count_steps() const { return count_steps_; }
   [[nodiscard]] std::size_t bytes() const {
     return text_.capacity() * sizeof(Token) + prefixes_.capacity() * sizeof(Prefix) +
@@ -118,11 +123,11 @@ class SuffixAutomaton {
            hubs_.capacity() * sizeof(Hub) + table_.bytes();
   }
 
-  // Throws IntegrityError naming the first invariant that does not hold.
+  // Throws IntegrityError, which names the first invariant that does not hold.
   void check_integrity() const;
 
  private:
-  // `next_edge` is the head of the list of the edges but the first, kNoEdge, or names a hub.
+  // `next_edge` is the head of the list of all edges but the first one, kNoEdge, or the reference of a hub.
   struct Prefix {
     StateId link;
     std::int32_t count;
@@ -138,7 +143,7 @@ class SuffixAutomaton {
     std::int32_t last_end;
     std::int32_t next_edge;
     Token token;     // of the first edge
-    StateId target;  // of the first edge; a split state has one at least
+    StateId target;  // of the first edge; a split state always has one
   };
   static_assert(sizeof(Split) == 28);
 
@@ -148,15 +153,15 @@ class SuffixAutomaton {
     std::int32_t next;  // in the same state's list, or kNoEdge
   };
 
-  // A state with many edges. Those of its list are in table_ too, and the frequent ones stand first in the
-  // list, so that a search for frequent continuations need not see all. The list is put in order again
-  // before the state's occurrences have grown by a sixteenth.
+  // A state with many edges. The edges of its list are in table_ too. Frequent edges come first in the list,
+  // so a search for frequent continuations need not visit all edges. The list is sorted again before the
+  // state's count has grown by a sixteenth.
   //
   //     first_edge -> frequent -> ... -> last_frequent -> rare -> rare -> ...
   struct Hub {
     std::int32_t first_edge;
-    std::int32_t last_frequent;  // kNoEdge: none; new edges come after it
-    std::int32_t ordered_at;     // count of the state when the list was put in order
+    std::int32_t last_frequent;  // kNoEdge if there is none; new edges come after it
+    std::int32_t ordered_at;     // count of the state when the list was last sorted
   };
 
   static constexpr std::int32_t kNoEdge = -1;
@@ -217,24 +222,25 @@ class SuffixAutomaton {
   }
 
   std::vector<Token> text_;
-  std::vector<Prefix> prefixes_;  // one more than tokens; [0] is the initial state, the empty string
+  std::vector<Prefix>
+      prefixes_;  // one more than there are tokens; [0] is the initial state, the empty string
   std::vector<Split> splits_;
   std::vector<Edge> edges_;
   std::vector<Hub> hubs_;
-  EdgeTable table_;  // the edges of all hubs but their first ones
+  EdgeTable table_;  // the edges of all hubs, without each hub's first edge
   std::int32_t max_counted_length_;
   StateId tail_ = kInitialState;  // see tail(); link_length(tail_) < tail_length_ <= length(tail_)
   std::int32_t tail_length_ = 0;
   std::int64_t count_steps_ = 0;
 };
 
-// Where the end of a text was found in an automaton: the longest suffix of the text that occurs in it, or one
-// of at least `max_length` tokens. It lies in `state`.
+// Where the end of a text occurs in an automaton: the longest suffix of the text that occurs there lies in
+// `state`. If only the last tokens of the text were matched, it is the longest suffix of those.
 struct StateMatch {
   StateId state = kInitialState;
   std::int32_t length = 0;
 
-  // The match after one more token of the text.
+  // Advances the match by one more token of the text.
   void advance(const SuffixAutomaton& automaton, Token token);
 };
 

@@ -6,7 +6,7 @@ namespace agentspec {
 
 using Token = std::int32_t;
 
-// What stands between two texts in one index. It ends the text before it, and no draft has it.
+// Ends each text in an index of several texts. No draft contains it.
 inline constexpr Token kEnd = -1;
 
 }  // namespace agentspec

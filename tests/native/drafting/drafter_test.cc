@@ -1,5 +1,5 @@
-// Both drafters over sealed text of which some outputs are deleted: nothing of these is drafted, however it
-// is reached. The other promises of drafts are tested in tests/agentspec.
+// Tests both drafters on sealed text with deleted outputs: they must not draft from a deleted output on any
+// path. The other properties of drafts are tested in tests/agentspec.
 
 #include "drafting/drafter.h"
 
@@ -23,9 +23,9 @@ namespace {
 using namespace agentspec;
 using namespace agentspec::test;
 
-constexpr Token kShared = 10;  // tokens [0, kShared) are in all outputs, each other one in a single output
+constexpr Token kShared = 10;  // tokens [0, kShared) are in all outputs, every other token in only one
 
-// Outputs that have a common vocabulary, and now and then a token that is theirs alone.
+// Outputs with a common vocabulary, and occasional tokens that occur in only one output.
 struct Sealed {
   Sealed(Random& random, int num_outputs, std::int32_t length, std::int32_t num_shared) {
     Text text;
@@ -53,7 +53,7 @@ struct Sealed {
   std::set<Token> dead_tokens;
 };
 
-// What each of the two drafts after the text, from the segment alone.
+// Checks what each drafter drafts after the text, from the segment alone.
 void check_drafts(const Sealed& sealed, const Text& text, double min_token_prob, std::int32_t max_pattern,
                   std::int64_t& num_drafted) {
   const DraftLimits limits{
@@ -66,7 +66,8 @@ void check_drafts(const Sealed& sealed, const Text& text, double min_token_prob,
   match.part = {.automaton = nullptr, .segment = sealed.segment.get(), .age_of_end = 0, .dead = sealed.dead};
   match.context = sealed.segment->locate(text, max_pattern);
   if (match.context.length == 0) return;
-  const DraftSources sources{.estimator = &estimator, .request = &request, .global = {&match, 1}, .corpora = {}};
+  const DraftSources sources{
+      .estimator = &estimator, .request = &request, .global = {&match, 1}, .corpora = {}};
   Drafter calibrated(limits);
   PlainDrafter plain(limits);
   for (const Draft* const draft : {&calibrated.draft(sources, 40), &plain.draft(sources, 40)}) {
@@ -86,7 +87,7 @@ void test_nothing_deleted_is_drafted() {
     const std::int32_t num_shared = draw(random, 1, kShared);
     const Sealed sealed(random, draw(random, 1, 120), round % 3 == 0 ? 200 : 20, num_shared);
     for (int i = 0; i < 20; ++i) {
-      // Some of the text itself, dead or not, or any tokens.
+      // Part of the text itself, deleted or not, or random tokens.
       const std::span<const Token> tokens = sealed.segment->tokens();
       const auto begin =
           static_cast<std::size_t>(draw(random, 0, static_cast<std::int32_t>(tokens.size()) - 1));

@@ -9,11 +9,14 @@
 
 namespace agentspec::test {
 
-// Memory for the tree arrays of a batch.
+// Owns the memory for the tree arrays of a batch.
 class TreeMemory {
  public:
   TreeMemory(std::size_t rows, std::size_t width)
-      : nodes_(rows * width), numbers_(4 * nodes_), num_nodes_(rows), mask_size_(nodes_ * width),
+      : nodes_(rows * width),
+        numbers_(4 * nodes_),
+        num_nodes_(rows),
+        mask_size_(nodes_ * width),
         mask_(std::make_unique<bool[]>(mask_size_)) {}
 
   [[nodiscard]] TreeArrays arrays() {

@@ -23,7 +23,7 @@ using agentspec::test::Random;
 constexpr UnionRule kRules[] = {UnionRule::kMerge, UnionRule::kBetter, UnionRule::kModel,
                                 UnionRule::kModelOnly};
 
-// The arrays of one batch, which own what a call reads.
+// Owns the arrays that a call reads for one batch.
 struct Batch {
   std::vector<std::int32_t> offsets = {0};
   std::vector<Token> tokens;
@@ -41,7 +41,7 @@ struct Batch {
   std::vector<char> wanted;  // read as bool
   std::vector<std::int32_t> rooms;
 
-  // A row with a suffix draft of these nodes behind its root.
+  // Adds a row whose suffix draft has these nodes behind its root.
   void add(Token root, const std::vector<Token>& nodes, const std::vector<std::int32_t>& node_parents,
            const std::vector<float>& chances) {
     tokens.push_back(root);
@@ -69,7 +69,8 @@ struct Batch {
   }
 };
 
-// One row: a suffix draft of 1, 2 and a draft model's tree of 1, 3, as the loop of a chain chooses it.
+// One row: a suffix draft of 1, 2 and a draft model's tree of 1, 3, as the drafting loop of a chain chooses
+// it.
 Batch small() {
   Batch batch;
   batch.add(9, {1, 2}, {0, 1}, {0.5F, 0.4F});
@@ -161,7 +162,8 @@ void test_refused() {
   refused([](Batch& b) { b.groups.pop_back(); });
 }
 
-// A suffix draft over few tokens: ties, siblings of one token, children that are likelier than their parents.
+// Adds a suffix draft over few tokens, with ties, siblings with the same token, and children that are
+// likelier than their parents.
 void add_random_row(Random& random, Batch& batch) {
   std::vector<Token> tokens;
   std::vector<std::int32_t> parents;
@@ -175,7 +177,7 @@ void add_random_row(Random& random, Batch& batch) {
   batch.add(draw(random, 0, 99), tokens, parents, estimates);
 }
 
-// Candidates in any order of likelihood, of parents that may be missing.
+// Adds candidates in random order of likelihood, with parents that may be missing.
 void add_random_loop(Random& random, Batch& batch) {
   const std::size_t rows = batch.rooms.size();
   batch.topk = draw(random, 1, 4);
@@ -257,7 +259,7 @@ void test_random_batches() {
 }
 
 void test_path_lengths() {
-  // Row 0 has 5 ─┬─ 6 ── 7 and 5 ── 8 ── 9, row 1 no nodes, row 2 its root.
+  // Row 0 has the paths 5-6-7 and 5-8-9, row 1 has no nodes, row 2 has only its root.
   const std::vector<std::int32_t> offsets = {0, 5, 5, 6};
   const std::vector<Token> tokens = {5, 6, 8, 7, 9, 5};
   const std::vector<std::int32_t> parents = {-1, 0, 0, 1, 2, -1};

@@ -1,6 +1,6 @@
-// Bytes are the choices that an engine is led by: its settings, then one operation after another, with all
-// that must hold checked after each (../engine_life.h). It has no threads, so that the same bytes do the
-// same.
+// The bytes are the choices for one engine: its settings, then one operation after another. All invariants
+// are checked after each operation (../engine_life.h). The engine has no threads, so the same bytes always do
+// the same.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace {
 
-// Reads numbers off the input; when it has ended, the lowest that may be.
+// Reads numbers from the input; after its end, the lowest allowed number.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : next_(data), end_(data + size) {}

@@ -1,4 +1,4 @@
-// Runs a fuzz target on the files named on the command line, where there is no libFuzzer.
+// Runs a fuzz target on the files named on the command line, for builds without libFuzzer.
 
 #include <cstddef>
 #include <cstdint>

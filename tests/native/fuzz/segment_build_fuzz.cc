@@ -1,4 +1,4 @@
-// Bytes as a recipe for a text of repeats: the segment built from it must agree with it.
+// The bytes are a recipe for a repetitive text. The segment that is built from it must agree with it.
 
 #include <algorithm>
 #include <cstddef>
@@ -14,7 +14,7 @@ using namespace agentspec;
 
 constexpr std::size_t kMaxTokens = 4096;
 
-// Each pair of bytes either is a token or copies some that came before.
+// Each pair of bytes is either a token or a copy of earlier tokens.
 std::vector<Token> text_of(const std::uint8_t* data, std::size_t size) {
   std::vector<Token> text;
   for (std::size_t i = 0; i + 1 < size && text.size() < kMaxTokens; i += 2) {

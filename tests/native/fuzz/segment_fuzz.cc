@@ -1,6 +1,6 @@
-// Bytes as a segment: whatever they are, loading refuses them or every query stays within its bounds. The
-// checksums are made right first, and for half of the inputs the header too, or nothing else would be
-// reached. A good start are the bytes of small saved segments, with a byte before them.
+// The bytes are a segment: either loading refuses them, or every query stays within its bounds. The checksums
+// are corrected first, and for half of the inputs the header too; otherwise nothing else would be reached.
+// Good seeds are small saved segments, each with one byte before it.
 
 #include <algorithm>
 #include <cstddef>
@@ -26,7 +26,7 @@ void require(bool holds) {
   if (!holds) std::abort();
 }
 
-// Keeps the counts and gives everything the place that follows from them.
+// Keeps the counts, and sets every place to the one that follows from them.
 void repair_header(std::vector<std::byte>& blob) {
   SegmentHeader header;
   std::memcpy(&header, blob.data(), sizeof header);

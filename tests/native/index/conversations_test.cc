@@ -1,4 +1,5 @@
-// The indexes kept between the turns of conversations: which one a prompt is given, and what it has then.
+// The indexes that are kept between the turns of conversations: which of them a prompt gets, and what it then
+// contains.
 
 #include "index/conversations.h"
 
@@ -103,10 +104,10 @@ void test_a_rewritten_text_shares_its_beginning() {
     Text text = beginning;
     std::size_t num_known = 0;
     std::unique_ptr<TextIndex> index;
-    // Rewritten again and again: the pieces of the text that stand are found each time.
+    // The text is rewritten again and again: the valid pieces are found each time.
     for (int turn = 0; turn < 4; ++turn) {
       text.resize(text.size() - static_cast<std::size_t>(draw(random, 1, 40)));
-      text.push_back(7);  // in no other text: what follows is new
+      text.push_back(7);  // in no other text, so what follows is new
       text = joined(text, draw_text(random, draw(random, 130, 200), 5));
       index = conversations.take("a", text, num_known);
       if (index == nullptr) break;
@@ -128,7 +129,7 @@ void test_a_short_common_beginning_is_not_worth_it() {
   const Text beginning = draw_text(random, 256, 5);
   Conversations conversations(1 << 20);
   CHECK(conversations.put("short", make_index(joined(draw_text(random, 10, 5), beginning))).empty());
-  // More than half of this one would be of no use.
+  // More than half of this one would be useless.
   CHECK(conversations.put("long", make_index(joined(beginning, draw_text(random, 300, 5)))).empty());
   const Text text = joined(beginning, Text(200, 9));
   std::size_t num_known = 0;

@@ -1,4 +1,4 @@
-// Deleting outputs from the global index, whatever part they are in and whatever is being done with it.
+// Deletes outputs from the global index, in every kind of part and during every kind of work on it.
 
 #include <algorithm>
 #include <cstddef>
@@ -26,7 +26,7 @@ void test_erasing_an_output_that_is_being_added() {
   CHECK(!model.index.add_slice(output, 10));
   model.index.check_integrity();
   CHECK(model.index.stats().outputs == 1);
-  // An earlier one may go meanwhile.
+  // An earlier output may be deleted meanwhile.
   CHECK(erase_output(model.index, 1));
   model.erase(1);
   CHECK(!model.index.add_slice(output, 10));
@@ -96,7 +96,7 @@ void test_what_is_deleted_leaves_memory() {
   }
   CHECK(model.index.snapshot("a").segments.empty());
   CHECK(model.index.snapshot("a").unsealed.size() == 7);
-  // What has grown is sealed first.
+  // The growing part is sealed first.
   model.add("a", draw_text(random, 5 * 64, 5));
   const auto urgent = model.index.plan();
   CHECK(urgent && urgent->inputs.back().growing != nullptr);

@@ -10,7 +10,7 @@
 #include "check.h"
 #include "index/global_index.h"
 
-// What the tests of the global index share: one beside what it must have.
+// Shared by the tests of the global index: an index, and a model of what it must contain.
 
 namespace agentspec::test {
 
@@ -25,7 +25,7 @@ inline GlobalIndexConfig small_config(std::size_t budget_bytes = 1 << 20) {
           .identity = kIdentity};
 }
 
-// Adds outputs, numbered from 1 on, and remembers what each namespace must have.
+// Adds outputs, numbered from 1 on, and remembers what each namespace must contain.
 struct Model {
   explicit Model(std::size_t budget_bytes = 1 << 20) : index(small_config(budget_bytes)) {}
 
@@ -39,7 +39,7 @@ struct Model {
     return last_id;
   }
 
-  // The texts of a namespace as its parts have them, without what is deleted.
+  // The texts of a namespace as its parts hold them, without deleted outputs.
   [[nodiscard]] std::vector<Text> texts(const std::string& name) const {
     std::vector<Text> result;
     for (const GlobalPart& part : index.find(name)) {
@@ -70,7 +70,7 @@ struct Model {
   std::uint64_t last_id = 0;
 };
 
-// Returns whether any output was there, that being added included.
+// Returns whether any output was deleted, including one that is being added.
 inline bool erase_if(GlobalIndex& index, const std::string* name, const GlobalIndex::IsErased& is_erased) {
   GlobalIndex::Erasure erasure = index.plan_erasure(name, is_erased);
   index.erase(erasure);
@@ -81,7 +81,7 @@ inline bool erase_output(GlobalIndex& index, std::uint64_t id) {
   return erase_if(index, nullptr, [=](const OutputRecord& output) { return output.id == id; });
 }
 
-// Does what is planned until nothing is; returns how often.
+// Executes plans until none is left. Returns their number.
 inline int compact(GlobalIndex& index) {
   int num_plans = 0;
   while (const auto plan = index.plan()) {

@@ -28,7 +28,7 @@ void test_a_full_part_is_sealed() {
   model.add("b", draw_text(random, 10, 5));
   const auto plan = model.index.plan();
   CHECK(plan && plan->name == "a" && plan->inputs.size() == 1 && plan->num_dropped == 0);
-  // The next output makes a new part, which the plan does not have.
+  // The next output makes a new part, which is not in the plan.
   model.add("a", draw_text(random, 5, 5));
   CHECK(model.index.find("a").size() == 2);
   auto segment = GlobalIndex::seal(*plan, kIdentity);
@@ -57,7 +57,7 @@ void test_parts_are_merged_as_they_grow() {
 }
 
 void test_what_a_plan_reads_is_not_appended_to() {
-  // The oldest part is the growing one; it is to be made smaller, and its namespace goes on meanwhile.
+  // The oldest part is the growing one. It is being made smaller while its namespace grows.
   Random random(3);
   Model model(6'000);
   model.add("a", draw_text(random, 20, 5));
@@ -78,7 +78,7 @@ void test_what_a_plan_reads_is_not_appended_to() {
   whole.add("a", draw_text(random, 20, 5));
   CHECK(all->inputs.front().tokens().size() == 21);
   CHECK(whole.index.find("a").size() == 2);
-  // It has not been published: the part waits to be sealed.
+  // It has not been published, so the part is still waiting to be sealed.
   CHECK(compact(whole.index) == 1);
   CHECK(whole.texts("a") == whole.expected("a"));
   whole.index.check_integrity();
@@ -90,7 +90,7 @@ void test_a_plan_whose_parts_have_changed_is_refused() {
     Model model;
     const std::uint64_t id = model.add("a", draw_text(random, 40, 5));
     model.add("a", draw_text(random, 40, 5));
-    if (how >= 2) CHECK(compact(model.index) == 1);  // sealed before, and merged with another
+    if (how >= 2) CHECK(compact(model.index) == 1);  // sealed before, and merged with another part
     if (how >= 2) model.add("a", draw_text(random, 70, 5));
     const auto plan = model.index.plan();
     CHECK(plan.has_value());
@@ -108,7 +108,7 @@ void test_a_plan_whose_parts_have_changed_is_refused() {
     const auto freed = model.index.publish(*plan, GlobalIndex::seal(*plan, kIdentity));
     CHECK(model.texts("a") == before);
     if (how == 2) {
-      // What is deleted from a segment is deleted from the one that takes its place.
+      // What was deleted from a segment is deleted from its replacement too.
       CHECK(freed.size() == plan->inputs.size());
       CHECK(model.index.find("a").front().dead.size() == 1);
       CHECK(model.index.snapshot("a").segments.empty());
@@ -195,7 +195,7 @@ void test_segments_come_before_what_is_there() {
   CHECK(model.texts("a") == expected);
   compact(model.index);
   CHECK(model.texts("a") == expected);
-  // Where all is known nothing is added.
+  // If all outputs are known, nothing is added.
   segments.resize(1);
   for (std::size_t i = 0; i < 3; ++i) segments[0].dead.push_back({});
   model.index.add_segments("b", segments);
@@ -214,7 +214,8 @@ void test_the_oldest_are_evicted_first() {
     CHECK(index.add_slice(output, 100));
     segments.push_back(GlobalIndex::seal(*index.plan_merge_of_all("x"), kIdentity));
   }
-  // Those from elsewhere by their times, whatever the order in which they came; then the others as they came.
+  // Outputs from elsewhere go by their times, whatever order they came in; then the others in the order they
+  // came.
   GlobalIndex index(small_config(9'000));
   for (std::size_t i = 0; i < 3; ++i) index.add_segments("c" + std::to_string(i), {{segments[i], {}}});
   std::vector<std::string> evicted;
@@ -240,7 +241,7 @@ void test_the_budget_holds_while_outputs_keep_coming() {
   Model model(40'000);
   std::size_t most_bytes = 0;
   for (int step = 0; step < 600; ++step) {
-    // One piece of work at a time, and something new to seal after each.
+    // One plan at a time, and something new to seal after each.
     model.add("a", draw_text(random, 70, 5));
     if (const auto plan = model.index.plan()) {
       auto segment = GlobalIndex::seal(*plan, kIdentity);
@@ -250,7 +251,7 @@ void test_the_budget_holds_while_outputs_keep_coming() {
     most_bytes = std::max(most_bytes, model.index.stats().bytes);
   }
   CHECK(model.index.num_evicted() > 500);
-  // What grows while a part is made smaller comes on top.
+  // What grows while a part is made smaller is added to the budget.
   CHECK(most_bytes < 80'000);
   compact(model.index);
   CHECK(model.index.stats().bytes <= 40'000);
@@ -278,7 +279,7 @@ void test_random_lives() {
         plan = model.index.plan();
         if (plan) segment = GlobalIndex::seal(*plan, kIdentity);
       } else if (action < 17 && plan) {
-        // The life has gone on since it was planned.
+        // Other operations have happened since it was planned.
         (void)model.index.publish(*plan, std::move(segment));
         plan.reset();
       } else if (action == 17) {
@@ -295,7 +296,7 @@ void test_random_lives() {
       for (const std::string one : {"a", "b"}) {
         const auto expected = model.expected(one);
         const auto found = model.texts(one);
-        // What is evicted are the oldest ones.
+        // The oldest outputs are the ones evicted.
         CHECK(found.size() <= expected.size());
         if (found.size() > expected.size()) continue;
         CHECK(std::equal(found.rbegin(), found.rend(), expected.rbegin()));

@@ -1,5 +1,5 @@
-// The counts, places and continuations of a suffix automaton against brute force over the texts, which are
-// ended by kEnd, and the match of a text in it.
+// Compares the counts, positions and continuations of a suffix automaton, and the matches of a text in it,
+// with brute force over texts that end with kEnd.
 
 #include "index/suffix_automaton.h"
 
@@ -22,8 +22,8 @@ struct Occurrences {
   std::int32_t last_end = 0;
 };
 
-// Every string of at most max_length tokens in the texts, whose ends are tokens too, with what the automaton
-// must say of it.
+// Every string of at most max_length tokens in the texts, including their ends, and what the automaton must
+// say about it.
 std::map<Text, Occurrences> count_strings(const std::vector<Text>& texts, std::size_t max_length) {
   std::map<Text, Occurrences> strings;
   std::size_t before = 0;
@@ -79,8 +79,8 @@ void test_counts() {
   Random random(1);
   for (int round = 0; round < 60; ++round) {
     const std::int32_t vocab_size = round % 3 == 0 ? 2 : round % 3 == 1 ? 5 : 60;
-    // Short texts that begin alike: strings that have always followed an end share their state with those
-    // that have the end within.
+    // Short texts with the same beginning: strings that always followed an end share their state with strings
+    // that contain the end.
     const bool begin_alike = round % 4 == 3;
     const std::int32_t max_length = begin_alike ? 40 : draw(random, 1, 8);
     SuffixAutomaton automaton(max_length);
@@ -94,7 +94,7 @@ void test_counts() {
         texts.back().push_back(token);
         automaton.check_integrity();
       }
-      // While the last text is being written its end has no continuation.
+      // The last text is still being written, so its end has no continuation yet.
       check_counts(automaton, texts, max_length);
       if (draw(random, 0, 2) > 0) {
         automaton.append(kEnd);
@@ -109,7 +109,7 @@ void test_counts() {
 }
 
 void test_many_continuations() {
-  // What follows 0 is rare at first and frequent later, and the reverse.
+  // Some continuations of 0 are rare at first and frequent later, others the reverse.
   Random random(2);
   for (int round = 0; round < 20; ++round) {
     SuffixAutomaton automaton(3);
@@ -186,7 +186,7 @@ void test_bounded_work() {
     StateId state = kInitialState;
     for (std::int32_t length = 1; length <= 95; ++length) {
       state = automaton.next(state, (length - 1) % period);
-      // Strings that begin with token 0 begin at every multiple of the period.
+      // Strings that start with token 0 start at every multiple of the period.
       CHECK(automaton.count(state) == (kTokens - length) / period + 1);
     }
     automaton.check_integrity();

@@ -17,25 +17,25 @@ namespace {
 
 constexpr auto kMax = static_cast<std::uint32_t>(kContextDepth);
 
-// While sorting, an lcp above kMax means: not known yet, but kMax less than this at least. Points between two
-// known lcps are a group: their contexts agree on that many tokens.
+// While sorting, an lcp above kMax is not known yet, but is at least that value minus kMax. The points
+// between two known lcps form a group: their contexts agree on that many tokens.
 constexpr std::uint8_t at_least(std::uint32_t length) { return static_cast<std::uint8_t>(kMax + length); }
 
 // Groups up to this size are sorted by comparing whole contexts.
 constexpr std::uint32_t kSmallGroup = 6;
-// Keys up to this many are sorted by comparing them, more of them byte by byte.
+// Up to this many keys are sorted by comparison, more keys by a radix sort.
 constexpr std::uint32_t kFewKeys = 160;
 
-// Sorts in rounds. A round takes one group and splits it into smaller groups whose contexts agree on more
-// tokens, in one of two ways:
+// Sorts in rounds. A round splits one group into smaller groups whose contexts agree on more tokens, in one
+// of two ways:
 //
-//   by next tokens   sorts by the next few tokens, as many as fit a word.
-//   by a pivot       compares each context with one of them. How long they agree, and which is the lesser,
-//                    puts all in their order but for those of the same length and side, which are the new
-//                    groups. It gets through long repeats in one round.
+//   by next tokens   sorts by the next few tokens, as many as fit into a word.
+//   by a pivot       compares each context with one of them, and sorts by the length of the agreement and by
+//                    which of the two is smaller. Contexts with the same length on the same side form the
+//                    new groups. One round is enough for long repeats.
 //
-// The second is chosen if at least half of the group agrees with the pivot on the next few tokens. So a
-// point's next round has the same tokens read or half as many points, whatever the text.
+// The pivot is used if at least half of the group agrees with it on the next few tokens. So the next round of
+// a point either reads the same number of tokens or has half as many points, whatever the text is.
 class ContextSorter {
  public:
   ContextSorter(std::span<const Token> text, std::int32_t num_token_ids, std::span<std::uint32_t> position,
@@ -50,7 +50,7 @@ class ContextSorter {
     const auto n = static_cast<std::uint32_t>(text_.size());
     if (n == 0) return;
     lcp_[0] = 0;
-    // A count of all tokens pays only for a text that is not small beside the vocabulary.
+    // Counting all tokens pays off only if the text is not small compared with the vocabulary.
     if (n >= num_symbols_ / 8) {
       sort_by_last_token();
     } else {
@@ -76,7 +76,7 @@ class ContextSorter {
   }
 
  private:
-  // What a token is in a key: ends are the least and are 0.
+  // The value of a token in a key. An end is the smallest and has the value 0.
   static std::uint64_t symbol(Token token) { return static_cast<std::uint32_t>(token + 1); }
 
   void reserve(std::uint32_t size) {
@@ -96,7 +96,7 @@ class ContextSorter {
     std::vector<std::uint32_t> starts(num_symbols_ + 1);
     for (const Token token : text_) ++starts[symbol(token) + 1];
     std::uint32_t largest = 0;
-    // No points' context is empty but those of texts' starts, which are final.
+    // Only the points at the starts of texts have empty contexts, and these are final.
     for (std::uint32_t s = 0, sum = 0; s <= num_symbols_; ++s) {
       const std::uint32_t count = starts[s];
       if (s > 1) largest = std::max(largest, count);
@@ -115,8 +115,8 @@ class ContextSorter {
     for (std::uint32_t p = 1; p < n; ++p) position_[starts[symbol(text_[p - 1])]++] = p;
   }
 
-  // The next `count` symbols of a context after its first `depth`, the first one in the highest bits. After
-  // an end there are ends only.
+  // The `count` symbols of a context after its first `depth` ones; the first is in the highest bits.
+  // Everything after an end counts as an end.
   [[nodiscard]] std::uint64_t next_symbols(std::uint32_t p, std::uint32_t depth, std::uint32_t count) const {
     std::uint64_t key = 0;
     bool ended = false;
@@ -133,7 +133,7 @@ class ContextSorter {
     if (!split_by_tokens(begin, end, depth)) split_by_pivot(begin, end, depth);
   }
 
-  // Returns false, with nothing done, if a pivot is the better way.
+  // Returns false, and changes nothing, if splitting by a pivot is better.
   bool split_by_tokens(std::uint32_t begin, std::uint32_t end, std::uint32_t depth) {
     const std::uint32_t size = end - begin;
     const auto index_bits = static_cast<std::uint32_t>(std::bit_width(size - 1));
@@ -168,7 +168,8 @@ class ContextSorter {
     const std::uint32_t size = end - begin;
     const auto index_bits = static_cast<std::uint32_t>(std::bit_width(size - 1));
     const std::uint32_t pivot = position_[begin + size / 2];
-    // Places in the order: lesser ones by rising agreement, then equal ones, then greater ones by falling.
+    // The order: smaller contexts by rising agreement, then equal ones, then larger ones by falling
+    // agreement.
     constexpr std::uint32_t kEqual = kMax;
     std::uint32_t length_of_equals = kMax;
     for (std::uint32_t i = 0; i < size; ++i) {
@@ -203,7 +204,8 @@ class ContextSorter {
     }
   }
 
-  // Sorts the group's keys, whose lowest bits are indexes into it, and its positions with them.
+  // Sorts the group's keys, which have indexes into the group in their lowest bits, and its positions with
+  // them.
   void order(std::uint32_t begin, std::uint32_t end, std::uint32_t index_bits, std::uint32_t key_bits) {
     const std::uint32_t size = end - begin;
     if (size <= kFewKeys) {
@@ -216,7 +218,7 @@ class ContextSorter {
     for (std::uint32_t i = 0; i < size; ++i) position_[begin + i] = old_position_[keys_[i] & mask];
   }
 
-  // Stable radix sort by bits [low, high).
+  // A stable radix sort by the bits [low, high).
   void sort_keys(std::uint32_t size, std::uint32_t low, std::uint32_t high) {
     constexpr std::uint32_t kDigitBits = 8;
     std::uint64_t all_or = 0;
@@ -243,7 +245,7 @@ class ContextSorter {
     const Token* text = text_.data();
     for (std::uint32_t i = begin + 1; i < end; ++i) {
       const std::uint32_t p = position_[i];
-      // The lcp of p and the point before it, and of p and the one after it.
+      // The lcp of p with the point before it, and with the point after it.
       std::uint32_t before = 0;
       std::uint32_t after = 0;
       std::uint32_t at = i;
@@ -269,7 +271,7 @@ class ContextSorter {
   std::uint32_t symbol_bits_;
   std::span<std::uint32_t> position_;
   std::span<std::uint8_t> lcp_;
-  // For the largest group.
+  // Scratch, large enough for the largest group.
   std::uint32_t capacity_ = 0;
   std::unique_ptr<std::uint64_t[]> keys_;
   std::unique_ptr<std::uint64_t[]> spare_;

@@ -21,7 +21,7 @@ namespace {
   throw std::system_error(errno, std::generic_category(), "cannot write the segment '" + path + "'");
 }
 
-// A file that is removed unless it gets its name.
+// A new file, which is removed unless it is published under its final name.
 class NewFile {
  public:
   explicit NewFile(const std::string& path) : path_(path) {
@@ -56,7 +56,7 @@ class NewFile {
     const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
     const int folder_descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder_descriptor < 0) return;
-    // Not every file system can; the file is whole all the same.
+    // Some file systems cannot do this. The file is complete all the same.
     (void)::fsync(folder_descriptor);
     ::close(folder_descriptor);
   }
@@ -90,7 +90,7 @@ std::shared_ptr<const Segment> load(const std::string& path, const Segment::Iden
 }
 
 std::shared_ptr<const Segment> from_blob(std::span<const std::byte> blob, const Segment::Identity* expected) {
-  // No pages can be had for no bytes.
+  // An empty block cannot be mapped.
   if (blob.empty()) return open_segment(std::make_unique<SegmentMemory>(std::vector<std::byte>{}), expected);
   std::unique_ptr<SegmentMemory> memory = SegmentMemory::allocate(blob.size());
   std::memcpy(memory->writable(), blob.data(), blob.size());

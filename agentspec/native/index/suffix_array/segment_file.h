@@ -9,18 +9,20 @@
 
 namespace agentspec {
 
-// What is read here may come from anywhere: no bytes lead to a crash, now or in a later query. Bytes that are
-// not a whole, undamaged segment that this version knows, or (unless `expected` is null) one of another kind
-// or tokenizer or of more token ids, are refused by a SegmentError.
+// The bytes of a segment may come from an untrusted place: no bytes can cause a crash, neither on loading nor
+// in a later query. load() and from_blob() throw SegmentError unless the bytes are a whole, undamaged segment
+// of a known version. Unless `expected` is null, the segment must also have the same kind and tokenizer, and
+// no more token ids.
 
-// Replaces the file at once or not at all, even if the machine stops. Throws std::system_error.
+// Replaces the file atomically, even if the machine stops. Throws std::system_error.
 void save(const Segment& segment, const std::string& path);
 
-// Maps the file into memory read-only; save() does not disturb that, but nothing may write into the file.
+// Maps the file into memory, read-only. save() may replace the file meanwhile, but nothing may write into it.
 // Throws SegmentError, and std::system_error if the file cannot be read.
 [[nodiscard]] std::shared_ptr<const Segment> load(const std::string& path, const Segment::Identity* expected);
 
-// Copies the bytes, which may change meanwhile: what is checked is the copy. Throws std::bad_alloc too.
+// Copies the bytes first and validates the copy, since the caller's bytes may change meanwhile. Also throws
+// std::bad_alloc.
 [[nodiscard]] std::shared_ptr<const Segment> from_blob(std::span<const std::byte> blob,
                                                        const Segment::Identity* expected);
 

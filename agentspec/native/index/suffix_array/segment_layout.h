@@ -10,20 +10,20 @@
 
 namespace agentspec {
 
-// A segment's block of bytes: the header, then the sections, each from a multiple of kSectionAlignment on and
-// filled up with zeros. The header's counts say where each section lies. All numbers are little-endian.
+// The layout of a segment's block of bytes: the header, then the sections. Each section starts at a multiple
+// of kSectionAlignment and is padded with zeros. The header's counts determine where each section lies. All
+// numbers are little-endian.
 //
-//     section           entries                  of n points, o outputs, d distinct tokens
-//     tokens            int32[n]                 the text
-//     position          uint32[n]                rank -> point
-//     next              int32[n]                 rank -> the token after the point
-//     followers         uint32[n - o]            the ranks with one next token, ascending; grouped by that
-//                                              token
-//     lcp               uint8[n + 1]             rank -> common context with the rank before it; 0 at both ends
-//     lcp_minima        uint8[]                  the minima of each 64 lcps, of each 64 of these, and so on
-//     token_words       TokenWord[]              which tokens occur, 32 a word
-//     follower_starts   uint32[d + 1]            where each token's group starts in followers
-//     outputs           OutputRecord[o]
+//     section          entries        of n points, o outputs, d distinct tokens
+//     tokens           int32[n]       the text
+//     position         uint32[n]      rank -> point
+//     next             int32[n]       rank -> the token after the point
+//     followers        uint32[n - o]  ranks in ascending order, grouped by their next token
+//     lcp              uint8[n + 1]   rank -> common context with the rank before it; 0 at both ends
+//     lcp_minima       uint8[]        the minima of each 64 lcps, of each 64 of these, and so on
+//     token_words      TokenWord[]    which tokens occur, 32 tokens per word
+//     follower_starts  uint32[d + 1]  where each token's group starts in followers
+//     outputs          OutputRecord[o]
 enum class Section : std::size_t {
   kTokens,
   kPosition,
@@ -44,15 +44,15 @@ inline constexpr std::size_t kSectionAlignment = 64;
 
 inline constexpr std::array<char, 8> kSegmentMagic = {'a', 's', 'p', 's', 'e', 'g', '\r', '\n'};
 inline constexpr std::uint32_t kSegmentVersion = 1;
-// Reads otherwise on a machine of another byte order.
+// Reads as another number on a machine with another byte order.
 inline constexpr std::uint32_t kByteOrderMark = 0x01020304;
 static_assert(std::endian::native == std::endian::little, "segments are read in place: little-endian only");
 
 struct SegmentCounts {
   std::uint32_t num_points = 0;
   std::uint32_t num_outputs = 0;
-  std::uint32_t num_distinct = 0;     // tokens that occur
-  std::uint32_t num_token_words = 0;  // enough for the largest of them
+  std::uint32_t num_distinct = 0;     // number of different tokens that occur
+  std::uint32_t num_token_words = 0;  // enough for the largest token that occurs
 };
 
 struct SegmentHeader {
@@ -74,13 +74,14 @@ struct SegmentHeader {
   std::array<std::uint8_t, 32> tokenizer;
   std::array<Place, kNumSections> sections;
   std::uint64_t padding;
-  std::uint64_t checksum;  // of all before it
+  std::uint64_t checksum;  // of all bytes before it
 };
 static_assert(sizeof(SegmentHeader) == 5 * kSectionAlignment);
 static_assert(sizeof(OutputRecord) == 24);
 
-// Tokens [32 * i, 32 * i + 32) of word i: bit t % 32 says that token t occurs, `before` counts the smaller
-// tokens that do. So a token's place among them is one look-up.
+// A word covers 32 tokens: word i covers [32 * i, 32 * i + 32). Bit t % 32 of `present` says whether token t
+// occurs, and `before` counts the smaller tokens that occur. So one look-up gives a token's index among those
+// that occur.
 struct TokenWord {
   std::uint32_t before;
   std::uint32_t present;
@@ -88,11 +89,12 @@ struct TokenWord {
 
 inline constexpr std::uint32_t kMinimaBlock = 64;
 
-// Levels of lcps: 0 is lcp itself, each further one has the minima of the blocks of the one below, and the
-// last one is a single block. Every level but 0 starts at a multiple of kMinimaBlock in lcp_minima.
+// Levels of lcp minima. Level 0 is lcp itself. Each further level has the minima of the blocks of the level
+// below, and the last level is a single block. Every level but 0 starts at a multiple of kMinimaBlock in
+// lcp_minima.
 struct LcpLevels {
   std::size_t num_levels = 1;
-  std::array<std::uint32_t, kMaxLcpLevels> sizes{};   // entries
+  std::array<std::uint32_t, kMaxLcpLevels> sizes{};   // number of entries
   std::array<std::uint32_t, kMaxLcpLevels> starts{};  // in lcp_minima, from level 1 on
   std::uint32_t num_bytes = 0;                        // of lcp_minima
 
@@ -113,17 +115,17 @@ struct LcpLevels {
 // Fills levels 1 and up from level 0.
 void fill_lcp_minima(const LcpLevels& levels, const std::uint8_t* lcp, std::uint8_t* minima);
 
-// A checksum against damage, not against forgery.
+// Detects damage, but not forgery.
 inline constexpr std::uint64_t kChecksumFactor = 0x9fb21c651e98df25;
-// Another odd factor makes another sum.
+// Another odd factor gives an independent checksum.
 [[nodiscard]] std::uint64_t checksum(std::span<const std::byte> bytes,
                                      std::uint64_t factor = kChecksumFactor);
 
-// Writes the checksums into a block's header. The places in the header must lie in the block.
+// Writes the checksums into the header of a block. The header's sections must lie within the block.
 void seal_checksums(std::span<std::byte> blob);
 
-// Throws SegmentError unless the bytes are a segment that every query can be asked of without reading outside
-// of it, of the expected identity if that is not null.
+// Throws SegmentError unless the bytes are a segment on which no query can read outside the block. If
+// `expected` is not null, the segment must also fit that identity.
 void validate(std::span<const std::byte> blob, const Segment::Identity* expected);
 
 }  // namespace agentspec

@@ -27,7 +27,7 @@ struct FileDescriptor {
 std::unique_ptr<SegmentMemory> SegmentMemory::allocate(std::size_t num_bytes) {
   void* pages = ::mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) throw std::bad_alloc();
-  // Queries jump about: with large pages they miss fewer translations. Without them all works the same.
+  // Queries access memory at random, so huge pages save TLB misses. They are not required.
   (void)::madvise(pages, num_bytes, MADV_HUGEPAGE);
   try {
     return std::unique_ptr<SegmentMemory>(new SegmentMemory(static_cast<std::byte*>(pages), num_bytes));

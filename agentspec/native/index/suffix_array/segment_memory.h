@@ -8,12 +8,13 @@
 
 namespace agentspec {
 
-// The block of bytes of a segment, wherever it lies. Freed pages go back to the system at once.
+// Owns the bytes of a segment: pages of this process, a mapped file, or a vector. Freed pages return to the
+// system at once.
 class SegmentMemory {
  public:
-  // Zeroed pages of this process. Throws std::bad_alloc.
+  // Allocates zeroed pages in this process. Throws std::bad_alloc.
   [[nodiscard]] static std::unique_ptr<SegmentMemory> allocate(std::size_t num_bytes);
-  // The file's bytes, read-only. Throws std::system_error.
+  // Maps the file read-only. Throws std::system_error.
   [[nodiscard]] static std::unique_ptr<SegmentMemory> map_file(const std::string& path);
 
   explicit SegmentMemory(std::vector<std::byte> bytes);
@@ -22,7 +23,7 @@ class SegmentMemory {
   SegmentMemory& operator=(const SegmentMemory&) = delete;
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return {data_, num_bytes_}; }
-  // Only of memory that was allocated.
+  // Only for memory that allocate() made.
   [[nodiscard]] std::byte* writable() { return data_; }
 
  private:

@@ -75,7 +75,7 @@ SegmentHeader read_header(std::span<const std::byte> blob) {
   return header;
 }
 
-// The sections of a block whose header is right.
+// The sections of a block whose header is valid.
 class Sections {
  public:
   Sections(std::span<const std::byte> blob, const SegmentHeader& header)
@@ -161,7 +161,7 @@ class Sections {
             Section::kLcpMinima, "a value is wrong");
   }
 
-  // Each text has its output, and ends.
+  // Each text has an output record and ends with kEnd.
   void check_outputs() const {
     const std::uint32_t n = counts_.num_points;
     const Token* tokens = at<Token>(Section::kTokens);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto kMax = static_cast<std::uint32_t>(Segment::kDepth);
 
-// Index of the first of the sorted ranks that is not below `rank`.
+// Index of the first sorted rank that is not below `rank`.
 std::uint32_t lower_bound(std::span<const std::uint32_t> ranks, std::uint32_t rank) {
   const std::uint32_t* first = ranks.data();
   std::size_t size = ranks.size();
@@ -29,7 +29,7 @@ std::uint32_t lower_bound(std::span<const std::uint32_t> ranks, std::uint32_t ra
   return static_cast<std::uint32_t>(first - ranks.data()) + (size == 1 && *first < rank ? 1U : 0U);
 }
 
-// The same, given that the answer is not before `from`; fast if it is near.
+// The same if the answer is known not to lie before `from`. Fast if it is near `from`.
 std::uint32_t lower_bound_near(std::span<const std::uint32_t> ranks, std::size_t from, std::uint32_t rank) {
   std::size_t step = 1;
   std::size_t end = from;
@@ -51,15 +51,15 @@ std::uint64_t load_word(const std::uint8_t* bytes) {
   return word;
 }
 
-// The high bits of the word's bytes that are below `length`; both are at most 128, so no byte disturbs
-// another.
+// Sets the high bit of each byte of the word that is below `length`. All bytes and `length` are at most 128,
+// so no byte affects another.
 std::uint64_t bytes_below(std::uint64_t word, std::uint32_t length) {
   return ~(((word | kHighBits) - kOnes * length) | word) & kHighBits;
 }
 
 constexpr std::uint32_t kNone = UINT32_MAX;
 
-// Index in the block of its first value from `from` on that is below `length`, or kNone.
+// Index of the block's first value below `length` at or after `from`, or kNone.
 std::uint32_t first_below(const std::uint8_t* block, std::uint32_t from, std::uint32_t length) {
   std::uint64_t keep = ~std::uint64_t{0} << from % 8 * 8;
   for (std::uint32_t at = from / 8 * 8; at < kMinimaBlock; at += 8) {
@@ -70,7 +70,7 @@ std::uint32_t first_below(const std::uint8_t* block, std::uint32_t from, std::ui
   return kNone;
 }
 
-// Index in the block of its last value up to and with `to` that is below `length`, or kNone.
+// Index of the block's last value below `length` at or before `to`, or kNone.
 std::uint32_t last_below(const std::uint8_t* block, std::uint32_t to, std::uint32_t length) {
   std::uint64_t keep = ~std::uint64_t{0} >> (7 - to % 8) * 8;
   for (std::uint32_t at = to / 8 * 8;; at -= 8) {
@@ -154,7 +154,7 @@ Interval Segment::extend(Interval interval, Token token) const {
 }
 
 ContextMatch Segment::locate(std::span<const Token> context, std::int32_t max_length) const {
-  std::uint32_t limit = 0;  // tokens of the context that count
+  std::uint32_t limit = 0;  // number of tokens of the context that count
   const auto max = static_cast<std::size_t>(std::clamp(max_length, 0, kDepth));
   while (limit < max && limit < context.size() && context[context.size() - 1 - limit] >= 0) ++limit;
   if (limit == 0) return {0, all()};
@@ -163,8 +163,8 @@ ContextMatch Segment::locate(std::span<const Token> context, std::int32_t max_le
   std::uint32_t low = group.base;
   std::uint32_t high = low + static_cast<std::uint32_t>(group.ranks.size());
   if (low == high) return {0, all()};
-  // All ranks of the group agree with the context on one token, those below `low` and from `high` on, on so
-  // many at least.
+  // Lower bounds of the agreement with the context, in tokens, for the ranks below `low` and from `high` on.
+  // All ranks of the group agree on one token.
   std::uint32_t common_low = 1;
   std::uint32_t common_high = 1;
   std::uint32_t longest = 0;
@@ -202,8 +202,8 @@ ContextMatch Segment::advance(const ContextMatch& match, Token token, std::int32
     const std::uint32_t end = lower_bound_near(group.ranks, begin + 1, from.end);
     return {length + 1, {group.base + begin, group.base + end}};
   }
-  // The token follows no point of the interval. Of all points that it follows, the nearest on either side
-  // have the most of the pattern.
+  // The token follows no point of the interval. Among all points that it follows, the nearest on either side
+  // share the most of the pattern.
   const std::int32_t before = begin == 0 ? 0 : min_lcp(group.ranks[begin - 1] + 1, from.begin + 1);
   const std::int32_t after = begin == group.ranks.size() ? 0 : min_lcp(from.end, group.ranks[begin] + 1);
   const std::int32_t shorter = std::clamp(std::max(before, after), 0, std::max(length - 1, 0));
@@ -297,7 +297,7 @@ void Segment::check_integrity() const {
   };
   const auto n = num_points_;
   std::vector<bool> seen(n);
-  std::vector<std::uint32_t> num_seen_followers(n + 1);  // by start of the group
+  std::vector<std::uint32_t> num_seen_followers(n + 1);  // indexed by the start of the group
   require(lcp_[0][0] == 0 && lcp_[0][n] == 0, "an outer lcp is not 0", 0);
   for (std::uint32_t rank = 0; rank < n; ++rank) {
     const std::uint32_t p = position_[rank];
@@ -317,7 +317,8 @@ void Segment::check_integrity() const {
     require(!group.ranks.empty(), "a token has no followers", rank);
     std::uint32_t& num_seen = num_seen_followers[static_cast<std::size_t>(group.ranks.data() - followers_)];
     require(num_seen < group.ranks.size() && group.ranks[num_seen] == rank, "a follower is missing", rank);
-    // Appending the token keeps the order, but for contexts that differ at the depth's last token only.
+    // Appending the token keeps the order, except for contexts that differ only in the last token within the
+    // depth.
     const std::uint32_t target = group.base + num_seen;
     require(common_context(tokens_, position_[target], p + 1, 0, kMax) ==
                 common_context(tokens_, p + 1, p + 1, 0, kMax),

@@ -13,15 +13,15 @@
 
 namespace agentspec {
 
-// Half-open range of ranks.
+// A half-open range of ranks.
 struct Interval {
   std::uint32_t begin = 0;
   std::uint32_t end = 0;
 
   [[nodiscard]] std::uint32_t size() const { return end - begin; }
   [[nodiscard]] bool empty() const { return end <= begin; }
-  // The i-th of n ranks at regular distances, n <= size(): such samples keep the order's distribution (SSSD,
-  // section 3.1.2).
+  // The i-th of n ranks at regular distances, with n <= size(). Such samples keep the distribution of the
+  // ranks (SSSD, section 3.1.2).
   [[nodiscard]] std::uint32_t sample(std::uint32_t i, std::uint32_t n) const {
     return begin + static_cast<std::uint32_t>((2ULL * i + 1) * size() / (2ULL * n));
   }
@@ -29,7 +29,7 @@ struct Interval {
   friend bool operator==(const Interval&, const Interval&) = default;
 };
 
-// A pattern of `length` tokens and the ranks of all points whose context ends with it.
+// A pattern of `length` tokens, and the ranks of all points whose context ends with it.
 struct ContextMatch {
   std::int32_t length = 0;
   Interval interval;
@@ -37,11 +37,11 @@ struct ContextMatch {
   friend bool operator==(const ContextMatch&, const ContextMatch&) = default;
 };
 
-// A text of the segment. It has the tokens from `begin` up to the next kEnd.
+// One output in the text of a segment. Its tokens run from `begin` to the next kEnd.
 struct OutputRecord {
   std::uint64_t id = 0;
   std::uint32_t begin = 0;
-  std::uint32_t prompt_tail = 0;  // so many of its first tokens are the end of its prompt
+  std::uint32_t prompt_tail = 0;  // number of its first tokens that are the end of its prompt
   std::int64_t time = 0;          // seconds since 1970
 
   friend bool operator==(const OutputRecord&, const OutputRecord&) = default;
@@ -54,14 +54,14 @@ enum class SegmentKind : std::uint32_t { kOutputs = 0, kCorpus = 1 };
 class SegmentMemory;
 struct TokenWord;
 
-// An immutable index of finished outputs. It is one block of bytes, the same in memory, in a file and in a
-// message; segment_layout.h draws it.
+// An immutable suffix array over finished outputs. It is one block of bytes, the same in memory, in a file
+// and in a message; see segment_layout.h.
 //
-// The text is the outputs one after another, each ended by kEnd. Each of its places is a point: the place's
-// token is what follows the point, the tokens before it, back to the last kEnd, are its context. Points are
-// sorted by their contexts read backwards (context_sort.h); a point's place in that order is its rank. So the
-// points whose context ends with a pattern are one interval of ranks, and the interval of a pattern lies in
-// that of each of its suffixes.
+// The text is the concatenation of the outputs, each ended by kEnd. Each position in the text is a point. The
+// token at the position is what follows the point; the tokens before it, back to the last kEnd, are its
+// context. Points are sorted by their contexts read backwards (context_sort.h); the rank of a point is its
+// index in that order. So the points whose context ends with a pattern form one interval of ranks, which lies
+// within the interval of every suffix of the pattern.
 //
 //     text   a b a b c |            rank  context  next
 //     point  0 1 2 3 4 5            0              a
@@ -71,15 +71,19 @@ struct TokenWord;
 //                                   4        abab  c
 //                                   5       ababc  |
 //
-// An interval's size is the exact number of occurrences, for patterns of at most kDepth tokens; longer ones
-// have none. A match given to a query must come from the same segment.
+// For a pattern of at most kDepth tokens, the size of its interval is the exact number of occurrences. Longer
+// patterns have no interval. A match that is passed to a query must come from the same segment.
 //
-// Queries are const, share no state, allocate nothing and throw nothing.
+// A segment takes about 17 bytes per token. extend(), advance(), parent() and widen() take O(log n) time for
+// n points, and locate() takes O(kDepth log n).
+//
+// Queries are const, share no state, allocate nothing and do not throw, so threads may run them at the same
+// time.
 class Segment {
  public:
   static constexpr std::int32_t kDepth = kContextDepth;
 
-  // What the tokens mean. Segments of another identity are of no use to an engine.
+  // What the tokens mean. An engine can only use segments of its own identity.
   struct Identity {
     std::int32_t num_token_ids = 0;
     std::array<std::uint8_t, 32> tokenizer{};
@@ -88,8 +92,9 @@ class Segment {
     friend bool operator==(const Identity&, const Identity&) = default;
   };
 
-  // tokens: each in [0, identity.num_token_ids) or kEnd, the last one kEnd. outputs: one for each kEnd, in
-  // the order of the text. Throws TokenError if they are not so, std::bad_alloc if memory is short.
+  // Builds a segment. tokens: each in [0, identity.num_token_ids) or kEnd, the last one kEnd. outputs: one
+  // for each kEnd, in the order of the text. Throws TokenError if they are not so, and std::bad_alloc if
+  // memory is short.
   [[nodiscard]] static std::shared_ptr<const Segment> build(std::span<const Token> tokens,
                                                             std::span<const OutputRecord> outputs,
                                                             const Identity& identity);
@@ -107,46 +112,45 @@ class Segment {
   [[nodiscard]] const Identity& identity() const { return identity_; }
   [[nodiscard]] std::span<const std::byte> blob() const { return blob_; }
 
-  // 32 hexadecimal digits made from all its bytes: the same segment has the same name wherever it is, and no
-  // other one has it. Reads all of them at the first call.
+  // A hash of all bytes as 32 hexadecimal digits. It identifies the segment wherever it is stored. The first
+  // call reads all bytes.
   [[nodiscard]] const std::string& name() const;
 
   // The interval of the empty pattern.
   [[nodiscard]] Interval all() const { return {0, num_points_}; }
 
-  // The interval of the pattern followed by `token`; empty if that never occurs. The pattern must have fewer
-  // than kDepth tokens: the result for a longer one is some interval of ranks without a meaning.
+  // The interval of the pattern followed by `token`; empty if that does not occur. The pattern must have
+  // fewer than kDepth tokens; for a longer one the result is a meaningless interval.
   [[nodiscard]] Interval extend(Interval interval, Token token) const;
 
-  // The longest suffix of `context`, of at most min(max_length, kDepth) tokens, that occurs. Only what comes
-  // after the last kEnd counts.
+  // The longest suffix of `context` that occurs, of at most min(max_length, kDepth) tokens. Only the tokens
+  // after the last kEnd count.
   [[nodiscard]] ContextMatch locate(std::span<const Token> context, std::int32_t max_length) const;
 
-  // The longest suffix of the match's pattern followed by `token`, of at most min(max_length, kDepth) tokens,
-  // that occurs. After kEnd, the empty match.
+  // The longest suffix of the match's pattern followed by `token` that occurs, of at most min(max_length,
+  // kDepth) tokens. After kEnd this is the empty match.
   [[nodiscard]] ContextMatch advance(const ContextMatch& match, Token token, std::int32_t max_length) const;
 
-  // The longest proper suffix of the pattern that occurs more often; the empty match has none and is its own
-  // parent.
+  // The longest proper suffix of the pattern that occurs more often. The empty match is its own parent.
   [[nodiscard]] ContextMatch parent(const ContextMatch& match) const;
 
-  // The interval of the pattern's last `length` tokens; of the whole pattern if it has not so many.
+  // The interval of the pattern's last `length` tokens, or of the whole pattern if it is shorter.
   [[nodiscard]] Interval widen(const ContextMatch& match, std::int32_t length) const;
 
-  // The token that follows the point, kEnd at the end of an output.
+  // The token that follows the point; kEnd at the end of an output.
   [[nodiscard]] Token next(std::uint32_t rank) const { return next_[rank]; }
   // The same for all ranks.
   [[nodiscard]] std::span<const Token> next() const { return {next_, num_points_}; }
   [[nodiscard]] std::uint32_t position(std::uint32_t rank) const { return position_[rank]; }
-  // Index in outputs() of the one that has the position.
+  // Index in outputs() of the output that contains the position.
   [[nodiscard]] std::size_t output_of(std::uint32_t position) const;
 
-  // Compares everything with the text. Throws IntegrityError naming the first difference.
+  // Compares everything with the text. Throws IntegrityError, which names the first difference.
   void check_integrity() const;
 
  private:
-  // Ranks of the points that `token` follows, ascending, and how many points have a context that sorts before
-  // all those that end with it.
+  // `ranks`: the ranks of the points that `token` follows, ascending. `base`: the number of points whose
+  // context sorts before every context that ends with the token.
   struct Followers {
     std::span<const std::uint32_t> ranks;
     std::uint32_t base = 0;
@@ -156,7 +160,7 @@ class Segment {
   [[nodiscard]] std::uint32_t lower_before(std::uint32_t rank, std::int32_t length) const;
   // The smallest rank >= `rank` whose lcp is below `length`; num_points() if there is none.
   [[nodiscard]] std::uint32_t lower_from(std::uint32_t rank, std::int32_t length) const;
-  // The smallest lcp of ranks [begin, end), which are not none.
+  // The smallest lcp of the ranks [begin, end), which must not be empty.
   [[nodiscard]] std::int32_t min_lcp(std::uint32_t begin, std::uint32_t end) const;
 
   std::unique_ptr<const SegmentMemory> memory_;

@@ -63,7 +63,7 @@ std::shared_ptr<const Segment> Segment::build(std::span<const Token> tokens,
   const std::size_t n = tokens.size();
   const Token largest = n == 0 ? kEnd : *std::max_element(tokens.begin(), tokens.end());
 
-  // By token: how often it occurs, later where its next follower is written.
+  // For each token its number of occurrences; later the index at which its next follower is written.
   std::vector<std::uint32_t> cursors(static_cast<std::size_t>(largest + 1));
   for (const Token token : tokens) {
     if (token != kEnd) ++cursors[static_cast<std::size_t>(token)];

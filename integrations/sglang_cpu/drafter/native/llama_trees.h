@@ -25,8 +25,8 @@ struct TreeRoots {
   std::span<const std::span<const std::int32_t>> texts;
   std::span<const float> topk_p;             // [rows, topk], of the likeliest tokens behind the root
   std::span<const std::int64_t> topk_index;  // [rows, topk], in the drafter's vocabulary
-  // [rows, hidden], the drafter's state there. Empty where nobody reads it; also of a small model whose states
-  // are not kept, so that an acceptance head judges the tokens behind the first pass alone.
+  // [rows, hidden], the drafter's state there. Empty where nobody reads it; also of a small model whose
+  // states are not kept, so that an acceptance head judges the tokens behind the first pass alone.
   std::span<const float> hidden;
 };
 

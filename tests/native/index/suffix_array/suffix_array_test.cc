@@ -1,5 +1,5 @@
-// The sealed segment against brute force over small texts, and its bytes against damage. Made to run under
-// AddressSanitizer and UndefinedBehaviorSanitizer.
+// Compares sealed segments with brute force over small texts, and tests their bytes against damage. Meant to
+// run under AddressSanitizer and UndefinedBehaviorSanitizer.
 
 #include "index/suffix_array/suffix_array.h"
 
@@ -25,7 +25,7 @@
 
 namespace {
 
-// Allocations left before one fails; none fails while it is negative.
+// Number of allocations before one fails; none fails while it is negative.
 int allocations_left = -1;
 
 }  // namespace
@@ -108,7 +108,7 @@ SegmentPtr build(const Text& text, std::int32_t num_token_ids = 1000) {
   return Segment::build(text, outputs_of(text), identity_of(num_token_ids));
 }
 
-// Outputs that repeat one another: most of a text is copied from what came before it.
+// Outputs that repeat one another: most of each text is copied from what came before it.
 Text draw_text(Random& random, std::int32_t length, std::int32_t vocab_size, std::int32_t mean_copy) {
   Text text;
   while (static_cast<std::int32_t>(text.size()) < length) {
@@ -124,7 +124,7 @@ Text draw_text(Random& random, std::int32_t length, std::int32_t vocab_size, std
   return text;
 }
 
-// What the index must say, by comparing all with all.
+// The correct answers, found by comparing everything with everything.
 class Brute {
  public:
   explicit Brute(Text text) : text_(std::move(text)), ranks_(text_.size()) {
@@ -136,7 +136,7 @@ class Brute {
     });
   }
 
-  // Last token first, at most kDepth.
+  // The last token first, at most kDepth tokens.
   Text context(std::uint32_t p) const {
     Text result;
     while (p > 0 && text_[p - 1] != kEnd && result.size() < Segment::kDepth) result.push_back(text_[--p]);
@@ -179,7 +179,7 @@ class Brute {
 
 Text suffix(const Text& text, std::int32_t length) { return Text(text.end() - length, text.end()); }
 
-// Every query along a walk of random tokens and of tokens from the text.
+// Compares every query along a walk of random tokens and tokens from the text.
 void compare_queries(Random& random, const Segment& segment, const Brute& brute, std::int32_t vocab_size,
                      std::int32_t num_steps) {
   const Text& text = brute.text();
@@ -192,7 +192,7 @@ void compare_queries(Random& random, const Segment& segment, const Brute& brute,
     const Token token = draw(random, 0, 29) == 0 ? draw(random, -1, vocab_size + 1) : text[at];
     at = (at + 1) % text.size();
 
-    // Appending one token to the pattern found so far, whatever its length.
+    // Append one token to the pattern found so far, whatever its length.
     for (const std::int32_t length : {match.length, match.length / 2, 0}) {
       if (length == Segment::kDepth || token == kEnd) continue;
       Text pattern = suffix(walk, length);
@@ -235,7 +235,7 @@ void test_random_texts(Random& random) {
   }
 }
 
-// Patterns as long as the depth and longer, and groups of every size and way to be sorted.
+// Patterns as long as the depth and longer, and groups of every size and every way of sorting.
 void test_repeated_texts(Random& random) {
   for (const std::int32_t period : {1, 2, 7, 150}) {
     Text text;
@@ -252,7 +252,7 @@ void test_repeated_texts(Random& random) {
   }
   compare(random, text, 101, 200);
 
-  // Large enough for the other ways; compared by the segment itself.
+  // Large enough for the other ways of sorting; the segment checks itself.
   for (const std::int32_t copies : {40, 400}) {
     text.clear();
     for (std::int32_t copy = 0; copy < copies; ++copy) {
@@ -304,7 +304,7 @@ void test_refused_arguments() {
   CHECK_THROWS(Segment::build(Text{1, kEnd}, short_one, identity), agentspec::TokenError);
 }
 
-// A build that runs out of memory, wherever, leaves nothing behind.
+// A build that runs out of memory at any point leaves nothing behind.
 void test_short_memory(Random& random) {
   const Text text = draw_text(random, 300, 5, 20);
   const std::vector<OutputRecord> outputs = outputs_of(text);
@@ -322,7 +322,7 @@ void test_short_memory(Random& random) {
   CHECK(num_failures > 3);
 }
 
-// A folder that goes with the test.
+// A folder that is removed at the end of the test.
 class Folder {
  public:
   Folder() : path_(std::filesystem::temp_directory_path() / ("segment_test." + std::to_string(::getpid()))) {
@@ -372,7 +372,7 @@ void test_round_trip(Random& random) {
       if (length > 0) compare_queries(random, *other, Brute(text), 50, 20);
     }
   }
-  // A mapped segment outlives the file's name.
+  // A mapped segment outlives the name of its file.
   const SegmentPtr mapped = agentspec::load(path, nullptr);
   agentspec::save(*build({1, kEnd}), path);
   mapped->check_integrity();
@@ -386,7 +386,7 @@ void test_round_trip(Random& random) {
 void test_refused_blobs() {
   const std::vector<std::byte> good = bytes_of(*build({1, 2, 1, 3, kEnd, 2, 1, kEnd}));
   CHECK(error_of(good).empty());
-  // Whatever byte of the file is another, it is noticed.
+  // A change of any byte of the file is noticed.
   for (std::size_t i = 0; i < good.size(); ++i) {
     for (const int flip : {0x01, 0x80, 0xff}) {
       std::vector<std::byte> bad = good;
@@ -424,7 +424,7 @@ void test_refused_blobs() {
   CHECK(error_of(good, &identity).find("corpus") != std::string::npos);
 }
 
-// Damage that the checksums do not show: what is accepted must answer every query within its bounds.
+// Damage that the checksums do not reveal: an accepted segment must answer every query within its bounds.
 void test_forged_blobs(Random& random) {
   const Text text = draw_text(random, 150, 6, 20);
   const std::vector<std::byte> good = bytes_of(*build(text));
