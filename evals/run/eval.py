@@ -1,6 +1,6 @@
 """`agentspec eval`: tasks end to end on real servers, systems side by side.
 
-Dataset: one file a task under evals/workloads, with its source; a pass is cold or warm, see cells.py.
+Dataset: the tasks of evals/workloads, with their sources; a pass is cold or warm, see cells.py.
 Metric: tokens a second, accept length, latencies and the task's own; see records.py. Outputs are compared.
 Pattern: on a CPU all servers run at the same time, idle ones asleep, and are asked in turns, since servers measured one
 after another differ by what else the machine does; on a GPU, whose memory one server fills, one after another. Clients

@@ -118,3 +118,45 @@ def with_earlier_stages(
             found.append(replace(request, input_ids=prompt, prompt_tokens_cut=cut))
             earlier += [request.input_ids, request.answer_ids]
     return found
+
+
+RECORDED = (
+    # 92 sessions: four runs over the same 23 tasks.
+    replay_task(
+        "swe_mini_agent",
+        data="coding agent on SWE-bench Lite dev, DeepSeek-chat",
+        source="SWE-agent/mini-swe-agent, pull request 816, MIT",
+    ),
+    # 1,534 questions through seven stages.
+    replay_task(
+        "sql_rsl_bird",
+        data="multi-stage text-to-SQL over BIRD dev, a DeepSeek model",
+        source="Laqcce-cao/RSL-SQL, Apache-2.0; quotes BIRD, CC BY-SA 4.0",
+        is_staged=True,
+    ),
+    # 493 sessions of up to ten turns.
+    replay_task(
+        "sql_intercode_spider",
+        data="SQL agent over ten Spider databases, GPT-4",
+        source="princeton-nlp/intercode, MIT; quotes Spider, CC BY-SA 4.0",
+    ),
+    # 200 sessions: 50 tasks with four trials each.
+    replay_task(
+        "tools_tau_airline",
+        data="tool-calling agent of tau-bench's airline, GPT-4o",
+        source="sierra-research/tau-bench, MIT",
+    ),
+    # 80 sessions of two turns each, decoded nearly greedily.
+    replay_task(
+        "chat_mt_bench",
+        data="open chat of MT-Bench, Vicuna-13B; a control",
+        source="FasterDecoding/Medusa, Apache-2.0",
+    ),
+    # 1,319 solutions.
+    replay_task(
+        "math_gsm8k",
+        data="step-by-step solutions of GSM8K; a control",
+        source="openai/grade-school-math, MIT",
+    ),
+)
+"""Controls repeat little. The content of the answers was judged where they were made."""
