@@ -11,7 +11,6 @@ blocking: its host waits for every forward, as a CPU does.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from agentspec.cli.options import names, numbers
 from agentspec.environment import describe, without_folders
 from agentspec.errors import AgentspecError, ConfigError
+from agentspec.evals.common import write_json
 from agentspec.evals.emulated.forward_timer import TimedForward, read_times, site_variables
 from agentspec.evals.emulated.servers import CLOCK, DRAFT_MODEL, bind, release
 from agentspec.evals.emulated.step_time_fit import Fit, fit_report, fitted
@@ -84,14 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Measures and prints the table; 1 where a server failed or an error is above the bound.
 
     Raises:
         ConfigError: An argument is unknown or out of range, or the trace is missing.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench emulation --help")
     unknown = [name for name in args.systems if name not in SYSTEMS]
     if unknown:
         raise ConfigError(f"--systems must be out of {', '.join(SYSTEMS)}, got {', '.join(unknown)}")
@@ -124,8 +122,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             for name in args.systems:
                 rows += compared(name, repeat, servers, some, path)
     report = {"rows": rows, "step_times": fit_report(fits), **describe(_PACKAGES)}
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, report)
     print(table(rows, fit_report(fits)))
     bad = [row for row in rows if row.get("error") or abs(row["difference"]) > BOUND]
     return 1 if bad else 0

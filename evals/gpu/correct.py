@@ -10,17 +10,16 @@ many it moves in bfloat16 is told, and asked of nobody.
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from agentspec.evals.chi_square import homogeneity
+from agentspec.evals.common import link_prompts
 from agentspec.evals.gpu.servers import CPU_BACKEND, device_arguments
 from agentspec.evals.gpu.trip import Record, Trip
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
@@ -29,8 +28,6 @@ from agentspec.evals.systems import SYSTEMS, System
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import say
-from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_questions
-from agentspec.workflows.text_to_sql.agents.prompts import link_messages
 
 SIGNIFICANCE = 1e-4
 """Of the sampling test: of ten thousand runs one may fail for nothing."""
@@ -46,12 +43,8 @@ _PARITY_TOKENS = 64
 
 def prompts(number: int, seed: int) -> list[str]:
     """Rendered prompts: half what agents ask of questions kept out of training, half open ones."""
-    with tempfile.TemporaryDirectory() as folder:
-        paths = create_all(DATABASES, Path(folder))
-        by_name = {database.name: database for database in DATABASES}
-        questions = draw_questions({d: paths[d.name] for d in DATABASES}, split="heldout", seed=seed)
-        half = -(-number // 2)
-        asked = [render(link_messages(by_name[q.database], q.text)) for q in islice(questions, half)]
+    half = -(-number // 2)
+    asked = link_prompts(half, seed)
     spoken = [render(list(messages)) for messages in islice(draw_open_prompts(split="heldout", seed=seed), half)]
     return [text for pair in zip(asked, spoken, strict=True) for text in pair][:number]
 

@@ -8,7 +8,6 @@ Pattern: controllers take turns over the same steps, so that they share the mach
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from agentspec.drafts import DraftBatch
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.evals.common import write_json
 from agentspec.progress import Progress
 from agentspec.scheduling import (
     ControlConfig,
@@ -49,26 +49,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs all cases and prints a row for each; raises ConfigError if an argument is unknown or out of range."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench control --help")
     if args.steps < 1:
         raise ConfigError(f"--steps must be >= 1, got {args.steps}")
     rows = measure(args.steps, args.seed)
     print(f"{'case':<50}{'median':>9}{'p99':>9}  ms of CPU time a step; goal {GOAL_MS:g}")
     for row in rows:
         print(f"{row['case']:<50}{row['value']:>9.3f}{row['p99']:>9.3f}")
-    if args.json:
-        head = {
-            **describe(("agentspec", "numpy")),
-            "seed": args.seed,
-            "steps": args.steps,
-            "nodes_a_row": NODES,
-            "widths": WIDTHS,
-            "goal_ms": GOAL_MS,
-        }
-        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    facts = {"seed": args.seed, "steps": args.steps, "nodes_a_row": NODES, "widths": WIDTHS, "goal_ms": GOAL_MS}
+    write_json(args.json, {"head": {**describe(("agentspec", "numpy")), **facts}, "rows": rows})
     return 0
 
 

@@ -8,7 +8,6 @@ Pattern: all sides get the same texts and requests and take turns.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from agentspec.analysis.replay import Call, load_tokenizer, read_trace
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.evals.common import write_json
 from agentspec.evals.micro.engine_cases import (
     ACCEPTED,
     BATCHES,
@@ -54,15 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs all cases and prints a row for each.
 
     Raises:
         ConfigError: An argument is out of range or unknown, a file cannot be read, or a peer is not installed.
         UnsupportedError: Memory cannot be counted here.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench --help")
     sizes = parse_sizes(args.sizes)
     tokenizer = load_tokenizer(args.tokenizer)
     calls: list[Call] = [call for path in args.tokens for call in read_trace(path, tokenizer).calls]
@@ -86,13 +84,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             f"{record['ours']:>12.3f}{record['theirs']:>12.3f}{record['ratio'] or 0:>8.2f}x  {record['unit']}",
             flush=True,
         )
-    if args.json:
-        head: dict[str, Any] = {
-            **describe(("agentspec", "arctic-inference", "sglang", "numpy")),
-            "tokenizer": tokenizer.name,
-            "max_draft_tokens": MAX_DRAFT_TOKENS,
-        }
-        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    head = describe(("agentspec", "arctic-inference", "sglang", "numpy"))
+    head |= {"tokenizer": tokenizer.name, "max_draft_tokens": MAX_DRAFT_TOKENS}
+    write_json(args.json, {"head": head, "rows": rows})
     return 0
 
 

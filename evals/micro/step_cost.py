@@ -17,7 +17,6 @@ Metric: means over steps that follow a step of the same number of rows, so that 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.environment import describe
-from agentspec.errors import ConfigError, ServerError
+from agentspec.errors import ServerError
+from agentspec.evals.common import write_json
 from agentspec.evals.emulated.servers import CLOCK, EMULATED, HEAD_ACCEPT_LENGTH, Emulation, bind, emulated_state
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress
@@ -63,27 +63,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Measures all cells and prints a row for each.
 
     Raises:
         ConfigError: An argument is unknown or out of range.
         ServerError: A server failed, or gave another answer than the forced one.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench step-cost --help")
     emulation = Emulation.of(args.emulate, tokenizer=args.tokenizer, head_accept_length=HEAD_ACCEPT_LENGTH)
     names = [name for name in SYSTEMS if not args.system or name in args.system]
     rows = measure(emulation, names, args.rows, args.seed)
     print("\n".join(table(rows)))
-    if args.json:
-        head = {
-            **describe(("agentspec", "sglang", "torch")),
-            "device": emulation.name,
-            "clock": CLOCK,
-            "seed": args.seed,
-        }
-        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    head = {**describe(("agentspec", "sglang", "torch")), "device": emulation.name, "clock": CLOCK, "seed": args.seed}
+    write_json(args.json, {"head": head, "rows": rows})
     return 0
 
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from typing import Any
 from agentspec.cli.options import names, numbers
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.evals.common import work_folder, write_json
 from agentspec.evals.parity.aborts import AbortReport, abort_storm
 from agentspec.evals.parity.client import Answer, ParityClient, ask_round
 from agentspec.evals.parity.requests import Round, draw_rounds
@@ -87,18 +86,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Every other argument goes to the compared servers."
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs the bench and prints its table; 1 where anything differs.
 
     Raises:
         ConfigError: An argument is out of range.
         ServerError: A server failed, hung or drafted nothing, or does not run as it was asked to.
     """
-    variants = list(_variants(args, rest))
+    variants = list(_variants(args))
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as text:
-        logs = args.logs or Path(text)
-        logs.mkdir(parents=True, exist_ok=True)
+    with work_folder(args.logs) as (_, logs):
         for ranks, group in itertools.groupby(variants, key=lambda variant: variant.ranks):
             rounds, expected = _reference(args, ranks, logs)
             for variant in group:
@@ -106,9 +103,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                 with parity_server(variant, log) as server:
                     rows.append(measure(server, variant, rounds, expected, args.aborts, args.seed))
                 say(_line(rows[-1]))
-                if args.json:
-                    content = {"rows": rows, "seed": args.seed, "model": MODEL_FOLDER.name, **describe(_PACKAGES)}
-                    args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+                facts = {"seed": args.seed, "model": MODEL_FOLDER.name, **describe(_PACKAGES)}
+                write_json(args.json, {"rows": rows, **facts})
     print(table(rows))
     return 0 if all(is_right(row) for row in rows) else 1
 
@@ -197,7 +193,7 @@ def _reference(args: argparse.Namespace, ranks: int, logs: Path) -> tuple[list[R
         return reference(server, args.tokens, args.seed)
 
 
-def _variants(args: argparse.Namespace, rest: Sequence[str]) -> Iterator[Variant]:
+def _variants(args: argparse.Namespace) -> Iterator[Variant]:
     if args.tokens < 1 or args.aborts < 0 or min(args.tp) < 1 or min(args.retract) < 0:
         raise ConfigError(
             f"--tokens and --tp must be at least 1, --aborts and --retract at least 0, got {args.tokens}, {args.tp}, "
@@ -217,7 +213,7 @@ def _variants(args: argparse.Namespace, rest: Sequence[str]) -> Iterator[Variant
             retract_every=retract,
             plugins=tuple(args.plugin),
             variables=dict(args.variable),
-            arguments=tuple(rest),
+            arguments=args.rest,
             python=args.python,
         )
 

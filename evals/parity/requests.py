@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from agentspec.evals.common import link_prompts
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.research.tiny_sql.tokenizer import render
 from agentspec.evals.text_to_sql import MODEL_FOLDER
-from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_questions
-from agentspec.workflows.text_to_sql.agents.prompts import link_messages
 
 CONTEXT_LENGTH = 640
 """Of the servers, in tokens: short enough to reach its end often."""
@@ -54,16 +51,6 @@ class Ask:
     is_streamed: bool = False
 
 
-def chat_prompts(number: int, seed: int) -> list[str]:
-    """What the schema linker is asked for `number` held-out questions, rendered with the chat template."""
-    with tempfile.TemporaryDirectory() as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
-        by_name = {database.name: database for database in DATABASES}
-        questions = islice(draw_questions(databases, split="heldout", seed=seed), number)
-        return [render(link_messages(by_name[q.database], q.text)) for q in questions]
-
-
 class Asks:
     """An endless supply of requests; the same for the same seed.
 
@@ -74,7 +61,7 @@ class Asks:
         self._rng = random.Random(f"parity/{seed}")
         self._tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
         self._fresh = draw_open_prompts(split="heldout", seed=seed)
-        self._pool = chat_prompts(pool, seed) + [render(next(self._fresh)) for _ in range(pool)]
+        self._pool = link_prompts(pool, seed) + [render(next(self._fresh)) for _ in range(pool)]
         self._stop_tokens = self._tokenizer.encode("".join(_STOPS + _TAILS)).ids
 
     def __iter__(self) -> Iterator[Ask]:

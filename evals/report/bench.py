@@ -16,9 +16,7 @@ Pattern: samples for predictions come from all over a set, one output or staged 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from typing import Any
 from agentspec.analysis.report import find_tokenizer
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.evals.common import write_json
 from agentspec.evals.report.prediction import GOAL, prediction_rows
 from agentspec.evals.report.ranking import ranking, ranking_rows
 from agentspec.evals.report.scale import scale_row
@@ -90,10 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs the cases and prints their rows; raises ConfigError if an argument is unknown or a trace cannot be read."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench report --help")
     if args.seeds < 1:
         raise ConfigError(f"--seeds must be >= 1, got {args.seeds}")
     chosen = args.case or _DEFAULT_CASES
@@ -106,14 +103,14 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         if "verdict" in chosen:
             content["verdict"] = _verdict(args, args.work or Path(folder))
-            _write(args, content)
+            write_json(args.json, content)
         if "ranking" in chosen:
             rows = ranking_rows(args.traces, tokenizer, Path(folder))
             content["ranking"] = {**ranking(rows, CONTROLS), "goal": _RANK_GOAL, "rows": rows}
             for row in rows:
                 print(f"{row['set']:<40} entropy {row['entropy']:.2f}  cold {row['cold']:.2f}  warm {row['warm']:.2f}")
             print({key: value for key, value in content["ranking"].items() if key != "rows"})
-            _write(args, content)
+            write_json(args.json, content)
         if "prediction" in chosen:
             rows = prediction_rows(args.traces, tokenizer, args.seeds, Path(folder))
             content["prediction"] = {"goal": GOAL, "rows": rows}
@@ -123,21 +120,15 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                     f"median error {row['median_error']:+.1%}  within {GOAL:.0%}: {row['within_goal']}  in the interval: "
                     f"{row['in_interval']}  within {GOAL:.0%} if the sample were known: {row['within_goal_if_known']}"
                 )
-            _write(args, content)
+            write_json(args.json, content)
         if "scale" in chosen:
             content["scale"] = []
             for tokens in args.scale_tokens or [1_000_000]:
                 row = scale_row(args.traces[0], tokenizer, args.tokenizer, tokens, args.memory_mb, Path(folder))
                 content["scale"].append(row)
                 print(row)
-            _write(args, content)
+            write_json(args.json, content)
     return 0
-
-
-def _write(args: argparse.Namespace, content: dict[str, Any]) -> None:
-    """What is measured so far: later cases take long, and may fail."""
-    if args.json:
-        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _verdict(args: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from agentspec.analysis.report import ReportConfig, find_tokenizer, report_facts
 from agentspec.analysis.report.verdict import best_width
 from agentspec.cli.profile import ProfilePlan, measured_profile
 from agentspec.errors import ConfigError
+from agentspec.evals.common import databases_in
 from agentspec.evals.run.phases import Phase, SliceResult, Stream
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import accept_length
@@ -29,7 +30,7 @@ from agentspec.evals.workloads.load import LOADED, WORKLOADS
 from agentspec.evals.workloads.verdict import STATES, State, logged_work, measured_work, phases_of, row_name, write_log
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import say
-from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
+from agentspec.workflows.text_to_sql import Database
 
 PLAIN, OURS = "none", "agentspec"
 _WHOLE = 1 << 30
@@ -92,8 +93,7 @@ def verdict(plan: VerdictPlan, folder: Path, on_row: Callable[[Mapping[str, Any]
         ConfigError: The profile does not fit.
         ServerError: A server fails where nothing can be said without it.
     """
-    paths = create_all(DATABASES, folder)
-    databases = {database: paths[database.name] for database in DATABASES}
+    databases = databases_in(folder)
     work = {name: logged_work(name, databases, plan.logged, plan.seed) for name in plan.workloads}
     with Server(MODEL_FOLDER, PLAIN, log=folder / "recorded.log") as server:
         for workload, stream in work.items():

@@ -18,19 +18,16 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from agentspec.environment import describe
 from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.research.tiny_sql.tokenizer import render
+from agentspec.evals.common import link_prompts, write_json
 from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang_cpu import environment
-from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_questions
-from agentspec.workflows.text_to_sql.agents.prompts import link_messages
 
 _STEPS = 4
 _TREE = (
@@ -61,17 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs the bench and prints a row for each `--every`; 1 where answers differ.
 
     Raises:
         ConfigError: an argument is out of range or unknown.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench drafter-state --help")
     if args.requests < 1 or min(args.every, default=0) < 1:
         raise ConfigError(f"--requests and --every must be at least 1, got {args.requests} and {args.every}")
-    prompts = _prompts(args.requests, args.seed)
+    prompts = link_prompts(args.requests, args.seed)
     with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as name:
         folder = Path(name)
         theirs, expected = _served(folder, "EAGLE3", _TREE, 1, prompts)
@@ -81,9 +76,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             same = same and answers == expected
             rows.append({"every": every, **compared(theirs, ours)})
             print(shown(rows[-1]), flush=True)
-    if args.json:
-        report = {"rows": rows, "identical": same, "seed": args.seed, **describe(_PACKAGES)}
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, {"rows": rows, "identical": same, "seed": args.seed, **describe(_PACKAGES)})
     if not same:
         print("answers differ from SGLang's EAGLE-3", file=sys.stderr)
     return 0 if same else 1
@@ -113,14 +106,6 @@ def shown(row: Mapping[str, Any]) -> str:
         f"at every {row['every']}. step: {row['places']} places, accepted {row['agentspec_accepted']:.3f} "
         f"(SGLang's EAGLE-3 there {row['sglang_accepted']:.3f}), the same number at {row['equal']:.1%}"
     )
-
-
-def _prompts(number: int, seed: int) -> list[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        paths = create_all(DATABASES, Path(folder))
-        by_name = {database.name: database for database in DATABASES}
-        questions = draw_questions({d: paths[d.name] for d in DATABASES}, split="heldout", seed=seed)
-        return [render(link_messages(by_name[q.database], q.text)) for q in islice(questions, number)]
 
 
 def _served(

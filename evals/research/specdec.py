@@ -9,9 +9,7 @@ Pattern: all rules walk the same chains.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,10 +21,10 @@ from numpy.typing import NDArray
 
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.evals.common import temporary_databases, write_json
 from agentspec.evals.research.specdec_report import markdown, panels
 from agentspec.evals.research.specdec_rounds import Counts, count_fixed, count_stopped
 from agentspec.progress import Progress
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 if TYPE_CHECKING:
     from agentspec.evals.research.specdec_costs import Drafters
@@ -103,14 +101,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write the curves to FILE, as SVG")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Walks all texts by all rules and prints the tables.
 
     Raises:
         ConfigError: An argument is out of range or unknown, or a checkpoint or a head is not there or does not fit.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench specdec --help")
     if min(args.texts, args.timed, args.threads) < 1:
         raise ConfigError("--texts, --timed and --threads must be at least 1")
     # Before torch loads OpenMP: threads that wait without spinning lose little on a machine that others use too.
@@ -147,8 +143,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     }
     table = markdown(report)
     print(table)
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, report)
     if args.table:
         args.table.write_text(table, encoding="utf-8")
     if args.plot:
@@ -183,9 +178,7 @@ def load_heads(pair: Drafters, folders: Mapping[str, Path], grid: Path | None) -
 def held_out_texts(pair: Drafters, count: int, seed: int) -> list[Text]:
     from agentspec.evals.research.tiny_sql.own_texts import own_texts
 
-    with tempfile.TemporaryDirectory(prefix="tiny-sql-") as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with temporary_databases() as databases:
         drawn = own_texts(pair.target, pair.tokenizer, databases, pair.capture, split="heldout", seed=seed)
         texts = []
         with Progress("held-out texts", count) as progress:

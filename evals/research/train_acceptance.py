@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentspec.workflows.text_to_sql import DATABASES, create_all
+from agentspec.evals.common import temporary_databases
 
 if TYPE_CHECKING:
     from agentspec.evals.research.tiny_sql.acceptance import AcceptanceTraining, Examples
@@ -51,9 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     random = torch.Generator().manual_seed(options.seed)
     learnt: dict[str, list[Examples]] = {name: [] for name in pair.drafters}
     measured: dict[str, list[Drafted]] = {name: [] for name in pair.drafters}
-    with tempfile.TemporaryDirectory(prefix="tiny-sql-") as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with temporary_databases() as databases:
         drawn = own_texts(pair.target, pair.tokenizer, databases, pair.capture, split="train", seed=options.seed + 1000)
         total = options.texts + options.measured
         with Progress("texts", total) as progress:

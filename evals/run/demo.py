@@ -9,9 +9,7 @@ nothing learnt; the warm pass asks other questions of the same databases, so not
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,6 +19,7 @@ from typing import Any
 
 from agentspec.environment import describe
 from agentspec.errors import ConfigError, ServerError
+from agentspec.evals.common import databases_in, work_folder, write_json
 from agentspec.evals.run.demo_passes import (
     DEMONSTRATED,
     PASSES,
@@ -35,7 +34,7 @@ from agentspec.evals.run.turns import ask_in_turns
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import say, waiting
-from agentspec.workflows.text_to_sql import DATABASES, Answer, Database, Question, create_all
+from agentspec.workflows.text_to_sql import Answer, Database, Question
 
 SHOWN = ("none", "ngram", "agentspec", "hybrid")
 # Questions of a turn for every one in flight: its end, where fewer are, should be short beside it.
@@ -81,11 +80,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             f"--questions and --concurrency must be at least 1, got {args.questions} and {args.concurrency}"
         )
     names = ("none", *dict.fromkeys(args.system)) if args.system else _shown(args.model)
-    with tempfile.TemporaryDirectory(prefix="agentspec-demo-") as folder:
-        logs = args.logs or Path(folder)
-        logs.mkdir(parents=True, exist_ok=True)
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with work_folder(args.logs) as (folder, logs):
+        databases = databases_in(folder)
         works = draw_passes(databases, args.questions, args.seed)
         turns, errors = ask_in_turns(
             names, lambda stack, name: _turns(stack, name, args, works, databases, logs), _say_done
@@ -96,13 +92,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     outputs = {name: [(t.pass_name, output_of(answer)) for t in turns[name] for answer in t.answers] for name in names}
     differing = [name for name in names if outputs[name] != outputs["none"]]
     print("\n" + table(results, identical=not differing))
-    if args.json:
-        report = {
-            "systems": [result.record(pass_name) for pass_name, result in results],
-            "identical": not differing,
-            **context(args),
-        }
-        args.json.write_text(json.dumps(report, indent=2) + "\n")
+    systems = [result.record(pass_name) for pass_name, result in results]
+    write_json(args.json, {"systems": systems, "identical": not differing, **context(args)}, indent=2)
     if differing:
         print(f"outputs of {', '.join(differing)} differ from plain SGLang's", file=sys.stderr)
     return 1 if differing else 0

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from agentspec.cli.options import names, numbers
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
+from agentspec.evals.common import databases_in, work_folder, write_text
 from agentspec.evals.emulated import servers as emulated
 from agentspec.evals.run.calls import LOAD_GENERATORS, Asking
 from agentspec.evals.run.cells import PASSES, plan_cells
@@ -33,7 +33,6 @@ from agentspec.evals.workloads import TASKS, Task
 from agentspec.evals.workloads.prompts import chat_encoder
 from agentspec.evals.workloads.task import TaskInputs
 from agentspec.progress import say
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
 
@@ -157,11 +156,10 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         **({} if emulation is None else {"emulated": emulation.name, "client_work": args.client_work}),
     }
     measured = Run(read_records(args.json, settings) if args.resume else [], settings, context, args.json)
-    with tempfile.TemporaryDirectory(prefix="agentspec-eval-") as folder:
-        paths = create_all(DATABASES, Path(folder))
+    with work_folder(args.logs) as (folder, logs):
         inputs = TaskInputs(
             model=args.model,
-            databases={database: paths[database.name] for database in DATABASES},
+            databases=databases_in(folder),
             data=args.data,
             learnt_calls=args.learn,
             max_prompt_tokens=args.max_prompt_tokens,
@@ -181,8 +179,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             )
             for task in tasks
         }
-        logs = args.logs or Path(folder)
-        logs.mkdir(parents=True, exist_ok=True)
         servers = Servers(
             model=args.model,
             max_running=max(16, *args.concurrency),
@@ -241,9 +237,7 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
 def _report(args: argparse.Namespace, measured: Run) -> int:
     records = measured.records()
     print("\n" + table(records))
-    if args.markdown:
-        command = " ".join(describe(())["command"])
-        args.markdown.write_text(markdown(records, command=command) + "\n", encoding="utf-8")
+    write_text(args.markdown, markdown(records, command=" ".join(describe(())["command"])))
     if args.plot:
         args.plot.write_text(plot(records), encoding="utf-8")
     bad = {

@@ -15,7 +15,6 @@ import argparse
 import itertools
 import json
 import random
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -29,6 +28,7 @@ from agentspec.cli.profile import ProfilePlan, measured_profile, shown
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.clients.open_loop import Answered, AskedCall, ask_calls, send_at, send_closed
+from agentspec.evals.common import databases_in, work_folder, write_json, write_text
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.run.phases import CALLS_A_QUESTION
 from agentspec.evals.served.fidelity_rows import LoadedServer, Run, at_pace, compared, pace, row_of, service_rate
@@ -38,7 +38,7 @@ from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress, say
 from agentspec.scheduling import Profile
 from agentspec.simulation import Arrivals
-from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_questions
+from agentspec.workflows.text_to_sql import draw_questions
 
 BOUND = 0.10
 """Of the error of a mean latency."""
@@ -96,15 +96,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs the bench and prints its table; 1 where plain decoding's error is out of bounds.
 
     Raises:
         ConfigError: An argument is unknown or out of range, or the profile holds no serving costs.
         ServerError: A server failed.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench fidelity --help")
     if min(args.requests, args.runs, *args.limits) < 1 or not all(0 < share < 1 for share in args.rates):
         raise ConfigError(
             f"--requests, --runs and --limits must be at least 1 and --rates within 0 and 1, got {args.requests}, "
@@ -113,8 +111,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     if not args.systems or not set(args.systems) <= set(SYSTEMS):
         raise ConfigError(f"--systems are {', '.join(SYSTEMS)}, got {', '.join(args.systems)}")
     kept = _kept(args)
-    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as text:
-        folder = Path(text)
+    with work_folder(args.logs) as (folder, logs):
         profile = Profile.load(args.profile) if args.profile else measured_profile(_plan(args))
         if profile.plain is None or profile.speculative is None:
             raise ConfigError("the profile must hold what serving takes beside verification; measure it with --serving")
@@ -122,7 +119,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         profile.save(file)
         say(shown(profile))
         done: dict[_Cell, list[Run]] = {}
-        for cell, found in _measured(args, profile, file, folder):
+        for cell, found in _measured(args, profile, file, folder, logs):
             done.setdefault(cell, []).append(found)
             say(
                 f"  {cell.system}, {cell.limit} at most, {cell.share:g} of its rate: measured "
@@ -130,12 +127,10 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             )
             rows = sorted(kept + [{**asdict(cell), **row_of(runs)} for cell, runs in done.items()], key=_order)
             content = {"rows": rows, "goals": _goals(rows), "profile": shown(profile).splitlines(), **_context(args)}
-            if args.json:
-                args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            write_json(args.json, content)
     table = markdown(content, BOUND)
     print(table)
-    if args.markdown:
-        args.markdown.write_text(table + "\n", encoding="utf-8")
+    write_text(args.markdown, table)
     if args.plot:
         plot(rows, args.plot)
     return 0 if all(goal["met"] for goal in _goals(rows)) else 1
@@ -154,11 +149,11 @@ def _plan(args: argparse.Namespace) -> ProfilePlan:
     )
 
 
-def _measured(args: argparse.Namespace, profile: Profile, file: Path, folder: Path) -> Iterator[tuple[_Cell, Run]]:
+def _measured(
+    args: argparse.Namespace, profile: Profile, file: Path, folder: Path, logs: Path
+) -> Iterator[tuple[_Cell, Run]]:
     """Every run: of each turn, rate and server one."""
     num_runs, num_requests = (1, 12) if args.quick else (args.runs, args.requests)
-    logs = args.logs or folder
-    logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         # What is asked is answered once by a plain server.
         wanted = list(dict.fromkeys([("plain", max(args.limits)), *itertools.product(args.systems, args.limits)]))
@@ -218,8 +213,7 @@ def _server(system: str, limit: int, profile: Path, logs: Path) -> Server:
 
 def _calls(args: argparse.Namespace, plain: LoadedServer, number: int, folder: Path) -> list[AskedCall]:
     """Half agents' calls and half open ones, mixed; answered once by the plain server."""
-    paths = create_all(DATABASES, folder)
-    databases = {database: paths[database.name] for database in DATABASES}
+    databases = databases_in(folder)
     half = -(-number // 2)
     # Some answers are single tokens, and some questions need fewer calls.
     questions = list(islice(draw_questions(databases, split="heldout", seed=args.seed), half // CALLS_A_QUESTION + 4))

@@ -12,8 +12,6 @@ medians over these runs.
 from __future__ import annotations
 
 import argparse
-import json
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,6 +21,7 @@ from typing import Any
 from agentspec.cli.options import names
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
+from agentspec.evals.common import databases_in, work_folder, write_json, write_text
 from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import Figures, figures, goals, merge_runs
@@ -31,7 +30,7 @@ from agentspec.evals.systems import EAGLE3_CHAIN, HYBRIDS, SYSTEMS, eagle3_tree
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.hybrid import CONCURRENCY, ROWS, WORKLOADS, plan_phases
 from agentspec.progress import say
-from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
+from agentspec.workflows.text_to_sql import Database
 
 # Plain decoding comes first: the others' outputs are compared with its.
 COMPARED = {
@@ -76,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs the bench and prints its tables; 1 where outputs differ, a server failed, or a goal is missed.
 
     A server that fails leaves a row with the error, and the others go on.
@@ -84,8 +83,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     Raises:
         ConfigError: an argument is out of range or unknown.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench hybrid --help")
     for option in ("repeats", "slice"):
         if getattr(args, option) < 1:
             raise ConfigError(f"--{option} must be at least 1, got {getattr(args, option)}")
@@ -93,24 +90,18 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     if unknown:
         raise ConfigError(f"--systems must be out of {', '.join(COMPARED)}, got {', '.join(unknown)}")
     names = tuple(name for name in COMPARED if name == "none" or name in args.systems)
-    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as folder:
-        logs = args.logs or Path(folder)
-        logs.mkdir(parents=True, exist_ok=True)
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with work_folder(args.logs) as (folder, logs):
+        databases = databases_in(folder)
         phases = plan_phases(args.workloads, databases, args.requests, args.seed)
         bench = Bench(names, args.workloads)
         for number in range(args.repeats):
             say(f"run {number + 1} of {args.repeats}")
             bench.measure(names, phases, databases, args.slice, logs, str(number))
-            if args.json:
-                report = {"rows": bench.rows(), "goals": bench.goals(), **context(args, names)}
-                args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            write_json(args.json, {"rows": bench.rows(), "goals": bench.goals(), **context(args, names)})
     rows = bench.rows()
     table = markdown(rows, command=" ".join(context(args, names)["command"]))
     print("\n" + table)
-    if args.markdown:
-        args.markdown.write_text(table + "\n", encoding="utf-8")
+    write_text(args.markdown, table)
     failed = [row for row in rows if row.get("error") or row["identical"] is False]
     # A server that does not start fails in all workloads alike.
     for line in dict.fromkeys(

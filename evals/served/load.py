@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,13 +19,13 @@ from typing import Any
 from agentspec.cli.options import names, numbers
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
+from agentspec.evals.common import databases_in, work_folder, write_json, write_text
 from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.load_rows import goals, load_row, markdown, plot, speeds
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.load import DEFAULT_SYSTEMS, LOADED, WORKLOADS, plan_load, row_name
 from agentspec.progress import say
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
 # Every phase is asked in one piece.
@@ -67,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs the bench and prints its tables; 1 where outputs differ, a server failed, or a goal is missed.
 
     A server that fails leaves rows with the error, and the others go on.
@@ -75,8 +74,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     Raises:
         ConfigError: An argument is unknown or out of range, or --resume has no file to go on from.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench load --help")
     unknown = [name for name in args.systems if name not in LOADED]
     if unknown:
         raise ConfigError(f"--systems must be out of {', '.join(LOADED)}, got {', '.join(unknown)}")
@@ -85,15 +82,12 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         args.concurrency = tuple(number for number in args.concurrency if number in (1, 4, 16)) or args.concurrency
     names = tuple(name for name in LOADED if name == "none" or name in args.systems)
     rows = _kept(args)
-    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with work_folder(args.logs) as (folder, logs):
+        databases = databases_in(folder)
         work = {
             name: plan_load(name, databases, args.concurrency, args.requests, args.turns, args.seed)
             for name in args.workloads
         }
-        logs = args.logs or Path(folder)
-        logs.mkdir(parents=True, exist_ok=True)
         for workload, phases in work.items():
             if any(row["workload"] == workload for row in rows):
                 say(f"{workload}: kept")
@@ -108,13 +102,11 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
             done, errors = ask_in_turns(names, slices, lambda done: say(f"  {_progress(done)}"))
             rows += rows_of(workload, names, args.concurrency, args.turns, done, errors)
-            if args.json:
-                report = {"rows": rows, "goals": [goal.record() for goal in goals(rows)], **_context(args, names)}
-                args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            records = [goal.record() for goal in goals(rows)]
+            write_json(args.json, {"rows": rows, "goals": records, **_context(args, names)})
     table = markdown(rows, command=" ".join(_context(args, names)["command"]))
     print("\n" + table)
-    if args.markdown:
-        args.markdown.write_text(table + "\n", encoding="utf-8")
+    write_text(args.markdown, table)
     if args.plot:
         plot(rows, args.plot)
     failed = [row for row in rows if row.get("error") or row["identical"] is False]

@@ -8,7 +8,6 @@ Pattern: real stores, an SQLite file and a redis-server of this machine's own; s
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import numpy as np
 from agentspec.analysis.replay import Call, Tokenizer, load_tokenizer, read_trace
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.evals.common import write_json
 from agentspec.evals.micro.engine import parse_sizes
 from agentspec.evals.micro.store.load import LOAD_ROWS, load_rows
 from agentspec.evals.micro.store.publish import STATES, publish_rows
@@ -173,15 +173,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs of servers and stores in FOLDER")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs the cases and prints a row for each figure; 1 where a target is missed.
 
     Raises:
         ConfigError: An argument is out of range or unknown, a file cannot be read, or there is no redis-server.
         ServerError, StoreError: A server or a store did not do its part, so that there is nothing to show.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench store --help")
     if not args.seconds > 0 or args.questions < 1 or args.rounds < 2:
         raise ConfigError(
             "--seconds must be above 0, --questions at least 1 and --rounds at least 2, "
@@ -207,8 +205,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                     print(f"{'case':<32}{'value':>12}  {'unit':<32}target")
                 rows.append(row)
                 print(_line(row), flush=True)
-                if args.json:
-                    _write(args.json, bench, rows)
+                write_json(args.json, {"head": _head(bench), "rows": [one.record() for one in rows]})
     return 1 if any(row.is_met is False for row in rows) else 0
 
 
@@ -218,14 +215,11 @@ def _line(row: Row) -> str:
     return f"{row.case:<32}{row.value:>12.4f}  {row.unit:<32}{target}".rstrip()
 
 
-def _write(path: Path, bench: Bench, rows: Sequence[Row]) -> None:
-    head: dict[str, Any] = {
+def _head(bench: Bench) -> dict[str, Any]:
+    return {
         **describe(_PACKAGES),
         "redis_server": redis_version(),
         "tokenizer": bench.tokenizer.name,
         "texts": {trace.name: len(trace.learned) + len(trace.held_out) for trace in bench.split_traces},
         "seed": SEED,
     }
-    path.write_text(
-        json.dumps({"head": head, "rows": [row.record() for row in rows]}, indent=1) + "\n", encoding="utf-8"
-    )

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.errors import ServerError
+from agentspec.evals.common import databases_in
 from agentspec.evals.micro.store.delaying_proxy import DelayingProxy
 from agentspec.evals.micro.store.publish import DELAY_SECONDS, STATES
 from agentspec.evals.micro.store.redis_server import RedisServer
@@ -42,7 +43,6 @@ from agentspec.evals.run.demo_passes import check_active
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 _CONTROL = "control"
 _NUM_PROMPTS = 8
@@ -141,8 +141,7 @@ def step_rows(num_rounds: int, folder: Path) -> Iterator[Row]:
 
 
 def _prompts(folder: Path) -> list[str]:
-    paths = create_all(DATABASES, folder)
-    databases = {database: paths[database.name] for database in DATABASES}
+    databases = databases_in(folder)
     samples = islice(draw_samples(databases, split="heldout", seed=0), _NUM_PROMPTS)
     return [render(sample.messages) for sample in samples]
 

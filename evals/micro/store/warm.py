@@ -9,7 +9,6 @@ Half of what is learned is in the store's snapshot, the rest in its log alone.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,12 +24,12 @@ from agentspec.config import EngineConfig
 from agentspec.drafts import DraftRow
 from agentspec.engine import Engine
 from agentspec.errors import StoreError
+from agentspec.evals.common import temporary_databases
 from agentspec.evals.micro.store.replica import NAMESPACE, Replica, empty_store
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.research.tiny_sql.corpus import draw_samples
 from agentspec.evals.research.tiny_sql.tokenizer import render
 from agentspec.progress import Progress
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 MAX_DRAFT_TOKENS = 16
 # Of each trace: so many held-out calls tell of the time before a replica has seen any traffic of its own.
@@ -57,9 +56,7 @@ def split_trace(trace: Trace) -> SplitTrace:
 
 def sample_trace(tokenizer: Tokenizer, number: int = _SAMPLES) -> Trace:
     """The right answers to held-out questions of the shipped text-to-SQL workflow, for want of recorded calls."""
-    with tempfile.TemporaryDirectory() as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with temporary_databases() as databases:
         samples = list(islice(draw_samples(databases, split="heldout", seed=0), number))
     end = np.array([tokenizer.end_of_turn], np.int32)
     calls = [

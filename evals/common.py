@@ -1,0 +1,59 @@
+"""What several commands of evals share: the work of the text-to-SQL agents, folders, and files of figures."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agentspec.workflows.text_to_sql import DATABASES, Database, create_all, draw_questions
+from agentspec.workflows.text_to_sql.agents.prompts import link_messages
+
+
+def databases_in(folder: Path | str) -> dict[Database, Path]:
+    """Writes the generated databases to a folder; the file of each."""
+    paths = create_all(DATABASES, Path(folder))
+    return {database: paths[database.name] for database in DATABASES}
+
+
+@contextmanager
+def temporary_databases() -> Iterator[dict[Database, Path]]:
+    """The generated databases in a folder that is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="agentspec-databases-") as folder:
+        yield databases_in(folder)
+
+
+def link_prompts(number: int, seed: int) -> list[str]:
+    """What the schema linker is asked for `number` held-out questions, rendered with the small model's chat template."""
+    from agentspec.evals.research.tiny_sql.tokenizer import render
+
+    by_name = {database.name: database for database in DATABASES}
+    with temporary_databases() as databases:
+        questions = islice(draw_questions(databases, split="heldout", seed=seed), number)
+        return [render(link_messages(by_name[q.database], q.text)) for q in questions]
+
+
+@contextmanager
+def work_folder(logs: Path | None, prefix: str = "agentspec-bench-") -> Iterator[tuple[Path, Path]]:
+    """A folder that is removed at the end, and the folder for logs, which is `logs` where that is given."""
+    with tempfile.TemporaryDirectory(prefix=prefix) as text:
+        folder = Path(text)
+        logs = logs or folder
+        logs.mkdir(parents=True, exist_ok=True)
+        yield folder, logs
+
+
+def write_json(path: Path | None, content: Mapping[str, Any], indent: int = 1) -> None:
+    """Writes figures to a file; None: nowhere."""
+    if path is not None:
+        path.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
+
+
+def write_text(path: Path | None, text: str) -> None:
+    """Writes a table or a picture and a line's end to a file; None: nowhere."""
+    if path is not None:
+        path.write_text(text + "\n", encoding="utf-8")
