@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -49,6 +51,17 @@ def homogeneity(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
     if both.shape[1] < 2:
         raise ValueError(_TOO_FEW)
     return _upper_tail(float(((both - expected) ** 2 / expected).sum()), both.shape[1] - 1)
+
+
+def p_value(first: Counter[tuple[int, ...]], second: Counter[tuple[int, ...]]) -> float | None:
+    """The p-value of two sets of counted answers having one distribution; None where there are too few to test."""
+    answers = sorted(first.keys() | second.keys())
+    if not answers:
+        return None
+    try:
+        return homogeneity(*np.array([[drawn[answer] for answer in answers] for drawn in (first, second)], np.int64))
+    except ValueError:
+        return None
 
 
 def _upper_tail(statistic: float, degrees: int) -> float:

@@ -57,3 +57,12 @@ def write_text(path: Path | None, text: str) -> None:
     """Writes a table or a picture and a line's end to a file; None: nowhere."""
     if path is not None:
         path.write_text(text + "\n", encoding="utf-8")
+
+
+def plugin_site(site: Path, name: str, module: str) -> Path:
+    """Makes a folder for PYTHONPATH with an entry point by which SGLang loads the plugin `register` of a module."""
+    info = site / f"agentspec_{name}-1.0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: agentspec-{name.replace('_', '-')}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nagentspec_{name} = {module}:register\n")
+    return site

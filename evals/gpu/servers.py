@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentspec.errors import ConfigError
+from agentspec.evals.common import plugin_site
 from agentspec.evals.gpu.sizes import Size, head_folder, model_folder
 from agentspec.evals.systems import OWN_ESTIMATES
 from agentspec.integrations.emulated_device.models import simulated_head
@@ -126,12 +127,7 @@ def replay_server(
 
 def head_variables(site: Path, acceptance: float) -> dict[str, str]:
     """Variables with which SGLang's processes load the simulated head; `site`: a folder that is made for it."""
-    info = site / "agentspec_simulated_head-1.0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agentspec-simulated-head\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        f"[sglang.srt.plugins]\nagentspec_simulated_head = {simulated_head.__name__}:register\n"
-    )
+    plugin_site(site, "simulated_head", simulated_head.__name__)
     kept = environment()["PYTHONPATH"] if activate() else os.environ.get("PYTHONPATH", "")
     return {
         "PYTHONPATH": os.pathsep.join(path for path in (str(site), kept) if path),

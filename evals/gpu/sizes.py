@@ -6,17 +6,16 @@ Steps of random weights take as long as those of trained ones; what is accepted 
 from __future__ import annotations
 
 import json
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
+from agentspec.evals.common import write_json
+from agentspec.evals.emulated.hollow_models import write_head_map
 from agentspec.evals.systems import EAGLE3_FOLDER
 from agentspec.evals.text_to_sql import MODEL_FOLDER
-
-HEAD_VOCABULARY = 32000
-"""Tokens that an EAGLE-3 head drafts, as published heads have it."""
+from agentspec.integrations.emulated_device.models.step_times import DRAFT_VOCABULARY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +90,13 @@ def write_model(size: Size, configs: Path, tokenizer: Path, data: Path) -> None:
     config = json.loads(source.read_text(encoding="utf-8"))
     folder = model_folder(size, data)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / "config.json", config)
+    write_json(folder / "config.json", config)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((tokenizer / name).read_bytes())
     head = head_folder(size, data)
     head.mkdir(parents=True, exist_ok=True)
-    _write_json(head / "config.json", head_config(config))
-    _write_map(head / "model.safetensors")
+    write_json(head / "config.json", head_config(config))
+    write_head_map(head / "model.safetensors")
 
 
 def head_config(target: dict[str, Any]) -> dict[str, Any]:
@@ -113,18 +112,7 @@ def head_config(target: dict[str, Any]) -> dict[str, Any]:
         **{name: target[name] for name in kept},
         "eos_token_id": eos[0] if isinstance(eos, list) else eos,
         "num_hidden_layers": 1,
-        "draft_vocab_size": min(HEAD_VOCABULARY, target["vocab_size"]),
+        "draft_vocab_size": min(DRAFT_VOCABULARY, target["vocab_size"]),
         "tie_word_embeddings": False,
         "torch_dtype": target["torch_dtype"],
     }
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _write_map(path: Path) -> None:
-    """The map from drafted tokens to the target's, which agentspec checks heads by: each is itself."""
-    data = bytes(8 * HEAD_VOCABULARY)
-    header = json.dumps({"d2t": {"dtype": "I64", "shape": [HEAD_VOCABULARY], "data_offsets": [0, len(data)]}}).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header + data)

@@ -7,13 +7,11 @@ import json
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from agentspec.errors import ServerError
+from agentspec.evals.clients.client import Client
 from agentspec.evals.parity.requests import Ask, Round
-
-if TYPE_CHECKING:
-    from aiohttp import ClientSession
 
 ANSWER_SECONDS = 300.0
 """A server that takes longer for one answer hangs: the longest takes a few seconds, on a busy machine a minute."""
@@ -46,26 +44,11 @@ class Answer:
     """What is wrong with the answer by itself; empty: nothing."""
 
 
-class ParityClient:
-    """Sends requests with aiohttp; to be used as an asynchronous context manager."""
+class ParityClient(Client):
+    """Sends the requests; to be used as an asynchronous context manager."""
 
     def __init__(self, url: str, *, seconds: float = ANSWER_SECONDS) -> None:
-        self._url, self._seconds = url, seconds
-        self._session: ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        import aiohttp
-
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
-            timeout=aiohttp.ClientTimeout(total=self._seconds),
-            read_bufsize=1 << 22,
-        )
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+        super().__init__(url, seconds=seconds, force_close=True)
 
     async def ask(self, ask: Ask, on_event: Callable[[], object] = lambda: None) -> Answer:
         """The answer.
@@ -78,10 +61,9 @@ class ParityClient:
         """
         import aiohttp
 
-        assert self._session is not None, "use it as a context manager"
         body = {**ask.body, "stream": True} if ask.is_streamed else ask.body
         try:
-            async with self._session.post(f"{self._url}/generate", json=body) as response:
+            async with self.session.post(f"{self.url}/generate", json=body) as response:
                 if response.status != 200:
                     return Answer(response.status)
                 if ask.is_streamed:
@@ -97,8 +79,7 @@ class ParityClient:
 
     async def abort(self, rid: str) -> None:
         """Has the server abort the request `rid`."""
-        assert self._session is not None, "use it as a context manager"
-        async with self._session.post(f"{self._url}/abort_request", json={"rid": rid}) as response:
+        async with self.session.post(f"{self.url}/abort_request", json={"rid": rid}) as response:
             await response.read()
 
 

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
-from agentspec.evals.chi_square import homogeneity
+from agentspec.evals.chi_square import p_value
 from agentspec.evals.parity.client import Answer, Choice
 from agentspec.evals.parity.requests import SAMPLED_TOKENS, SAMPLINGS, Ask
 
@@ -85,17 +83,8 @@ class Compared:
 
     def p_values(self) -> dict[str, float]:
         """Of plain SGLang and the server drawing alike, by the setting of sampling, where enough was drawn."""
-        found = {}
-        for name, (theirs, ours) in self._drawn.items():
-            answers = sorted(theirs.keys() | ours.keys())
-            if not answers:
-                continue
-            counts = np.array([[drawn[answer] for answer in answers] for drawn in (theirs, ours)], np.int64)
-            try:
-                found[name] = homogeneity(*counts)
-            except ValueError:
-                continue
-        return found
+        found = {name: p_value(theirs, ours) for name, (theirs, ours) in self._drawn.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
     def _count_speculation(self, answer: Answer) -> None:
         for choice in answer.choices:

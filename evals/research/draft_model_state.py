@@ -23,7 +23,7 @@ from typing import Any
 
 from agentspec.environment import describe
 from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.common import link_prompts, write_json
+from agentspec.evals.common import link_prompts, plugin_site, write_json
 from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
@@ -112,7 +112,7 @@ def _served(
     folder: Path, algorithm: str, arguments: Sequence[str], every: int, prompts: Sequence[str]
 ) -> tuple[Drafts, list[list[int]]]:
     """What the head's drafts brought on one server, and the answers."""
-    site = recorder_site(folder / "site")
+    site = plugin_site(folder / "site", "recorder", "agentspec.evals.research.draft_model_state_recorder")
     file = folder / f"{algorithm}-{every}.jsonl"
     variables = {
         "PYTHONPATH": os.pathsep.join([str(site), environment().get("PYTHONPATH", "")]).strip(os.pathsep),
@@ -141,14 +141,3 @@ def _served(
         if line["place"] <= last_place.get(line["rid"], 0)
     }
     return drafts, answers
-
-
-def recorder_site(folder: Path) -> Path:
-    """A folder for PYTHONPATH whose entry point makes SGLang load the recorder."""
-    info = folder / "agentspec_recorder-1.0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agentspec-recorder\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[sglang.srt.plugins]\nagentspec_recorder = agentspec.evals.research.draft_model_state_recorder:register\n"
-    )
-    return folder

@@ -9,7 +9,6 @@ from typing import Any
 from parity import compared
 
 from agentspec.evals.common import link_prompts
-from agentspec.evals.parity.requests import CONTEXT_LENGTH
 from agentspec.evals.parity.servers import PARITY_ARGUMENTS
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
