@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from agentspec.errors import ConfigError
 from agentspec.workflows.text_to_sql import DATABASES, Database, create_all, draw_questions
 from agentspec.workflows.text_to_sql.agents.prompts import link_messages
 
@@ -66,3 +67,23 @@ def plugin_site(site: Path, name: str, module: str) -> Path:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: agentspec-{name.replace('_', '-')}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nagentspec_{name} = {module}:register\n")
     return site
+
+
+@contextmanager
+def drawing(path: Path, size: tuple[float, float]) -> Iterator[Any]:
+    """A matplotlib figure of so many inches, which is saved to a .png or .svg file at the end; the same drawing gives the
+    same file.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError("drawing needs matplotlib; `pip install 'sglang-agentspec[plots]'`") from error
+    # No date and no drawn ids.
+    with rc_context({"svg.hashsalt": "agentspec"}):
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure
+        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -13,20 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.errors import ServerError
-from agentspec.evals.research.tiny_sql.open_chat import OPEN_MAX_TOKENS
-from agentspec.evals.run.phases import Kind
+from agentspec.evals.run.phases import Kind, Prompt, Stream, WatchedChat, run_stream, small_model
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import RunningServer
 from agentspec.workflows.text_to_sql import (
-    ChainConfig,
-    ChatModel,
     Completion,
     Database,
     Message,
-    OpenAIChat,
     Question,
-    answer_questions,
 )
 
 
@@ -71,7 +65,7 @@ class Answered:
 def ask_calls(
     server: RunningServer,
     questions: Sequence[Question],
-    prompts: Sequence[Sequence[Message]],
+    prompts: Sequence[Prompt],
     databases: Mapping[Database, Path],
     concurrency: int,
 ) -> list[AskedCall]:
@@ -87,39 +81,24 @@ def ask_calls(
     tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(MODEL_FOLDER)
     found: list[AskedCall] = []
 
+    def note(kind: Kind) -> Callable[[Sequence[Message], Completion, float], None]:
+        def keep(messages: Sequence[Message], completion: Completion, began: float) -> None:
+            text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            prompt = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+            found.append(AskedCall(kind, prompt, completion.completion_tokens))
+
+        return keep
+
     async def ask() -> None:
-        from openai import AsyncOpenAI
-
-        async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120.0) as client:
-            chat = OpenAIChat(client, MODEL_FOLDER.name)
-            gate = asyncio.Semaphore(concurrency)
-
-            async def one(messages: Sequence[Message]) -> None:
-                async with gate:
-                    await _Keeper(chat, "open", tokenizer, found).complete(messages, OPEN_MAX_TOKENS)
-
-            config = ChainConfig(concurrency=concurrency)
-            await answer_questions(_Keeper(chat, "agents", tokenizer, found), questions, dict(databases), config)
-            await asyncio.gather(*(one(messages) for messages in prompts))
+        async with small_model(server) as model:
+            for stream in (
+                Stream(concurrency, questions=tuple(questions)),
+                Stream(concurrency, prompts=tuple(prompts)),
+            ):
+                await run_stream(WatchedChat(model, "the plain server", note(stream.kind)), stream, databases)
 
     asyncio.run(ask())
     return [call for call in found if call.output_tokens > 1]
-
-
-class _Keeper:
-    """A chat model that keeps what it is asked."""
-
-    def __init__(self, model: ChatModel, kind: Kind, tokenizer: Any, found: list[AskedCall]) -> None:
-        self._model, self._kind, self._tokenizer, self._found = model, kind, tokenizer, found
-
-    async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
-        completion = await self._model.complete(messages, max_tokens)
-        if completion.error:
-            raise ServerError(f"a call failed: {completion.error}")
-        text = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        prompt = tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-        self._found.append(AskedCall(self._kind, prompt, completion.completion_tokens))
-        return completion
 
 
 def send_at(

@@ -1,6 +1,6 @@
 """`agentspec eval-page`: every table of results in the docs, and the README's plot, made from the files of figures.
 
-Data: every JSON file in a folder of evals/results, but those of `archive`; see rows.py for what is shown of each.
+Data: every JSON file in a folder of evals/results, but those of `archive`; see offline_rows.py and served_rows.py for what is shown of each.
 Metric: none of its own; goals met and missed are counted.
 Pattern: the same files give the same pages, so that a test can tell a page that lags behind.
 """
@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentspec.errors import ConfigError
-from agentspec.evals.page import readme_plot
+from agentspec.evals.page import offline_rows, readme_plot, served_rows
 from agentspec.evals.page.row import Content, Files, Goal, Row
-from agentspec.evals.page.rows import TITLES, topic_rows
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROOT = RESULTS.parents[1]
@@ -36,6 +35,24 @@ _NOTE = (
     "Made by `agentspec eval-page` from the JSON files in these folders; not to be edited. The figures, with their commands "
     "and commits, are in [docs/benchmarks.md](../../docs/benchmarks.md). Older runs are in [archive](archive)."
 )
+
+TITLES = {
+    "eval": "Tasks end to end on real servers",
+    "emulated": "Emulated H200",
+    "hybrid": "Suffix drafts beside a draft model",
+    "load": "More and more clients",
+    "engine": "The engine beside its peers",
+    "store": "The store",
+    "control": "What deciding costs",
+    "drafter-state": "A draft model after suffix steps",
+    "report": "The report's figures",
+    "fidelity": "Simulated and real latencies",
+    "simulation": "Simulated serving",
+    "specdec": "SpecDec++ offline",
+    "text-to-sql": "Staged text-to-SQL agents",
+}
+"""In the order of the page."""
+_READERS = {**served_rows.READERS, **offline_rows.READERS}
 
 
 class Topic(NamedTuple):
@@ -118,6 +135,12 @@ def read_topics(results: Path) -> list[Topic]:
                 raise ConfigError(f"{path} is no file of figures: {error}") from error
         topics.append(Topic(name, files, topic_rows(name, files)))
     return topics
+
+
+def topic_rows(topic: str, files: Files) -> list[Row]:
+    """The rows of a topic; none of one that nobody reads."""
+    reader = _READERS.get(topic)
+    return reader(files) if reader and files else []
 
 
 def read_commits(results: Path) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -14,7 +15,8 @@ from agentspec.errors import ServerError
 from agentspec.evals.research.tiny_sql.open_chat import OPEN_MAX_TOKENS
 from agentspec.evals.run.demo_passes import check_active, output_of, verify_steps
 from agentspec.evals.systems import System
-from agentspec.integrations.servers.server import Server
+from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.integrations.servers.server import RunningServer, Server
 from agentspec.workflows.text_to_sql import (
     ChainConfig,
     ChatModel,
@@ -166,60 +168,62 @@ def _counted(server: Server, system: System) -> dict[str, int]:
     return {name: int(counters[name]) for name in names}
 
 
-class _Recorder:
-    """A chat model that notes when each call ran and what it took."""
+class WatchedChat:
+    """A chat model that shows each answered call to `on_call`, with the time.perf_counter() at which it began.
+
+    Raises:
+        ServerError: A call fails; `label` names the server.
+    """
 
     def __init__(
-        self, model: ChatModel, system: System, kind: Kind, slice_began: float, calls: list[TimedCall]
+        self, model: ChatModel, label: str, on_call: Callable[[Sequence[Message], Completion, float], object]
     ) -> None:
-        self._model = model
-        self._system = system
-        self._kind = kind
-        self._slice_began = slice_began
-        self._calls = calls
+        self._model, self._label, self._on_call = model, label, on_call
 
     async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
         began = time.perf_counter()
         completion = await self._model.complete(messages, max_tokens)
-        ended = time.perf_counter()
         if completion.error:
-            raise ServerError(f"a call to {self._system.label} failed: {completion.error}")
-        decoded = completion.completion_tokens - 1
-        steps = decoded if self._system.algorithm == "none" else verify_steps(completion)
-        if decoded and not steps:
-            raise ServerError(f"{self._system.label} reported no verify steps; is speculative decoding on?")
-        self._calls.append(
-            TimedCall(
-                self._kind, began - self._slice_began, ended - self._slice_began, completion.completion_tokens, steps
-            )
-        )
+            raise ServerError(f"a call to {self._label} failed: {completion.error}")
+        self._on_call(messages, completion, began)
         return completion
+
+
+@asynccontextmanager
+async def small_model(server: RunningServer, body: Mapping[str, Any] | None = None) -> AsyncIterator[ChatModel]:
+    """The small model of a server, asked over the OpenAI API with further values in each body."""
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=_CALL_SECONDS) as client:
+        yield OpenAIChat(client, MODEL_FOLDER.name, dict(body or {}))
 
 
 async def _ask(
     server: Server, system: System, streams: Sequence[Stream], databases: dict[Database, Path]
 ) -> tuple[list[TimedCall], list[Any]]:
     """All calls of the streams, which run at the same time, and each stream's outputs."""
-    from openai import AsyncOpenAI
-
     calls: list[TimedCall] = []
-    body = {"return_spec_tokens_details": True}
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=_CALL_SECONDS) as client:
-        began = time.perf_counter()
+    async with small_model(server, {"return_spec_tokens_details": True}) as model:
+        slice_began = time.perf_counter()
 
-        def run(stream: Stream) -> Any:
-            model = _Recorder(OpenAIChat(client, "tiny-sql", body), system, stream.kind, began, calls)
-            return _run_questions(model, stream, databases) if stream.questions else _run_prompts(model, stream)
+        def run(stream: Stream) -> Coroutine[Any, Any, list[Any]]:
+            def note(messages: Sequence[Message], completion: Completion, began: float) -> None:
+                decoded = completion.completion_tokens - 1
+                steps = decoded if system.algorithm == "none" else verify_steps(completion)
+                if decoded and not steps:
+                    raise ServerError(f"{system.label} reported no verify steps; is speculative decoding on?")
+                times = began - slice_began, time.perf_counter() - slice_began
+                calls.append(TimedCall(stream.kind, *times, completion.completion_tokens, steps))
+
+            return run_stream(WatchedChat(model, system.label, note), stream, databases)
 
         return calls, list(await asyncio.gather(*(run(stream) for stream in streams)))
 
 
-async def _run_questions(model: ChatModel, stream: Stream, databases: dict[Database, Path]) -> list[Any]:
+async def run_stream(model: ChatModel, stream: Stream, databases: Mapping[Database, Path]) -> list[Any]:
+    """The outputs of a stream's questions, then those of its prompts, each in their order."""
     config = ChainConfig(concurrency=stream.concurrency)
-    return [output_of(answer) for answer in await answer_questions(model, stream.questions, databases, config)]
-
-
-async def _run_prompts(model: ChatModel, stream: Stream) -> list[Any]:
+    answers = await answer_questions(model, stream.questions, dict(databases), config) if stream.questions else []
     gate = asyncio.Semaphore(stream.concurrency)
 
     async def one(messages: Sequence[Message]) -> tuple[str, int, str]:
@@ -227,4 +231,5 @@ async def _run_prompts(model: ChatModel, stream: Stream) -> list[Any]:
             completion = await model.complete(messages, OPEN_MAX_TOKENS)
         return completion.text, completion.completion_tokens, completion.finish_reason
 
-    return list(await asyncio.gather(*(one(messages) for messages in stream.prompts)))
+    spoken = await asyncio.gather(*(one(messages) for messages in stream.prompts))
+    return [*map(output_of, answers), *spoken]

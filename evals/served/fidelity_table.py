@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.errors import ConfigError
+from agentspec.evals.common import drawing
 
 
 def markdown(content: Mapping[str, Any], bound: float) -> str:
@@ -45,13 +45,7 @@ def markdown(content: Mapping[str, Any], bound: float) -> str:
 
 def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Simulated over measured mean latencies; raises ConfigError if matplotlib is not installed."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("drawing needs matplotlib; `pip install 'sglang-agentspec[plots]'`") from error
-    with rc_context({"svg.hashsalt": "agentspec"}):
-        figure = Figure(figsize=(5, 4.5), layout="constrained")
+    with drawing(path, (5, 4.5)) as figure:
         axes = figure.subplots()
         for system, limit in dict.fromkeys((row["system"], row["limit"]) for row in rows):
             some = [row for row in rows if (row["system"], row["limit"]) == (system, limit)]
@@ -67,4 +61,3 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.fill_between([low, high], [0.9 * low, 0.9 * high], [1.1 * low, 1.1 * high], color="gray", alpha=0.15)
         axes.set(xlabel="measured mean latency, ms", ylabel="simulated, ms")
         axes.legend()
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.errors import ConfigError
+from agentspec.evals.common import drawing
 from agentspec.evals.run.phases import SliceResult
 from agentspec.evals.served.hybrid_rows import Goal, accept_length
 
@@ -142,15 +142,8 @@ def plot(rows: Rows, path: Path) -> None:
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("drawing needs matplotlib; `pip install 'sglang-agentspec[plots]'`") from error
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
-    # No date and no drawn ids: the same rows give the same file.
-    with rc_context({"svg.hashsalt": "agentspec"}):
-        figure = Figure(figsize=(5 * len(workloads), 4), layout="constrained")
+    with drawing(path, (5 * len(workloads), 4)) as figure:
         panels = figure.subplots(1, len(workloads), squeeze=False)[0]
         for axes, workload in zip(panels, workloads, strict=True):
             for system in dict.fromkeys(row["system"] for row in rows):
@@ -167,4 +160,3 @@ def plot(rows: Rows, path: Path) -> None:
             axes.minorticks_off()
             axes.set_ylim(bottom=0)
         panels[0].legend()
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)

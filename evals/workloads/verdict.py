@@ -9,24 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from agentspec.errors import ServerError
-from agentspec.evals.research.tiny_sql.open_chat import OPEN_MAX_TOKENS
-from agentspec.evals.run.phases import Phase, Stream
+from agentspec.evals.run.phases import Phase, Stream, WatchedChat, run_stream, small_model
 from agentspec.evals.workloads.load import plan_load
 from agentspec.integrations.servers.server import RunningServer
 from agentspec.workflows.text_to_sql import (
-    ChainConfig,
-    ChatModel,
     Completion,
     Database,
     Message,
-    OpenAIChat,
-    answer_questions,
 )
 
 State = Literal["cold", "warm"]
@@ -34,7 +28,6 @@ STATES: tuple[State, ...] = get_args(State)
 # Work that is neither measured nor, but for chance, the same; nor is that of the two states.
 _LOG_SEED, _WARM_SEED = 1_000_003, 2_000_003
 _LOG_CLIENTS = 4
-_CALL_SECONDS = 120.0
 
 
 def logged_work(workload: str, databases: Mapping[Database, Path], num_requests: int, seed: int) -> Stream:
@@ -89,39 +82,24 @@ def row_name(state: State, clients: int) -> str:
     return f"{state}@{clients}"
 
 
-class Recorder:
-    """A chat model that notes what it was asked and answered, as services log it."""
-
-    def __init__(self, model: ChatModel) -> None:
-        self._model = model
-        self.records: list[dict[str, Any]] = []
-
-    async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
-        completion = await self._model.complete(messages, max_tokens)
-        if completion.error:
-            raise ServerError(f"a call to be logged failed: {completion.error}")
-        self.records.append({"messages": [dict(message) for message in messages], "completion": completion.text})
-        return completion
-
-
 def write_log(server: RunningServer, stream: Stream, databases: Mapping[Database, Path], path: Path) -> None:
-    """Asks the server everything and writes a line for each request; raises ServerError if one fails."""
-    records = asyncio.run(_record(server, stream, dict(databases)))
+    """Asks the server everything and writes a line for each request, as services log it.
+
+    Raises:
+        ServerError: A call fails.
+    """
+    records: list[dict[str, Any]] = []
+
+    async def ask() -> None:
+        async with small_model(server) as model:
+            await run_stream(WatchedChat(model, "the plain server", note(records)), stream, databases)
+
+    asyncio.run(ask())
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
-async def _record(server: RunningServer, stream: Stream, databases: dict[Database, Path]) -> list[dict[str, Any]]:
-    from openai import AsyncOpenAI
-
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=_CALL_SECONDS) as client:
-        recorder = Recorder(OpenAIChat(client, "tiny-sql"))
-        if stream.questions:
-            await answer_questions(recorder, stream.questions, databases, ChainConfig(concurrency=stream.concurrency))
-        gate = asyncio.Semaphore(stream.concurrency)
-
-        async def one(messages: Sequence[Message]) -> None:
-            async with gate:
-                await recorder.complete(messages, OPEN_MAX_TOKENS)
-
-        await asyncio.gather(*(one(messages) for messages in stream.prompts))
-        return recorder.records
+def note(records: list[dict[str, Any]]) -> Callable[[Sequence[Message], Completion, float], None]:
+    """For WatchedChat: keeps each call in the form of a log."""
+    return lambda messages, completion, began: records.append(
+        {"messages": [dict(message) for message in messages], "completion": completion.text}
+    )

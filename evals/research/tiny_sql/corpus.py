@@ -104,22 +104,8 @@ def corrupt(sql: str, database: Database, rng: random.Random) -> tuple[str, str]
     """A broken or wrong variant of the query and, for those that run, what is wrong; may give the query unchanged."""
     tables = [table.name for table in database.tables]
     columns = sorted({column.name for table in database.tables for column in table.columns} - {"id"})
-    kind = rng.choice(
-        (
-            "column",
-            "column",
-            "table",
-            "join",
-            "syntax",
-            "syntax",
-            "value",
-            "value",
-            "function",
-            "order",
-            "operator",
-            "condition",
-        )
-    )
+    kinds = "column column table join syntax syntax value value function order operator condition"
+    kind = rng.choice(kinds.split())
     if kind == "column":
         return _swap_word(sql, columns, rng, rng.choice(columns)), "A column does not match the question."
     if kind == "table":
