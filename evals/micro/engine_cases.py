@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from agentspec.errors import ConfigError
-from agentspec.evals.micro.engine_sides import ArcticSide, Ours, Side, engine
-from agentspec.evals.micro.heap import heap_bytes
+from agentspec.evals.micro.engine_sides import ArcticSide, Ours, Side, engine, heap_bytes
 from agentspec.evals.micro.texts import Request, Texts, Tokens
 
 MAX_DRAFT_TOKENS = 16

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import importlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
+from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine
+from agentspec.errors import UnsupportedError
 from agentspec.evals.micro.texts import Tokens
 from agentspec.evals.peers.arctic import suffix_decoding_cache
 from agentspec.evals.peers.ngram import MAX_TRIE_DEPTH, ngram_corpus
@@ -188,3 +192,27 @@ PEERS: dict[str, dict[str, Callable[[int], Side]]] = {
     "ngram": {"ngram": NgramSide},
 }
 """Name of a peer -> its sides by name, made with the most tokens to draft."""
+
+
+def heap_bytes() -> int:
+    """Bytes that this process has allocated and not freed, over all arenas and mapped blocks, as glibc counts them.
+
+    Resident memory would also hold what was freed.
+
+    Raises:
+        UnsupportedError: The C library is not glibc.
+    """
+    libc = ctypes.CDLL(ctypes.util.find_library("c"))
+    if not hasattr(libc, "malloc_info"):
+        raise UnsupportedError("memory is counted with glibc's malloc_info, which this C library lacks; run on glibc")
+    text, size = ctypes.c_char_p(), ctypes.c_size_t()
+    libc.open_memstream.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+    libc.malloc_info(0, stream)
+    libc.fclose(stream)
+    report = ElementTree.fromstring(text.value or b"<malloc/>")
+    libc.free(text)
+    # The children of the root that are not arenas are the sums.
+    sums = {(entry.tag, entry.get("type")): int(entry.get("size", 0)) for entry in report if entry.tag != "heap"}
+    free = sums.get(("total", "fast"), 0) + sums.get(("total", "rest"), 0)
+    return sums.get(("system", "current"), 0) - free + sums.get(("total", "mmap"), 0)

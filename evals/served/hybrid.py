@@ -24,7 +24,7 @@ from agentspec.errors import ConfigError
 from agentspec.evals.common import databases_in, work_folder, write_json, write_text
 from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
-from agentspec.evals.served.hybrid_rows import Figures, figures, goals, merge_runs
+from agentspec.evals.served.hybrid_rows import Figures, figures, goals, merge_runs, say_failures
 from agentspec.evals.served.hybrid_table import markdown
 from agentspec.evals.systems import EAGLE3_CHAIN, HYBRIDS, SYSTEMS, eagle3_tree
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -102,13 +102,7 @@ def run(args: argparse.Namespace) -> int:
     table = markdown(rows, command=" ".join(context(args, names)["command"]))
     print("\n" + table)
     write_text(args.markdown, table)
-    failed = [row for row in rows if row.get("error") or row["identical"] is False]
-    # A server that does not start fails in all workloads alike.
-    for line in dict.fromkeys(
-        f"{row['system']}: {row.get('error') or 'outputs differ from plain decoding'}" for row in failed
-    ):
-        say(line)
-    return 1 if failed or not all(goal["met"] for goal in bench.goals()) else 0
+    return 1 if say_failures(rows) or not all(goal["met"] for goal in bench.goals()) else 0
 
 
 class Bench:

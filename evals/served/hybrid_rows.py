@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from agentspec.evals.run.phases import KINDS, SliceResult, TimedCall
+from agentspec.progress import say
 
 # Requests of a window: the agents' stages differ in how well they are drafted, and a window should hold some of each.
 WINDOW = 12
@@ -204,6 +205,21 @@ class Goal:
             "target": f"{self.comparison} {self.bound:g}",
             "met": self.is_met,
         }
+
+
+OUTPUTS = {True: "identical", False: "DIFFERENT", None: "not compared"}
+"""What tables say of `identical`."""
+
+
+def say_failures(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Tells once of each system that failed or whose outputs differ; whether there is one."""
+    failed = [row for row in rows if row.get("error") or row["identical"] is False]
+    # A server that does not start fails in all workloads alike.
+    for line in dict.fromkeys(
+        f"{row['system']}: {row.get('error') or 'outputs differ from plain decoding'}" for row in failed
+    ):
+        say(line)
+    return bool(failed)
 
 
 def goals(rows: Sequence[Mapping[str, Any]]) -> list[Goal]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentspec.evals.served.hybrid_rows import WINDOW, best_single, goals
+from agentspec.evals.served.hybrid_rows import OUTPUTS, WINDOW, best_single, goals
 
 _TITLES = {
     "agents": "Text-to-SQL agents, other questions of the same databases asked before",
@@ -54,7 +54,7 @@ def _workload(workload: str, rows: Rows) -> str:
         name = f"**{row['system']}**" if best and row["system"] == best["system"] else row["system"]
         lines.append(
             f"| {name} | {row['tokens_per_second']:.0f} | {min(speeds):.0f} to {max(speeds):.0f} | {ratio} "
-            f"| {row['tokens_per_cpu_second']:.0f} | {row['accept_length']:.2f} | {row['drafter_step_share']:.0%} | {_outputs(row['identical'])} |"
+            f"| {row['tokens_per_cpu_second']:.0f} | {row['accept_length']:.2f} | {row['drafter_step_share']:.0%} | {OUTPUTS[row['identical']]} |"
         )
     return "\n".join(lines)
 
@@ -77,10 +77,6 @@ def _change(rows: Rows) -> str:
         ]
         lines.append(f"| {row['system']} | {' | '.join([*shown, *reached])} |")
     return "\n".join(lines)
-
-
-def _outputs(identical: bool | None) -> str:
-    return {True: "identical", False: "DIFFERENT", None: "not compared"}[identical]
 
 
 def _cell(text: str) -> str:

@@ -22,6 +22,7 @@ from agentspec.errors import ConfigError
 from agentspec.evals.common import databases_in, work_folder, write_json, write_text
 from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
+from agentspec.evals.served.hybrid_rows import say_failures
 from agentspec.evals.served.load_rows import goals, load_row, markdown, plot, speeds
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.load import DEFAULT_SYSTEMS, LOADED, WORKLOADS, plan_load, row_name
@@ -109,12 +110,7 @@ def run(args: argparse.Namespace) -> int:
     write_text(args.markdown, table)
     if args.plot:
         plot(rows, args.plot)
-    failed = [row for row in rows if row.get("error") or row["identical"] is False]
-    for line in dict.fromkeys(
-        f"{row['system']}: {row.get('error') or 'outputs differ from plain decoding'}" for row in failed
-    ):
-        say(line)
-    return 1 if failed or not all(goal.is_met for goal in goals(rows)) else 0
+    return 1 if say_failures(rows) or not all(goal.is_met for goal in goals(rows)) else 0
 
 
 def rows_of(

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentspec.evals.common import drawing
 from agentspec.evals.run.phases import SliceResult
-from agentspec.evals.served.hybrid_rows import Goal, accept_length
+from agentspec.evals.served.hybrid_rows import OUTPUTS, Goal, accept_length
 
 OPEN_BOUND, AGENTS_BOUND = 0.98, 1.0
 Rows = Sequence[Mapping[str, Any]]
@@ -124,10 +124,9 @@ def markdown(rows: Rows, *, command: str) -> str:
             plain = find(rows, workload, row["concurrency"]).get("none")
             wall = f"{ratio(row, plain):.3f}" if plain else ""
             cpu = f"{row['tokens_per_cpu_second'] / plain['tokens_per_cpu_second']:.3f}" if plain else ""
-            outputs = {True: "identical", False: "DIFFERENT", None: "not compared"}[row["identical"]]
             lines.append(
                 f"{first} {row['tokens_per_second']:.0f} | {wall} | {row['tokens_per_cpu_second']:.0f} | {cpu} "
-                f"| {row['accept_length']:.2f} | {row['verified_width']:.2f} | {outputs} |"
+                f"| {row['accept_length']:.2f} | {row['verified_width']:.2f} | {OUTPUTS[row['identical']]} |"
             )
         parts.append("\n".join(lines))
     lines = ["| agentspec | measured | goal | |", "|---|---|---|---|"]

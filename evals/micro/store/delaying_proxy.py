@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from types import TracebackType
 from typing import Self
 
 _READ_BYTES = 1 << 16
@@ -33,9 +32,7 @@ class DelayingProxy:
         self._listening.wait()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
