@@ -1,9 +1,9 @@
 """`agentspec demo`: plain SGLang, SGLang's NGRAM and agentspec on the same text-to-SQL work.
 
 Dataset: held-out questions of the text-to-SQL workflow; each runs through its chain of agents over the OpenAI API.
-Metric: wall seconds, tokens a second, accept length, verified rows; outputs compared call by call.
-Pattern: a fresh server for each system, all alive and asked in turns, a few questions each. The cold pass starts with
-nothing learnt; the warm pass asks other questions of the same databases, so nothing in it is a repeated request.
+Metric: wall seconds, tokens a second, accept length, verified rows; outputs are compared call by call.
+Pattern: each system has a new server. All servers stay alive and are asked in turns, a few questions each. In the cold
+pass nothing is learnt yet. The warm pass asks other questions of the same databases, so that no request repeats.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from agentspec.progress import say, waiting
 from agentspec.workflows.text_to_sql import Answer, Database, Question
 
 SHOWN = ("none", "ngram", "agentspec", "hybrid")
-# Questions of a turn for every one in flight: its end, where fewer are, should be short beside it.
+# Questions in a turn for each one in flight. Fewer are in flight at the end of a turn, which should be a small part of it.
 _QUESTIONS_OF_TURN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one server was asked before it was another's turn."""
+    """The answers of one server before the next server has its turn."""
 
     pass_name: str
     seconds: float
@@ -67,11 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the demo; 1 where outputs differ.
+    """Runs the demo; 1 if outputs differ.
 
     Raises:
-        ConfigError: an argument is out of range or unknown, or the model is missing.
-        ServerError: a server did not start, a call failed, or agentspec drafted nothing.
+        ConfigError: An argument is out of range or unknown, or the model is missing.
+        ServerError: A server did not start, a call failed, or agentspec drafted nothing.
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec demo --help")
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _shown(model: Path) -> tuple[str, ...]:
-    """The shipped head drafts for the shipped model only."""
+    """The default systems. The shipped EAGLE-3 head fits the shipped model only."""
     return SHOWN if model == MODEL_FOLDER else tuple(name for name in SHOWN if not DEMONSTRATED[name].has_drafter)
 
 
@@ -112,10 +112,10 @@ def _turns(
     databases: dict[Database, Path],
     logs: Path,
 ) -> Iterator[Turn]:
-    """Starts a system's server, which the stack stops, and asks it, a turn at a time.
+    """Starts the server of a system, which the stack stops, and asks it turn by turn.
 
     Raises:
-        ServerError: the server does not start, or agentspec is inactive or drafted nothing.
+        ServerError: The server does not start, or agentspec is inactive or drafted nothing.
     """
     system = DEMONSTRATED[name]
     say(f"{system.label}: starting the server")
@@ -130,7 +130,7 @@ def _turns(
         )
     )
     say(f"{system.label}: ready after {server.start_seconds:.0f} s")
-    # The first decode steps pay for lazy set-up in every system; what they taught is dropped.
+    # The first decode steps pay for lazy set-up in every system. The flush drops what the server learnt from them.
     ask(server, works["cold"][:1], databases, args.concurrency)
     server.flush()
     size = _QUESTIONS_OF_TURN * args.concurrency
@@ -144,7 +144,7 @@ def _turns(
 
 
 def _say_done(turns: Mapping[str, Sequence[Turn]]) -> None:
-    """The figures of the turn that has ended."""
+    """Prints the figures of the turn that has ended."""
     latest = {name: done[-1] for name, done in turns.items() if done}
     rates = [f"{name} {measure(name, t.answers, t.seconds).tokens_per_second:.0f}" for name, t in latest.items()]
     say(f"{next(iter(latest.values())).pass_name}: tokens/s {', '.join(rates)}" if latest else "no server is left")
@@ -156,7 +156,7 @@ def _measured(name: str, turns: Sequence[Turn], pass_name: str) -> PassResult:
 
 
 def table(results: Sequence[tuple[str, PassResult]], *, identical: bool) -> str:
-    """The figures for people; ratios are over plain SGLang in the same pass."""
+    """The figures for people; ratios are relative to plain SGLang in the same pass."""
     plain = {pass_name: result for pass_name, result in results if result.name == "none"}
     header = f"{'system':<20}{'pass':<6}{'requests':>9}{'tokens':>8}{'seconds':>9}{'tokens/s':>10}{'speed-up':>10}"
     lines = [header + f"{'accept length':>15}{'steps':>8}{'SQL correct':>13}"]

@@ -1,12 +1,12 @@
 """`agentspec eval`: tasks end to end on real servers, systems side by side.
 
 Dataset: the tasks of evals/workloads, with their sources; a pass is cold or warm, see cells.py.
-Metric: tokens a second, accept length, latencies and the task's own; see records.py. Outputs are compared.
-Pattern: on a CPU all servers run at the same time, idle ones asleep, and are asked in turns, since servers measured one
-after another differ by what else the machine does; on a GPU, whose memory one server fills, one after another. Clients
-ask again when they are answered. Every system answers the same requests. Each repeat has servers of its own, one for
-live tasks and one for replays: starting takes longer than most cells. With --emulate servers run on an emulated GPU, one
-after another, and the load generator on another core than they.
+Metric: tokens a second, accept length, latencies, and the task's own metric; see records.py. Outputs are compared.
+Pattern: on a CPU all servers are alive and asked in turns while the others sleep, because servers that are measured one
+after another differ by what else the machine does. On a GPU, whose memory one server fills, they run one after another.
+A client asks again when it has its answer. Every system answers the same requests. Each repeat starts new servers, one
+for live tasks and one for replays, because a start takes longer than most cells. With --emulate, servers run on an
+emulated GPU one after another, and the load generator has a core of its own.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the tasks and prints their tables; 1 where a server failed, a call failed or outputs differ.
+    """Runs the tasks and prints their tables; 1 if a server failed, a call failed or outputs differ.
 
     Raises:
         ConfigError: An argument is unknown or out of range, or a trace is missing.
@@ -146,7 +146,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     if args.resume and not args.json:
         raise ConfigError("--resume needs --json FILE to go on from")
     on_cpu = not has_cuda()
-    # An emulated server keeps a core busy.
+    # An emulated server keeps a core busy, so emulated servers never run together by default.
     together = (on_cpu and emulation is None) if args.one_at_a_time is None else not args.one_at_a_time
     settings = _settings(args)
     context = {
@@ -207,7 +207,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emulation | None:
-    """The device to emulate, if any; fills in what the arguments leave open.
+    """The device to emulate, or None; also sets the arguments that depend on it and were not given.
 
     Raises:
         ConfigError: The arguments do not go together.
@@ -227,7 +227,7 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
     found = emulated.Emulation.of(args.emulate, tokenizer=args.tokenizer, head_accept_length=args.head_accept_length)
     args.max_answer_tokens = emulated.MAX_ANSWER_TOKENS if args.max_answer_tokens is None else args.max_answer_tokens
     if args.max_prompt_tokens is None:
-        # The widest step may write behind an answer.
+        # The widest step may write beyond the end of an answer.
         args.max_prompt_tokens = found.context_length - args.max_answer_tokens - 128
     args.requests = emulated.REQUESTS if args.requests is None else args.requests
     args.model = found.model
@@ -254,7 +254,7 @@ def _report(args: argparse.Namespace, measured: Run) -> int:
 
 
 def chosen_tasks(names: Sequence[str]) -> list[Task]:
-    """The tasks of these names.
+    """The tasks with these names.
 
     Raises:
         ConfigError: A name is unknown, or there is none.
@@ -292,7 +292,7 @@ def has_cuda() -> bool:
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
-    """What the cells and their requests depend on; tasks and systems may be added to a file."""
+    """What the cells and their requests depend on. Tasks and systems are left out: they may be added to a file."""
     names = (
         *("concurrency", "repeat", "passes", "requests", "learn", "seed", "load_generator"),
         *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head_accept_length", "client_work"),

@@ -1,5 +1,5 @@
-"""Phases of work on one server, streams of agents' questions and open prompts: every call is timed, every output kept to be
-compared."""
+"""Phases of work on one server, made of streams of agents' questions and open prompts. Every call is timed and every
+output is kept for comparison."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from agentspec.workflows.text_to_sql import (
 Kind = Literal["agents", "open"]
 KINDS: tuple[Kind, ...] = ("agents", "open")
 CALLS_A_QUESTION = 3
-"""Calls that the chain of agents makes for a question, on average."""
+"""Number of calls that the chain of agents makes for a question, on average."""
 
 Prompt = tuple[Message, ...]
 T = TypeVar("T")
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Work of one kind, `concurrency` questions or prompts at a time."""
+    """Work of one kind, with at most `concurrency` questions or prompts at a time."""
 
     concurrency: int
     questions: tuple[Question, ...] = ()
@@ -51,11 +51,11 @@ class Stream:
 
     @property
     def requests(self) -> int:
-        """About so many model calls."""
+        """Approximate number of model calls."""
         return len(self.questions) * CALLS_A_QUESTION + len(self.prompts)
 
     def part(self, i: int, of: int) -> Stream:
-        """The i-th of so many parts."""
+        """Part `i` of `of` parts."""
 
         def cut(work: tuple[T, ...]) -> tuple[T, ...]:
             return work[len(work) * i // of : len(work) * (i + 1) // of]
@@ -65,27 +65,27 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Streams that run at the same time; `row` names what they are reported as, "" for none."""
+    """Streams that run at the same time. Their results are reported as `row`, or not at all if it is ""."""
 
     row: str
     streams: tuple[Stream, ...]
     flush: bool = False
 
     def slices(self, size: int) -> list[tuple[Stream, ...]]:
-        """The streams in turns of about `size` requests of each, so that servers can be asked turn by turn."""
+        """The streams in turns of about `size` requests each, so that servers can be asked turn by turn."""
         number = max(1, round(max(stream.requests for stream in self.streams) / size))
         return [tuple(stream.part(i, number) for stream in self.streams) for i in range(number)]
 
 
-# No answer takes so long; a server that hangs is to be told apart from a slow one.
+# No answer takes this long, so a server that takes longer hangs.
 _CALL_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """One request: when it ran, in seconds since its slice began.
+    """One request with its begin and end, in seconds since its slice began.
 
-    Of its tokens the first comes from the prefill, each other one from one of `steps` verified rows.
+    Its first token comes from the prefill, every other token from one of `steps` verified rows.
     """
 
     kind: Kind
@@ -101,17 +101,17 @@ class SliceResult:
 
     row: str
     phase: int
-    """Which of all phases."""
+    """Number of the phase, from 0."""
     calls: tuple[TimedCall, ...]
     """In the order in which they ended."""
     outputs: tuple[Any, ...]
-    """Of each stream its outputs in the order of the work, so that they are the same for every server."""
+    """The outputs of each stream in the order of the work, so that they are comparable between servers."""
     steps: int
-    """Decode steps of the batch that the server counted; 0 where it counts none."""
+    """Decode steps of the batch that the server counted; 0 if it counts none."""
     drafter_steps: int
-    """Those in which its model drafter ran."""
+    """Those steps in which the draft model ran."""
     verified_tokens: int
-    """Tokens that the verifications of agentspec computed, roots and padding included; 0 elsewhere."""
+    """Tokens that agentspec's verify steps computed, roots and padding included; 0 for other systems."""
     cpu_seconds: float
     """CPU time of the server's processes."""
 
@@ -119,14 +119,14 @@ class SliceResult:
 def run_phases(
     server: Server, system: System, phases: Sequence[Phase], databases: Mapping[Database, Path], slice_requests: int
 ) -> Iterator[SliceResult]:
-    """Asks the server everything, a slice of some requests at a time.
+    """Asks the server everything, a slice of `slice_requests` requests at a time.
 
     Raises:
-        ServerError: a call fails, a speculative server does not tell its verify steps, or agentspec is inactive, drafted
-            nothing or does not count its drafter's steps.
+        ServerError: A call fails, a speculative server does not report its verify steps, or agentspec is inactive,
+            drafted nothing, or does not count the steps of its draft model.
     """
     paths = dict(databases)
-    # The first decode steps pay for lazy set-up in every system; what they taught is dropped by the flush that follows.
+    # The first decode steps pay for lazy set-up in every system. The flush drops what the server learnt from them.
     widest = sorted((stream for phase in phases for stream in phase.streams), key=lambda stream: stream.concurrency)
     by_kind = {s.kind: Stream(s.concurrency, s.questions[:2], s.prompts[: s.concurrency]) for s in widest}
     asyncio.run(_ask(server, system, tuple(by_kind.values()), paths))
@@ -154,7 +154,8 @@ def run_phases(
 
 
 def _counted(server: Server, system: System) -> dict[str, int]:
-    """What agentspec has counted so far: steps of the batch, those with a drafter's forward, and tokens verified."""
+    """What agentspec has counted so far: steps of the batch, steps with a forward of the draft model, and verified
+    tokens."""
     names = ("steps", "drafter_steps", "verified_tokens")
     if not system.is_ours:
         return dict.fromkeys(names, 0)
@@ -169,7 +170,7 @@ def _counted(server: Server, system: System) -> dict[str, int]:
 
 
 class WatchedChat:
-    """A chat model that shows each answered call to `on_call`, with the time.perf_counter() at which it began.
+    """A chat model that passes each answered call to `on_call`, with the time.perf_counter() at which the call began.
 
     Raises:
         ServerError: A call fails; `label` names the server.
@@ -191,7 +192,7 @@ class WatchedChat:
 
 @asynccontextmanager
 async def small_model(server: RunningServer, body: Mapping[str, Any] | None = None) -> AsyncIterator[ChatModel]:
-    """The small model of a server, asked over the OpenAI API with further values in each body."""
+    """The small model of a server over the OpenAI API; `body` has further values for each request."""
     from openai import AsyncOpenAI
 
     async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=_CALL_SECONDS) as client:
@@ -221,7 +222,7 @@ async def _ask(
 
 
 async def run_stream(model: ChatModel, stream: Stream, databases: Mapping[Database, Path]) -> list[Any]:
-    """The outputs of a stream's questions, then those of its prompts, each in their order."""
+    """The outputs of a stream's questions, then those of its prompts, each in order."""
     config = ChainConfig(concurrency=stream.concurrency)
     answers = await answer_questions(model, stream.questions, dict(databases), config) if stream.questions else []
     gate = asyncio.Semaphore(stream.concurrency)
