@@ -1,4 +1,4 @@
-"""`agentspec bench`: the suites of benches, each with arguments of its own."""
+"""`agentspec bench`: the suites of benches, each with its own arguments."""
 
 from __future__ import annotations
 
@@ -48,7 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the suite; raises as it does, and ConfigError where it takes no further arguments and there are some."""
+    """Runs the suite.
+
+    Raises:
+        ConfigError: The suite takes no further arguments, and there are some.
+    """
     if rest and args.suite != "parity":
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench {args.suite} --help")
     args.rest = tuple(rest)

@@ -16,14 +16,14 @@ from agentspec.workflows.text_to_sql.agents.prompts import link_messages
 
 
 def databases_in(folder: Path | str) -> dict[Database, Path]:
-    """Writes the generated databases to a folder; the file of each."""
+    """Writes the generated databases to a folder; gives the file of each."""
     paths = create_all(DATABASES, Path(folder))
     return {database: paths[database.name] for database in DATABASES}
 
 
 @contextmanager
 def temporary_databases() -> Iterator[dict[Database, Path]]:
-    """The generated databases in a folder that is removed at the end."""
+    """The generated databases, in a folder that is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="agentspec-databases-") as folder:
         yield databases_in(folder)
 
@@ -40,7 +40,7 @@ def link_prompts(number: int, seed: int) -> list[str]:
 
 @contextmanager
 def work_folder(logs: Path | None, prefix: str = "agentspec-bench-") -> Iterator[tuple[Path, Path]]:
-    """A folder that is removed at the end, and the folder for logs, which is `logs` where that is given."""
+    """A folder that is removed at the end, and the folder for logs: `logs` if it is given, else the first one."""
     with tempfile.TemporaryDirectory(prefix=prefix) as text:
         folder = Path(text)
         logs = logs or folder
@@ -49,19 +49,19 @@ def work_folder(logs: Path | None, prefix: str = "agentspec-bench-") -> Iterator
 
 
 def write_json(path: Path | None, content: Mapping[str, Any], indent: int = 1) -> None:
-    """Writes figures to a file; None: nowhere."""
+    """Writes figures to a file; None: writes nothing."""
     if path is not None:
         path.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
 
 
 def write_text(path: Path | None, text: str) -> None:
-    """Writes a table or a picture and a line's end to a file; None: nowhere."""
+    """Writes a text and a final newline to a file; None: writes nothing."""
     if path is not None:
         path.write_text(text + "\n", encoding="utf-8")
 
 
 def plugin_site(site: Path, name: str, module: str) -> Path:
-    """Makes a folder for PYTHONPATH with an entry point by which SGLang loads the plugin `register` of a module."""
+    """Makes a folder for PYTHONPATH whose entry point makes SGLang load the function `register` of a module."""
     info = site / f"agentspec_{name}-1.0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: agentspec-{name.replace('_', '-')}\nVersion: 1.0\n")
@@ -71,8 +71,8 @@ def plugin_site(site: Path, name: str, module: str) -> Path:
 
 @contextmanager
 def drawing(path: Path, size: tuple[float, float]) -> Iterator[Any]:
-    """A matplotlib figure of so many inches, which is saved to a .png or .svg file at the end; the same drawing gives the
-    same file.
+    """A matplotlib figure of `size` inches, which is saved to a .png or .svg file at the end. Equal figures give equal
+    files.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -82,7 +82,7 @@ def drawing(path: Path, size: tuple[float, float]) -> Iterator[Any]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError("drawing needs matplotlib; `pip install 'sglang-agentspec[plots]'`") from error
-    # No date and no drawn ids.
+    # Without the date and random ids.
     with rc_context({"svg.hashsalt": "agentspec"}):
         figure = Figure(figsize=size, layout="constrained")
         yield figure

@@ -17,11 +17,12 @@ a GPU; wall_seconds are the client's. Latencies are left out, because clients ru
 
 device_busy            share of the time with requests in which the device worked
 no_requests_share      share of the seconds in which the scheduler had no request, because clients or other processes of
-the server were busy with theirs
+                       the server were busy with theirs
 preempted_share        share of the seconds in which other processes kept the scheduler from running: the error that a
-busy machine causes
-device_idle            shares of the time in which the device waited, by what it waited for
-host_reads_a_step, eager_ops_a_step, h2d_copies_a_step    per decode or verify step, those of prefills included
+                       busy machine causes
+device_idle            shares of the time with requests in which the device waited, by what it waited for
+host_reads_a_step, eager_ops_a_step, h2d_copies_a_step
+                       per decode or verify step, those of prefills included
 """
 
 from __future__ import annotations

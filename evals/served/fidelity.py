@@ -1,12 +1,12 @@
-"""`agentspec bench fidelity`: how well `agentspec simulate` foretells the latency of real servers under load.
+"""`agentspec bench fidelity`: how well `agentspec simulate` predicts the latency of real servers under load.
 
-Dataset: calls of the text-to-SQL agents and open prompts to the small model, as they were answered once.
-Metric: mean latency of requests, simulated over measured; for each server, batch limit and rate.
-Pattern: a profile is measured, then a plain server and one with agentspec, each with two limits of its batch, get
-Poisson arrivals at shares of what they are simulated to serve at most, in several short runs each that take turns, so
-that what the machine does meanwhile meets all alike. The simulator is given the profile, and of each run when requests
-came, their lengths, what of their prompts was cached and what would have been drafted for them, and at which pace the
-server made steps without drafts just before and after. Runs in which that pace changed do not count.
+Dataset: calls of the text-to-SQL agents and open prompts to the small model, with answers recorded once.
+Metric: mean latency of requests, simulated over measured, for each server, batch limit and rate.
+Pattern: a profile is measured first. Then a plain server and one with agentspec, each with two limits of its batch, get
+Poisson arrivals at shares of their simulated capacity. Each cell has several short runs, and the cells take turns, so
+that all meet the same disturbances of the machine. The simulator gets the profile and, for each run, the arrival times,
+lengths, cached prompt tokens, the drafts that would have been made, and the pace of the server: how fast its steps
+without drafts were just before and after the run. Runs in which the pace changed do not count.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from agentspec.simulation import Arrivals
 from agentspec.workflows.text_to_sql import draw_questions
 
 BOUND = 0.10
-"""Of the error of a mean latency."""
+"""Greatest relative error of a mean latency."""
 SYSTEMS = ("plain", "agentspec")
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai", "numpy")
-# What is asked before the first run, so that caches and indexes are not empty.
+# Calls before the first run, so that caches and indexes are not empty.
 _WARM_CALLS = 24
 _START_SECONDS = 600.0
 _STARTS = 2
@@ -52,7 +52,7 @@ _STARTS = 2
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """What several runs are of."""
+    """What several runs have in common."""
 
     system: str
     limit: int
@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the bench and prints its table; 1 where plain decoding's error is out of bounds.
+    """Runs the bench and prints its table; 1 if an error of plain decoding is out of bounds.
 
     Raises:
         ConfigError: An argument is unknown or out of range, or the profile holds no serving costs.
@@ -152,18 +152,18 @@ def _plan(args: argparse.Namespace) -> ProfilePlan:
 def _measured(
     args: argparse.Namespace, profile: Profile, file: Path, folder: Path, logs: Path
 ) -> Iterator[tuple[_Cell, Run]]:
-    """Every run: of each turn, rate and server one."""
+    """Every run: one for each turn, rate and server."""
     num_runs, num_requests = (1, 12) if args.quick else (args.runs, args.requests)
     with ExitStack() as stack:
-        # What is asked is answered once by a plain server.
+        # A plain server answers all calls once.
         wanted = list(dict.fromkeys([("plain", max(args.limits)), *itertools.product(args.systems, args.limits)]))
-        # A start is mostly one process after another that imports: two at a time take hardly longer than one.
+        # A start is mostly a sequence of processes that import, so two starts at a time take hardly longer than one.
         with ThreadPoolExecutor(_STARTS) as pool:
             starting = [pool.submit(stack.enter_context, _server(*one, file, logs)) for one in wanted]
         servers = [LoadedServer(*one, server.result()) for one, server in zip(wanted, starting, strict=True)]
         calls = _calls(args, servers[0], num_runs * num_requests * len(args.rates) + _WARM_CALLS, folder)
         say(f"  {len(calls)} calls, {sum(call.output_tokens for call in calls)} tokens")
-        # Outputs are the same on all servers: what this one answers tells what drafts would bring.
+        # All servers give the same outputs, so these answers show what drafts would gain.
         answers = send_closed(servers[0].server, calls, max(args.limits))
         for server in servers:
             server.server.flush()
@@ -185,7 +185,7 @@ def _run(
     answers: Sequence[Answered],
     seed: int,
 ) -> Run:
-    """Loads a server; `answers` are another one's to the same calls."""
+    """Puts load on a server; `answers` are those of another server to the same calls."""
     rng = random.Random(seed)
     factors = [pace(profile, server, rng)]
     rate = share * service_rate(at_pace(profile, factors[0]), server, asked, answers)
@@ -212,7 +212,7 @@ def _server(system: str, limit: int, profile: Path, logs: Path) -> Server:
 
 
 def _calls(args: argparse.Namespace, plain: LoadedServer, number: int, folder: Path) -> list[AskedCall]:
-    """Half agents' calls and half open ones, mixed; answered once by the plain server."""
+    """Equal numbers of agents' calls and open prompts, mixed, and answered once by the plain server."""
     databases = databases_in(folder)
     half = -(-number // 2)
     # Some answers are single tokens, and some questions need fewer calls.
@@ -224,7 +224,7 @@ def _calls(args: argparse.Namespace, plain: LoadedServer, number: int, folder: P
         raise ConfigError(
             f"the work has {sum(map(len, kinds))} calls, but {number} are needed; ask for less --requests"
         )
-    # The order of each kind stays.
+    # The order within each kind stays.
     order = [0] * len(kinds[0]) + [1] * len(kinds[1])
     random.Random(args.seed).shuffle(order)
     each = [iter(calls) for calls in kinds]
@@ -232,7 +232,7 @@ def _calls(args: argparse.Namespace, plain: LoadedServer, number: int, folder: P
 
 
 def _kept(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rows of other systems that the file holds."""
+    """Rows of other systems from the file."""
     if not args.resume:
         return []
     if args.json is None or not args.json.exists():

@@ -1,4 +1,4 @@
-"""The table and the picture of `agentspec bench fidelity`."""
+"""The table and the plot of `agentspec bench fidelity`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ def markdown(content: Mapping[str, Any], bound: float) -> str:
 
 
 def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Simulated over measured mean latencies; raises ConfigError if matplotlib is not installed."""
+    """Draws simulated over measured mean latencies.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
     with drawing(path, (5, 4.5)) as figure:
         axes = figure.subplots()
         for system, limit in dict.fromkeys((row["system"], row["limit"]) for row in rows):

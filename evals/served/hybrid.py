@@ -1,11 +1,12 @@
-"""`agentspec bench hybrid`: suffix drafts and a model drafter in one batch, beside each of them alone.
+"""`agentspec bench hybrid`: suffix drafts and a draft model in one batch, beside each of them alone.
 
-Dataset: held-out questions of the text-to-SQL workflow and open prompts to the same small model; see workloads/hybrid.py.
-Metric: accept length, tokens a second, share of steps with the drafter; see hybrid_rows. Outputs are compared call by
-call.
-Pattern: the servers of all systems run at the same time, idle ones asleep, and are asked in turns, some requests at a
-time, so that what else happens on the machine meets all of them alike. Every server answers the same requests. That is
-repeated with new processes, because two of the same code differ by some per cent by where their memory lies; rows are
+Dataset: held-out questions of the text-to-SQL workflow and open prompts to the same small model; see
+workloads/hybrid.py.
+Metric: accept length, tokens a second, share of steps with the draft model; see hybrid_rows. Outputs are compared call
+by call.
+Pattern: the servers of all systems are alive and asked in turns, some requests at a time, while the others sleep, so
+that all meet the same disturbances of the machine. Every server answers the same requests. This is repeated with new
+processes, because two processes of the same code differ by several per cent, depending on their memory layout. Rows are
 medians over these runs.
 """
 
@@ -32,7 +33,7 @@ from agentspec.evals.workloads.hybrid import CONCURRENCY, ROWS, WORKLOADS, plan_
 from agentspec.progress import say
 from agentspec.workflows.text_to_sql import Database
 
-# Plain decoding comes first: the others' outputs are compared with its.
+# Plain decoding comes first, because the others' outputs are compared with its outputs.
 COMPARED = {
     **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
     "eagle3-6": eagle3_tree(6),
@@ -76,12 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the bench and prints its tables; 1 where outputs differ, a server failed, or a goal is missed.
+    """Runs the bench and prints its tables; 1 if outputs differ, a server failed, or a goal is missed.
 
     A server that fails leaves a row with the error, and the others go on.
 
     Raises:
-        ConfigError: an argument is out of range or unknown.
+        ConfigError: An argument is out of range or unknown.
     """
     for option in ("repeats", "slice"):
         if getattr(args, option) < 1:
@@ -106,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Bench:
-    """What the servers measured so far."""
+    """What the servers have measured so far."""
 
     def __init__(self, systems: Sequence[str], workloads: Sequence[str]) -> None:
         self._systems = tuple(systems)
@@ -124,8 +125,8 @@ class Bench:
         logs: Path,
         run: str,
     ) -> None:
-        """Starts a server of each system and asks them everything in turns; a failure is noted for what one has not
-        answered, and the others go on."""
+        """Starts a server of each system and asks them everything in turns. A failure is recorded for whatever a server
+        has not answered, and the others go on."""
 
         def slices(stack: ExitStack, name: str) -> Iterator[SliceResult]:
             log = logs / f"{name}-{run}.log"
@@ -146,7 +147,7 @@ class Bench:
         self._outputs.setdefault((row, system), []).append([result.outputs for result in results])
 
     def rows(self) -> list[dict[str, Any]]:
-        """One for each workload and system with a run or a failure."""
+        """One row for each workload and system that has a run or a failure."""
         return [
             merge_runs(row, name, self._runs.get((row, name), []), identical=self._identical(row, name), error=error)
             for row in self._rows
@@ -163,7 +164,7 @@ class Bench:
 
 
 def context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
-    """What the figures depend on; files by their names alone."""
+    """What the figures depend on, with file names instead of paths."""
     return {
         **describe(_PACKAGES),
         "systems": {
@@ -179,7 +180,7 @@ def context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
 
 
 def _progress(done: Mapping[str, Sequence[SliceResult]]) -> str:
-    """What each server wrote in the phase that is asked now."""
+    """What each server wrote in the current phase."""
     last = {name: results[-1] for name, results in done.items() if results}
     phase = max((result.phase for result in last.values()), default=0)
     shown = []

@@ -18,7 +18,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def markdown(rows: Rows, *, command: str) -> str:
-    """All tables; ratios are over the fastest system with one way of drafting, on the same workload."""
+    """All tables. Ratios are relative to the fastest system with one way of drafting, on the same workload."""
     parts = [f"    {command}"]
     for workload in dict.fromkeys(row["workload"] for row in rows):
         parts.append(_workload(workload, [row for row in rows if row["workload"] == workload]))
@@ -60,7 +60,7 @@ def _workload(workload: str, rows: Rows) -> str:
 
 
 def _change(rows: Rows) -> str:
-    """Accept length as the text changes."""
+    """Accept length while the text changes."""
     kinds = [phase["kind"] for phase in rows[0]["windows"]]
     changes = [f"to {change['to']}" for change in rows[0]["recovered_after"]]
     lines = [

@@ -1,10 +1,10 @@
-"""`agentspec bench load`: real servers with more and more clients, plain decoding and fixed lengths beside agentspec.
+"""`agentspec bench load`: real servers with more and more clients; plain decoding and fixed lengths beside agentspec.
 
 Dataset: open prompts, and questions of the text-to-SQL agents; see workloads/load.py.
 Metric: tokens a second and a CPU second, accept length, tokens verified a row; see load_rows. Outputs are compared with
 those of plain decoding.
-Pattern: the servers of all systems run at the same time, idle ones asleep, and are asked in turns. Every server answers
-the same requests. A workload has servers of its own.
+Pattern: the servers of all systems are alive and asked in turns, while the others sleep. Every server answers the same
+requests. Each workload starts new servers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from agentspec.evals.workloads.load import DEFAULT_SYSTEMS, LOADED, WORKLOADS, p
 from agentspec.progress import say
 
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
-# Every phase is asked in one piece.
+# Large enough to ask every phase in one piece.
 _WHOLE = 1 << 30
 
 
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the bench and prints its tables; 1 where outputs differ, a server failed, or a goal is missed.
+    """Runs the bench and prints its tables; 1 if outputs differ, a server failed, or a goal is missed.
 
     A server that fails leaves rows with the error, and the others go on.
 
@@ -121,7 +121,7 @@ def rows_of(
     done: Mapping[str, Sequence[SliceResult]],
     errors: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """One for each number of clients and system; of rows that a failed server did not finish the error."""
+    """One row for each number of clients and system, with the error where a failed server did not finish."""
     rows = []
     for concurrency in concurrencies:
         turns = {name: [one for one in done[name] if one.row == row_name(workload, concurrency)] for name in names}
@@ -135,7 +135,7 @@ def rows_of(
 
 
 def _kept(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of workloads that were measured before and had no failure."""
+    """The rows of workloads that were measured before without a failure."""
     if not args.resume:
         return []
     if not args.json:
@@ -148,7 +148,7 @@ def _kept(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
-    """What the figures depend on; files by their names alone."""
+    """What the figures depend on, with file names instead of paths."""
     return {
         **describe(_PACKAGES),
         "systems": {name: [without_folders(word) for word in LOADED[name].words] for name in systems},
@@ -161,7 +161,7 @@ def _context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]
 
 
 def _progress(done: Mapping[str, Sequence[SliceResult]]) -> str:
-    """Tokens a second of each server's last turn."""
+    """Tokens a second in each server's latest turn."""
     last = {name: results[-1] for name, results in done.items() if results}
     row = next(reversed(last.values())).row if last else ""
     return f"{row or 'warm-up'}: tokens/s " + ", ".join(f"{name} {speeds([one])[0]:.0f}" for name, one in last.items())

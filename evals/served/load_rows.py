@@ -1,4 +1,4 @@
-"""The rows of `agentspec bench load`, what they should be, its table and its picture."""
+"""The rows, goals, table and plot of `agentspec bench load`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def load_row(
     identical: bool | None,
     error: str = "",
 ) -> dict[str, Any]:
-    """A system's row of some number of clients; without a turn all figures are None.
+    """The row of a system with some number of clients; without a turn all figures are None.
 
     Args:
-        workload: open or agents.
-        system: As the bench calls it.
-        concurrency: Clients.
-        turns: In their order.
-        identical: Whether all outputs are those of plain decoding; None where those are unknown.
+        workload: "open" or "agents".
+        system: Its name in the bench.
+        concurrency: Number of clients.
+        turns: In order.
+        identical: Whether all outputs equal those of plain decoding; None if those are unknown.
         error: Why turns are missing.
     """
     row: dict[str, Any] = {"workload": workload, "system": system, "concurrency": concurrency}
@@ -64,7 +64,7 @@ def load_row(
 
 
 def ratio(row: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """Speed over another system's: the median over turns, in each of which both were asked the same."""
+    """Speed relative to another system: the median over turns. Both systems were asked the same in each turn."""
     pairs = zip(row["tokens_per_second_turns"], other["tokens_per_second_turns"], strict=True)
     return round(statistics.median(float(ours) / float(theirs) for ours, theirs in pairs), 3)
 
@@ -85,7 +85,7 @@ def best_fixed(systems: Mapping[str, Mapping[str, Any]]) -> str | None:
 
 
 def goals(rows: Rows) -> list[Goal]:
-    """The goals that the rows allow to check, all of them of the system `agentspec`."""
+    """The goals that the rows allow to check, all of them for the system `agentspec`."""
     found = []
     for workload, concurrency in dict.fromkeys((row["workload"], row["concurrency"]) for row in rows):
         systems = find(rows, workload, concurrency)
@@ -105,7 +105,7 @@ def goals(rows: Rows) -> list[Goal]:
 
 
 def markdown(rows: Rows, *, command: str) -> str:
-    """A table for each workload. Ratios are over plain decoding, medians over turns."""
+    """A table for each workload. Ratios are relative to plain decoding, medians over turns."""
     parts = [f"    {command}"]
     for workload in dict.fromkeys(row["workload"] for row in rows):
         lines = [

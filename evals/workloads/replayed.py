@@ -1,11 +1,11 @@
-"""Tasks whose answers were recorded: strong models' traces through the served model.
+"""Tasks with recorded answers: traces of strong models, replayed through the served model.
 
-Every request carries its answer, and a server with `AGENTSPEC_REPLAY=requests` forces the model to write it, whatever
-the system: so all systems emit the same tokens at the real cost of their steps, and only drafts and times differ. What
-is repeated, and so what is accepted, is the strong model's; the tokens are of the served model's tokenizer.
+Every request carries its answer, and a server with `AGENTSPEC_REPLAY=requests` forces the model to write it. So all
+systems emit the same tokens at the real cost of their steps, and only drafts and times differ. Repetition, and
+therefore acceptance, is that of the strong model; the tokens are those of the served model's tokenizer.
 
-Sessions are cut into conversations of a few calls after one another, each with the whole prompt that was recorded; long
-prompts lose their beginning and long answers their end, as each record tells.
+Sessions are cut into conversations of a few consecutive calls, each with the whole recorded prompt. Long prompts lose
+their beginning and long answers their end; each record says how much.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def replay_task(name: str, *, data: str, source: str, is_staged: bool = False, s
         name: Of the task and the trace.
         data: What was recorded.
         source: Where it comes from, and its licence.
-        is_staged: The trace holds the outputs of a pipeline's stages without their prompts. The prompt of a stage is then
-            the session's name, what its earlier stages wrote, and the name of the stage.
+        is_staged: The trace holds the outputs of a pipeline's stages without their prompts. The prompt of a stage
+            is then the session's name, the outputs of its earlier stages, and the name of the stage.
         suffix: Of the file's name.
     """
     trace = f"{name}{suffix}"
@@ -87,9 +87,9 @@ def trace_path(folder: Path | None, trace: str) -> Path:
 
 
 def conversations(requests: Sequence[ReplayRequest]) -> dict[str, list[Conversation]]:
-    """Of each task its conversations, of the requests in the order of their recording.
+    """The conversations of each task, from requests in the order of their recording.
 
-    Answers of a single token are left out, for nothing of them is decoded.
+    Answers of a single token are left out, because none of their tokens is decoded.
     """
     found: dict[str, list[Conversation]] = {}
     for session, some in groupby(requests, key=lambda request: request.session):

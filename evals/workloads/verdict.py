@@ -1,8 +1,8 @@
 """What the servers of the report's verdict are asked, and the log that the report reads.
 
-log     answered by a plain server, noted as services do
-cold    other work of the same kind, as many requests as the log has, of servers that begin with nothing
-warm    other work again, of a server that was asked the log's before
+log     answered by a plain server, written as services write it
+cold    other work of the same kind, as many requests as the log has, for servers that have learnt nothing
+warm    other work again, for a server that has answered the requests of the log
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from agentspec.workflows.text_to_sql import (
 
 State = Literal["cold", "warm"]
 STATES: tuple[State, ...] = get_args(State)
-# Work that is neither measured nor, but for chance, the same; nor is that of the two states.
+# The log and the two states have seeds of their own, so that their work only agrees by chance.
 _LOG_SEED, _WARM_SEED = 1_000_003, 2_000_003
 _LOG_CLIENTS = 4
 
 
 def logged_work(workload: str, databases: Mapping[Database, Path], num_requests: int, seed: int) -> Stream:
-    """What the log is of."""
+    """The work that the log records."""
     phases = plan_load(workload, databases, (_LOG_CLIENTS,), num_requests, 1, seed + _LOG_SEED)
-    # The agents' first phase only teaches.
+    # The first phase of the agents only teaches the server.
     return phases[-1].streams[0]
 
 
@@ -45,14 +45,14 @@ def measured_work(
     turns: int,
     seed: int,
 ) -> dict[str, list[Phase]]:
-    """The phases of each row, named by state and clients; the first of each drops what was learnt.
+    """The phases of each row, by state and clients; the first phase of a row drops what was learnt.
 
     Args:
         workload: One of WORKLOADS.
-        databases: What agents ask of.
+        databases: Of the agents' questions.
         concurrency: Numbers of clients.
-        requests: Of each state and number of clients, about so many.
-        turns: In how many parts they are asked.
+        requests: Approximate number for each state and number of clients.
+        turns: Number of parts in which they are asked.
         seed: Of questions and prompts.
     """
     found: dict[str, list[Phase]] = {}
@@ -68,7 +68,7 @@ def measured_work(
 
 
 def phases_of(work: Mapping[str, Sequence[Phase]], log: Stream | None) -> list[Phase]:
-    """All phases of a server; one that learns is asked the log before each warm row, None: it does not learn."""
+    """All phases of a server. A server that learns is asked the log before each warm row; None: it does not learn."""
     phases: list[Phase] = []
     for row, turns in work.items():
         if log is not None and row.startswith("warm"):
