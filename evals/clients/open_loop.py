@@ -26,7 +26,7 @@ from agentspec.workflows.text_to_sql import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskedCall:
-    """A prompt, and how many tokens its answer had and is to have again."""
+    """A prompt, and the number of tokens that its answer had and is to have again."""
 
     kind: Kind
     prompt: tuple[int, ...]
@@ -48,14 +48,14 @@ class Sent(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answered:
-    """What became of a request; seconds since the first one was due."""
+    """The result of a request; seconds since the first one was due."""
 
     sent: float
     answered: float
     cached_tokens: int
     output: NDArray[np.int32]
     verify_steps: int
-    """0 where the server does not verify."""
+    """0 if the server does not verify."""
 
     @property
     def seconds(self) -> float:
@@ -71,7 +71,7 @@ def ask_calls(
 ) -> list[AskedCall]:
     """Has a server answer agents' questions and open prompts, and keeps each call in the order of the answers.
 
-    Calls whose answer is a single token are left out, for nothing of them is decoded.
+    Calls whose answer is a single token are left out, because none of their tokens is decoded.
 
     Raises:
         ServerError: A call failed.
@@ -107,9 +107,9 @@ def send_at(
     times: Sequence[float],
     on_answer: Callable[[], object] = lambda: None,
 ) -> list[Answered]:
-    """Sends each call at its time, in seconds from now on, ascending; the answers in the order of the calls.
+    """Sends each call at its time, in ascending seconds from now; the answers are in the order of the calls.
 
-    Answers have just as many tokens as they are to have, and end early for nothing.
+    Answers have exactly the required number of tokens and never end early.
     """
     with ThreadPoolExecutor(len(calls)) as pool:
         begin = time.perf_counter()
@@ -121,7 +121,7 @@ def send_at(
 
 
 def send_closed(server: RunningServer, calls: Sequence[Sent], clients: int) -> list[Answered]:
-    """Sends the calls in their order, so many at a time."""
+    """Sends the calls in order, `clients` at a time."""
     with ThreadPoolExecutor(clients) as pool:
         begin = time.perf_counter()
         return list(pool.map(lambda call: _ask(server, call, begin, lambda: None), calls))

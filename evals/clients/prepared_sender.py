@@ -1,8 +1,8 @@
-"""Sends requests that were prepared before anybody waits for them, so that the load generator takes next to no time.
+"""Sends requests that were prepared before anyone waits for them, so that the load generator takes almost no time.
 
-Bodies are encoded once; answers come whole and are parsed when all are there. What a client usually does while servers
-work, encoding and parsing, can be added back any number of times: tokens a second must not change by it, else the load
-generator and not the server was measured.
+Bodies are encoded once. Answers come whole, and are parsed when all of them have arrived. The usual work of a client
+while servers work, encoding and parsing, can be added back any number of times. Tokens a second must not change by it;
+otherwise the load generator was measured instead of the server.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class PreparedSender(Client):
 
     Args:
         url: Of the server.
-        bodies: Those that will be sent, each for POST to /generate.
-        work: 1: only what has to be done; each further one encodes every request and parses every answer once more, while
-            the server works.
+        bodies: All bodies that will be sent, each for POST to /generate.
+        work: 1: only the necessary work. Each further one encodes every request and parses every answer once more
+            while the server works.
 
     Raises:
         ConfigError: `work` is below 1.
@@ -36,11 +36,11 @@ class PreparedSender(Client):
             raise ConfigError(f"--client-work must be at least 1, got {work}")
         super().__init__(url)
         self._work = work
-        # By identity: a body is as good as its object, and hashing its tokens would be work again.
+        # By identity of the body, because hashing its tokens would be work again.
         self._encoded = {id(body): json.dumps(body).encode() for body in bodies}
 
     async def send(self, body: Mapping[str, Any]) -> Reply:
-        """Sends one of the bodies; what fails is told in `Reply.error`, never raised."""
+        """Sends one of the bodies. A failure is returned in `Reply.error`, never raised."""
         import aiohttp
 
         encoded = self._encoded[id(body)]

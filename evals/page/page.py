@@ -1,8 +1,9 @@
 """`agentspec eval-page`: every table of results in the docs, and the README's plot, made from the files of figures.
 
-Data: every JSON file in a folder of evals/results, but those of `archive`; see offline_rows.py and served_rows.py for what is shown of each.
+Data: every JSON file in a folder of evals/results except `archive`; see offline_rows.py and served_rows.py for what is
+shown of each.
 Metric: none of its own; goals met and missed are counted.
-Pattern: the same files give the same pages, so that a test can tell a page that lags behind.
+Pattern: equal files give equal pages, so that a test can find a page that is out of date.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ARCHIVE = "archive"
 COMMITS = "commits.json"
 END = "<!-- /results -->"
 _BLOCK = re.compile(r"<!-- results: (\S+) -->\n.*?" + re.escape(END), re.DOTALL)
-# Where a run of the report on a real log is kept: its command, then what it printed.
+# A run of the report on a real log: its command, then what it printed.
 _REPORT = ("report", "example.txt")
 _REPORT_LINES = ("entropy", "cold", "warm", "speed-up")
 
@@ -77,10 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Writes the pages and the plot, or with --check tells whether they are what would be written.
+    """Writes the pages and the plot, or with --check tests whether they are up to date.
 
     Raises:
-        ConfigError: An argument is unknown, there are no results, or a page asks for a table that there is not.
+        ConfigError: An argument is unknown, there are no results, or a page asks for a table that does not exist.
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec eval-page --help")
@@ -95,10 +96,10 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def pages(results: Path, readme: Path, benchmarks: Path) -> dict[Path, str]:
-    """What each file should hold, by its path.
+    """The required content of each file, by path.
 
     Raises:
-        ConfigError: There are no results, or a page asks for a table that there is not.
+        ConfigError: There are no results, or a page asks for a table that does not exist.
     """
     topics = read_topics(results)
     commits = read_commits(results)
@@ -117,7 +118,7 @@ def read_topics(results: Path) -> list[Topic]:
     """The folders of results, in the order of the page; unknown ones come last.
 
     Raises:
-        ConfigError: There is no such folder, or a file is no JSON object.
+        ConfigError: The folder does not exist, or a file is no JSON object.
     """
     if not results.is_dir():
         raise ConfigError(
@@ -138,15 +139,16 @@ def read_topics(results: Path) -> list[Topic]:
 
 
 def topic_rows(topic: str, files: Files) -> list[Row]:
-    """The rows of a topic; none of one that nobody reads."""
+    """The rows of a topic; [] if it has no reader."""
     reader = _READERS.get(topic)
     return reader(files) if reader and files else []
 
 
 def read_commits(results: Path) -> dict[str, str]:
-    """The commit of each file, by its path below `results`: the file's own word, else what `commits.json` says of it.
+    """The commit of each file, by its path below `results`: the commit in the file itself, else the one in
+    `commits.json`.
 
-    What `commits.json` says holds for the very bytes that it was said of, so that a file that was written anew has none.
+    An entry of `commits.json` holds only for the bytes that it was written for, so that a rewritten file has no commit.
     """
     noted = results / COMMITS
     known = dict(json.loads(noted.read_text(encoding="utf-8"))) if noted.exists() else {}
@@ -169,7 +171,7 @@ def _recorded_commit(content: Any) -> str:
 
 
 def heads_of(content: Content) -> list[Mapping[str, Any]]:
-    """What holds command, versions and machine; several where runs were put together."""
+    """The mappings that hold command, versions and machine; several if runs were put together."""
     return list(content.get("heads") or content.get("records") or [content.get("head") or content])
 
 
@@ -211,8 +213,8 @@ def summary(topics: Sequence[Topic], commits: Mapping[str, str]) -> str:
 
 
 def goals_sentence(topics: Sequence[Topic], link: str | None = None) -> str:
-    """How many goals of all topics together are met; with `link`, the path to the project's root, where those are that
-    are not."""
+    """The number of goals met over all topics. With `link`, the path to the project root, it also links to the missed
+    ones."""
     goals = [goal for topic in topics for goal in topic.goals]
     met = sum(goal.met for goal in goals)
     sentence = f"Of the {len(goals)} goals that the evals set, {met} are met and {len(goals) - met} are missed."
@@ -222,7 +224,7 @@ def goals_sentence(topics: Sequence[Topic], link: str | None = None) -> str:
 
 
 def report_block(results: Path) -> str:
-    """Lines that `agentspec report` printed about a real log."""
+    """The lines that `agentspec report` printed about a real log."""
     path = results.joinpath(*_REPORT)
     if not path.exists():
         return ""
@@ -249,16 +251,16 @@ def table(topic: Topic, commits: Mapping[str, str], root: str) -> str:
 
 
 def _command(content: Content) -> str:
-    """The command's first words; the file has it whole."""
+    """The first words of the command; the file has all of them."""
     words = list(heads_of(content)[0].get("command") or ())
     return f"`{' '.join(words[: 3 if words[1:2] == ['bench'] else 2])}`" if words else ""
 
 
 def with_blocks(path: Path, blocks: Mapping[str, str]) -> str:
-    """The page with every block between its marks made anew.
+    """The page with every block between its marks replaced.
 
     Raises:
-        ConfigError: The page asks for a block that there is not, or has none.
+        ConfigError: The page asks for a block that does not exist, or has none.
     """
     text = path.read_text(encoding="utf-8")
     names = [match[1] for match in _BLOCK.finditer(text)]

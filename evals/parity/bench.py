@@ -1,10 +1,10 @@
 """`agentspec bench parity`: whether servers answer as plain SGLang does, token by token.
 
 Dataset: requests of every kind, mixed, to the small model; see requests.py.
-Metric: answers and tokens compared, and how many answers differ; at temperature > 0 whether both draw alike.
-Pattern: plain SGLang answers every request once. Then each server answers the same requests, with 1 to 16 clients,
-as fast as they can and with gaps, and may be sent requests that are aborted while they wait or run. A server that
-drafted nothing shows nothing: that is an error.
+Metric: answers and tokens compared, and how many answers differ; at temperature > 0, whether both distributions agree.
+Pattern: plain SGLang answers every request once. Then each server answers the same requests, with 1 to 16 clients, as
+fast as they can and with gaps. It may also get requests that are aborted while they wait or run. A server that drafted
+nothing proves nothing, which is an error.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the bench and prints its table; 1 where anything differs.
+    """Runs the bench and prints its table; 1 if anything differs.
 
     Raises:
         ConfigError: An argument is out of range.
-        ServerError: A server failed, hung or drafted nothing, or does not run as it was asked to.
+        ServerError: A server failed, hung, drafted nothing, or does not run as it was asked to.
     """
     variants = list(_variants(args))
     rows: list[dict[str, Any]] = []
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def reference(server: RunningServer, tokens: int, seed: int) -> tuple[list[Round], list[list[Answer]]]:
-    """Rounds whose answers by `server` have at least so many tokens, and the answers, asked 16 at a time.
+    """Rounds whose answers by `server` have at least `tokens` tokens, and the answers, asked 16 at a time.
 
     Raises:
         ServerError: A request got no answer.
@@ -130,7 +130,7 @@ def reference(server: RunningServer, tokens: int, seed: int) -> tuple[list[Round
 
 
 def ask(server: RunningServer, round_: Round, seed: int) -> list[Answer]:
-    """The answers of a server to a round; raises ServerError where a request got none."""
+    """The answers of a server to a round; raises ServerError if a request got none."""
 
     async def asked() -> list[Answer]:
         async with ParityClient(server.url) as client:
@@ -148,7 +148,7 @@ def compare(
     *,
     may_refuse: bool = False,
 ) -> Compared:
-    """Asks a server the rounds and compares; raises ServerError where a request got no answer.
+    """Asks a server the rounds and compares; raises ServerError if a request got no answer.
 
     Args:
         may_refuse: Whether the server may refuse requests that plain SGLang answers.
@@ -172,7 +172,7 @@ def measure(
 ) -> dict[str, Any]:
     """The row of a server; raises as compare() and the checks do."""
     check_variant(server, variant)
-    # SGLang's own draft models want room at the end of the context, and refuse prompts that leave none.
+    # SGLang's own draft models need room at the end of the context and refuse prompts that leave none.
     may_refuse = not PARITY_SYSTEMS[variant.system].is_ours
     compared = compare(server, rounds, expected, seed, variant.label, may_refuse=may_refuse)
     row = {"server": variant.label, **row_of(compared)}
