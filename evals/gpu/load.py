@@ -1,4 +1,4 @@
-"""Clients that wait for their answers before they ask again, and what came of them."""
+"""Measures clients that wait for their answers before they ask again."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def measure(
     """The figures of some calls.
 
     Args:
-        server: Asked nothing else meanwhile.
+        server: It is asked nothing else at the same time.
         calls: Not asked before.
-        clients: How many at a time.
-        is_ours: Whether the server must tell agentspec's counters.
+        clients: Number of calls at a time.
+        is_ours: Whether the server must report agentspec's counters.
         speculates: Whether it must verify drafts.
-        busy: The share of a time by time.monotonic() in which the GPU was busy.
+        busy: The share of an interval of time.monotonic() in which the GPU was busy.
 
     Raises:
-        ServerError: Answers are not those recorded, agentspec is not active, or nothing was speculated.
+        ServerError: Answers are not the recorded ones, agentspec is not active, or nothing was speculated.
         OSError: The server refused a call or is gone.
     """
     before = _state(server) if is_ours else {}
@@ -110,7 +110,7 @@ def _between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float
         "draft_errors": counts["draft_errors"],
         "drafting_ms_a_step": round(1e3 * counts["drafting_seconds"] / steps, 4),
         "verify_ms_a_step": round(1e3 * verifying / measured, 4) if measured else None,
-        # Of the wall time, prefills included, what the device spent on verification.
+        # Share of the wall time, prefills included, that the device spent on verification.
         "verify_share": round(verifying / measured * counts["steps"] / seconds, 3) if measured else None,
         "widths": widths,
     }

@@ -1,6 +1,6 @@
-"""What a machine without a network is given: SGLang, models without weights, and recorded calls as token ids.
+"""What a machine without a network gets: SGLang, models without weights, and recorded calls as token ids.
 
-    FOLDER/site.tar.xz.00 ...   SGLang and what it needs
+    FOLDER/site.tar.xz.00 ...   SGLang and its dependencies
     FOLDER/data.tar.xz          models/SIZE, models/SIZE-eagle3, work-SIZE.npz
 
 Each is small enough to be carried beside the source of agentspec, which is built there.
@@ -23,7 +23,7 @@ from agentspec.evals.gpu.work import CONCURRENCIES, TRACES, Trace, make_work, sa
 from agentspec.progress import say
 
 PART_BYTES = 40 << 20
-"""Of an archive, at most: 64 MiB are carried at a time, and the source of agentspec takes 20."""
+"""Limit of an archive: 64 MiB are carried at a time, and the source of agentspec takes 20."""
 DRY_CONCURRENCIES = (1, 2)
 
 
@@ -33,7 +33,7 @@ def prepare(traces: Path, configs: Path, out: Path, *, site: bool, seed: int) ->
     Args:
         traces: Folder with the recorded traces.
         configs: Folder with the models' configs.
-        out: Where the archives go.
+        out: Gets the archives.
         site: Whether to pack SGLang too, which takes some minutes.
         seed: Of what is drawn from the traces.
 
@@ -62,7 +62,7 @@ def prepare(traces: Path, configs: Path, out: Path, *, site: bool, seed: int) ->
 
 
 def prepare_dry(traces: Path, out: Path, *, seed: int) -> None:
-    """The same for a dry run: a few calls in the small model's tokens, in a folder as the archives give it.
+    """The same for a dry run: a few calls in the small model's tokens, in a folder with the layout of the archives.
 
     Raises:
         ConfigError: A trace is missing.
@@ -87,7 +87,7 @@ def write_work(
     seed: int,
     wanted: Mapping[str, Trace] = TRACES,
 ) -> None:
-    """Writes `work-SIZE.npz` to `data`, where the model is; see make_work()."""
+    """Writes `work-SIZE.npz` to `data`, which has the model; see make_work()."""
     folder = model_folder(size, data)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The command: all parts, or some, within some minutes; what is done is kept, and an interrupted run goes on."""
+"""The command: all parts, or some, within some minutes. Finished tasks are kept, and an interrupted run can go on."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the tasks and prints their table last; 1 where one failed or a check was missed, 2 for wrong arguments."""
+    """Runs the tasks and prints their table last; 1 if one failed or a check was missed, 2 for wrong arguments."""
     args = parser().parse_args(argv)
-    # Servers are stopped also where the time is up.
+    # Servers are stopped even if the process is terminated because the time is up.
     exit_on_sigterm()
     try:
         return _run(args)
@@ -97,7 +97,7 @@ def _run(args: argparse.Namespace) -> int:
         if args.part == [PREPARE]:
             return 0
     if args.dry_run:
-        # As on a GPU.
+        # The overlap schedule is on, as on a GPU.
         os.environ["SGLANG_CPU_OVERLAP"] = "on"
     trip = Trip(
         data=args.data.resolve(),

