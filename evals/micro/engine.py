@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs all cases and prints a row for each.
 
     Raises:
-        ConfigError: An argument is out of range or unknown, a file cannot be read, or a peer is not installed.
+        ConfigError: An argument is out of range, a file cannot be read, or a peer is not installed.
         UnsupportedError: Memory cannot be counted here.
     """
     sizes = parse_sizes(args.sizes)
@@ -104,7 +104,7 @@ def parse_sizes(text: str) -> dict[str, int]:
 
 
 def measure(texts: Texts, sizes: dict[str, int], peers: Sequence[str], *, stall_seconds: float = 5.0) -> Iterator[Row]:
-    """All cases, the sizes in ascending order; an index grows from one to the next.
+    """All cases, with sizes in ascending order; an index grows from one size to the next.
 
     Raises:
         ConfigError: A peer is not installed.

@@ -1,17 +1,17 @@
 """`agentspec bench step-cost`: what a decode step costs the host of a GPU, counted on an emulated one.
 
 Servers: SGLang's NGRAM and EAGLE-3, agentspec's suffix drafts and its hybrid, each on the emulated device.
-Load: one batch of so many requests with the same prompts and forced answers for all systems. Answers are phrases that come
-again and again, so that drafts are long. A batch of the same kind has warmed the server up.
-Metric: means over steps that follow a step of the same number of rows, so that no prompt is read in between.
+Load: one batch of requests with the same prompts and forced answers for all systems. Answers consist of recurring
+phrases, so that drafts are long. A batch of the same kind has warmed up the server.
+Metric: means over steps that follow a step with the same number of rows, so that no prompt is prefilled in between.
 
-    host_reads   the host waits for what the device holds
+    host_reads   times that the host waits for values on the device
     eager_ops    operations launched outside captured graphs
     h2d_copies   copies from the host to the device
-    python_ms    of the worker's step, without launches, waits, native code and the emulation's own time
-    native_ms    of the same step in native code of the drafter
-    launch_ms    of the same step: what a GPU's host takes to launch operations and graphs, by the step times
-    idle_share   of the time in which the device had nothing to do
+    python_ms    Python in the worker's step, without launches, waits, native code and the emulation's own time
+    native_ms    native code of the drafter in the same step
+    launch_ms    time for a GPU's host to launch operations and graphs in the same step, by the step times
+    idle_share   share of the time in which the device had nothing to do
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress
 
 SYSTEMS = {"ngram": "ngram", "eagle3": "eagle3-5", "suffix": "suffix", "hybrid": "hybrid"}
-"""Names of systems, and of those that the emulation knows them by."""
+"""Names of systems, and their names in the emulation."""
 ROWS = (1, 16, 64, 256)
 _PROMPT_TOKENS = 64
 _ANSWER_TOKENS = 600
 _PHRASES = 12
 _FEWEST_STEPS = 8
-# Past the special tokens at the beginning of a vocabulary, and in all of them.
+# After the special tokens at the beginning of a vocabulary, and within every vocabulary.
 _FIRST_TOKEN, _LAST_TOKEN = 100, 30_000
 
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     """Measures all cells and prints a row for each.
 
     Raises:
-        ConfigError: An argument is unknown or out of range.
+        ConfigError: An argument is out of range.
         ServerError: A server failed, or gave another answer than the forced one.
     """
     emulation = Emulation.of(args.emulate, tokenizer=args.tokenizer, head_accept_length=HEAD_ACCEPT_LENGTH)
@@ -112,7 +112,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def of_steps(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, Any]:
-    """A row's figures, from the sums that the emulated device told of steps with that number of rows.
+    """A row's figures, from the emulated device's sums over steps with that number of rows.
 
     Raises:
         ServerError: There were too few steps.
@@ -134,7 +134,7 @@ def of_steps(after: Mapping[str, float], before: Mapping[str, float]) -> dict[st
 
 
 def drawn_batch(number: int, seed: int, kind: str) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts and answers of so many requests, in tokens. All answers of a seed are made of the same phrases."""
+    """Prompts and answers of `number` requests, in tokens. All answers of a seed consist of the same phrases."""
     rng = random.Random(seed)
     phrases = [
         [rng.randrange(_FIRST_TOKEN, _LAST_TOKEN) for _ in range(rng.randrange(12, 40))] for _ in range(_PHRASES)
@@ -163,7 +163,7 @@ def _sums(server: Server, number: int) -> Mapping[str, float]:
 
 
 def _ask(server: Server, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> None:
-    """Sends all as one request, so that they decode in one batch."""
+    """Sends all requests as one, so that they decode in one batch."""
     parameters = [
         {
             "temperature": 0,

@@ -1,8 +1,8 @@
 """`agentspec bench store`: what the store saves a starting server, how fast replicas share, and what that costs a step.
 
 Dataset: recorded calls, the shipped text-to-SQL work and the Python source installed here (see micro/texts.py).
-Metric: a figure a case, with its target where it has one; see the module of each.
-Pattern: real stores, an SQLite file and a redis-server of this machine's own; servers and replicas are processes.
+Metric: a figure a case, with its target if it has one; see the module of each.
+Pattern: real stores, an SQLite file and a local redis-server; servers and replicas are processes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from agentspec.evals.micro.texts import Tokens, gather_texts
 SEED = 0
 _PACKAGES = ("agentspec", "sglang", "torch", "numpy", "redis", "zstandard")
 _NUM_PUBLISHED = 1000
-# The load's outputs are windows of so much text.
+# The outputs of the load are windows of a text with this many tokens.
 _LOAD_TEXT_TOKENS = 2_000_000
 
 
 @dataclass(kw_only=True)
 class Bench:
-    """What the cases work on, made when the first of them asks for it."""
+    """The inputs of the cases, made when the first case needs them."""
 
     traces: Sequence[str] = ()
     tokenizer_path: Path | None = None
@@ -52,7 +52,7 @@ class Bench:
     """Tokens of a full store, as parse_sizes() reads them."""
     questions: int = 24
     rounds: int = 300
-    """Of step overhead."""
+    """Of the step overhead."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -64,7 +64,7 @@ class Bench:
         return [split_trace(trace) for trace in traces or [sample_trace(self.tokenizer)]]
 
     def outputs(self, num_tokens: int) -> list[Tokens]:
-        """Finished outputs of so many tokens together."""
+        """Finished outputs with `num_tokens` tokens in all."""
         calls: list[Call] = [call for trace in self.split_traces for call in (*trace.learned, *trace.held_out)]
         texts = gather_texts(
             calls, self.tokenizer, output_tokens=num_tokens, num_requests=0, request_tokens=1, prompt_tokens=1
@@ -76,20 +76,20 @@ class Bench:
         return self.outputs(parse_sizes(self.size)[self.size])
 
     def text(self) -> Tokens:
-        """One long text, for outputs cut out of it."""
+        """One long text to cut outputs from."""
         return np.concatenate(self.outputs(_LOAD_TEXT_TOKENS))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Rows that one piece of work gives."""
+    """The rows that one piece of work gives."""
 
     rows: tuple[str, ...]
     measure: Callable[[Bench, Path], Iterator[Row]]
 
 
 def cases(size: str) -> list[Case]:
-    """All there are, in the order to run them: those whose figures a busy machine spoils most come first."""
+    """All cases in order. Those whose figures a busy machine distorts most come first."""
     found = [
         Case(
             tuple(f"step_overhead_percent_{name}" for name in ("control", *STATES)),
@@ -124,11 +124,11 @@ def cases(size: str) -> list[Case]:
 
 
 def choose(found: Sequence[Case], names: Sequence[str]) -> list[Case]:
-    """The cases with a row of one of the names, or if no row is named so, with one whose name begins so; all if none
-    is given.
+    """The cases with a row of one of the names or, if no row has the name, with a row whose name begins with it; all if
+    no name is given.
 
     Raises:
-        ConfigError: No row begins so.
+        ConfigError: No row's name begins with a name.
     """
     rows = [row for case in found for row in case.rows]
     wanted: set[str] = set()
@@ -174,11 +174,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the cases and prints a row for each figure; 1 where a target is missed.
+    """Runs the cases and prints a row for each figure; 1 if a target is missed.
 
     Raises:
-        ConfigError: An argument is out of range or unknown, a file cannot be read, or there is no redis-server.
-        ServerError, StoreError: A server or a store did not do its part, so that there is nothing to show.
+        ConfigError: An argument is out of range, a file cannot be read, or there is no redis-server.
+        ServerError, StoreError: A server or a store failed, so that there is nothing to show.
     """
     if not args.seconds > 0 or args.questions < 1 or args.rounds < 2:
         raise ConfigError(

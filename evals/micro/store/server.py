@@ -1,4 +1,4 @@
-"""Warm start of real servers, on the demo's work: questions that no server has learned from, asked of three.
+"""Warm start of real servers, on the demo's work: three servers are asked questions that no server has learned from.
 
     warm       has answered other questions of the same databases
     restarted  on the same SQLite file; or joined, a second server on the same Redis
@@ -120,7 +120,7 @@ def _ask(server: Server, questions: Sequence[Question], databases: dict[Database
 
 
 def _wait_until_delivered(server: Server) -> int:
-    """How many outputs the server has put into the store, all that it had."""
+    """Waits until the server has put all of its outputs into the store; gives their number."""
     deadline = time.monotonic() + _DELIVERY_SECONDS
     while time.monotonic() < deadline:
         store = (server.agentspec_state() or {}).get("store")
