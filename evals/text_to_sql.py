@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; the exit status is 1 if any call of the model failed."""
     options = _parser().parse_args(arguments)
     if options.local:
-        # Before torch loads OpenMP: threads that wait without spinning lose little on a busy machine.
+        # Set before torch loads OpenMP: threads that wait without spinning lose little on a busy machine.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     config = ChainConfig(
         concurrency=options.concurrency, max_repairs=options.max_repairs, max_tokens=options.max_tokens

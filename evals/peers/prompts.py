@@ -17,7 +17,7 @@ from agentspec.evals.workloads.prompts import served_tokenizer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; 2 where an argument is of no use."""
+    """Command line; 2 if an argument is invalid."""
     parser = argparse.ArgumentParser(
         prog="python -m agentspec.evals.peers.prompts", description="Prompts of a trace as text."
     )
@@ -44,9 +44,9 @@ def trace_prompts(traces: Sequence[Path], model: Path, max_prompt_tokens: int, l
 
     Args:
         traces: Files or folders.
-        model: Its tokenizer says where prompts are cut.
+        model: Its tokenizer determines where prompts are cut.
         max_prompt_tokens: Longer prompts lose their beginning.
-        limit: At most so many.
+        limit: Greatest number of prompts.
         seed: Of the drawing.
 
     Raises:

@@ -1,16 +1,16 @@
 """`agentspec bench report`: whether the report's figures hold, and what it takes to make them.
 
-ranking     entropy and accept length of sets, and of stages served by themselves: do they rank alike?
-prediction  a report over 100 outputs predicts the accept length of replaying the rest of the set, a server that begins
-            with nothing and learns as it goes
-scale       seconds and peak memory of the whole command on logs of many tokens, in a process of its own
-verdict     a report over a plain server's log predicts what agentspec gains there over plain decoding; see verdict.py
+ranking     whether entropy and accept length rank sets, and stages served separately, alike
+prediction  a report over 100 outputs predicts the accept length of a replay of the rest of the set, on a server that
+begins with nothing and learns as it goes
+scale       seconds and peak memory of the whole command on logs of many tokens, in a separate process
+verdict     a report over a plain server's log predicts the gain of agentspec over plain decoding; see verdict.py
 
-Dataset: recorded traces, see agentspec.analysis.replay.traces; staged ones give a set for each stage with enough calls. Of the
-verdict: the work of `agentspec bench load`.
+Dataset: recorded traces, see agentspec.analysis.replay.traces; staged ones give a set for each stage with enough calls.
+For the verdict: the work of `agentspec bench load`.
 Metric: Spearman's rank correlation; error of predicted accept lengths; seconds; MB of peak resident memory; whether the
-predicted range holds the measured ratio of tokens a second.
-Pattern: samples for predictions come from all over a set, one output or staged session from each of equal parts.
+predicted range contains the measured ratio of tokens a second.
+Pattern: samples for predictions come from all over a set, with one output or staged session from each of equal parts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.load import WORKLOADS
 
 CASES = ("ranking", "prediction", "scale", "verdict")
-# The verdict starts servers, which nobody should get without asking.
+# The verdict starts servers, so it runs only on request.
 _DEFAULT_CASES = CASES[:3]
 CONTROLS = ("chat", "math")
 _RANK_GOAL = 0.9
@@ -90,7 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the cases and prints their rows; raises ConfigError if an argument is unknown or a trace cannot be read."""
+    """Runs the cases and prints their rows; raises ConfigError if an argument is out of range or a trace cannot be
+    read."""
     if args.seeds < 1:
         raise ConfigError(f"--seeds must be >= 1, got {args.seeds}")
     chosen = args.case or _DEFAULT_CASES

@@ -1,12 +1,12 @@
 """`agentspec bench drafter-state`: whether a head drafts as well after steps that suffix drafts served.
 
 Dataset: schema questions of the text-to-SQL workflow, held out, greedy.
-Metric: accepted tokens of the head's drafts at the same places of the same answers, SGLang's own EAGLE-3 against the head
-beside suffix drafts that drafts at every k-th step only and reads what is accepted in between. Drafts that may reach an
-answer's end do not count: SGLang drafts beyond it.
+Metric: accepted tokens of the head's drafts at the same positions of the same answers. SGLang's own EAGLE-3 is compared
+with the head beside suffix drafts, which drafts only at every k-th step and reads the accepted tokens in between.
+Drafts that may reach an answer's end do not count, because SGLang drafts beyond it.
 Pattern: one server each; chains of 4, because SGLang lets branches of a tree see tokens that are not their ancestors;
-prefix caching as it is. Where the head's state is what it would have been, the numbers are the same place by place, but
-for ties that another order of sums decides.
+prefix caching unchanged. If the head's state is what it would have been, the numbers are equal at every position,
+except for ties that another order of sums decides.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _TREE = (
     "--speculative-num-steps", str(_STEPS), "--speculative-eagle-topk", "1",
     "--speculative-num-draft-tokens", str(_STEPS + 1),
 )  # fmt: skip
-# The head's own draft, nothing left out.
+# The head's whole draft.
 _OURS = ("--agentspec-min-token-prob", "0", "--agentspec-tau", "1", "--agentspec-controller", "fixed")
 _OUR_VARIABLES = {**OWN_ESTIMATES, "AGENTSPEC_HYBRID_RULE": "score"}
 _PACKAGES = ("agentspec", "sglang", "torch")
 _MAX_TOKENS = 96
 
 Drafts = dict[tuple[str, int], int]
-"""Accepted tokens by request and place."""
+"""Accepted tokens by request and position."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,10 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the bench and prints a row for each `--every`; 1 where answers differ.
+    """Runs the bench and prints a row for each `--every`; 1 if answers differ.
 
     Raises:
-        ConfigError: an argument is out of range or unknown.
+        ConfigError: An argument is out of range.
     """
     if args.requests < 1 or min(args.every, default=0) < 1:
         raise ConfigError(f"--requests and --every must be at least 1, got {args.requests} and {args.every}")
@@ -83,10 +83,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def compared(theirs: Mapping[tuple[str, int], int], ours: Mapping[tuple[str, int], int]) -> dict[str, Any]:
-    """Drafts that both made at the same place.
+    """Compares the drafts that both made at the same position.
 
     Raises:
-        ServerError: there are none.
+        ServerError: There are none.
     """
     places = sorted(theirs.keys() & ours.keys())
     if not places:
@@ -111,14 +111,14 @@ def shown(row: Mapping[str, Any]) -> str:
 def _served(
     folder: Path, algorithm: str, arguments: Sequence[str], every: int, prompts: Sequence[str]
 ) -> tuple[Drafts, list[list[int]]]:
-    """What the head's drafts brought on one server, and the answers."""
+    """The accepted tokens of the head's drafts on one server, and the answers."""
     site = plugin_site(folder / "site", "recorder", "agentspec.evals.research.draft_model_state_recorder")
     file = folder / f"{algorithm}-{every}.jsonl"
     variables = {
         "PYTHONPATH": os.pathsep.join([str(site), environment().get("PYTHONPATH", "")]).strip(os.pathsep),
         "DRAFT_RECORDER_FILE": str(file),
         "DRAFT_RECORDER_EVERY": str(every),
-        # Other algorithms do not read them.
+        # Other algorithms ignore these.
         **_OUR_VARIABLES,
     }
     bodies = [

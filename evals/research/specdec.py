@@ -1,8 +1,9 @@
 """`agentspec bench specdec`: drafts that stop where a head expects a rejection, beside drafts of a fixed length.
 
-Dataset: what the tiny target writes on held-out text-to-SQL prompts; the chains its drafters draft from every place of it.
-Metric: discard rate and verification rate (SpecDec++, equation 2.3), and the tokens a second that equation 2.1 makes of
-them with the times of forwards measured here, or with those of the paper's models.
+Dataset: what the tiny target writes on held-out text-to-SQL prompts; the chains of its drafters from every position of
+it.
+Metric: discard rate and verification rate (SpecDec++, equation 2.3), and the tokens a second by equation 2.1 with the
+times of forwards measured here, or with those of the paper's models.
 Pattern: all rules walk the same chains.
 """
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
 FIXED = (2, 4, 6, 8, 10, 12, 14)
-"""Lengths of the paper's baseline; `LONGEST` and 1, which a head may also choose, are measured beside them."""
+"""Lengths of the paper's baseline. `LONGEST` and 1, which a head may also choose, are measured beside them."""
 LONGEST = 20
 THRESHOLDS = (
     *(0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9),
@@ -44,18 +45,18 @@ PAPER_COSTS = (0.112, 0.0234)
 _CHEAP_COSTS = (0.112, 0.0056)
 
 Walk = tuple[NDArray[np.int64], NDArray[np.floating]]
-"""Of one text: `matches` [S] and the p_i [S, K] of its chains; see `specdec_rounds`."""
+"""For one text: `matches` [S] and the p_i [S, K] of its chains; see `specdec_rounds`."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What makes the p_i: a head, or the drafter's own confidence."""
+    """The source of the p_i: a head, or the drafter's own confidence."""
 
     name: str
     depth: int | None = None
     rejection_weight: float | None = None
     threshold: float | None = None
-    """The head's own h, for the shipped one."""
+    """The shipped head's own h."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,11 +82,11 @@ def run(args: argparse.Namespace) -> int:
     """Walks all texts by all rules and prints the tables.
 
     Raises:
-        ConfigError: An argument is out of range or unknown, or a checkpoint or a head is not there or does not fit.
+        ConfigError: An argument is out of range, or a checkpoint or a head is missing or does not fit.
     """
     if min(args.texts, args.timed, args.threads) < 1:
         raise ConfigError("--texts, --timed and --threads must be at least 1")
-    # Before torch loads OpenMP: threads that wait without spinning lose little on a machine that others use too.
+    # Set before torch loads OpenMP: threads that wait without spinning lose little on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import torch
 
@@ -130,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def load_heads(pair: Drafters, folders: Mapping[str, Path], grid: Path | None) -> dict[str, dict[Rule, AcceptanceHead]]:
-    """Each drafter's shipped head, where there is one, and those of the grid."""
+    """Each drafter's shipped head, if there is one, and those of the grid."""
     from agentspec.integrations.sglang.drafting.acceptance_head import CONFIG_FILE, AcceptanceHead
 
     found: dict[str, dict[Rule, AcceptanceHead]] = {name: {} for name in pair.drafters}
@@ -193,9 +194,9 @@ def judge(
 def rows_of(
     drafter: str, walks: Mapping[Rule, Sequence[Walk]], prices: Mapping[str, tuple[float, float, float]]
 ) -> list[dict[str, Any]]:
-    """A row for each fixed length and for each rule at each threshold.
+    """A row for each fixed length, and for each rule at each threshold.
 
-    `prices` are seconds of a forward of target, drafter and head; the head's is paid for every token drafted under it.
+    `prices` are seconds of a forward of target, drafter and head. The head's is paid for every token drafted under it.
     """
     matches = [matches for matches, _ in walks[Rule("confidence")]]
     rows = [
