@@ -49,12 +49,7 @@ SYSTEMS = {
     "ngram": System("SGLang + NGRAM", "NGRAM"),
     "suffix": System("SGLang + agentspec", "AGENTSPEC"),
     "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_HEAD, "--speculative-num-draft-tokens", str(STEPS + 1))),
-    "hybrid": System(
-        "agentspec + EAGLE-3",
-        "AGENTSPEC",
-        (*_HEAD, "--agentspec-base", "EAGLE3"),
-        OWN_ESTIMATES,
-    ),
+    "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", (*_HEAD, "--agentspec-base", "EAGLE3"), OWN_ESTIMATES),
 }
 _TIMED = ("none", "ngram", "eagle3", "hybrid")
 """The step times are fitted to the forwards of these systems, which are of all kinds and widths."""
@@ -66,7 +61,7 @@ _START_SECONDS = 900.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--data", type=Path, required=True, metavar="FOLDER", help=f"with {TASKS[_TASK].trace}")
+    add("--data", type=Path, required=True, metavar="FOLDER", help=f"folder with {TASKS[_TASK].trace}")
     add(
         "--systems",
         type=names,
@@ -74,12 +69,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help=f"out of {','.join(SYSTEMS)} (default: all)",
     )
-    add("--concurrency", type=numbers, default=(1, 4, 16), metavar="LIST", help="requests at a time (default 1,4,16)")
-    add("--requests", type=int, default=32, help="model calls of each number of clients, or more (default %(default)s)")
+    add("--concurrency", type=numbers, default=(1, 4, 16), metavar="LIST", help="numbers of clients (default 1,4,16)")
+    add(
+        "--requests",
+        type=int,
+        default=32,
+        help="model calls for each number of clients, at least (default %(default)s)",
+    )
     add("--repeat", type=int, default=1, help="measure N times, each time with new servers (default %(default)s)")
     add("--step-times", type=Path, metavar="FILE", help="use these step times instead of measuring them")
-    add("--out", type=Path, metavar="FILE", help="write the step times that were measured to FILE")
-    add("--seed", type=int, default=0, help="of what is asked (default %(default)s)")
+    add("--out", type=Path, metavar="FILE", help="write the measured step times to FILE")
+    add("--seed", type=int, default=0, help="seed of the requests (default %(default)s)")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
 

@@ -34,40 +34,58 @@ def parser() -> argparse.ArgumentParser:
         "random weights, step times, and the simulator's predictions.",
     )
     add = found.add_argument
-    add("--data", type=Path, default=Path(".gpu"), metavar="FOLDER", help="what prepare made (default .gpu)")
+    add(
+        "--data",
+        type=Path,
+        default=Path(".gpu"),
+        metavar="FOLDER",
+        help="folder that --part prepare made (default .gpu)",
+    )
     add(
         "--out",
         type=Path,
         default=Path("gpu-run"),
         metavar="FOLDER",
-        help="records, profiles and logs (default gpu-run)",
+        help="folder for records, profiles and logs (default gpu-run)",
     )
-    add("--minutes", type=float, default=float("inf"), metavar="N", help="stop after so long; what is done is kept")
-    add("--part", action="append", default=[], metavar="NAME", help=f"{', '.join((PREPARE, *PARTS))}; may be repeated")
+    add("--minutes", type=float, default=float("inf"), metavar="N", help="stop after N minutes and keep what is done")
+    add(
+        "--part",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"do only this part: {', '.join((PREPARE, *PARTS))}; may be repeated",
+    )
     add(
         "--call",
         action="append",
         type=int,
         default=[],
         metavar="N",
-        help=f"tasks of that call: {CALLS}; may be repeated",
+        help=f"do only the tasks of this call: {CALLS}; may be repeated",
     )
-    add("--size", action="append", default=[], metavar="NAME", help="llama-8b or qwen-32b; may be repeated")
+    add(
+        "--size", action="append", default=[], metavar="NAME", help="measure only llama-8b or qwen-32b; may be repeated"
+    )
     add("--quick", action="store_true", help="fewer answers and smaller profiles")
-    add("--dry-run", action="store_true", help="on a CPU with the small model and few requests, to test the plumbing")
-    add("--plan", action="store_true", help="print the tasks and end")
+    add("--dry-run", action="store_true", help="test the procedure on a CPU, with the small model and few requests")
+    add("--plan", action="store_true", help="print the tasks and exit")
     add(
         "--head-accept-length",
         type=float,
         default=4.0,
         metavar="L",
-        help=f"of the simulated EAGLE-3 head where it drafts alone; published are {PUBLISHED[0]} to {PUBLISHED[1]} "
-        "(default %(default)s)",
+        help=f"accept length of the simulated EAGLE-3 head on its own; published: {PUBLISHED[0]} to {PUBLISHED[1]} (default %(default)s)",
     )
-    add("--traces", type=Path, metavar="FOLDER", help="of prepare: the recorded traces")
-    add("--configs", type=Path, metavar="FOLDER", help="of prepare: configs of the models, by their published names")
-    add("--no-site", action="store_true", help="of prepare: leave out SGLang, which is there already")
-    add("--seed", type=int, default=0, help="of prepare: of what is drawn from the traces (default %(default)s)")
+    add("--traces", type=Path, metavar="FOLDER", help="for prepare: folder of the recorded traces")
+    add(
+        "--configs",
+        type=Path,
+        metavar="FOLDER",
+        help="for prepare: folder of the models' configs, by their published names",
+    )
+    add("--no-site", action="store_true", help="for prepare: do not pack SGLang again")
+    add("--seed", type=int, default=0, help="for prepare: seed of what is drawn from the traces (default %(default)s)")
     return found
 
 

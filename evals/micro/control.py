@@ -44,8 +44,8 @@ _COST = StepCost(1e-7, 3e-5, 0.012)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=500, metavar="N", help="steps a case (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the drafts (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=500, metavar="N", help="steps of each case (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the drafts (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 

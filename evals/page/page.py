@@ -69,11 +69,23 @@ class Topic(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 where a page lags behind the files")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="default: evals/results")
-    parser.add_argument("--readme", type=Path, default=README, metavar="FILE", help="default: the project's README.md")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     parser.add_argument(
-        "--benchmarks", type=Path, default=BENCHMARKS, metavar="FILE", help="default: the project's docs/benchmarks.md"
+        "--results", type=Path, default=RESULTS, metavar="FOLDER", help="folder of the results (default: evals/results)"
+    )
+    parser.add_argument(
+        "--readme",
+        type=Path,
+        default=README,
+        metavar="FILE",
+        help="page with the plot (default: README.md of the project)",
+    )
+    parser.add_argument(
+        "--benchmarks",
+        type=Path,
+        default=BENCHMARKS,
+        metavar="FILE",
+        help="page with the tables (default: docs/benchmarks.md of the project)",
     )
 
 

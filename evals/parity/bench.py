@@ -52,26 +52,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help=f"out of {','.join(PARITY_SYSTEMS)} (default suffix,eagle3,standalone)",
     )
-    add("--overlap", type=names, default=("on", "off"), metavar="LIST", help="schedules: on, off (default on,off)")
+    add(
+        "--overlap",
+        type=names,
+        default=("on", "off"),
+        metavar="LIST",
+        help="overlap schedule: on, off (default on,off)",
+    )
     add("--tp", type=numbers, default=(1,), metavar="LIST", help="numbers of tensor-parallel ranks (default 1)")
     add(
         "--retract",
         type=numbers,
         default=(0,),
         metavar="LIST",
-        help="force a retraction every N passes of the scheduler; 0: never (default 0)",
+        help="force a retraction every N scheduler passes; 0: never (default 0)",
     )
-    add("--tokens", type=int, default=DEFAULT_TOKENS, help="to compare of each server, at least (default %(default)s)")
-    add("--aborts", type=int, default=0, metavar="N", help="then send N requests, most of them aborted (default 0)")
-    add("--seed", type=int, default=0, help="of the requests (default %(default)s)")
-    add("--python", default=sys.executable, metavar="FILE", help="interpreter of the environment that holds SGLang")
+    add(
+        "--tokens",
+        type=int,
+        default=DEFAULT_TOKENS,
+        help="compare at least this many tokens of each server (default %(default)s)",
+    )
+    add("--aborts", type=int, default=0, metavar="N", help="then send N requests and abort most of them (default 0)")
+    add("--seed", type=int, default=0, help="seed of the requests (default %(default)s)")
+    add(
+        "--python",
+        default=sys.executable,
+        metavar="FILE",
+        help="interpreter of the environment with SGLang (default: this one)",
+    )
     add(
         "--plugin",
         type=Path,
         action="append",
         default=[],
         metavar="FOLDER",
-        help="put FOLDER on the PYTHONPATH of the compared servers; may be repeated",
+        help="add FOLDER to the PYTHONPATH of the compared servers; may be repeated",
     )
     add(
         "--variable",
@@ -199,10 +215,7 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
             f"--tokens and --tp must be at least 1, --aborts and --retract at least 0, got {args.tokens}, {args.tp}, "
             f"{args.aborts} and {args.retract}"
         )
-    for flag, given, known in (
-        ("systems", args.systems, PARITY_SYSTEMS),
-        ("overlap", args.overlap, _SCHEDULES),
-    ):
+    for flag, given, known in (("systems", args.systems, PARITY_SYSTEMS), ("overlap", args.overlap, _SCHEDULES)):
         if not given or not set(given) <= set(known):
             raise ConfigError(f"--{flag} must be out of {', '.join(known)}, got {', '.join(given) or 'nothing'}")
     for ranks, system, overlap, retract in itertools.product(args.tp, args.systems, args.overlap, args.retract):

@@ -23,10 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="any log that agentspec report reads")
     parser.add_argument("--model", type=Path, required=True, metavar="FOLDER", help="folder with the tokenizer")
-    parser.add_argument("--max-prompt-tokens", type=int, default=8192, help="longer ones are cut at the left")
-    parser.add_argument("--limit", type=int, default=200, help="prompts at most (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the sessions that are drawn (default %(default)s)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="written, a prompt a line")
+    parser.add_argument(
+        "--max-prompt-tokens", type=int, default=8192, help="cut longer prompts at the left (default %(default)s)"
+    )
+    parser.add_argument("--limit", type=int, default=200, help="greatest number of prompts (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the drawn sessions (default %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, one prompt a line")
     args = parser.parse_args(arguments)
     try:
         prompts = trace_prompts(args.traces, args.model, args.max_prompt_tokens, args.limit, args.seed)

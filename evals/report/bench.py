@@ -46,46 +46,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=Path,
         metavar="TRACE",
-        help="recorded sets, .jsonl, .jsonl.xz or .jsonl.gz; not for the verdict",
+        help="recorded sets, .jsonl, .jsonl.xz or .jsonl.gz; the verdict needs none",
     )
-    add("--case", action="append", choices=CASES, help=f"may be repeated (default {', '.join(_DEFAULT_CASES)})")
+    add(
+        "--case",
+        action="append",
+        choices=CASES,
+        help=f"case to run; may be repeated (default {', '.join(_DEFAULT_CASES)})",
+    )
     add("--tokenizer", metavar="NAME|PATH", help="default: mistral_common's newest tekken")
     add(
         "--seeds",
         type=int,
         default=5,
         metavar="N",
-        help="samples of 100 outputs drawn of each set (default %(default)s)",
+        help="samples of 100 outputs to draw from each set (default %(default)s)",
     )
     add(
         "--scale-tokens",
         type=int,
         action="append",
         metavar="N",
-        help="output tokens of a made-up log; may be repeated (default 1000000)",
+        help="output tokens of a generated log; may be repeated (default 1000000)",
     )
     add(
         "--memory-mb",
         type=int,
         default=1024,
         metavar="MB",
-        help="of the reports over made-up logs (default %(default)s)",
+        help="memory limit of the reports on generated logs (default %(default)s)",
     )
     add(
         "--profile",
         type=Path,
         metavar="FILE",
-        help="of the verdict: what `agentspec profile --serving` measured of the small model here (default: measured)",
+        help="for the verdict: profile of the small model by `agentspec profile --serving` (default: measured)",
     )
     add(
         "--workload",
         action="append",
         choices=WORKLOADS,
-        help=f"of the verdict; may be repeated (default {', '.join(WORKLOADS)})",
+        help=f"for the verdict; may be repeated (default {', '.join(WORKLOADS)})",
     )
-    add("--seed", type=int, default=0, help="of the verdict: of what is logged and asked (default %(default)s)")
-    add("--quick", action="store_true", help="of the verdict: a look, few requests and a small profile")
-    add("--work", type=Path, metavar="FOLDER", help="of the verdict: keep logs and profile in FOLDER")
+    add("--seed", type=int, default=0, help="for the verdict: seed of the work (default %(default)s)")
+    add("--quick", action="store_true", help="for the verdict: few requests and a small profile")
+    add("--work", type=Path, metavar="FOLDER", help="for the verdict: keep logs and profile in FOLDER")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 

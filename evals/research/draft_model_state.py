@@ -46,13 +46,13 @@ Drafts = dict[tuple[str, int], int]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=int, default=48, help="answers to follow (default %(default)s)")
+    parser.add_argument("--requests", type=int, default=48, help="number of answers (default %(default)s)")
     parser.add_argument(
         "--every",
         type=lambda text: [int(word) for word in text.split(",")],
         default=[1, 2, 4],
         metavar="LIST",
-        help="the head drafts at every so many steps of a request (default 1,2,4)",
+        help="the head drafts at every N-th step of a request (default 1,2,4)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the questions (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")

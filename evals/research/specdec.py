@@ -67,11 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--heads",
         type=Path,
         metavar="FOLDER",
-        help="more heads: what `python -m agentspec.evals.research.train_acceptance --grid` wrote",
+        help="further heads, from `python -m agentspec.evals.research.train_acceptance --grid`",
     )
     parser.add_argument("--texts", type=int, default=200, help="held-out texts (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the texts (default %(default)s)")
-    parser.add_argument("--timed", type=int, default=200, help="rounds of timing (default %(default)s)")
+    parser.add_argument("--timed", type=int, default=200, help="timing rounds (default %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--table", type=Path, metavar="FILE", help="write the tables to FILE, as Markdown")

@@ -56,10 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--system",
         action="append",
         choices=[name for name in DEMONSTRATED if name != "none"],
-        help="system beside plain SGLang; may be repeated (default: ngram, agentspec, and hybrid, agentspec with the "
-        "shipped model's EAGLE-3 head)",
+        help="system to compare with plain SGLang; may be repeated (default: ngram, agentspec and, with the shipped model, hybrid: "
+        "agentspec with an EAGLE-3 head)",
     )
-    parser.add_argument("--questions", type=int, default=24, help="questions a pass (default %(default)s)")
+    parser.add_argument("--questions", type=int, default=24, help="questions in each pass (default %(default)s)")
     parser.add_argument("--concurrency", type=int, default=2, help="questions in flight (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the questions (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")

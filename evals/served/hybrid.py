@@ -51,27 +51,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=tuple(COMPARED),
         metavar="LIST",
-        help=f"systems, with commas between; none is always among them (default: {','.join(COMPARED)})",
+        help=f"systems; none is always included (default: {','.join(COMPARED)})",
     )
     parser.add_argument(
-        "--workloads",
-        type=names,
-        default=WORKLOADS,
-        metavar="LIST",
-        help=f"workloads, with commas between (default: {','.join(WORKLOADS)})",
+        "--workloads", type=names, default=WORKLOADS, metavar="LIST", help=f"workloads (default: {','.join(WORKLOADS)})"
     )
-    parser.add_argument("--repeats", type=int, default=3, help="servers started for each system (default %(default)s)")
     parser.add_argument(
-        "--requests", type=int, default=72, help="requests of each kind in a phase of a workload (default %(default)s)"
+        "--repeats", type=int, default=3, help="measure N times, each time with new servers (default %(default)s)"
+    )
+    parser.add_argument(
+        "--requests", type=int, default=72, help="requests of each kind in a phase (default %(default)s)"
     )
     parser.add_argument(
         "--slice",
         type=int,
         default=12,
-        help="requests of a kind before it is another server's turn (default %(default)s)",
+        help="requests of a kind before the next server has its turn (default %(default)s)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of questions and prompts (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each server")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each repeat")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
 

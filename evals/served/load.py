@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=DEFAULT_SYSTEMS,
         metavar="LIST",
-        help=f"out of {','.join(LOADED)}; none is always among them (default: {','.join(DEFAULT_SYSTEMS)})",
+        help=f"out of {','.join(LOADED)}; none is always included (default: {','.join(DEFAULT_SYSTEMS)})",
     )
     add(
         "--workloads",
@@ -54,12 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=numbers,
         default=(1, 2, 4, 8, 16),
         metavar="LIST",
-        help="requests at a time (default 1,2,4,8,16)",
+        help="numbers of clients (default 1,2,4,8,16)",
     )
-    add("--requests", type=int, default=36, help="of each number of clients, or more (default %(default)s)")
-    add("--turns", type=int, default=3, help="in which they are asked (default %(default)s)")
-    add("--quick", action="store_true", help="a look: 12 requests in 1 turn, with 1, 4 and 16 at a time")
-    add("--resume", action="store_true", help="keep the workloads that FILE of --json already holds")
+    add("--requests", type=int, default=36, help="requests for each number of clients, at least (default %(default)s)")
+    add("--turns", type=int, default=3, help="turns in which they are asked (default %(default)s)")
+    add("--quick", action="store_true", help="12 requests in 1 turn, with 1, 4 and 16 clients")
+    add("--resume", action="store_true", help="keep the workloads in FILE of --json")
     add("--seed", type=int, default=0, help="seed of questions and prompts (default %(default)s)")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each workload")
     add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")

@@ -148,25 +148,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="measure the row NAME, or all rows whose names begin so, and those that come from the same work; may be "
-        "repeated (default: all)",
+        help="measure the row NAME, or all rows with this prefix, and rows of the same work; may be repeated (default: all)",
     )
     parser.add_argument(
-        "--seconds", type=float, default=60.0, metavar="N", help="how long the load lasts (default %(default)g)"
+        "--seconds", type=float, default=60.0, metavar="N", help="duration of the load (default %(default)g)"
     )
     parser.add_argument(
         "--tokens",
         nargs="+",
         default=[],
         metavar="TRACE",
-        help="recorded calls to take texts from, as for agentspec replay (default: the shipped text-to-SQL work)",
+        help="recorded calls to take texts from, as in agentspec replay (default: the shipped text-to-SQL work)",
     )
-    parser.add_argument("--tokenizer", type=Path, metavar="PATH", help="as for agentspec replay")
+    parser.add_argument("--tokenizer", type=Path, metavar="PATH", help="as in agentspec replay")
     parser.add_argument(
-        "--size", default="10m", help="tokens of the store that a starting server loads (default %(default)s)"
+        "--size", default="10m", help="tokens in the store that a starting server loads (default %(default)s)"
     )
     parser.add_argument(
-        "--questions", type=int, default=24, help="questions a pass of the servers' warm start (default %(default)s)"
+        "--questions",
+        type=int,
+        default=24,
+        help="questions in each pass of the servers' warm start (default %(default)s)",
     )
     parser.add_argument("--rounds", type=int, default=300, help="rounds of the step overhead (default %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, case by case")
