@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.options import names, numbers
 from agentspec.environment import describe, without_folders
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.common import write_json
@@ -25,6 +24,7 @@ from agentspec.evals.emulated.forward_timer import TimedForward, read_times, sit
 from agentspec.evals.emulated.servers import CLOCK, DRAFT_MODEL, bind, release
 from agentspec.evals.emulated.step_time_fit import Fit, fit_report, fitted
 from agentspec.evals.gpu.servers import head_variables
+from agentspec.evals.options import Options
 from agentspec.evals.run.calls import Asking, CellResult, ask_cells
 from agentspec.evals.run.cells import Cell, plan_cells
 from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES, System
@@ -60,28 +60,17 @@ _START_SECONDS = 900.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--data", type=Path, required=True, metavar="FOLDER", help=f"folder with {TASKS[_TASK].trace}")
-    add(
-        "--systems",
-        type=names,
-        default=tuple(SYSTEMS),
-        metavar="LIST",
-        help=f"out of {','.join(SYSTEMS)} (default: all)",
-    )
-    add("--concurrency", type=numbers, default=(1, 4, 16), metavar="LIST", help="numbers of clients (default 1,4,16)")
-    add(
-        "--requests",
-        type=int,
-        default=32,
-        help="model calls for each number of clients, at least (default %(default)s)",
-    )
-    add("--repeat", type=int, default=1, help="measure N times, each time with new servers (default %(default)s)")
-    add("--step-times", type=Path, metavar="FILE", help="use these step times instead of measuring them")
-    add("--out", type=Path, metavar="FILE", help="write the measured step times to FILE")
-    add("--seed", type=int, default=0, help="seed of the requests (default %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    options = Options(parser)
+    options.folder("--data", f"folder with {TASKS[_TASK].trace}", required=True)
+    options.names("--systems", tuple(SYSTEMS), "systems to measure")
+    options.numbers("--concurrency", (1, 4, 16), "numbers of clients")
+    options.number("--requests", 32, "model calls for each number of clients, at least")
+    options.number("--repeat", 1, "measure N times, each time with new servers")
+    options.file("--step-times", "use these step times instead of measuring them")
+    options.file("--out", "write the measured step times to FILE")
+    options.number("--seed", 0, "seed of the requests")
+    options.file("--json", "write the figures to FILE")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
 def run(args: argparse.Namespace) -> int:

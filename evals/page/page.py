@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentspec.errors import ConfigError
+from agentspec.evals.options import Options
 from agentspec.evals.page import offline_rows, readme_plot, served_rows
 from agentspec.evals.page.row import Content, Files, Goal, Row
 
@@ -69,24 +70,11 @@ class Topic(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
-    parser.add_argument(
-        "--results", type=Path, default=RESULTS, metavar="FOLDER", help="folder of the results (default: evals/results)"
-    )
-    parser.add_argument(
-        "--readme",
-        type=Path,
-        default=README,
-        metavar="FILE",
-        help="page with the plot (default: README.md of the project)",
-    )
-    parser.add_argument(
-        "--benchmarks",
-        type=Path,
-        default=BENCHMARKS,
-        metavar="FILE",
-        help="page with the tables (default: docs/benchmarks.md of the project)",
-    )
+    options = Options(parser)
+    options.flag("--check", "write nothing; exit with 1 if a page is out of date")
+    options.folder("--results", "folder of the results (default: evals/results)", RESULTS)
+    options.file("--readme", "page with the plot (default: README.md of the project)", README)
+    options.file("--benchmarks", "page with the tables (default: docs/benchmarks.md of the project)", BENCHMARKS)
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:

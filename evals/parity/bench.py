@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.options import names, numbers
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.common import work_folder, write_json
+from agentspec.evals.options import Options
 from agentspec.evals.parity.aborts import AbortReport, abort_storm
 from agentspec.evals.parity.client import Answer, ParityClient, ask_round
 from agentspec.evals.parity.requests import Round, draw_rounds
@@ -44,61 +44,22 @@ _SCHEDULES = {"on": True, "off": False}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--systems",
-        type=names,
-        default=("suffix", "eagle3", "standalone"),
-        metavar="LIST",
-        help=f"out of {','.join(PARITY_SYSTEMS)} (default suffix,eagle3,standalone)",
-    )
-    add(
-        "--overlap",
-        type=names,
-        default=("on", "off"),
-        metavar="LIST",
-        help="overlap schedule: on, off (default on,off)",
-    )
-    add("--tp", type=numbers, default=(1,), metavar="LIST", help="numbers of tensor-parallel ranks (default 1)")
-    add(
-        "--retract",
-        type=numbers,
-        default=(0,),
-        metavar="LIST",
-        help="force a retraction every N scheduler passes; 0: never (default 0)",
-    )
-    add(
-        "--tokens",
-        type=int,
-        default=DEFAULT_TOKENS,
-        help="compare at least this many tokens of each server (default %(default)s)",
-    )
-    add("--aborts", type=int, default=0, metavar="N", help="then send N requests and abort most of them (default 0)")
-    add("--seed", type=int, default=0, help="seed of the requests (default %(default)s)")
-    add(
-        "--python",
-        default=sys.executable,
-        metavar="FILE",
-        help="interpreter of the environment with SGLang (default: this one)",
-    )
-    add(
-        "--plugin",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="add FOLDER to the PYTHONPATH of the compared servers; may be repeated",
-    )
-    add(
-        "--variable",
-        type=_variable,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="set an environment variable of the compared servers; may be repeated",
-    )
-    add("--json", type=Path, metavar="FILE", help="write the figures and the first differences to FILE")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    options = Options(parser)
+    options.names("--systems", ("suffix", "eagle3", "standalone"), f"out of {','.join(PARITY_SYSTEMS)}")
+    options.names("--overlap", ("on", "off"), "overlap schedule: on, off")
+    options.numbers("--tp", (1,), "numbers of tensor-parallel ranks")
+    options.numbers("--retract", (0,), "force a retraction every N scheduler passes; 0: never")
+    options.number("--tokens", DEFAULT_TOKENS, "compare at least N tokens of each server")
+    options.number("--aborts", 0, "then send N requests and abort most of them")
+    options.number("--seed", 0, "seed of the requests")
+    python = "interpreter of the environment with SGLang (default: this one)"
+    options.add("--python", default=sys.executable, metavar="FILE", help=python)
+    plugin = "add FOLDER to the PYTHONPATH of the compared servers; may be repeated"
+    options.add("--plugin", type=Path, action="append", default=[], metavar="FOLDER", help=plugin)
+    variable = "set an environment variable of the compared servers; may be repeated"
+    options.add("--variable", type=_variable, action="append", default=[], metavar="NAME=VALUE", help=variable)
+    options.file("--json", "write the figures and the first differences to FILE")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
     parser.epilog = "Every other argument goes to the compared servers."
 
 

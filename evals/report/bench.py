@@ -25,6 +25,7 @@ from agentspec.analysis.report import find_tokenizer
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.common import write_json
+from agentspec.evals.options import Options
 from agentspec.evals.report.prediction import GOAL, prediction_rows
 from agentspec.evals.report.ranking import ranking, ranking_rows
 from agentspec.evals.report.scale import scale_row
@@ -40,58 +41,23 @@ _RANK_GOAL = 0.9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "traces",
-        nargs="*",
-        type=Path,
-        metavar="TRACE",
-        help="recorded sets, .jsonl, .jsonl.xz or .jsonl.gz; the verdict needs none",
+    options = Options(parser)
+    traces = "recorded sets, .jsonl, .jsonl.xz or .jsonl.gz; the verdict needs none"
+    options.add("traces", nargs="*", type=Path, metavar="TRACE", help=traces)
+    options.choices("--case", CASES, f"case to run (default {', '.join(_DEFAULT_CASES)})")
+    options.add("--tokenizer", metavar="NAME|PATH", help="default: mistral_common's newest tekken")
+    options.number("--seeds", 5, "samples of 100 outputs to draw from each set")
+    scale = "output tokens of a generated log; may be repeated (default 1000000)"
+    options.add("--scale-tokens", type=int, action="append", metavar="N", help=scale)
+    options.number("--memory-mb", 1024, "memory limit of the reports on generated logs")
+    options.file(
+        "--profile", "for the verdict: the small model's, by `agentspec profile --serving` (default: measured)"
     )
-    add(
-        "--case",
-        action="append",
-        choices=CASES,
-        help=f"case to run; may be repeated (default {', '.join(_DEFAULT_CASES)})",
-    )
-    add("--tokenizer", metavar="NAME|PATH", help="default: mistral_common's newest tekken")
-    add(
-        "--seeds",
-        type=int,
-        default=5,
-        metavar="N",
-        help="samples of 100 outputs to draw from each set (default %(default)s)",
-    )
-    add(
-        "--scale-tokens",
-        type=int,
-        action="append",
-        metavar="N",
-        help="output tokens of a generated log; may be repeated (default 1000000)",
-    )
-    add(
-        "--memory-mb",
-        type=int,
-        default=1024,
-        metavar="MB",
-        help="memory limit of the reports on generated logs (default %(default)s)",
-    )
-    add(
-        "--profile",
-        type=Path,
-        metavar="FILE",
-        help="for the verdict: profile of the small model by `agentspec profile --serving` (default: measured)",
-    )
-    add(
-        "--workload",
-        action="append",
-        choices=WORKLOADS,
-        help=f"for the verdict; may be repeated (default {', '.join(WORKLOADS)})",
-    )
-    add("--seed", type=int, default=0, help="for the verdict: seed of the work (default %(default)s)")
-    add("--quick", action="store_true", help="for the verdict: few requests and a small profile")
-    add("--work", type=Path, metavar="FOLDER", help="for the verdict: keep logs and profile in FOLDER")
-    add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    options.choices("--workload", WORKLOADS, f"for the verdict (default {', '.join(WORKLOADS)})")
+    options.number("--seed", 0, "for the verdict: seed of the work")
+    options.flag("--quick", "for the verdict: few requests and a small profile")
+    options.folder("--work", "for the verdict: keep logs and profile in FOLDER")
+    options.file("--json", "write the figures to FILE")
 
 
 def run(args: argparse.Namespace) -> int:

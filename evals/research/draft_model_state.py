@@ -24,6 +24,7 @@ from typing import Any
 from agentspec.environment import describe
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.common import link_prompts, plugin_site, write_json
+from agentspec.evals.options import Options
 from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
@@ -46,16 +47,11 @@ Drafts = dict[tuple[str, int], int]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=int, default=48, help="number of answers (default %(default)s)")
-    parser.add_argument(
-        "--every",
-        type=lambda text: [int(word) for word in text.split(",")],
-        default=[1, 2, 4],
-        metavar="LIST",
-        help="the head drafts at every N-th step of a request (default 1,2,4)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the questions (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    options = Options(parser)
+    options.number("--requests", 48, "number of answers")
+    options.numbers("--every", (1, 2, 4), "the head drafts at every N-th step of a request")
+    options.number("--seed", 0, "seed of the questions")
+    options.file("--json", "write the figures to FILE")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.common import temporary_databases, write_json
+from agentspec.evals.options import Options
 from agentspec.evals.research.specdec_report import markdown, panels
 from agentspec.evals.research.specdec_rounds import Counts, count_fixed, count_stopped
 from agentspec.progress import Progress
@@ -60,22 +61,18 @@ class Rule:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", type=Path, default=MODELS / "tiny-sql", metavar="FOLDER")
-    parser.add_argument("--standalone", type=Path, default=MODELS / "tiny-sql-draft", metavar="FOLDER")
-    parser.add_argument("--eagle3", type=Path, default=MODELS / "tiny-sql-eagle3", metavar="FOLDER")
-    parser.add_argument(
-        "--heads",
-        type=Path,
-        metavar="FOLDER",
-        help="further heads, from `python -m agentspec.evals.research.train_acceptance --grid`",
-    )
-    parser.add_argument("--texts", type=int, default=200, help="held-out texts (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the texts (default %(default)s)")
-    parser.add_argument("--timed", type=int, default=200, help="timing rounds (default %(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write the tables to FILE, as Markdown")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the curves to FILE, as SVG")
+    options = Options(parser)
+    options.folder("--target", "the model (default: tiny-sql)", MODELS / "tiny-sql")
+    options.folder("--standalone", "its small draft model (default: tiny-sql-draft)", MODELS / "tiny-sql-draft")
+    options.folder("--eagle3", "its EAGLE-3 head (default: tiny-sql-eagle3)", MODELS / "tiny-sql-eagle3")
+    options.folder("--heads", "further heads, from `python -m agentspec.evals.research.train_acceptance --grid`")
+    options.number("--texts", 200, "held-out texts")
+    options.number("--seed", 0, "seed of the texts")
+    options.number("--timed", 200, "timing rounds")
+    options.number("--threads", 1, "CPU threads")
+    options.file("--json", "write the figures to FILE")
+    options.file("--table", "write the tables to FILE, as Markdown")
+    options.file("--plot", "write the curves to FILE, as SVG")
 
 
 def run(args: argparse.Namespace) -> int:

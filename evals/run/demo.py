@@ -20,6 +20,7 @@ from typing import Any
 from agentspec.environment import describe
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.common import databases_in, work_folder, write_json
+from agentspec.evals.options import Options
 from agentspec.evals.run.demo_passes import (
     DEMONSTRATED,
     PASSES,
@@ -51,19 +52,17 @@ class Turn:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", type=Path, default=MODEL_FOLDER, help="model folder (default: the shipped tiny-sql)")
-    parser.add_argument(
-        "--system",
-        action="append",
-        choices=[name for name in DEMONSTRATED if name != "none"],
-        help="system to compare with plain SGLang; may be repeated (default: ngram, agentspec and, with the shipped model, hybrid: "
-        "agentspec with an EAGLE-3 head)",
+    options = Options(parser)
+    options.folder("--model", "model to serve (default: the shipped tiny-sql)", MODEL_FOLDER)
+    system = (
+        "system to compare with plain SGLang (default: ngram, agentspec and, with the shipped model, hybrid: agentspec "
     )
-    parser.add_argument("--questions", type=int, default=24, help="questions in each pass (default %(default)s)")
-    parser.add_argument("--concurrency", type=int, default=2, help="questions in flight (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the questions (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    options.choices("--system", [n for n in DEMONSTRATED if n != "none"], f"{system}with an EAGLE-3 head)")
+    options.number("--questions", 24, "questions in each pass")
+    options.number("--concurrency", 2, "questions in flight")
+    options.number("--seed", 0, "seed of the questions")
+    options.file("--json", "write the figures to FILE")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:

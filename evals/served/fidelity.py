@@ -23,12 +23,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.options import names
 from agentspec.cli.profile import ProfilePlan, measured_profile, shown
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.clients.open_loop import Answered, AskedCall, ask_calls, send_at, send_closed
 from agentspec.evals.common import databases_in, work_folder, write_json, write_text
+from agentspec.evals.options import Options
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.run.phases import CALLS_A_QUESTION
 from agentspec.evals.served.fidelity_rows import LoadedServer, Run, at_pace, compared, pace, row_of, service_rate
@@ -63,49 +63,23 @@ def _shares(text: str) -> tuple[float, ...]:
     return tuple(float(word) for word in text.split(","))
 
 
-def _limits(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in text.split(","))
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--profile",
-        type=Path,
-        metavar="FILE",
-        help="profile by `agentspec profile --serving` on this machine (default: measured)",
-    )
-    add("--save-profile", type=Path, metavar="FILE", help="keep the measured profile in FILE")
-    add(
-        "--rates",
-        type=_shares,
-        default=(0.3, 0.6, 0.85),
-        metavar="LIST",
-        help="request rates as shares of the service rate (default 0.3,0.6,0.85)",
-    )
-    add(
-        "--limits",
-        type=_limits,
-        default=(4, 16),
-        metavar="LIST",
-        help="greatest numbers of requests in a batch (default 4,16)",
-    )
-    add(
-        "--systems",
-        type=names,
-        default=SYSTEMS,
-        metavar="LIST",
-        help=f"systems to measure (default {','.join(SYSTEMS)})",
-    )
-    add("--runs", type=int, default=3, help="runs at each rate (default %(default)s)")
-    add("--requests", type=int, default=40, help="requests in each run (default %(default)s)")
-    add("--quick", action="store_true", help="one run of 12 requests for each cell, with a rough profile")
-    add("--resume", action="store_true", help="keep the rows of other systems in FILE of --json")
-    add("--seed", type=int, default=0, help="seed of the work and the arrivals (default %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each run")
-    add("--markdown", type=Path, metavar="FILE", help="write the table to FILE")
-    add("--plot", type=Path, metavar="FILE", help="draw simulated over measured latencies to FILE, .png or .svg")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    options = Options(parser)
+    options.file("--profile", "profile by `agentspec profile --serving` on this machine (default: measured)")
+    options.file("--save-profile", "keep the measured profile in FILE")
+    rates = "request rates as shares of the service rate (default 0.3,0.6,0.85)"
+    options.add("--rates", type=_shares, default=(0.3, 0.6, 0.85), metavar="LIST", help=rates)
+    options.numbers("--limits", (4, 16), "greatest numbers of requests in a batch")
+    options.names("--systems", SYSTEMS, "systems to measure")
+    options.number("--runs", 3, "runs at each rate")
+    options.number("--requests", 40, "requests in each run")
+    options.flag("--quick", "one run of 12 requests for each cell, with a rough profile")
+    options.flag("--resume", "keep the rows of other systems in FILE of --json")
+    options.number("--seed", 0, "seed of the work and the arrivals")
+    options.file("--json", "write the figures to FILE, after each run")
+    options.file("--markdown", "write the table to FILE")
+    options.file("--plot", "draw simulated over measured latencies to FILE, .png or .svg")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,10 +19,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.options import names
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.common import databases_in, work_folder, write_json, write_text
+from agentspec.evals.options import Options
 from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import Figures, figures, goals, merge_runs, say_failures
@@ -46,32 +46,16 @@ _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--systems",
-        type=names,
-        default=tuple(COMPARED),
-        metavar="LIST",
-        help=f"systems; none is always included (default: {','.join(COMPARED)})",
-    )
-    parser.add_argument(
-        "--workloads", type=names, default=WORKLOADS, metavar="LIST", help=f"workloads (default: {','.join(WORKLOADS)})"
-    )
-    parser.add_argument(
-        "--repeats", type=int, default=3, help="measure N times, each time with new servers (default %(default)s)"
-    )
-    parser.add_argument(
-        "--requests", type=int, default=72, help="requests of each kind in a phase (default %(default)s)"
-    )
-    parser.add_argument(
-        "--slice",
-        type=int,
-        default=12,
-        help="requests of a kind before the next server has its turn (default %(default)s)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of questions and prompts (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each repeat")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
-    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    options = Options(parser)
+    options.names("--systems", tuple(COMPARED), "systems; none is always included")
+    options.names("--workloads", WORKLOADS, "workloads")
+    options.number("--repeats", 3, "measure N times, each time with new servers")
+    options.number("--requests", 72, "requests of each kind in a phase")
+    options.number("--slice", 12, "requests of a kind before the next server has its turn")
+    options.number("--seed", 0, "seed of questions and prompts")
+    options.file("--json", "write the figures to FILE, after each repeat")
+    options.file("--markdown", "write the tables to FILE")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,13 +13,12 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
-from agentspec.cli.options import names, numbers
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.common import databases_in, work_folder, write_json, write_text
+from agentspec.evals.options import Options
 from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import say_failures
@@ -34,37 +33,19 @@ _WHOLE = 1 << 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--systems",
-        type=names,
-        default=DEFAULT_SYSTEMS,
-        metavar="LIST",
-        help=f"out of {','.join(LOADED)}; none is always included (default: {','.join(DEFAULT_SYSTEMS)})",
-    )
-    add(
-        "--workloads",
-        type=names,
-        default=WORKLOADS,
-        metavar="LIST",
-        help=f"out of {','.join(WORKLOADS)} (default: all)",
-    )
-    add(
-        "--concurrency",
-        type=numbers,
-        default=(1, 2, 4, 8, 16),
-        metavar="LIST",
-        help="numbers of clients (default 1,2,4,8,16)",
-    )
-    add("--requests", type=int, default=36, help="requests for each number of clients, at least (default %(default)s)")
-    add("--turns", type=int, default=3, help="turns in which they are asked (default %(default)s)")
-    add("--quick", action="store_true", help="12 requests in 1 turn, with 1, 4 and 16 clients")
-    add("--resume", action="store_true", help="keep the workloads in FILE of --json")
-    add("--seed", type=int, default=0, help="seed of questions and prompts (default %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each workload")
-    add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
-    add("--plot", type=Path, metavar="FILE", help="draw tokens a second to FILE, .png or .svg")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    options = Options(parser)
+    options.names("--systems", DEFAULT_SYSTEMS, f"out of {','.join(LOADED)}; none is always included")
+    options.names("--workloads", WORKLOADS, "workloads")
+    options.numbers("--concurrency", (1, 2, 4, 8, 16), "numbers of clients")
+    options.number("--requests", 36, "requests for each number of clients, at least")
+    options.number("--turns", 3, "turns in which they are asked")
+    options.flag("--quick", "12 requests in 1 turn, with 1, 4 and 16 clients")
+    options.flag("--resume", "keep the workloads in FILE of --json")
+    options.number("--seed", 0, "seed of questions and prompts")
+    options.file("--json", "write the figures to FILE, after each workload")
+    options.file("--markdown", "write the tables to FILE")
+    options.file("--plot", "draw tokens a second to FILE, .png or .svg")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -32,6 +32,7 @@ from agentspec.evals.micro.store.server import warm_server_rows
 from agentspec.evals.micro.store.steps import step_rows
 from agentspec.evals.micro.store.warm import SplitTrace, sample_trace, split_trace, warm_start_rows
 from agentspec.evals.micro.texts import Tokens, gather_texts
+from agentspec.evals.options import Options
 
 SEED = 0
 _PACKAGES = ("agentspec", "sglang", "torch", "numpy", "redis", "zstandard")
@@ -143,36 +144,20 @@ def choose(found: Sequence[Case], names: Sequence[str]) -> list[Case]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--case",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="measure the row NAME, or all rows with this prefix, and rows of the same work; may be repeated (default: all)",
+    options = Options(parser)
+    case = (
+        "measure the row NAME, or all rows with this prefix, and rows of the same work; may be repeated (default: all)"
     )
-    parser.add_argument(
-        "--seconds", type=float, default=60.0, metavar="N", help="duration of the load (default %(default)g)"
-    )
-    parser.add_argument(
-        "--tokens",
-        nargs="+",
-        default=[],
-        metavar="TRACE",
-        help="recorded calls to take texts from, as in agentspec replay (default: the shipped text-to-SQL work)",
-    )
-    parser.add_argument("--tokenizer", type=Path, metavar="PATH", help="as in agentspec replay")
-    parser.add_argument(
-        "--size", default="10m", help="tokens in the store that a starting server loads (default %(default)s)"
-    )
-    parser.add_argument(
-        "--questions",
-        type=int,
-        default=24,
-        help="questions in each pass of the servers' warm start (default %(default)s)",
-    )
-    parser.add_argument("--rounds", type=int, default=300, help="rounds of the step overhead (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, case by case")
-    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs of servers and stores in FOLDER")
+    options.add("--case", action="append", default=[], metavar="NAME", help=case)
+    options.number("--seconds", 60.0, "duration of the load")
+    texts = "recorded calls to take texts from, as in agentspec replay (default: the shipped text-to-SQL work)"
+    options.add("--tokens", nargs="+", default=[], metavar="TRACE", help=texts)
+    options.file("--tokenizer", "as in agentspec replay")
+    options.text("--size", "10m", "tokens in the store that a starting server loads")
+    options.number("--questions", 24, "questions in each pass of the servers' warm start")
+    options.number("--rounds", 300, "rounds of the step overhead")
+    options.file("--json", "write the figures to FILE, case by case")
+    options.folder("--logs", "keep the logs of servers and stores in FOLDER")
 
 
 def run(args: argparse.Namespace) -> int:
