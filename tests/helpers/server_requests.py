@@ -9,11 +9,13 @@ from typing import Any
 from parity import compared
 
 from agentspec.evals.common import link_prompts
+from agentspec.evals.parity import requests as parity_requests
 from agentspec.evals.parity.servers import PARITY_ARGUMENTS
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 
 MODEL = MODEL_FOLDER
+CONTEXT_LENGTH = parity_requests.CONTEXT_LENGTH
 ARGUMENTS = PARITY_ARGUMENTS
 
 chat_prompts = cache(link_prompts)
