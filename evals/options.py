@@ -1,12 +1,13 @@
-"""Options of the commands of evals, a line each. The help text of an option with a default ends with it."""
+"""Options of the commands of evals, a line each, and checks of their values. A help text ends with the default."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from agentspec.cli.options import names, numbers
+from agentspec.errors import ConfigError
 
 
 class Options:
@@ -42,3 +43,10 @@ class Options:
     def choices(self, flag: str, known: Sequence[str], text: str) -> None:
         """May be repeated; None if it is not given."""
         self.add(flag, action="append", choices=list(known), help=f"{text}; may be repeated")
+
+
+def check_names(what: str, given: Collection[str], known: Collection[str]) -> None:
+    """Raises ConfigError unless names are given and all of them are known; `what` is the option or what it names."""
+    unknown = [name for name in given if name not in known]
+    if unknown or not given:
+        raise ConfigError(f"{what} must be out of {', '.join(known)}, got {', '.join(unknown) or 'none'}")

@@ -24,7 +24,7 @@ from agentspec.evals.emulated.forward_timer import TimedForward, read_times, sit
 from agentspec.evals.emulated.servers import CLOCK, DRAFT_MODEL, bind, release
 from agentspec.evals.emulated.step_time_fit import Fit, fit_report, fitted
 from agentspec.evals.gpu.servers import head_variables
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.calls import Asking, CellResult, ask_cells
 from agentspec.evals.run.cells import Cell, plan_cells
 from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES, System
@@ -79,9 +79,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: An argument is unknown or out of range, or the trace is missing.
     """
-    unknown = [name for name in args.systems if name not in SYSTEMS]
-    if unknown:
-        raise ConfigError(f"--systems must be out of {', '.join(SYSTEMS)}, got {', '.join(unknown)}")
+    check_names("--systems", args.systems, SYSTEMS)
     if args.repeat < 1:
         raise ConfigError(f"--repeat must be at least 1, got {args.repeat}")
     inputs = TaskInputs(

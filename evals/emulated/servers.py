@@ -16,6 +16,7 @@ from typing import Any
 
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.emulated.hollow_models import HOLLOW_MODELS, hollow_model
+from agentspec.evals.options import check_names
 from agentspec.evals.systems import OWN_ESTIMATES, System
 from agentspec.integrations.emulated_device.models.simulated_head import VARIABLE as HEAD_VARIABLE
 from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for
@@ -128,9 +129,7 @@ class Emulation:
         Raises:
             ConfigError: A name is unknown.
         """
-        unknown = [name for name in names if name not in SYSTEMS]
-        if unknown:
-            raise ConfigError(f"with --emulate, --system must be one of {', '.join(SYSTEMS)}, got {', '.join(unknown)}")
+        check_names("with --emulate, --system", names, SYSTEMS)
         head = (DRAFT_MODEL, str(self.head))
         return {
             name: replace(system, arguments=(*head, *system.arguments))

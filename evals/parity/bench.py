@@ -20,7 +20,7 @@ from typing import Any
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.common import work_folder, write_json
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, check_names
 from agentspec.evals.parity.aborts import AbortReport, abort_storm
 from agentspec.evals.parity.client import Answer, ParityClient, ask_round
 from agentspec.evals.parity.requests import Round, draw_rounds
@@ -176,9 +176,8 @@ def _variants(args: argparse.Namespace) -> Iterator[Variant]:
             f"--tokens and --tp must be at least 1, --aborts and --retract at least 0, got {args.tokens}, {args.tp}, "
             f"{args.aborts} and {args.retract}"
         )
-    for flag, given, known in (("systems", args.systems, PARITY_SYSTEMS), ("overlap", args.overlap, _SCHEDULES)):
-        if not given or not set(given) <= set(known):
-            raise ConfigError(f"--{flag} must be out of {', '.join(known)}, got {', '.join(given) or 'nothing'}")
+    check_names("--systems", args.systems, PARITY_SYSTEMS)
+    check_names("--overlap", args.overlap, _SCHEDULES)
     for ranks, system, overlap, retract in itertools.product(args.tp, args.systems, args.overlap, args.retract):
         yield Variant(
             system=system,

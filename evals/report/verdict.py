@@ -21,6 +21,7 @@ from agentspec.analysis.report.verdict import best_width
 from agentspec.cli.profile import ProfilePlan, measured_profile
 from agentspec.errors import ConfigError
 from agentspec.evals.common import databases_in
+from agentspec.evals.options import check_names
 from agentspec.evals.run.phases import Phase, SliceResult, Stream
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import accept_length
@@ -65,9 +66,7 @@ class VerdictPlan:
                 "warm and logged requests, turns and clients must be at least 1, got "
                 f"{self.warm}, {self.logged}, {self.turns} and {self.concurrency}"
             )
-        unknown = [name for name in self.workloads if name not in WORKLOADS]
-        if unknown:
-            raise ConfigError(f"workloads must be out of {', '.join(WORKLOADS)}, got {', '.join(unknown)}")
+        check_names("workloads", self.workloads, WORKLOADS)
 
     def profile_plan(self) -> ProfilePlan:
         return ProfilePlan(

@@ -20,7 +20,7 @@ from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.common import databases_in, work_folder, write_text
 from agentspec.evals.emulated import servers as emulated
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.calls import LOAD_GENERATORS, Asking
 from agentspec.evals.run.cells import PASSES, plan_cells
 from agentspec.evals.run.file import read_records
@@ -104,9 +104,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         systems = emulation.systems(args.system or emulated.DEFAULT_SYSTEMS)
     else:
         systems = systems_of(args.system or DEFAULT_SYSTEMS, args.model, args.eagle3_model, args.standalone_model)
-    unknown = [name for name in args.passes if name not in PASSES]
-    if unknown or not args.passes:
-        raise ConfigError(f"--passes must be out of {', '.join(PASSES)}, got {', '.join(unknown) or 'none'}")
+    check_names("--passes", args.passes, PASSES)
     if args.resume and not args.json:
         raise ConfigError("--resume needs --json FILE to go on from")
     on_cpu = not has_cuda()
@@ -223,9 +221,7 @@ def chosen_tasks(names: Sequence[str]) -> list[Task]:
     Raises:
         ConfigError: A name is unknown, or there is none.
     """
-    unknown = [name for name in names if name not in TASKS]
-    if unknown or not names:
-        raise ConfigError(f"tasks must be out of {', '.join(TASKS)}, got {', '.join(unknown) or 'none'}")
+    check_names("tasks", names, TASKS)
     return [TASKS[name] for name in dict.fromkeys(names)]
 
 

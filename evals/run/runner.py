@@ -11,6 +11,7 @@ from typing import Any
 from agentspec.environment import without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated.servers import Emulation, bind, release
+from agentspec.evals.options import check_names
 from agentspec.evals.run.calls import Asking, Turn, ask_cells
 from agentspec.evals.run.cells import Cell, Key
 from agentspec.evals.run.file import missing, write_records
@@ -97,9 +98,7 @@ def systems_of(names: Sequence[str], model: Path, eagle3: Path | None, standalon
     Raises:
         ConfigError: A name is unknown, or a system needs a draft model that was not given for this model.
     """
-    unknown = [name for name in names if name not in EVALUATED]
-    if unknown:
-        raise ConfigError(f"--system must be one of {', '.join(EVALUATED)}, got {', '.join(unknown)}")
+    check_names("--system", names, EVALUATED)
     drafters = {str(EAGLE3_FOLDER): eagle3, str(STANDALONE_FOLDER): standalone}
     found = {}
     for name, system in EVALUATED.items():

@@ -28,7 +28,7 @@ from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.clients.open_loop import Answered, AskedCall, ask_calls, send_at, send_closed
 from agentspec.evals.common import databases_in, work_folder, write_json, write_text
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, check_names
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.run.phases import CALLS_A_QUESTION
 from agentspec.evals.served.fidelity_rows import LoadedServer, Run, at_pace, compared, pace, row_of, service_rate
@@ -94,8 +94,7 @@ def run(args: argparse.Namespace) -> int:
             f"--requests, --runs and --limits must be at least 1 and --rates within 0 and 1, got {args.requests}, "
             f"{args.runs}, {args.limits} and {args.rates}"
         )
-    if not args.systems or not set(args.systems) <= set(SYSTEMS):
-        raise ConfigError(f"--systems are {', '.join(SYSTEMS)}, got {', '.join(args.systems)}")
+    check_names("--systems", args.systems, SYSTEMS)
     kept = _kept(args)
     with work_folder(args.logs) as (folder, logs):
         profile = Profile.load(args.profile) if args.profile else measured_profile(_plan(args))

@@ -22,7 +22,7 @@ from typing import Any
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.common import databases_in, work_folder, write_json, write_text
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import Figures, figures, goals, merge_runs, say_failures
@@ -69,9 +69,7 @@ def run(args: argparse.Namespace) -> int:
     for option in ("repeats", "slice"):
         if getattr(args, option) < 1:
             raise ConfigError(f"--{option} must be at least 1, got {getattr(args, option)}")
-    unknown = [name for name in args.systems if name not in COMPARED]
-    if unknown:
-        raise ConfigError(f"--systems must be out of {', '.join(COMPARED)}, got {', '.join(unknown)}")
+    check_names("--systems", ("none", *args.systems), COMPARED)
     names = tuple(name for name in COMPARED if name == "none" or name in args.systems)
     with work_folder(args.logs) as (folder, logs):
         databases = databases_in(folder)

@@ -18,7 +18,7 @@ from typing import Any
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.common import databases_in, work_folder, write_json, write_text
-from agentspec.evals.options import Options
+from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import say_failures
@@ -56,9 +56,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: An argument is unknown or out of range, or --resume has no file to go on from.
     """
-    unknown = [name for name in args.systems if name not in LOADED]
-    if unknown:
-        raise ConfigError(f"--systems must be out of {', '.join(LOADED)}, got {', '.join(unknown)}")
+    check_names("--systems", ("none", *args.systems), LOADED)
     if args.quick:
         args.requests, args.turns = 12, 1
         args.concurrency = tuple(number for number in args.concurrency if number in (1, 4, 16)) or args.concurrency

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from agentspec.errors import ConfigError
+from agentspec.evals.options import check_names
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.run.phases import CALLS_A_QUESTION, Phase, Stream
 from agentspec.workflows.text_to_sql import Database, draw_questions
@@ -40,9 +41,7 @@ def plan_phases(
     Raises:
         ConfigError: A workload is unknown, or there is less than one request.
     """
-    unknown = [name for name in workloads if name not in WORKLOADS]
-    if unknown or not workloads:
-        raise ConfigError(f"workloads must be out of {', '.join(WORKLOADS)}, got {', '.join(unknown) or 'none'}")
+    check_names("workloads", workloads, WORKLOADS)
     if num_requests < 1:
         raise ConfigError(f"a phase must have at least 1 request, got {num_requests}")
     # Everything is drawn in one order, so that a workload does not depend on which others are chosen.

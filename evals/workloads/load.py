@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from agentspec.errors import ConfigError
+from agentspec.evals.options import check_names
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.run.phases import CALLS_A_QUESTION, Phase, Stream
 from agentspec.evals.systems import SYSTEMS, System, fixed_length
@@ -62,8 +63,7 @@ def plan_load(
     Raises:
         ConfigError: A value is out of range.
     """
-    if workload not in WORKLOADS:
-        raise ConfigError(f"workloads must be out of {', '.join(WORKLOADS)}, got {workload!r}")
+    check_names("workloads", (workload,), WORKLOADS)
     if min(num_requests, turns, *concurrencies) < 1:
         raise ConfigError(
             f"requests, turns and clients must be at least 1, got {num_requests}, {turns} and {concurrencies}"
