@@ -1,10 +1,11 @@
-"""`agentspec bench`: the suites of benches, each with arguments of its own."""
+"""`agentspec bench`: the suites of benches, each with its own arguments."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 
+from agentspec.errors import ConfigError
 from agentspec.evals.emulated import bench as bench_emulation
 from agentspec.evals.micro import control as bench_control
 from agentspec.evals.micro import engine as bench_engine
@@ -47,5 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the suite; raises as it does."""
-    return int(SUITES[args.suite][0].run(args, rest))
+    """Runs the suite.
+
+    Raises:
+        ConfigError: The suite takes no further arguments, and there are some.
+    """
+    if rest and args.suite != "parity":
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench {args.suite} --help")
+    args.rest = tuple(rest)
+    return int(SUITES[args.suite][0].run(args))

@@ -1,4 +1,4 @@
-"""A chat model in this process: transformers, greedy, float32, concurrent requests answered in batches."""
+"""A chat model in this process: transformers, greedy, float32, with concurrent requests answered in batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LocalChat:
 
         from agentspec.integrations.sglang_cpu.imports import install
 
-        # transformers imports torchvision wherever it is installed, also where its binary does not load.
+        # transformers imports torchvision if it is installed, even if its binary does not load.
         install()
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -36,7 +36,7 @@ class LocalChat:
         self._worker: asyncio.Task[None] | None = None
 
     async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
-        """Answer the messages; a failure of the model is returned in `Completion.error`."""
+        """Answers the messages. A failure of the model is returned in `Completion.error`."""
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._pending.append((list(messages), max_tokens, future))
         if self._worker is None or self._worker.done():
@@ -45,7 +45,7 @@ class LocalChat:
 
     async def _work(self) -> None:
         while self._pending:
-            # One turn of the loop lets every request that is ready join this batch.
+            # A short wait lets every request that is ready join this batch.
             await asyncio.sleep(0.005)
             batch, self._pending = self._pending[: self._max_batch], self._pending[self._max_batch :]
             try:

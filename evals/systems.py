@@ -1,4 +1,4 @@
-"""The servers that evals compare, and the drafters of the small model that some of them load."""
+"""The servers that evals compare, and the draft models of the small model that some of them load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentspec.evals.text_to_sql import MODEL_FOLDER
 STANDALONE_FOLDER = MODEL_FOLDER.with_name("tiny-sql-draft")
 EAGLE3_FOLDER = MODEL_FOLDER.with_name("tiny-sql-eagle3")
 
-# Trees of a model drafter: two branches a step over four steps, the best seven nodes and the root verified.
+# Trees of a draft model: two branches a step over four steps; the best seven nodes and the root are verified.
 _TREE = (
     "--speculative-num-steps", "4", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "8",
 )  # fmt: skip
@@ -20,8 +20,8 @@ _EAGLE3 = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
 
 @dataclass(frozen=True)
 class System:
-    """A server: what people call it, its --speculative-algorithm ("none" for plain decoding), further arguments and
-    environment variables."""
+    """A server: its label, its --speculative-algorithm ("none" for plain decoding), further arguments and environment
+    variables."""
 
     label: str
     algorithm: str
@@ -38,7 +38,7 @@ class System:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What tells it from other servers, for records of a run: variables as NAME=VALUE, then arguments."""
+        """What distinguishes it from other servers, for records of a run: variables as NAME=VALUE, then arguments."""
         variables = (f"{name}={value}" for name, value in self.variables.items())
         return (*variables, "--speculative-algorithm", self.algorithm, *self.arguments)
 
@@ -53,7 +53,7 @@ SYSTEMS = {
 
 
 def fixed_length(length: int) -> System:
-    """Suffix drafts of so many tokens in each step, as far as there are drafts, whatever they cost."""
+    """Suffix drafts of `length` tokens in each step, as far as there are drafts, whatever they cost."""
     return System(
         f"agentspec, {length} tokens",
         "AGENTSPEC",
@@ -62,7 +62,7 @@ def fixed_length(length: int) -> System:
     )
 
 
-# Fewer passes of the drafter, each of which takes a CPU as long as several verified tokens.
+# Fewer passes of the draft model. On a CPU each pass takes as long as several verified tokens.
 EAGLE3_CHAIN = System(
     "SGLang + EAGLE-3, chains of 3",
     "EAGLE3",
@@ -73,7 +73,7 @@ EAGLE3_CHAIN = System(
 
 
 def eagle3_tree(steps: int) -> System:
-    """EAGLE-3 with trees of so many steps, two branches each; the best two nodes a step are verified."""
+    """EAGLE-3 with trees of `steps` steps and two branches each. The best two nodes a step are verified."""
     return System(
         f"SGLang + EAGLE-3, {steps} steps",
         "EAGLE3",
@@ -84,17 +84,17 @@ def eagle3_tree(steps: int) -> System:
     )  # fmt: skip
 
 
-# The shipped head's own probabilities say as much of its drafts as its acceptance head does.
+# The shipped head's own probabilities predict acceptance as well as its acceptance head does.
 OWN_ESTIMATES = {"AGENTSPEC_ACCEPTANCE_HEAD": "none"}
 
 
 def _hybrid(label: str, **settings: str) -> System:
-    """agentspec beside EAGLE-3, with settings by their names."""
+    """agentspec beside EAGLE-3, with settings by name."""
     variables = {f"AGENTSPEC_{name.upper()}": value for name, value in settings.items()}
     return System(label, "AGENTSPEC", _EAGLE3, {**OWN_ESTIMATES, **variables})
 
 
-# Suffix drafts and a model drafter's in one batch, by the rule that chooses between them.
+# Suffix drafts and those of a draft model in one batch, by the rule that chooses between them.
 HYBRIDS = {
     "hybrid": _hybrid("agentspec + EAGLE-3"),
     "hybrid-score": _hybrid("agentspec + EAGLE-3, SCORE > tau", rule="suffixdecoding", hybrid_rule="score"),

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import sqlite3
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -24,9 +22,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from agentspec.evals.common import temporary_databases, write_json
 from agentspec.installation import DISTRIBUTION
 from agentspec.workflows.text_to_sql import (
-    DATABASES,
     OUTCOMES,
     STAGES,
     Answer,
@@ -34,7 +32,6 @@ from agentspec.workflows.text_to_sql import (
     ChatModel,
     OpenAIChat,
     answer_questions,
-    create_all,
     draw_questions,
 )
 
@@ -45,14 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; the exit status is 1 if any call of the model failed."""
     options = _parser().parse_args(arguments)
     if options.local:
-        # Before torch loads OpenMP: threads that wait without spinning lose little on a busy machine.
+        # Set before torch loads OpenMP: threads that wait without spinning lose little on a busy machine.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     config = ChainConfig(
         concurrency=options.concurrency, max_repairs=options.max_repairs, max_tokens=options.max_tokens
     )
-    with tempfile.TemporaryDirectory(prefix="text-to-sql-") as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with temporary_databases() as databases:
         questions = list(islice(draw_questions(databases, split="heldout", seed=options.seed), options.questions))
         print(f"{len(questions)} held-out questions, seed {options.seed}", file=sys.stderr)
         start = time.perf_counter()
@@ -69,8 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "answers": [_record(answer) for answer in answers],
     }
     print(table(report))
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    write_json(options.json, report, indent=2)
     return 1 if report["outcomes"]["error"] else 0
 
 

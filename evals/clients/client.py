@@ -1,8 +1,9 @@
 """Requests to a server under evaluation: streamed, timed, as token ids.
 
-Every request goes to `/generate`, also those of the agents' chain, whose messages are rendered here: so that all
-systems get the same token ids, and outputs are compared as token ids. The server sends the first token at once and the
-rest together, since a message for each token would cost plain decoding more than what verifies several at a time.
+Every request goes to `/generate`. That includes the calls of the agents' chain, whose messages are rendered here, so
+that all systems get the same token ids and outputs are compared as token ids. The server sends the first token at once
+and the rest together: a message for each token would cost plain decoding more than systems that verify several at a
+time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from agentspec.workflows.text_to_sql import Completion, Message
@@ -19,14 +19,14 @@ from agentspec.workflows.text_to_sql import Completion, Message
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-# No answer takes so long; a server that hangs is to be told apart from a slow one.
+# No answer takes this long, so a server that takes longer hangs.
 CALL_SECONDS = 900.0
 _ALL_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What became of a request. Times are of `time.perf_counter`; of its tokens the first comes from the prefill."""
+    """The result of a request. Times are those of `time.perf_counter`. The first token comes from the prefill."""
 
     began: float
     first: float = 0.0
@@ -36,12 +36,12 @@ class Reply:
     cached_tokens: int = 0
     tokens: int = 0
     steps: int = 0
-    """Verified rows; 0 where the server verifies nothing."""
+    """Verified rows; 0 if the server verifies nothing."""
     drafted: int = 0
     """Tokens proposed for verification, by the server's own count."""
     accepted: int = 0
     output: Sequence[int] | str = ()
-    """Token ids, or the text where the load generator keeps no ids."""
+    """Token ids, or the text if the load generator keeps no ids."""
     text: str = ""
     finish_reason: str = ""
     replayed: bool = False
@@ -57,41 +57,57 @@ class Sender(Protocol):
     """Sends requests to one server."""
 
     async def send(self, body: Mapping[str, Any]) -> Reply:
-        """Sends a body for /generate; what fails is told in `Reply.error`, never raised."""
+        """Sends a body for /generate. A failure is returned in `Reply.error`, never raised."""
         ...
 
 
-class StreamingSender:
-    """Sends with aiohttp; to be used as an asynchronous context manager."""
+class Client:
+    """A session with one server; an asynchronous context manager.
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    The session is aiohttp's, because httpx takes several times as much CPU time a request, which a load generator would
+    take from the server.
+
+    Args:
+        url: Of the server.
+        seconds: Time limit of each answer.
+        force_close: Whether each request gets its own connection.
+    """
+
+    def __init__(self, url: str, *, seconds: float = CALL_SECONDS, force_close: bool = False) -> None:
+        self.url = url
+        self._seconds, self._force_close = seconds, force_close
         self._session: ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         import aiohttp
 
-        # As many connections as there are clients, and answers of any length on a line.
+        # As many connections as clients, and room for an answer of any length on one line.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=CALL_SECONDS),
+            connector=aiohttp.TCPConnector(limit=0, force_close=self._force_close),
+            timeout=aiohttp.ClientTimeout(total=self._seconds),
             read_bufsize=1 << 22,
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         if self._session is not None:
             await self._session.close()
+
+    @property
+    def session(self) -> ClientSession:
+        assert self._session is not None, "use it as a context manager"
+        return self._session
+
+
+class StreamingSender(Client):
+    """Streams answers: the first token at once, the rest together."""
 
     async def send(self, body: Mapping[str, Any]) -> Reply:
         import aiohttp
 
-        assert self._session is not None, "use it as a context manager"
         began, first, last = time.perf_counter(), 0.0, None
         try:
-            async with self._session.post(f"{self._url}/generate", json=streamed(body)) as response:
+            async with self.session.post(f"{self.url}/generate", json=streamed(body)) as response:
                 if response.status != 200:
                     reason = (await response.text())[:500]
                     return Reply(began=began, ended=time.perf_counter(), error=f"{response.status}: {reason}")
@@ -108,13 +124,13 @@ class StreamingSender:
 
 
 def streamed(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of a request whose first token comes at once and whose others come together."""
+    """The body of a request whose first token comes at once and whose other tokens come together."""
     sampling = {**body.get("sampling_params", {}), "stream_interval": _ALL_AT_ONCE}
     return {**body, "sampling_params": sampling, "stream": True}
 
 
 def reply_of(last: Mapping[str, Any] | None, began: float, first: float, ended: float) -> Reply:
-    """The reply that the last event of a stream makes."""
+    """The reply, from the last event of a stream."""
     if last is None:
         return Reply(began=began, ended=ended, error="the server sent nothing")
     meta = last["meta_info"]
@@ -148,8 +164,8 @@ class ChainModel:
 
     Args:
         sender: Of the server.
-        encode: Makes messages to the token ids of a prompt.
-        on_reply: Told each reply.
+        encode: Turns messages into the token ids of a prompt.
+        on_reply: Called with each reply.
     """
 
     def __init__(
@@ -161,7 +177,7 @@ class ChainModel:
         self._sender, self._encode, self._on_reply = sender, encode, on_reply
 
     async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
-        """As ChatModel's."""
+        """As ChatModel.complete."""
         sampling = {"temperature": 0, "max_new_tokens": max_tokens}
         reply = await self._sender.send({"input_ids": self._encode(messages), "sampling_params": sampling})
         self._on_reply(reply)

@@ -1,8 +1,8 @@
-"""Sends requests that were prepared before anybody waits for them, so that the load generator takes next to no time.
+"""Sends requests that were prepared before anyone waits for them, so that the load generator takes almost no time.
 
-Bodies are encoded once; answers come whole and are parsed when all are there. What a client usually does while servers
-work, encoding and parsing, can be added back any number of times: tokens a second must not change by it, else the load
-generator and not the server was measured.
+Bodies are encoded once. Answers come whole, and are parsed when all of them have arrived. The usual work of a client
+while servers work, encoding and parsing, can be added back any number of times. Tokens a second must not change by it;
+otherwise the load generator was measured instead of the server.
 """
 
 from __future__ import annotations
@@ -10,26 +10,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.evals.clients.client import CALL_SECONDS, Reply, reply_of
-
-if TYPE_CHECKING:
-    from aiohttp import ClientSession
+from agentspec.evals.clients.client import Client, Reply, reply_of
 
 _HEADERS = {"Content-Type": "application/json"}
 
 
-class PreparedSender:
-    """To be used as an asynchronous context manager.
+class PreparedSender(Client):
+    """Sends bodies that were encoded beforehand.
 
     Args:
         url: Of the server.
-        bodies: Those that will be sent, each for POST to /generate.
-        work: 1: only what has to be done; each further one encodes every request and parses every answer once more, while
-            the server works.
+        bodies: All bodies that will be sent, each for POST to /generate.
+        work: 1: only the necessary work. Each further one encodes every request and parses every answer once more
+            while the server works.
 
     Raises:
         ConfigError: `work` is below 1.
@@ -38,37 +34,21 @@ class PreparedSender:
     def __init__(self, url: str, bodies: Iterable[Mapping[str, Any]], work: int = 1) -> None:
         if work < 1:
             raise ConfigError(f"--client-work must be at least 1, got {work}")
-        self._url = f"{url}/generate"
+        super().__init__(url)
         self._work = work
-        # By identity: a body is as good as its object, and hashing its tokens would be work again.
+        # By identity of the body, because hashing its tokens would be work again.
         self._encoded = {id(body): json.dumps(body).encode() for body in bodies}
-        self._session: ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        import aiohttp
-
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=CALL_SECONDS)
-        )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
 
     async def send(self, body: Mapping[str, Any]) -> Reply:
-        """Sends one of the bodies; what fails is told in `Reply.error`, never raised."""
+        """Sends one of the bodies. A failure is returned in `Reply.error`, never raised."""
         import aiohttp
 
-        assert self._session is not None, "use it as a context manager"
         encoded = self._encoded[id(body)]
         for _ in range(self._work - 1):
             json.dumps(body).encode()
         began = time.perf_counter()
         try:
-            async with self._session.post(self._url, data=encoded, headers=_HEADERS) as response:
+            async with self.session.post(f"{self.url}/generate", data=encoded, headers=_HEADERS) as response:
                 content = await response.read()
                 ended = time.perf_counter()
                 status = response.status

@@ -1,6 +1,6 @@
 """Recorded calls as requests that carry their own answers, for a server with `AGENTSPEC_REPLAY=requests`.
 
-The server's target is then forced to write each answer, so that a load of real traces runs at the real cost of steps,
+The server's target model is forced to write each answer. So a load of real traces runs at the real cost of its steps,
 whoever wrote the answers. Prompts have the form of agentspec.analysis.replay.traces, in the served model's tokens.
 """
 
@@ -31,19 +31,19 @@ class ReplayRequest:
     answer_ids: NDArray[np.int32]
     """int32[n], n >= 1, without the token that ends a turn."""
     session: str
-    """Named uniquely within what was read."""
+    """A name that is unique within the traces that were read."""
     index: int
     """Of the call within its session, from 0."""
     task: str
-    """What the session was about; its name where the trace does not tell."""
+    """What the session was about; its name if the trace does not say."""
     is_whole: bool
-    """Whether the answer is all that was recorded; else it was cut."""
+    """Whether the answer is all that was recorded; otherwise it was cut."""
     prompt_tokens_cut: int = 0
-    """Tokens of the prompt that are left out before its end."""
+    """Tokens removed from the beginning of the prompt."""
 
     @property
     def max_new_tokens(self) -> int:
-        """The answer and, where it is whole, the token that ends it."""
+        """The answer and, if it is whole, the token that ends it."""
         return len(self.answer_ids) + self.is_whole
 
     def body(self) -> dict[str, Any]:
@@ -67,18 +67,19 @@ def replay_requests(
     limit: int | None = None,
     seed: int = 0,
 ) -> list[ReplayRequest]:
-    """Reads traces into requests, in the order in which they were recorded.
+    """Reads traces into requests, in the order of their recording.
 
     Args:
         paths: Files or folders of any format that `agentspec report` reads.
         tokenizer: Of the served model.
         max_prompt_tokens: Longer prompts lose their beginning.
         max_answer_tokens: Longer answers lose their end.
-        limit: At most so many requests; None for all. Sessions are then drawn, and each is taken whole but the last.
+        limit: Greatest number of requests; None for all. With a limit sessions are drawn, and all but the last are
+            taken whole.
         seed: Of the drawing.
 
     Raises:
-        ConfigError: A path does not exist, holds no call with an answer, or a limit is below 1.
+        ConfigError: A path does not exist or holds no call with an answer, or a limit is below 1.
     """
     for name, value in (("max_prompt_tokens", max_prompt_tokens), ("max_answer_tokens", max_answer_tokens)):
         if value < 1:
@@ -107,13 +108,13 @@ def replay_requests(
 def _sessions(paths: Sequence[Path], reading: LogReading) -> dict[str, list[LoggedCall]]:
     sessions: dict[str, list[LoggedCall]] = {}
     for file, call in read_calls(log_files(paths), reading):
-        # Files may use the same names.
+        # Different files may use the same names of sessions.
         sessions.setdefault(f"{file.name}:{call.labels.session}", []).append(call)
     return sessions
 
 
 def _drawn(sessions: dict[str, list[LoggedCall]], limit: int | None, seed: int) -> list[tuple[str, int, LoggedCall]]:
-    """The calls of drawn sessions; those keep the order of the file."""
+    """The calls of drawn sessions, in the order of the file."""
     left = sum(map(len, sessions.values())) if limit is None else limit
     taken: dict[str, int] = {}
     for name in random.Random(seed).sample(list(sessions), len(sessions)):
@@ -123,7 +124,7 @@ def _drawn(sessions: dict[str, list[LoggedCall]], limit: int | None, seed: int) 
 
 
 def _answer(encoder: Encoder, call: LoggedCall, longest: int) -> tuple[NDArray[np.int32], bool]:
-    """The answer's tokens, and whether they are all: what follows an end of a turn would never be written."""
+    """The tokens of the answer, and whether they are all. What follows an end of turn would never be written."""
     tokens = encoder.output(call)
     ends = np.flatnonzero(tokens == encoder.tokenizer.end_of_turn)
     length = int(ends[0]) if len(ends) else len(tokens)

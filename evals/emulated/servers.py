@@ -1,8 +1,8 @@
-"""Servers on an emulated GPU: what is started for each system, on which core what runs, and what the device tells.
+"""Servers on an emulated GPU: how they start, on which cores their processes run, and what the device counts.
 
-The scheduler has a core of its own, for its time is what counts. HTTP server, tokenizer, detokenizer and the load
-generator share the other cores. Where the machine has one core alone nothing is bound. What else the machine does still
-takes time from the scheduler now and then; `preempted_seconds` tells how much, and the emulated clock leaves it out.
+The scheduler has a core of its own, because its time is what counts. HTTP server, tokenizer, detokenizer and load
+generator share the other cores. On a machine with one core nothing is bound. Other processes still take time from the
+scheduler now and then; `preempted_seconds` says how much, and the emulated clock excludes it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.emulated.hollow_models import HOLLOW_MODELS, hollow_model
+from agentspec.evals.options import check_names
 from agentspec.evals.systems import OWN_ESTIMATES, System
 from agentspec.integrations.emulated_device.models.simulated_head import VARIABLE as HEAD_VARIABLE
 from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for
@@ -24,22 +25,22 @@ from agentspec.integrations.emulated_device.setting import CLOCK_VARIABLE
 from agentspec.integrations.servers.server import REPLAYED, RunningServer, Server
 
 EMULATED = tuple(HOLLOW_MODELS)
-"""What can be emulated: the names of step times with a model of the same name."""
+"""What can be emulated: names of step times that have a model of the same name."""
 HEAD_STEPS = (3, 5, 7)
-"""Passes of EAGLE-3 that are tried; the best is compared with."""
+"""Numbers of EAGLE-3 passes that are tried; the comparison is with the best."""
 HYBRID_STEPS = 5
 HEAD_ACCEPT_LENGTH = 4.0
-"""Of the simulated head in chains of `HYBRID_STEPS`; published are 3.2 to 4.7."""
+"""Of the simulated head in chains of `HYBRID_STEPS`; published values are 3.2 to 4.7."""
 MAX_ANSWER_TOKENS = 2048
-"""Of the recorded answers at most: all but a few are whole."""
+"""Limit of the recorded answers; almost all are whole."""
 
 REQUESTS, CALLS_A_CLIENT = 200, 6
-"""Model calls of a cell, and for each of its clients, at least."""
+"""Least number of model calls in a cell, and for each of its clients."""
 CLOCK = "thread"
-"""The scheduler's clock leaves out what other processes take of its core."""
+"""The scheduler's clock excludes the time that other processes take of its core."""
 DRAFT_MODEL = "--speculative-draft-model-path"
 
-# What a card's 141 GB leave beside weights and graphs; a token takes 128 KiB with 8B, 256 KiB with 32B.
+# What the 141 GB of a card leave beside weights and graphs. A token takes 128 KiB with 8B, 256 KiB with 32B.
 _KV_TOKENS = {"h200-8b": 800_000, "h200-32b": 220_000}
 # What SGLang chooses for a GPU with 141 GB of memory.
 _CHUNKED_PREFILL = "8192"
@@ -49,7 +50,7 @@ _NICENESS = -15
 
 
 def _eagle3(steps: int) -> System:
-    """Chains, for the simulated head cannot say which branches of a tree come true."""
+    """Chains, because the simulated head cannot say which branches of a tree come true."""
     return System(f"SGLang + EAGLE-3, {steps} steps", "EAGLE3", _head(steps, steps + 1))
 
 
@@ -83,7 +84,7 @@ DEFAULT_SYSTEMS = tuple(name for name in SYSTEMS if name != "suffix-64")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """A model on an emulated GPU, as all servers of a run get it."""
+    """A model on an emulated GPU, the same for all servers of a run."""
 
     name: str
     """Of the step times."""
@@ -92,14 +93,14 @@ class Emulation:
     context_length: int
     kv_tokens: int
     head_acceptance: float
-    """Probability that the simulated head drafts the right token where those before it were right."""
+    """Probability that the simulated head drafts the right token if all tokens before it were right."""
 
     @staticmethod
     def of(name: str, *, tokenizer: Path | None, head_accept_length: float) -> Emulation:
         """Makes the model's folder.
 
         Args:
-            name: Of EMULATED.
+            name: One of EMULATED.
             tokenizer: Folder with the model's tokenizer; None: it is fetched.
             head_accept_length: Accept length of the simulated head in chains of `HYBRID_STEPS` passes.
 
@@ -128,9 +129,7 @@ class Emulation:
         Raises:
             ConfigError: A name is unknown.
         """
-        unknown = [name for name in names if name not in SYSTEMS]
-        if unknown:
-            raise ConfigError(f"with --emulate, --system must be one of {', '.join(SYSTEMS)}, got {', '.join(unknown)}")
+        check_names("with --emulate, --system", names, SYSTEMS)
         head = (DRAFT_MODEL, str(self.head))
         return {
             name: replace(system, arguments=(*head, *system.arguments))
@@ -143,13 +142,14 @@ class Emulation:
     def server(
         self, system: System, *, max_running: int, log: Path, arguments: Sequence[str] = (), **waiting: Any
     ) -> Server:
-        """A server of a system; not started yet. `waiting`: further arguments of Server.
+        """A server of a system, not started yet.
 
         Args:
-            system: As `systems` gives it.
-            max_running: Requests of a batch at most.
+            system: One that `systems` gave.
+            max_running: Greatest number of requests in a batch.
             log: Gets what the server prints.
             arguments: Further arguments for SGLang.
+            waiting: Further arguments of Server.
         """
         words = [
             *("--load-format", "dummy", "--grammar-backend", "none", "--random-seed", "1", "--skip-server-warmup"),
@@ -172,16 +172,17 @@ class Emulation:
 
 
 def bind(server: Server) -> None:
-    """Gives the scheduler's thread of a server a core of its own, and its other processes and this one the rest; where the operating
-    system permits it, all of them go before other processes of the machine. `release` undoes that for this process.
+    """Gives the scheduler's thread of a server a core of its own, and the server's other processes and this one the
+    other cores. If the operating system permits it, all of them get priority over other processes of the machine.
+    `release` undoes this for this process.
 
     Raises:
-        ServerError: The server has no process of that name.
+        ServerError: The server has no scheduler process.
     """
     processes, scheduler = server.processes(), _scheduler(server)
     for process in (*processes, os.getpid()):
         for thread in _threads(process):
-            # A process's first thread has its number. The scheduler's others, which share its work, may run anywhere.
+            # The first thread of a process has its number. The scheduler's other threads share its work and may run anywhere.
             cores = _CORES[:1] if thread == scheduler else _CORES if process == scheduler else _CORES[1:]
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if len(_CORES) > 1:
@@ -190,7 +191,7 @@ def bind(server: Server) -> None:
 
 
 def release() -> None:
-    """Lets this process, and servers that it starts, run on all cores, and no sooner than others."""
+    """Lets this process, and servers that it starts, run on all cores with normal priority."""
     for thread in _threads(os.getpid()):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.sched_setaffinity(thread, _CORES)
@@ -198,7 +199,7 @@ def release() -> None:
 
 
 def preempted_seconds(server: Server) -> float:
-    """Seconds that a server's scheduler has been ready to run and had to wait for its core so far; as Linux tells it.
+    """Seconds so far in which a server's scheduler was ready to run but had to wait for its core, as Linux counts them.
 
     Raises:
         ServerError: The server has no scheduler.
@@ -211,10 +212,10 @@ def preempted_seconds(server: Server) -> float:
 
 
 def emulated_state(server: RunningServer) -> dict[str, Any]:
-    """What the emulated device tells of itself in `/server_info`.
+    """What the emulated device reports in `/server_info`.
 
     Raises:
-        ServerError: It tells nothing: the server emulates no device.
+        ServerError: It reports nothing, so the server emulates no device.
     """
     states = server.get("/server_info")["internal_states"]
     found = states[0].get("emulated") if states else None
@@ -227,8 +228,8 @@ def device_counts(server: RunningServer) -> dict[str, float]:
     """What an emulated device and its host did since the server started.
 
     Keys: emulated_seconds, by the scheduler's clock; wall_seconds; busy_seconds of the device; active_seconds, in which
-    there were requests; host_reads, eager_ops, h2d_copies and steps; and `idle NAME`, seconds in which there were requests
-    and the device waited for that.
+    there were requests; host_reads, eager_ops, h2d_copies and steps; and `idle NAME`, seconds in which there were
+    requests and the device waited for NAME.
     """
     state = emulated_state(server)
     return {
@@ -246,9 +247,9 @@ def emulated_span(counts: Mapping[str, float], client_seconds: float) -> float:
     """Emulated seconds between a client's first request and its last answer.
 
     Args:
-        counts: What the device did meanwhile, and a little before and behind.
-        client_seconds: The same span by the client's clock. What passed besides, the server was idle, and then both clocks
-            go at the same pace.
+        counts: What the device did in that time, and shortly before and after it.
+        client_seconds: The same span by the client's clock. In the remaining time the server was idle, and both
+            clocks run at the same pace.
     """
     return max(counts["emulated_seconds"] - max(counts["wall_seconds"] - client_seconds, 0.0), 1e-9)
 

@@ -2,9 +2,9 @@
 
     seconds = fixed + per_row * rows + per_token * tokens + per_context * context
 
-A fit for each kind of forward, by non-negative least squares of relative errors, so that short forwards count as much as
-long ones; then scaled so that the sum of all seconds is that which was measured, since sums make tokens a second. The
-slowest hundredth of each kind is left out of the fit, but not of the sum.
+Each kind of forward has its own fit, by non-negative least squares of relative errors, so that short forwards count as
+much as long ones. The fit is then scaled so that the sum of all seconds is the measured one, because sums determine
+tokens a second. The slowest hundredth of each kind is excluded from the fit, but not from the sum.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _SLOWEST = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The step times of one kind of forward, and how well they fit."""
+    """The step times of one kind of forward, and the quality of the fit."""
 
     time: ForwardTime
     forwards: int
     median_error: float
-    """Of a forward, relative."""
+    """Relative error of a forward."""
 
 
 def fitted(name: str, forwards: Sequence[TimedForward]) -> tuple[StepTimes, dict[str, Fit]]:
-    """Step times for a blocking device, and the fit of each kind that ran.
+    """Step times for a blocking device, and the fit of each kind of forward that ran.
 
-    A kind that never ran takes the time of the target, and is not among the fits.
+    A kind that never ran gets the time of the target and has no fit.
 
     Args:
         name: Of the step times.
-        forwards: What was timed.
+        forwards: The timed forwards.
 
     Raises:
-        ConfigError: The target has too few forwards to fit.
+        ConfigError: There are too few forwards of the target or of prefills.
     """
     fits = {}
     for kind in KINDS:
@@ -71,7 +71,7 @@ def fitted(name: str, forwards: Sequence[TimedForward]) -> tuple[StepTimes, dict
 
 
 def predicted(times: StepTimes, forward: TimedForward) -> float:
-    """Seconds that the step times give a forward."""
+    """Seconds of a forward by the step times."""
     rows, tokens, context = forward.rows, forward.tokens, forward.context
     return {
         "target": lambda: times.target(rows, tokens, context),
@@ -111,7 +111,7 @@ def _fit(forwards: Sequence[TimedForward]) -> Fit:
 
 
 def _solved(columns: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The coefficients of least relative errors that are not negative."""
+    """The non-negative coefficients with the least relative errors."""
     from scipy.optimize import nnls
 
     found: NDArray[np.float64] = nnls(columns / seconds[:, None], np.ones(len(seconds)))[0]
@@ -119,12 +119,12 @@ def _solved(columns: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArr
 
 
 def _columns(forwards: Sequence[TimedForward]) -> NDArray[np.float64]:
-    """Of each forward 1, rows, tokens and context, as `predicted` reads them."""
+    """1, rows, tokens and context of each forward, as `predicted` reads them."""
     rows = []
     for one in forwards:
         context: float = one.context
         if one.kind in ("prefill", "extend"):
             context = max(context - one.tokens / 2, one.tokens / 2)
-        # A pass of the draft model is told its tokens alone.
+        # The step time of a draft pass is computed from its tokens, not its rows.
         rows.append((1.0, one.tokens if one.kind == "draft" else one.rows, one.tokens, context))
     return np.array(rows, np.float64)

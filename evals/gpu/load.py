@@ -1,41 +1,17 @@
-"""Clients that wait for their answers before they ask again, and what came of them."""
+"""Measures clients that wait for their answers before they ask again."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from agentspec.errors import ServerError
+from agentspec.evals.clients.open_loop import Answered, send_closed
 from agentspec.evals.gpu.work import RecordedCall
 from agentspec.integrations.servers.server import RunningServer
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of a call; seconds since the first was sent."""
-
-    sent: float
-    answered: float
-    tokens: int
-    verify_steps: int
-    """0 where the server does not verify."""
-    is_as_recorded: bool
-
-
-def ask(server: RunningServer, calls: Sequence[RecordedCall], clients: int) -> list[Answer]:
-    """Sends the calls in their order, so many at a time.
-
-    Raises:
-        OSError: The server refused a call or is gone.
-    """
-    with ThreadPoolExecutor(clients) as pool:
-        begin = time.perf_counter()
-        return list(pool.map(lambda call: _ask(server, call, begin), calls))
 
 
 def measure(
@@ -50,33 +26,33 @@ def measure(
     """The figures of some calls.
 
     Args:
-        server: Asked nothing else meanwhile.
+        server: It is asked nothing else at the same time.
         calls: Not asked before.
-        clients: How many at a time.
-        is_ours: Whether the server must tell agentspec's counters.
+        clients: Number of calls at a time.
+        is_ours: Whether the server must report agentspec's counters.
         speculates: Whether it must verify drafts.
-        busy: The share of a time by time.monotonic() in which the GPU was busy.
+        busy: The share of an interval of time.monotonic() in which the GPU was busy.
 
     Raises:
-        ServerError: Answers are not those recorded, agentspec is not active, or nothing was speculated.
+        ServerError: Answers are not the recorded ones, agentspec is not active, or nothing was speculated.
         OSError: The server refused a call or is gone.
     """
     before = _state(server) if is_ours else {}
     began = time.monotonic()
-    answers = ask(server, calls, clients)
+    answers = send_closed(server, calls, clients)
     ended = time.monotonic()
     after = _state(server) if is_ours else {}
-    wrong = sum(not answer.is_as_recorded for answer in answers)
+    wrong = sum(not _is_as_recorded(call, answer) for call, answer in zip(calls, answers, strict=True))
     if wrong:
         raise ServerError(
             f"all answers must be the recorded ones, but {wrong} of {len(answers)} are not; is the server replaying?"
         )
     seconds = max(answer.answered for answer in answers)
-    tokens = sum(answer.tokens for answer in answers)
+    tokens = sum(len(answer.output) for answer in answers)
     steps = sum(answer.verify_steps for answer in answers)
     if speculates and (not steps or (is_ours and not after["counters"]["drafted_tokens"])):
         raise ServerError(f"the server at {server.url} must speculate, but drafted nothing; see its log")
-    latencies = np.array([answer.answered - answer.sent for answer in answers])
+    latencies = np.array([answer.seconds for answer in answers])
     return {
         "requests": len(answers),
         "tokens": tokens,
@@ -91,21 +67,10 @@ def measure(
     }
 
 
-def _ask(server: RunningServer, call: RecordedCall, begin: float) -> Answer:
-    body = call.body()
-    sent = time.perf_counter() - begin
-    reply = server.post("/generate", body)
-    answered = time.perf_counter() - begin
-    output = reply["output_ids"]
-    expected = call.answer.tolist()
-    return Answer(
-        sent=sent,
-        answered=answered,
-        tokens=len(output),
-        verify_steps=int(reply["meta_info"].get("spec_verify_ct", 0)),
-        # The token that ends the turn may or may not be told.
-        is_as_recorded=output[: len(expected)] == expected and len(output) <= len(expected) + 1,
-    )
+def _is_as_recorded(call: RecordedCall, answer: Answered) -> bool:
+    """The token that ends the turn may follow the recorded ones."""
+    output, expected = answer.output.tolist(), call.answer.tolist()
+    return output[: len(expected)] == expected and len(output) <= len(expected) + 1
 
 
 def _state(server: RunningServer) -> dict[str, Any]:
@@ -145,7 +110,7 @@ def _between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float
         "draft_errors": counts["draft_errors"],
         "drafting_ms_a_step": round(1e3 * counts["drafting_seconds"] / steps, 4),
         "verify_ms_a_step": round(1e3 * verifying / measured, 4) if measured else None,
-        # Of the wall time, prefills included, what the device spent on verification.
+        # Share of the wall time, prefills included, that the device spent on verification.
         "verify_share": round(verifying / measured * counts["steps"] / seconds, 3) if measured else None,
         "widths": widths,
     }

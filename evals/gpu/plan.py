@@ -1,7 +1,7 @@
-"""What is measured, in which order, and about how long each task takes on an H200.
+"""What is measured, in which order, and how long each task takes on an H200, approximately.
 
-Three calls of ten minutes; what matters most comes first in each. A task that no longer fits the time is left out, and
-said to be.
+There are three calls of ten minutes, each with the most important tasks first. A task that no longer fits the time is
+left out and reported.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ CALLS = (1, 2, 3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is done or left out as a whole."""
+    """The unit that is done or left out."""
 
     part: str
     call: int
-    """Of the machine, from 1."""
+    """Number of the call of the machine, from 1."""
     seconds: float
-    """A guess, from which it is judged whether it still fits."""
+    """An estimate that decides whether the task still fits."""
     size: str = ""
     backend: str = "triton"
     systems: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Task:
 _CONTROLS = ("chat", "math")
 _AGENTS = ("sql", "swe", "tools")
 _ALL = (
-    # Correctness first: a fast server that writes something else is of no use.
+    # Correctness first: a fast server with different outputs is of no use.
     Task(part="parity", call=1, seconds=120),
     Task(part="sampling", call=1, seconds=80),
     Task(
@@ -75,13 +75,13 @@ _DRY = (
 def plan(
     *, calls: Sequence[int] = (), parts: Sequence[str] = (), sizes: Sequence[str] = (), dry: bool = False
 ) -> list[Task]:
-    """The tasks in their order.
+    """The tasks in order.
 
     Args:
-        calls: Those of these calls; (): of all.
-        parts: Those of these parts; (): all.
-        sizes: Those of these sizes, and those of none; (): all.
-        dry: With the small model alone, on a CPU.
+        calls: Only tasks of these calls; (): of all.
+        parts: Only tasks of these parts; (): of all.
+        sizes: Only tasks of these sizes or without a size; (): of all.
+        dry: With the small model only, on a CPU.
 
     Raises:
         ConfigError: A call, a part or a size is unknown.
@@ -100,5 +100,6 @@ def plan(
 
 
 def fits(task: Task, seconds_left: float) -> bool:
-    """Whether a task may be begun. Replays keep what they have when time runs out, so that a part of the guess will do."""
+    """Whether a task may begin. Replays keep partial results when time runs out, so part of the estimate suffices for
+    them."""
     return seconds_left >= (0.6 if task.part == "replay" else 0.9) * task.seconds

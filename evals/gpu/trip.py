@@ -1,4 +1,4 @@
-"""What the parts of a run share: folders, limits, and the records that they make."""
+"""What the parts of a run share: folders, limits, and their records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from agentspec.environment import describe, without_folders
@@ -25,12 +24,12 @@ _COMMAND = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,
 
 
 class BusyMeter:
-    """How busy the GPU is, by the driver's own count. Samples while it is entered; without nvidia-smi it knows nothing.
+    """How busy the GPU is, by the driver's count. It samples while it is entered; without nvidia-smi it has no samples.
 
-    nvidia-smi's utilization is the share of the time since its last sample in which a kernel ran. It says nothing of
-    how much of the chip a kernel uses. Beside it, records of agentspec give `verify_share`: verification by the
-    device's clock over the time of the steps. The first counts prefills and draft models too, the second what a step
-    waits for the CPU.
+    The utilization of nvidia-smi is the share of the time since its last sample in which a kernel ran. It does not say
+    how much of the chip a kernel uses. Records of agentspec also have `verify_share`: verification by the device's
+    clock over the time of the steps. The utilization includes prefills and draft models; verify_share includes the time
+    in which a step waits for the CPU.
     """
 
     def __init__(self) -> None:
@@ -45,9 +44,7 @@ class BusyMeter:
             self._reader.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
@@ -55,8 +52,8 @@ class BusyMeter:
             self._reader.join(timeout=5.0)
 
     def share(self, since: float, until: float) -> float | None:
-        """The mean share of that time, by time.monotonic(), in which the GPU ran something; None without a sample."""
-        # A sample is about the time before it.
+        """The mean share of an interval of time.monotonic() in which the GPU ran something; None without a sample."""
+        # A sample describes the time before it.
         values = [value for at, value in list(self._samples) if since + 0.2 <= at <= until]
         return round(statistics.fmean(values) / 100.0, 3) if values else None
 
@@ -87,7 +84,7 @@ class Trip:
     """A dry run: no GPU, no graphs, the small model."""
     quick: bool = False
     head_acceptance: float = 0.8
-    """Of the simulated head, the probability of a token."""
+    """Probability with which a token of the simulated head is right."""
     head_accept_length: float = 4.0
     concurrencies: Sequence[int] = (1, 4, 16, 64)
     busy: BusyMeter = field(default_factory=BusyMeter)
@@ -101,7 +98,8 @@ class Trip:
 
     @contextmanager
     def started(self, servers: Sequence[Server]) -> Iterator[list[Server | str]]:
-        """Starts servers at the same time; in the place of one that did not start the reason. All are stopped."""
+        """Starts servers at the same time. A server that did not start is replaced by the reason. All are stopped at
+        the end."""
         with ExitStack() as stack, ThreadPoolExecutor(max(len(servers), 1)) as pool:
 
             def start(server: Server) -> Server | str:
@@ -116,7 +114,7 @@ class Trip:
             try:
                 found = list(pool.map(start, servers))
             except BaseException:
-                # Whoever ends the run does not wait for those that are still starting.
+                # Ending the run does not wait for servers that are still starting.
                 for server in servers:
                     server.stop()
                 raise
@@ -124,10 +122,10 @@ class Trip:
 
 
 class Results:
-    """The file results.json: records of tasks that are done, so that an interrupted run goes on."""
+    """The file results.json: records of finished tasks, so that an interrupted run can go on."""
 
     def __init__(self, path: Path, settings: Record) -> None:
-        """Reads what is there. Raises ConfigError where that is of other settings."""
+        """Reads the file. Raises ConfigError if it has other settings."""
         self._path = path
         self._settings = settings
         self.tasks: dict[str, list[Record]] = {}
@@ -146,13 +144,13 @@ class Results:
         return [record for records in self.tasks.values() for record in records]
 
     def is_done(self, task: str) -> bool:
-        """Whether nothing of it is missing."""
+        """Whether nothing of the task is missing."""
         return (
             task in self.tasks and task not in self.errors and not any("error" in record for record in self.tasks[task])
         )
 
     def begin(self, task: str) -> None:
-        """What an earlier run has of it is replaced."""
+        """Drops what an earlier run has of the task."""
         self.tasks.pop(task, None)
         self.errors.pop(task, None)
 
@@ -177,7 +175,7 @@ class Results:
 
 
 def context() -> Record:
-    """The command, the versions and the hardware, the GPU among it."""
+    """The command, the versions and the hardware with its GPU."""
     found = describe(_PACKAGES)
     import torch
 
@@ -192,7 +190,7 @@ def context() -> Record:
 
 
 def _reason(text: str) -> str:
-    """The first line, and the last that names an error."""
+    """The first line, and the last line that names an error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = [line for line in lines[1:] if "Error" in line or "error:" in line]
     return without_folders(" ".join([*lines[:1], *named[-1:]]))[:600]

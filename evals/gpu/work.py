@@ -1,7 +1,7 @@
 """What servers are asked on the GPU machine: recorded calls as token ids, made before the trip.
 
 warm        calls of other sessions, answered before anything is measured, so that there is something to draft from
-measured    for each number of clients calls of its own; none is ever asked twice of a server
+measured    calls of their own for each number of clients; a server is never asked one twice
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Trace:
     warm_calls: int = 96
     """Calls that are answered before anything is measured."""
     scale: float = 1.0
-    """1: about three measured calls a client, fewer for many clients."""
+    """1 means about three measured calls a client, fewer for many clients."""
 
 
 TRACES = {
@@ -38,14 +38,14 @@ TRACES = {
     "chat": Trace("chat_mt_bench.jsonl.xz", warm_calls=40, scale=0.5),
     "math": Trace("math_gsm8k.jsonl.xz"),
 }
-"""Replayed traces; chat and math are controls, which repeat little."""
+"""Replayed traces. chat and math are controls, which repeat little."""
 CONCURRENCIES = (1, 4, 16, 64)
 _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedCall:
-    """A prompt and the answer that the server is made to write."""
+    """A prompt and the answer that the server is forced to write."""
 
     prompt: NDArray[np.int32]
     answer: NDArray[np.int32]
@@ -68,7 +68,7 @@ class Work:
 
 
 def num_calls(clients: int, scale: float) -> int:
-    """How many calls are measured with so many clients: each client several, one client a few."""
+    """Number of measured calls with `clients` clients: several for each client, a few for one client."""
     return max(clients, round(scale * (3 * clients if clients < 16 else 2 * clients + 8)), 2)
 
 
@@ -86,20 +86,20 @@ def make_work(
     vocab_size: int,
     end: int,
 ) -> Work:
-    """Reads a trace and deals its sessions out: the first drawn are warm, the others measured.
+    """Reads a trace and divides its sessions: the first drawn are warm, the others measured.
 
     Args:
-        trace: What it is called.
+        trace: Its name.
         paths: Its files.
         tokenizer: Of the served model.
         concurrencies: Numbers of clients.
-        warm_calls: How many calls are answered beforehand.
-        scale: 1: about 3 calls a client, fewer for many clients.
+        warm_calls: Number of calls that are answered before the measurement.
+        scale: 1 means about 3 calls a client, fewer for many clients.
         max_prompt_tokens: Longer prompts lose their beginning.
         max_answer_tokens: Longer answers lose their end.
         seed: Of the drawing.
-        vocab_size: Tokens that the model knows.
-        end: The token that ends its turns, which stands for ends that the tokenizer made up.
+        vocab_size: Size of the model's vocabulary.
+        end: The token that ends its turns; it replaces tokens beyond the vocabulary.
 
     Raises:
         ConfigError: The trace has too few calls.
@@ -110,7 +110,7 @@ def make_work(
         tokenizer,
         max_prompt_tokens=max_prompt_tokens,
         max_answer_tokens=max_answer_tokens,
-        # Prompts that occurred before are left out, so that more have to be read.
+        # Repeated prompts are left out, so more calls have to be read.
         limit=2 * needed,
         seed=seed,
     )
@@ -119,7 +119,7 @@ def make_work(
         prompt, answer = (np.where(part < vocab_size, part, end) for part in (request.input_ids, request.answer_ids))
         return RecordedCall(prompt.astype(np.int32), answer.astype(np.int32), request.is_whole)
 
-    # An answer of a single token is written by the prefill: nothing of it is decoded.
+    # The prefill writes an answer of a single token, so that nothing is decoded.
     distinct = list({r.input_ids.tobytes(): r for r in found if len(r.answer_ids) > 1}.values())
     learnt = {r.session for r in distinct[:warm_calls]}
     rest = [call(r) for r in distinct if r.session not in learnt]
@@ -162,7 +162,7 @@ def load_work(path: Path) -> dict[str, Work]:
     """What save_work() wrote, by trace.
 
     Raises:
-        ConfigError: There is no such file, or it is of another kind.
+        ConfigError: The file does not exist or is of another kind.
     """
     try:
         with np.load(path, allow_pickle=False) as data:

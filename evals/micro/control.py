@@ -1,17 +1,15 @@
 """`agentspec bench control`: what deciding costs a decode step.
 
-Dataset: drawn drafts, trees of up to 31 nodes or of 31 each, with estimates that fall along the row.
-Metric: milliseconds of wants_draft(), plan() and observe() of one step, CPU time of the thread, the median step.
-Pattern: controllers take turns over the same steps, so that they share the machine's moods.
+Dataset: drawn drafts, trees of at most 31 nodes or of exactly 31, with estimates that fall along the row.
+Metric: milliseconds of wants_draft(), plan() and observe() in one step, CPU time of the thread, median over steps.
+Pattern: controllers take turns over the same steps, so that they meet the same disturbances of the machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -19,6 +17,8 @@ import numpy as np
 from agentspec.drafts import DraftBatch
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.evals.common import write_json
+from agentspec.evals.options import Options
 from agentspec.progress import Progress
 from agentspec.scheduling import (
     ControlConfig,
@@ -35,7 +35,7 @@ from agentspec.scheduling import (
 
 BATCHES = (1, 16, 64, 256)
 NODES = 32
-"""Of a row, its root included."""
+"""In a row, root included."""
 WIDTHS = (1, 2, 4, 8, 16, 32)
 GOAL_MS = 0.3
 _CONTEXT = 1000
@@ -44,37 +44,28 @@ _COST = StepCost(1e-7, 3e-5, 0.012)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=500, metavar="N", help="steps a case (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the drafts (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    options = Options(parser)
+    options.number("--steps", 500, "steps of each case")
+    options.number("--seed", 0, "seed of the drafts")
+    options.file("--json", "write the figures to FILE")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs all cases and prints a row for each; raises ConfigError if an argument is unknown or out of range."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench control --help")
+def run(args: argparse.Namespace) -> int:
+    """Runs all cases and prints a row for each; raises ConfigError if an argument is out of range."""
     if args.steps < 1:
         raise ConfigError(f"--steps must be >= 1, got {args.steps}")
     rows = measure(args.steps, args.seed)
     print(f"{'case':<50}{'median':>9}{'p99':>9}  ms of CPU time a step; goal {GOAL_MS:g}")
     for row in rows:
         print(f"{row['case']:<50}{row['value']:>9.3f}{row['p99']:>9.3f}")
-    if args.json:
-        head = {
-            **describe(("agentspec", "numpy")),
-            "seed": args.seed,
-            "steps": args.steps,
-            "nodes_a_row": NODES,
-            "widths": WIDTHS,
-            "goal_ms": GOAL_MS,
-        }
-        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    facts = {"seed": args.seed, "steps": args.steps, "nodes_a_row": NODES, "widths": WIDTHS, "goal_ms": GOAL_MS}
+    write_json(args.json, {"head": {**describe(("agentspec", "numpy")), **facts}, "rows": rows})
     return 0
 
 
 def measure(steps: int, seed: int = 0, batches: Sequence[int] = BATCHES) -> list[dict[str, Any]]:
-    """A row for each controller, batch size and kind of drafts; the default controller's on full drafts, which take the
-    longest, is named after the batch size alone."""
+    """A row for each controller, batch size and kind of drafts. The row of the default controller on full drafts, which
+    take longest, has the batch size as its whole name."""
     rows = []
     done = 0
     with Progress("bench control", len(batches) * 2 * steps) as progress:
@@ -108,7 +99,7 @@ def measure(steps: int, seed: int = 0, batches: Sequence[int] = BATCHES) -> list
 
 
 def draw_batch(rng: np.random.Generator, num_rows: int, *, full: bool) -> DraftBatch:
-    """Trees of NODES nodes, or of as many at most, roots included."""
+    """Trees of NODES nodes, or of at most that many, roots included."""
     counts = np.full(num_rows, NODES) if full else rng.integers(1, NODES + 1, num_rows)
     offsets = np.concatenate([[0], counts.cumsum()]).astype(np.int32)
     columns = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
@@ -143,7 +134,7 @@ def _controllers() -> dict[str, Controller]:
 
 
 def _step_ms(controller: Controller, state: StepState, luck: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """`luck`: of each row, the share of its nodes that are accepted."""
+    """`luck` is the share of nodes that are accepted in each row."""
     num_rows = len(state.drafts)
     start = time.thread_time_ns()
     controller.wants_draft(num_rows, state.context)

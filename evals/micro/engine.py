@@ -8,14 +8,13 @@ Pattern: all sides get the same texts and requests and take turns.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from agentspec.analysis.replay import Call, load_tokenizer, read_trace
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.evals.common import write_json
 from agentspec.evals.micro.engine_cases import (
     ACCEPTED,
     BATCHES,
@@ -33,36 +32,29 @@ from agentspec.evals.micro.engine_cases import (
 from agentspec.evals.micro.engine_sides import PEERS, Ours, engine
 from agentspec.evals.micro.engine_stall import stall_rows
 from agentspec.evals.micro.texts import Texts, gather_texts
+from agentspec.evals.options import Options
 from agentspec.progress import Progress
 
 _UNITS = {"k": 1000, "m": 1_000_000}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--peer", action="append", choices=list(PEERS), help="compare with; may be repeated (default: all)"
-    )
-    parser.add_argument(
-        "--sizes",
-        default="100k,1m",
-        metavar="LIST",
-        help="tokens of the global index, ascending, such as 100k,1m,10m (default %(default)s); for 10m the peers "
-        "need minutes and up to 8 GB",
-    )
-    parser.add_argument("--tokens", nargs="+", default=[], metavar="TRACE", help="recorded calls to take texts from")
-    parser.add_argument("--tokenizer", type=Path, metavar="PATH", help="as for agentspec replay")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    options = Options(parser)
+    options.choices("--peer", list(PEERS), "compare with this peer (default: all)")
+    sizes = "sizes of the global index in tokens, ascending; with 10m the peers take minutes and up to 8 GB"
+    options.text("--sizes", "100k,1m", sizes)
+    options.add("--tokens", nargs="+", default=[], metavar="TRACE", help="recorded calls to take texts from")
+    options.file("--tokenizer", "as in agentspec replay")
+    options.file("--json", "write the figures to FILE")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs all cases and prints a row for each.
 
     Raises:
-        ConfigError: An argument is out of range or unknown, a file cannot be read, or a peer is not installed.
+        ConfigError: An argument is out of range, a file cannot be read, or a peer is not installed.
         UnsupportedError: Memory cannot be counted here.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench --help")
     sizes = parse_sizes(args.sizes)
     tokenizer = load_tokenizer(args.tokenizer)
     calls: list[Call] = [call for path in args.tokens for call in read_trace(path, tokenizer).calls]
@@ -86,13 +78,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             f"{record['ours']:>12.3f}{record['theirs']:>12.3f}{record['ratio'] or 0:>8.2f}x  {record['unit']}",
             flush=True,
         )
-    if args.json:
-        head: dict[str, Any] = {
-            **describe(("agentspec", "arctic-inference", "sglang", "numpy")),
-            "tokenizer": tokenizer.name,
-            "max_draft_tokens": MAX_DRAFT_TOKENS,
-        }
-        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    head = describe(("agentspec", "arctic-inference", "sglang", "numpy"))
+    head |= {"tokenizer": tokenizer.name, "max_draft_tokens": MAX_DRAFT_TOKENS}
+    write_json(args.json, {"head": head, "rows": rows})
     return 0
 
 
@@ -110,7 +98,7 @@ def parse_sizes(text: str) -> dict[str, int]:
 
 
 def measure(texts: Texts, sizes: dict[str, int], peers: Sequence[str], *, stall_seconds: float = 5.0) -> Iterator[Row]:
-    """All cases, the sizes in ascending order; an index grows from one to the next.
+    """All cases, with sizes in ascending order; an index grows from one size to the next.
 
     Raises:
         ConfigError: A peer is not installed.

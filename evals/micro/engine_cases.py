@@ -1,10 +1,10 @@
-"""The cases of `agentspec bench engine`; both sides take turns, so that what else the machine does meets both.
+"""The cases of `agentspec bench engine`. Both sides take turns, so that both meet the same disturbances of the machine.
 
     prompt_*    build and free the index of one prompt
     insert      put a finished output into the global index, on the calling thread and with all threads
     draft_*     draft for a batch of requests in flight, and append what they accepted
     memory      bytes a token of the global index
-    stall       the longest wait of a step for what maintains the global index (see engine_stall.py)
+    stall       the longest wait of a step for the maintenance of the global index (see engine_stall.py)
     growth      a draft's time in the largest global index over that in the smallest
 
 Times are CPU time of the calling thread, medians, unless a case says otherwise. Less is better in every case, and a
@@ -23,19 +23,18 @@ from typing import Any
 import numpy as np
 
 from agentspec.errors import ConfigError
-from agentspec.evals.micro.engine_sides import ArcticSide, Ours, Side, engine
-from agentspec.evals.micro.heap import heap_bytes
+from agentspec.evals.micro.engine_sides import ArcticSide, Ours, Side, engine, heap_bytes
 from agentspec.evals.micro.texts import Request, Texts, Tokens
 
 MAX_DRAFT_TOKENS = 16
 BATCHES = (64, 16, 1)
 PROMPT_LENGTHS = {"2k": 2000, "16k": 16000, "64k": 64000}
-# Steps of each batch, and the tokens that each of them accepts.
+# Steps of each batch, and accepted tokens of each step.
 STEPS, ACCEPTED = 15, 3
 _ROUNDS = 5
-# A step's other work leaves little of the second-level cache to a drafter.
+# The other work of a step leaves a drafter little of the second-level cache.
 _TOUCHED_BYTES = 16 << 20
-# The sides take turns in building their global indexes, this many turns from one size to the next.
+# The sides take turns in building their global indexes, with this many turns from one size to the next.
 _BLOCKS = 10
 
 
@@ -51,7 +50,7 @@ class Row:
     theirs: float
     unit: str
     more: Mapping[str, Any] | None = None
-    """What helps to read the figures."""
+    """Further values that help to read the figures."""
 
     def record(self) -> dict[str, Any]:
         return {
@@ -81,9 +80,10 @@ def process_us(work: Callable[[], Any]) -> float:
 
 
 def prompt_rows(texts: Texts, peers: Mapping[str, Side]) -> Iterator[Row]:
-    """The index of one prompt: opening and freeing it on the calling thread, all its CPU time, and its memory.
+    """The index of one prompt: opening and freeing it on the calling thread, its CPU time on all threads, and its
+    memory.
 
-    NGRAM indexes no prompts and has no row.
+    NGRAM does not index prompts and has no row.
     """
     arctics = {name: side for name, side in peers.items() if isinstance(side, ArcticSide)}
     for kind, text in texts.prompts.items():
@@ -142,7 +142,7 @@ def _medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Inserts:
-    """CPU time of inserting outputs, without what prepares them."""
+    """CPU time of inserting outputs, without their preparation."""
 
     tokens: int = 0
     calling_us: float = 0.0
@@ -176,10 +176,10 @@ class GlobalIndexes:
         self.num_outputs = self.num_tokens = 0
         self._outputs = outputs
         self.heap = dict.fromkeys(sides, 0)
-        """Bytes that the building of each side left allocated."""
+        """Bytes that building each side left allocated."""
 
     def grow(self, num_tokens: int, progress: Callable[[int], None]) -> dict[str, Inserts]:
-        """Inserts up to `num_tokens`; returns what that cost each side."""
+        """Inserts outputs up to `num_tokens`; gives the cost for each side."""
         block_tokens = -(-(num_tokens - self.num_tokens) // _BLOCKS)
         inserts = {name: Inserts() for name in self.sides}
         while self.num_tokens < num_tokens:
@@ -207,8 +207,9 @@ class GlobalIndexes:
 def insert_rows(inserts: Mapping[str, Inserts], size: str) -> Iterator[Row]:
     """What `GlobalIndexes.grow` measured from one size to the next.
 
-    Ours is `close`, which frees the request besides. Arctic's is its global tree alone, a whole output at once; NGRAM's
-    is the hand-over to its insert thread, four tokens a step, and what that thread does.
+    Our figure is that of `close`, which also frees the request. Arctic's is that of its global tree only, a whole
+    output at once. NGRAM's is that of the hand-over to its insert thread, four tokens a step, plus the work of that
+    thread.
     """
     ours = inserts["ours"]
     for name, theirs in inserts.items():
@@ -225,8 +226,8 @@ def insert_rows(inserts: Mapping[str, Inserts], size: str) -> Iterator[Row]:
 
 
 def memory_rows(indexes: GlobalIndexes, size: str) -> Iterator[Row]:
-    """Bytes a token of the global indexes: ours by the engine's account (its segments are mapped, which no allocator
-    counts), the peers' by the allocator's."""
+    """Bytes a token of the global indexes: ours by the engine's own count (no allocator counts its mapped segments),
+    the peers' by the allocator's."""
     ours = indexes.sides["ours"]
     assert isinstance(ours, Ours)
     stats = ours.engine.stats()
@@ -243,7 +244,7 @@ def memory_rows(indexes: GlobalIndexes, size: str) -> Iterator[Row]:
 
 
 def draft_rows(sides: Mapping[str, Side], requests: Sequence[Request], size: str) -> Iterator[Row]:
-    """Drafts of batches, with what the caches hold and with what is left after touching 16 MiB."""
+    """Drafts of batches, with warm caches and after touching 16 MiB."""
     touched = np.zeros(_TOUCHED_BYTES // 8)
     for batch in BATCHES:
         for case, touch in (("hot", None), ("touched", touched)):
@@ -270,7 +271,7 @@ def draft_rows(sides: Mapping[str, Side], requests: Sequence[Request], size: str
 def _draft_batches(
     sides: Mapping[str, Side], requests: Sequence[Request], batch: int, touched: np.ndarray[Any, Any] | None
 ) -> dict[str, dict[str, float]]:
-    """Medians over steps of us a request, and the mean of tokens drafted a request."""
+    """Medians over steps of us a request, and the mean number of drafted tokens a request."""
     chosen = list(range(min(len(requests), max(batch, BATCHES[1]))))
     groups = [chosen[i : i + batch] for i in range(0, len(chosen), batch)]
     spent: dict[str, dict[str, list[float]]] = {name: {"draft": [], "extend": [], "drafted": []} for name in sides}
@@ -281,7 +282,7 @@ def _draft_batches(
         side.settle()
     for group in groups:
         for name, side in sides.items():
-            # One side's steps follow each other, or each would find the caches as another side left them.
+            # The steps of one side follow each other. Otherwise each would find the caches as another side left them.
             for step in range(STEPS):
                 new = slice(1 + step * ACCEPTED, 1 + (step + 1) * ACCEPTED)
                 _step(side, group, [requests[i].output[new] for i in group], touched, spent[name])

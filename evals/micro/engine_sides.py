@@ -1,23 +1,28 @@
-"""The sides of an engine bench: the same requests given to agentspec, to ArcticInference and to SGLang's NGRAM."""
+"""The sides of an engine bench: agentspec, ArcticInference and SGLang's NGRAM get the same requests; and the memory
+that they use."""
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import importlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
+from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine
+from agentspec.errors import UnsupportedError
 from agentspec.evals.micro.texts import Tokens
 from agentspec.evals.peers.arctic import suffix_decoding_cache
 from agentspec.evals.peers.ngram import MAX_TRIE_DEPTH, ngram_corpus
 
 _KEPT = "kept"
-# Tokens that a decoding step adds, where a side's insert works step by step.
+# Tokens that a decode step adds, for a side that inserts step by step.
 _STEP = 4
 
 
@@ -34,21 +39,21 @@ class Side(Protocol):
         """Drafts for a batch."""
 
     def num_drafted(self, drafted: Any) -> int:
-        """Tokens of a batch's drafts."""
+        """Number of tokens in a batch's drafts."""
 
     def close(self, request: int) -> None:
         """Ends a request and forgets its output, if the side can."""
 
     def prepare(self, output: Tokens) -> Callable[[], None]:
-        """A finished output; calling the result inserts it, as far as the calling thread has to."""
+        """Prepares a finished output. Calling the result inserts it, as far as the calling thread does that."""
 
     def settle(self) -> None:
         """Waits until everything given so far is indexed."""
 
 
 def engine(max_draft_tokens: int, budget_bytes: int | None = None) -> Engine:
-    """agentspec's engine as servers run it, but for the indexes that they keep of conversations, which no case has,
-    and, unless told otherwise, with no need to evict."""
+    """agentspec's engine as in servers, but without the indexes of conversations, which no case has, and without
+    evictions unless a budget is given."""
     budget = budget_bytes or 1 << 40
     return Engine(
         EngineConfig(max_draft_tokens=max_draft_tokens, budget_bytes=budget, conversation_bytes=0, background=True)
@@ -91,12 +96,12 @@ class Ours:
 
 
 class ArcticSide:
-    """SuffixDecodingCache with the settings that its hosts ship: linear, factor 1; a call a request."""
+    """SuffixDecodingCache with the settings that its hosts ship: linear, factor 1; one call a request."""
 
     def __init__(self, depth: int) -> None:
         self.cache = suffix_decoding_cache(depth)
         self._depth = depth
-        # The global tree by itself, to time inserts without the local tree that `add_active_response` also extends.
+        # The global tree alone, to time inserts without the local tree, which `add_active_response` also extends.
         self._tree = importlib.import_module("arctic_inference.suffix_decoding._C").SuffixTree(depth)
         self.cache._global_tree = self._tree
         self._outputs = 0
@@ -137,7 +142,7 @@ class ArcticSide:
 
 
 class NgramSide:
-    """NgramCorpus with SGLang's defaults; a batch is one call, inserts run on a thread of its own."""
+    """NgramCorpus with SGLang's defaults. A batch is one call; inserts run on its own thread."""
 
     def __init__(self, max_draft_tokens: int) -> None:
         self._corpus = ngram_corpus(max_draft_tokens + 1)
@@ -187,4 +192,28 @@ PEERS: dict[str, dict[str, Callable[[int], Side]]] = {
     "arctic": {"arctic-d64": lambda _: ArcticSide(64), "arctic-d24": lambda _: ArcticSide(24)},
     "ngram": {"ngram": NgramSide},
 }
-"""Name of a peer -> its sides by name, made with the most tokens to draft."""
+"""For each peer its sides by name, made with the greatest number of tokens to draft."""
+
+
+def heap_bytes() -> int:
+    """Bytes that this process has allocated and not freed, over all arenas and mapped blocks, as glibc counts them.
+
+    Resident memory would also include freed memory.
+
+    Raises:
+        UnsupportedError: The C library is not glibc.
+    """
+    libc = ctypes.CDLL(ctypes.util.find_library("c"))
+    if not hasattr(libc, "malloc_info"):
+        raise UnsupportedError("memory is counted with glibc's malloc_info, which this C library lacks; run on glibc")
+    text, size = ctypes.c_char_p(), ctypes.c_size_t()
+    libc.open_memstream.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+    libc.malloc_info(0, stream)
+    libc.fclose(stream)
+    report = ElementTree.fromstring(text.value or b"<malloc/>")
+    libc.free(text)
+    # Children of the root that are not arenas hold the sums.
+    sums = {(entry.tag, entry.get("type")): int(entry.get("size", 0)) for entry in report if entry.tag != "heap"}
+    free = sums.get(("total", "fast"), 0) + sums.get(("total", "rest"), 0)
+    return sums.get(("system", "current"), 0) - free + sums.get(("total", "mmap"), 0)

@@ -1,4 +1,4 @@
-"""How long a step of a server waits for what maintains the global index."""
+"""How long a step of a server waits for the maintenance of the global index."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def stall_rows(
 ) -> Iterator[Row]:
     """The longest wall time of one request's draft while another thread closes outputs and the index evicts.
 
-    Calls during which the operating system gave the processor to somebody else do not count: they say how busy the
-    machine is. Waiting for a lock does count.
+    Calls during which the operating system gave the processor to another process do not count, because they only show
+    how busy the machine is. Waiting for a lock does count.
 
-    Ours is measured in an index of its own, whose budget holds nine tenths of the outputs, for `seconds` without the
-    other thread and for `seconds` with it. Arctic maintains its tree within a step: its figure is the longest call that
+    Ours is measured in a separate index whose budget holds nine tenths of the outputs, for `seconds` without the other
+    thread and for `seconds` with it. Arctic maintains its tree within a step: its figure is the longest call that
     evicts or inserts an output.
     """
     arctics = {name: side for name, side in indexes.sides.items() if isinstance(side, ArcticSide)}
@@ -47,7 +47,7 @@ def stall_rows(
         "ours_quiet_max": round(max(quiet), 2),
         "ours_p50": round(statistics.median(walls.all), 2),
         "ours_p99.9": round(float(np.percentile(walls.all, 99.9)), 2),
-        # A thread that loses its processor while it holds the interpreter's lock makes the others wait.
+        # A thread that loses its processor while it holds the GIL makes the other threads wait.
         "ours_max_no_thread_preempted": round(max(walls.alone), 2),
         "drafts": len(walls.all),
         "outputs_closed": churn.closed,
@@ -91,7 +91,7 @@ def _preemptions(who: int) -> int:
 
 
 def _draft_walls(side: Side, request: Request, seconds: float) -> _Walls:
-    """One draft after another, the request advancing and beginning again at its end."""
+    """One draft after another; the request advances, and starts again at its end."""
     walls = _Walls()
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
@@ -115,7 +115,7 @@ def _maintenance_walls(side: ArcticSide, outputs: Sequence[Tokens], seconds: flo
 
 
 class _Churn:
-    """A thread that finishes one output after another, a thousand a second or so."""
+    """A thread that finishes one output after another, about a thousand a second."""
 
     def __init__(self, side: Ours, outputs: Sequence[Tokens]) -> None:
         self.closed = 0

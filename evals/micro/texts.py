@@ -17,14 +17,14 @@ from agentspec.errors import ConfigError
 Tokens = NDArray[np.int32]
 
 _SEED = 0
-# Tokens of a piece of source code that stands for one output.
+# Tokens in a piece of source code that serves as an output.
 _PIECE = 400
 _PROMPT, _MIN_PROMPT = 2500, 2000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """A request in flight: its prompt and what the model goes on to say."""
+    """A request in flight: its prompt and the model's continuation."""
 
     prompt: Tokens
     output: Tokens
@@ -35,11 +35,11 @@ class Texts:
     """The streams of a bench; none of them occurs in another."""
 
     outputs: list[Tokens]
-    """Finished outputs for a global index, in the order to insert."""
+    """Finished outputs for a global index, in the order of insertion."""
     requests: list[Request]
     """Requests to draft for; each prompt has 2k to 3k tokens."""
     prompts: dict[str, Tokens]
-    """kind of text -> one long prompt, to be cut to length."""
+    """One long prompt for each kind of text, to be cut to length."""
 
     def output_tokens(self) -> int:
         """Tokens of all finished outputs."""
@@ -55,9 +55,9 @@ def gather_texts(
     request_tokens: int,
     prompt_tokens: int,
 ) -> Texts:
-    """Texts of recorded calls, which may be none, and of the Python source installed here.
+    """Texts from recorded calls, if any, and from the Python source installed here.
 
-    Half of the requests come from the latest calls whose texts are long enough; the outputs of all other calls go to
+    Half of the requests come from the latest calls whose texts are long enough. The outputs of all other calls go to
     `outputs`, mixed with pieces of source until there are `output_tokens` of them.
 
     Args:
@@ -65,11 +65,11 @@ def gather_texts(
         tokenizer: Turns the source into tokens.
         output_tokens: Tokens of all outputs together.
         num_requests: Number of requests.
-        request_tokens: Tokens of each request's output at least.
+        request_tokens: Least number of tokens in a request's output.
         prompt_tokens: Tokens of each long prompt.
 
     Raises:
-        ConfigError: There is not as much text.
+        ConfigError: There is not enough text.
     """
     source = _source_pieces(tokenizer)
     prompts = {"code": _take(source, prompt_tokens)}
@@ -86,7 +86,7 @@ def gather_texts(
 
 
 def _spread(calls: Sequence[Call], number: int, request_tokens: int) -> set[int]:
-    """Indexes of long enough calls, the latest of each session before any session gives a second one."""
+    """Indexes of calls that are long enough, the latest of each session before any session gives a second one."""
     by_session: dict[str, list[int]] = {}
     for i, call in enumerate(calls):
         if len(call.output) >= request_tokens and sum(map(len, call.prompt_parts)) >= _MIN_PROMPT:
@@ -99,7 +99,7 @@ def _spread(calls: Sequence[Call], number: int, request_tokens: int) -> set[int]
 
 
 def _long_contexts(calls: Sequence[Call]) -> list[Tokens]:
-    """The prompt of each session's last call, which holds the session, for sessions of more than one call."""
+    """The prompt of each session's last call, which contains the session, for sessions with more than one call."""
     last = {call.session: call for call in calls if len(call.prompt_parts) > 3}
     return [call.prompt for call in last.values()]
 
@@ -109,7 +109,7 @@ def _mix(recorded: Sequence[Tokens], source: Iterator[Tokens], output_tokens: in
     total = recorded_total = 0
     remaining = iter(recorded)
     while total < output_tokens:
-        # Half of each while the records last, so that a small index has them too.
+        # Half of each while the records last, so that a small index contains both.
         piece = next(remaining, None) if recorded_total * 2 <= total else None
         if piece is not None:
             recorded_total += len(piece)
@@ -136,7 +136,7 @@ def _take(source: Iterator[Tokens], length: int) -> Tokens:
 
 
 def _source_pieces(tokenizer: Tokenizer) -> Iterator[Tokens]:
-    """The source of the standard library and the installed packages, file after file in an order drawn once."""
+    """The source of the standard library and the installed packages, file by file in a fixed random order."""
     folders = {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     files = sorted({path for folder in folders for path in Path(folder).rglob("*.py")})
     random.Random(_SEED).shuffle(files)

@@ -58,14 +58,14 @@ def _tokens(size: str) -> int:
 
 
 def _replays(name: str, content: Content, files: Files) -> Iterator[Row]:
-    """Accepted and drafted tokens a step, at most 16 drafted; a peer with several settings at its best."""
+    """Accepted and drafted tokens a step, at most 16 drafted; for a peer with several settings, the best one."""
     for trace, systems in best_replays(content).items():
         ours = systems.get("agentspec")
         if ours is None:
             continue
         peers = {system: row for system, row in systems.items() if system in ("arctic", "ngram", "suffixdecoding")}
         if not peers:
-            # Only agentspec was replayed again; the peers are those of the main file.
+            # Only agentspec was replayed again, so the peers come from the main file.
             main = best_replays(files["replay.json"]).get(trace, {}) if "replay.json" in files else {}
             peers = {system: row for system, row in main.items() if system == "ngram"}
         setting = "" if ours["setting"] == "defaults" else f", {ours['setting']}"
@@ -87,7 +87,7 @@ def _accepted(row: Mapping[str, Any]) -> str:
 
 
 def best_replays(content: Content) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Of each trace and pass by system the row that accepts most, at most 16 tokens drafted."""
+    """For each trace and pass, the row of each system that accepts most, at most 16 tokens drafted."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in content["rows"]:
         if row["max_draft_tokens"] == 16:
@@ -196,7 +196,7 @@ def _scale(name: str, row: Mapping[str, Any]) -> Row:
 
 
 def simulation_rows(files: Files) -> list[Row]:
-    """Recorded traces at all rates: the least of each rival's mean latency over that of the goodput controller."""
+    """Recorded traces at all rates: the least ratio of each rival's mean latency to that of the goodput controller."""
     rows = []
     for name, content in files.items():
         at: dict[str, dict[str, float]] = {}

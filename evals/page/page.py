@@ -1,8 +1,9 @@
 """`agentspec eval-page`: every table of results in the docs, and the README's plot, made from the files of figures.
 
-Data: every JSON file in a folder of evals/results, but those of `archive`; see rows.py for what is shown of each.
+Data: every JSON file in a folder of evals/results except `archive`; see offline_rows.py and served_rows.py for what is
+shown of each.
 Metric: none of its own; goals met and missed are counted.
-Pattern: the same files give the same pages, so that a test can tell a page that lags behind.
+Pattern: equal files give equal pages, so that a test can find a page that is out of date.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentspec.errors import ConfigError
-from agentspec.evals.page import readme_plot
+from agentspec.evals.options import Options
+from agentspec.evals.page import offline_rows, readme_plot, served_rows
 from agentspec.evals.page.row import Content, Files, Goal, Row
-from agentspec.evals.page.rows import TITLES, topic_rows
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROOT = RESULTS.parents[1]
@@ -28,7 +29,7 @@ ARCHIVE = "archive"
 COMMITS = "commits.json"
 END = "<!-- /results -->"
 _BLOCK = re.compile(r"<!-- results: (\S+) -->\n.*?" + re.escape(END), re.DOTALL)
-# Where a run of the report on a real log is kept: its command, then what it printed.
+# A run of the report on a real log: its command, then what it printed.
 _REPORT = ("report", "example.txt")
 _REPORT_LINES = ("entropy", "cold", "warm", "speed-up")
 
@@ -36,6 +37,24 @@ _NOTE = (
     "Made by `agentspec eval-page` from the JSON files in these folders; not to be edited. The figures, with their commands "
     "and commits, are in [docs/benchmarks.md](../../docs/benchmarks.md). Older runs are in [archive](archive)."
 )
+
+TITLES = {
+    "eval": "Tasks end to end on real servers",
+    "emulated": "Emulated H200",
+    "hybrid": "Suffix drafts beside a draft model",
+    "load": "More and more clients",
+    "engine": "The engine beside its peers",
+    "store": "The store",
+    "control": "What deciding costs",
+    "drafter-state": "A draft model after suffix steps",
+    "report": "The report's figures",
+    "fidelity": "Simulated and real latencies",
+    "simulation": "Simulated serving",
+    "specdec": "SpecDec++ offline",
+    "text-to-sql": "Staged text-to-SQL agents",
+}
+"""In the order of the page."""
+_READERS = {**served_rows.READERS, **offline_rows.READERS}
 
 
 class Topic(NamedTuple):
@@ -51,19 +70,18 @@ class Topic(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 where a page lags behind the files")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER", help="default: evals/results")
-    parser.add_argument("--readme", type=Path, default=README, metavar="FILE", help="default: the project's README.md")
-    parser.add_argument(
-        "--benchmarks", type=Path, default=BENCHMARKS, metavar="FILE", help="default: the project's docs/benchmarks.md"
-    )
+    options = Options(parser)
+    options.flag("--check", "write nothing; exit with 1 if a page is out of date")
+    options.folder("--results", "folder of the results (default: evals/results)", RESULTS)
+    options.file("--readme", "page with the plot (default: README.md of the project)", README)
+    options.file("--benchmarks", "page with the tables (default: docs/benchmarks.md of the project)", BENCHMARKS)
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Writes the pages and the plot, or with --check tells whether they are what would be written.
+    """Writes the pages and the plot, or with --check tests whether they are up to date.
 
     Raises:
-        ConfigError: An argument is unknown, there are no results, or a page asks for a table that there is not.
+        ConfigError: An argument is unknown, there are no results, or a page asks for a table that does not exist.
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec eval-page --help")
@@ -78,10 +96,10 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def pages(results: Path, readme: Path, benchmarks: Path) -> dict[Path, str]:
-    """What each file should hold, by its path.
+    """The required content of each file, by path.
 
     Raises:
-        ConfigError: There are no results, or a page asks for a table that there is not.
+        ConfigError: There are no results, or a page asks for a table that does not exist.
     """
     topics = read_topics(results)
     commits = read_commits(results)
@@ -100,7 +118,7 @@ def read_topics(results: Path) -> list[Topic]:
     """The folders of results, in the order of the page; unknown ones come last.
 
     Raises:
-        ConfigError: There is no such folder, or a file is no JSON object.
+        ConfigError: The folder does not exist, or a file is no JSON object.
     """
     if not results.is_dir():
         raise ConfigError(
@@ -120,10 +138,17 @@ def read_topics(results: Path) -> list[Topic]:
     return topics
 
 
-def read_commits(results: Path) -> dict[str, str]:
-    """The commit of each file, by its path below `results`: the file's own word, else what `commits.json` says of it.
+def topic_rows(topic: str, files: Files) -> list[Row]:
+    """The rows of a topic; [] if it has no reader."""
+    reader = _READERS.get(topic)
+    return reader(files) if reader and files else []
 
-    What `commits.json` says holds for the very bytes that it was said of, so that a file that was written anew has none.
+
+def read_commits(results: Path) -> dict[str, str]:
+    """The commit of each file, by its path below `results`: the commit in the file itself, else the one in
+    `commits.json`.
+
+    An entry of `commits.json` holds only for the bytes that it was written for, so that a rewritten file has no commit.
     """
     noted = results / COMMITS
     known = dict(json.loads(noted.read_text(encoding="utf-8"))) if noted.exists() else {}
@@ -146,7 +171,7 @@ def _recorded_commit(content: Any) -> str:
 
 
 def heads_of(content: Content) -> list[Mapping[str, Any]]:
-    """What holds command, versions and machine; several where runs were put together."""
+    """The mappings that hold command, versions and machine; several if runs were put together."""
     return list(content.get("heads") or content.get("records") or [content.get("head") or content])
 
 
@@ -188,8 +213,8 @@ def summary(topics: Sequence[Topic], commits: Mapping[str, str]) -> str:
 
 
 def goals_sentence(topics: Sequence[Topic], link: str | None = None) -> str:
-    """How many goals of all topics together are met; with `link`, the path to the project's root, where those are that
-    are not."""
+    """The number of goals met over all topics. With `link`, the path to the project root, it also links to the missed
+    ones."""
     goals = [goal for topic in topics for goal in topic.goals]
     met = sum(goal.met for goal in goals)
     sentence = f"Of the {len(goals)} goals that the evals set, {met} are met and {len(goals) - met} are missed."
@@ -199,7 +224,7 @@ def goals_sentence(topics: Sequence[Topic], link: str | None = None) -> str:
 
 
 def report_block(results: Path) -> str:
-    """Lines that `agentspec report` printed about a real log."""
+    """The lines that `agentspec report` printed about a real log."""
     path = results.joinpath(*_REPORT)
     if not path.exists():
         return ""
@@ -226,16 +251,16 @@ def table(topic: Topic, commits: Mapping[str, str], root: str) -> str:
 
 
 def _command(content: Content) -> str:
-    """The command's first words; the file has it whole."""
+    """The first words of the command; the file has all of them."""
     words = list(heads_of(content)[0].get("command") or ())
     return f"`{' '.join(words[: 3 if words[1:2] == ['bench'] else 2])}`" if words else ""
 
 
 def with_blocks(path: Path, blocks: Mapping[str, str]) -> str:
-    """The page with every block between its marks made anew.
+    """The page with every block between its marks replaced.
 
     Raises:
-        ConfigError: The page asks for a block that there is not, or has none.
+        ConfigError: The page asks for a block that does not exist, or has none.
     """
     text = path.read_text(encoding="utf-8")
     names = [match[1] for match in _BLOCK.finditer(text)]

@@ -1,5 +1,5 @@
-"""The README's plot: tokens a second of five systems over plain SGLang's, on three workloads; drawn by `agentspec
-eval-page`."""
+"""The README's plot, drawn by `agentspec eval-page`: tokens a second of five systems relative to plain SGLang, on three
+workloads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ THEMES = {
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 760, 330, 44, 52, 40
 _BAR, _GAP = 36, 6
 
-# Of an evaluation the tasks that may be shown, the first three that every system answered.
+# Tasks that may be shown. The plot has the first three that every system answered.
 _TASKS = {
     "swe_mini_agent": "coding agent (SWE-bench)",
     "sql_intercode_spider": "SQL agent (Spider)",
@@ -50,16 +50,16 @@ _TASKS = {
 _WORKLOADS = {"agents-cold": "text-to-SQL agents, cold", "agents": "text-to-SQL agents, warm", "open": "open prompts"}
 _CLIENTS = 16
 _QUIET = 0.1
-"""Share of the time for which other processes may hold the scheduler's core, before the caption says so."""
+"""Greatest share of the time in which other processes may hold the scheduler's core without a remark in the caption."""
 _EVALUATION, _BENCH = "emulated/eval.json", "hybrid/five-systems.json"
 
 
 @dataclass(frozen=True)
 class Plot:
-    """What is drawn, and what the caption says of it."""
+    """The plot and the facts for its caption."""
 
     bars: Mapping[str, Mapping[str, float]]
-    """Tokens a second over plain SGLang's, by workload and system."""
+    """Tokens a second relative to plain SGLang, by workload and system."""
     file: str
     model: str
     machine: str
@@ -89,7 +89,7 @@ class Plot:
         )
 
     def svg(self, theme: str) -> str:
-        """The picture; its background is that of the page."""
+        """The picture, on the background of the page."""
         colors = THEMES[theme]
         top = max(ratio for bars in self.bars.values() for ratio in bars.values())
         scale = (_HEIGHT - _TOP - _BOTTOM) / (int(top) + 1)
@@ -131,12 +131,12 @@ def _legend(theme: Theme) -> list[str]:
 
 
 def path(theme: str) -> str:
-    """Below the folder of the README."""
+    """Relative to the folder of the README."""
     return f"docs/images/speedup-{theme}.svg"
 
 
 def read(results: Path) -> Plot:
-    """The plot of the evaluation on an emulated GPU, or, while that lacks a system, of the bench on a CPU.
+    """The plot of the evaluation on an emulated GPU or, if that lacks a system, of the bench on a CPU.
 
     Raises:
         ConfigError: Neither file has every system on three workloads.
@@ -202,7 +202,7 @@ def _bench(content: Mapping[str, Any]) -> Plot | None:
 
 
 def _best(speeds: Mapping[str, float]) -> dict[str, float]:
-    """Each system over plain decoding, a rival with several widths at its best; {} where one is missing."""
+    """Each system relative to plain decoding; a rival with several widths at its best. {} if a system is missing."""
     best: dict[str, float] = {}
     for system in SYSTEMS:
         some = [value for name, value in speeds.items() if _drawn(name) == system]
@@ -213,7 +213,7 @@ def _best(speeds: Mapping[str, float]) -> dict[str, float]:
 
 
 def _drawn(name: str) -> str:
-    """The bar of SYSTEMS that a measured system is drawn in; "" for none. A rival was measured at several widths."""
+    """The bar of SYSTEMS in which a measured system is drawn; "" for none. Rivals were measured at several widths."""
     rival = name.split("-")[0]
     return rival if rival in _RIVALS else name if name in SYSTEMS else ""
 

@@ -1,4 +1,4 @@
-"""A line of a table of results: what was measured, beside what, and which goals it meets."""
+"""A line of a table of results: what was measured, its baseline, and its goals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Files = Mapping[str, Content]
 
 
 class Goal(NamedTuple):
-    """What was wanted of a figure."""
+    """A goal for a figure."""
 
     text: str
     """What is compared, its value and the target."""
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 
 def at_least(what: str, value: float, target: float) -> Goal:
-    """A goal from below; the value is compared as it is shown, so that nobody has to guess at hidden digits."""
+    """A lower bound. The value is compared as it is shown, so that no hidden digit decides."""
     shown = f"{value:.2f}"
     return Goal(f"{what} {shown}, goal >= {target:g}", float(shown) >= target)
 
@@ -42,7 +42,7 @@ def at_most(what: str, value: float, target: float, unit: str = "") -> Goal:
 
 
 def told(goal: Mapping[str, Any], what: str) -> Goal:
-    """A goal that a bench judged itself and wrote into its file."""
+    """A goal that a bench checked itself and wrote to its file."""
     value = "not reached" if goal["value"] is None else short(goal["value"])
     return Goal(f"{what} {value}, goal {goal['target']}", bool(goal["met"]))
 

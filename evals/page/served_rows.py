@@ -1,4 +1,4 @@
-"""Rows of results that servers gave: tokens a second and accept lengths, beside other systems in the same run."""
+"""Rows of results from servers: tokens a second and accept lengths, beside other systems in the same run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = {
 _OURS = ("suffix", "hybrid")
 _CONTROLS = ("chat_mt_bench", "math_gsm8k")
 _LIVE = {"text_to_sql": "text-to-SQL agents", "open_chat": "open prompts"}
-# Of a draft model beside suffix drafts on the agents' work; the bench itself asks for less.
+# For a draft model beside suffix drafts on the agents' work. The goal of the bench itself is lower.
 _HYBRID_GOAL = 1.2
 _HYBRID_WORKLOADS = {
     "agents-cold": "text-to-SQL agents, cold",
@@ -30,7 +30,7 @@ _HYBRID_WORKLOADS = {
 
 Record = Mapping[str, Any]
 Cell = Mapping[str, Sequence[Record]]
-"""The records of one task, pass and number of clients: repeats by their system."""
+"""The records of one task, pass and number of clients: the repeats of each system."""
 
 
 def cells(records: Sequence[Record]) -> dict[tuple[str, str, int], dict[str, list[Record]]]:
@@ -80,19 +80,19 @@ def _live(name: str, found: Mapping[tuple[str, str, int], Cell]) -> Iterator[Row
 
 
 def _span(repeats: Sequence[Record], base: str) -> str:
-    """The least and the greatest ratio of one repeat to the same repeat of the baseline."""
+    """The least and the greatest ratio of a repeat to the same repeat of the baseline."""
     ratios = [record[f"speedup_over_{base}"] for record in repeats]
     return f" ({min(ratios):.2f}-{max(ratios):.2f})" if len(ratios) > 1 else ""
 
 
 def _told(repeats: Sequence[Record]) -> str:
-    """Tokens a second, and the accept length where something drafts."""
+    """Tokens a second, and the accept length of a system that drafts."""
     length = mean(record["accept_length"] for record in repeats)
     return f"{speed(repeats):,.0f}" + ("" if repeats[0]["system"] == "none" else f" ({length:.2f})")
 
 
 def _replayed(name: str, task: str, found: Sequence[Cell]) -> Iterator[Row]:
-    """A set's cells together: recorded answers, forced through the server."""
+    """All cells of a set together: recorded answers, forced through the server."""
     systems = [system for system in ("none", "ngram", "suffix") if all(system in cell for cell in found)]
     if len(systems) < 3:
         return
@@ -128,7 +128,7 @@ def emulated_rows(files: Files) -> list[Row]:
 def _emulated(name: str, records: Sequence[Record]) -> list[Row]:
     rows, over_best, wide = [], [], []
     for (task, pass_name, number), cell in cells(records).items():
-        # The same system with another limit of its width is no rival.
+        # The same system with another width limit is no rival.
         single = {system: speed(some) for system, some in cell.items() if system.split("-")[0] not in _OURS}
         if "suffix" in cell:
             single["suffix"] = speed(cell["suffix"])
@@ -266,7 +266,7 @@ def load_rows(files: Files) -> list[Row]:
 
 
 def _wanted(name: str) -> str:
-    """What a bench calls a goal, in words."""
+    """In words, what a bench calls a goal."""
     ratio, _, base = name.rpartition("tokens/s over ")
     return name.replace("drafter", "draft model") if ratio or not base or base == name else f"x {_called(base)}"
 

@@ -1,4 +1,4 @@
-"""Requests that clients abort while they wait or run, for `agentspec bench parity`: nothing may hang or stay open."""
+"""Requests that clients abort while they wait or run, for `agentspec bench parity`: none may hang or stay open."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from agentspec.progress import Progress
 
 CLIENTS = 16
 _CLOSE_SECONDS = 20.0
-"""Time in which aborted requests have to be closed when the last answer is there."""
-# How a request ends, and how often out of 12. A server is told of an abort by a request of its own, or by a client that
-# hangs up: at once, after a while, or when the first tokens have come.
+"""Time in which aborted requests have to be closed after the last answer."""
+# How a request ends, with its frequency out of 12. A client aborts by a separate request, or by hanging up: at once, after a
+# while, or when the first tokens have come.
 _ENDS = ("answered",) * 4 + ("aborted",) * 3 + ("aborted at once",) + ("hung up",) * 2 + ("hung up at an event",) * 2
 _LONGEST_WAIT = 0.6
 
 
 @dataclass(slots=True)
 class AbortReport:
-    """What became of the requests."""
+    """The results of the requests."""
 
     requests: int = 0
     ends: dict[str, int] = field(default_factory=dict)
-    """By what was done to them."""
+    """Number of requests by how they were ended."""
     cut_short: int = 0
-    """Answers that the server ended because it was told to."""
+    """Answers that the server ended because of an abort."""
     whole: int = 0
-    """Answers that were compared whole."""
+    """Answers that were compared as a whole."""
     differences: int = 0
     first_difference: str = ""
 
@@ -54,18 +54,19 @@ def abort_storm(
     *,
     seconds: float = ANSWER_SECONDS,
 ) -> AbortReport:
-    """Sends `number` of the requests in `rounds` from 16 clients and aborts most; then asks a round that nobody aborts.
+    """Sends `number` of the requests in `rounds` from 16 clients and aborts most of them; then asks a round without
+    aborts.
 
-    What is answered must be what was expected; what is cut short must agree with it as far as both go.
+    A whole answer must be the expected one. An answer that was cut short must agree with it as far as both go.
 
     Args:
         expected: Plain SGLang's answers to the rounds.
-        seconds: In which each answer must come.
+        seconds: Time limit of each answer.
 
     Raises:
         ServerError: A request got no answer in time, or is still open in agentspec's block of /server_info.
     """
-    # Of sampled answers no beginning is known, and several choices of one request are aborted like one.
+    # The beginning of a sampled answer is unknown, and an abort ends all choices of a request together.
     known = [
         (ask, answer)
         for round_, answers in zip(rounds, expected, strict=True)
@@ -107,7 +108,7 @@ async def _storm(
                     ask, expected = rng.choice(known)
                     end = rng.choice(_ENDS)
                     ends[end] += 1
-                    # A server aborts every request whose id begins with the given one.
+                    # A server aborts every request whose id starts with the given one.
                     rid = f"parity-{seed}-{place}."
                     ask = replace(ask, body={**ask.body, "rid": rid}, is_streamed=rng.random() < 0.5 or "event" in end)
                     got = await _ended(client, ask, rid, end, rng)
@@ -119,7 +120,7 @@ async def _storm(
 
 
 async def _ended(client: ParityClient, ask: Ask, rid: str, end: str, rng: random.Random) -> Answer:
-    """Sends a request and ends it; status 0 where the client hung up."""
+    """Sends a request and ends it; status 0 if the client hung up."""
     event = asyncio.Event()
     sent = asyncio.create_task(client.ask(ask, event.set))
     try:
@@ -152,7 +153,7 @@ def _check(report: AbortReport, ask: Ask, end: str, expected: Answer, got: Answe
         return
     report.cut_short += 1
     for theirs, ours in zip(expected.choices, got.choices, strict=False):
-        # SGLang does not trim an aborted answer: what a step accepted past the answer's end stays in it.
+        # SGLang does not trim an aborted answer, which keeps tokens that a step accepted beyond the answer's end.
         place = first_difference(theirs.tokens, ours.tokens)
         if place < min(len(theirs.tokens), len(ours.tokens)):
             _note(report, ask, f"{len(ours.tokens)} tokens differ from those of the whole one from {place} on", end)
@@ -166,7 +167,7 @@ def _note(report: AbortReport, ask: Ask, problem: str, end: str) -> None:
 
 
 def _check_closed(server: RunningServer) -> None:
-    """Waits until agentspec holds no open request any more."""
+    """Waits until agentspec has no open request."""
     deadline = time.monotonic() + _CLOSE_SECONDS
     while (state := server.agentspec_state()) is not None:
         still_open = int(state["engine"]["open_requests"])

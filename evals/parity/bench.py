@@ -1,10 +1,10 @@
 """`agentspec bench parity`: whether servers answer as plain SGLang does, token by token.
 
 Dataset: requests of every kind, mixed, to the small model; see requests.py.
-Metric: answers and tokens compared, and how many answers differ; at temperature > 0 whether both draw alike.
-Pattern: plain SGLang answers every request once. Then each server answers the same requests, with 1 to 16 clients,
-as fast as they can and with gaps, and may be sent requests that are aborted while they wait or run. A server that
-drafted nothing shows nothing: that is an error.
+Metric: answers and tokens compared, and how many answers differ; at temperature > 0, whether both distributions agree.
+Pattern: plain SGLang answers every request once. Then each server answers the same requests, with 1 to 16 clients, as
+fast as they can and with gaps. It may also get requests that are aborted while they wait or run. A server that drafted
+nothing proves nothing, which is an error.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.options import names, numbers
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.evals.common import work_folder, write_json
+from agentspec.evals.options import Options, check_names
 from agentspec.evals.parity.aborts import AbortReport, abort_storm
 from agentspec.evals.parity.client import Answer, ParityClient, ask_round
 from agentspec.evals.parity.requests import Round, draw_rounds
@@ -45,60 +44,35 @@ _SCHEDULES = {"on": True, "off": False}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--systems",
-        type=names,
-        default=("suffix", "eagle3", "standalone"),
-        metavar="LIST",
-        help=f"out of {','.join(PARITY_SYSTEMS)} (default suffix,eagle3,standalone)",
-    )
-    add("--overlap", type=names, default=("on", "off"), metavar="LIST", help="schedules: on, off (default on,off)")
-    add("--tp", type=numbers, default=(1,), metavar="LIST", help="numbers of tensor-parallel ranks (default 1)")
-    add(
-        "--retract",
-        type=numbers,
-        default=(0,),
-        metavar="LIST",
-        help="force a retraction every N passes of the scheduler; 0: never (default 0)",
-    )
-    add("--tokens", type=int, default=DEFAULT_TOKENS, help="to compare of each server, at least (default %(default)s)")
-    add("--aborts", type=int, default=0, metavar="N", help="then send N requests, most of them aborted (default 0)")
-    add("--seed", type=int, default=0, help="of the requests (default %(default)s)")
-    add("--python", default=sys.executable, metavar="FILE", help="interpreter of the environment that holds SGLang")
-    add(
-        "--plugin",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="put FOLDER on the PYTHONPATH of the compared servers; may be repeated",
-    )
-    add(
-        "--variable",
-        type=_variable,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="set an environment variable of the compared servers; may be repeated",
-    )
-    add("--json", type=Path, metavar="FILE", help="write the figures and the first differences to FILE")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    options = Options(parser)
+    options.names("--systems", ("suffix", "eagle3", "standalone"), f"out of {','.join(PARITY_SYSTEMS)}")
+    options.names("--overlap", ("on", "off"), "overlap schedule: on, off")
+    options.numbers("--tp", (1,), "numbers of tensor-parallel ranks")
+    options.numbers("--retract", (0,), "force a retraction every N scheduler passes; 0: never")
+    options.number("--tokens", DEFAULT_TOKENS, "compare at least N tokens of each server")
+    options.number("--aborts", 0, "then send N requests and abort most of them")
+    options.number("--seed", 0, "seed of the requests")
+    python = "interpreter of the environment with SGLang (default: this one)"
+    options.add("--python", default=sys.executable, metavar="FILE", help=python)
+    plugin = "add FOLDER to the PYTHONPATH of the compared servers; may be repeated"
+    options.add("--plugin", type=Path, action="append", default=[], metavar="FOLDER", help=plugin)
+    variable = "set an environment variable of the compared servers; may be repeated"
+    options.add("--variable", type=_variable, action="append", default=[], metavar="NAME=VALUE", help=variable)
+    options.file("--json", "write the figures and the first differences to FILE")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
     parser.epilog = "Every other argument goes to the compared servers."
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the bench and prints its table; 1 where anything differs.
+def run(args: argparse.Namespace) -> int:
+    """Runs the bench and prints its table; 1 if anything differs.
 
     Raises:
         ConfigError: An argument is out of range.
-        ServerError: A server failed, hung or drafted nothing, or does not run as it was asked to.
+        ServerError: A server failed, hung, drafted nothing, or does not run as it was asked to.
     """
-    variants = list(_variants(args, rest))
+    variants = list(_variants(args))
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as text:
-        logs = args.logs or Path(text)
-        logs.mkdir(parents=True, exist_ok=True)
+    with work_folder(args.logs) as (_, logs):
         for ranks, group in itertools.groupby(variants, key=lambda variant: variant.ranks):
             rounds, expected = _reference(args, ranks, logs)
             for variant in group:
@@ -106,15 +80,14 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                 with parity_server(variant, log) as server:
                     rows.append(measure(server, variant, rounds, expected, args.aborts, args.seed))
                 say(_line(rows[-1]))
-                if args.json:
-                    content = {"rows": rows, "seed": args.seed, "model": MODEL_FOLDER.name, **describe(_PACKAGES)}
-                    args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+                facts = {"seed": args.seed, "model": MODEL_FOLDER.name, **describe(_PACKAGES)}
+                write_json(args.json, {"rows": rows, **facts})
     print(table(rows))
     return 0 if all(is_right(row) for row in rows) else 1
 
 
 def reference(server: RunningServer, tokens: int, seed: int) -> tuple[list[Round], list[list[Answer]]]:
-    """Rounds whose answers by `server` have at least so many tokens, and the answers, asked 16 at a time.
+    """Rounds whose answers by `server` have at least `tokens` tokens, and the answers, asked 16 at a time.
 
     Raises:
         ServerError: A request got no answer.
@@ -134,7 +107,7 @@ def reference(server: RunningServer, tokens: int, seed: int) -> tuple[list[Round
 
 
 def ask(server: RunningServer, round_: Round, seed: int) -> list[Answer]:
-    """The answers of a server to a round; raises ServerError where a request got none."""
+    """The answers of a server to a round; raises ServerError if a request got none."""
 
     async def asked() -> list[Answer]:
         async with ParityClient(server.url) as client:
@@ -152,7 +125,7 @@ def compare(
     *,
     may_refuse: bool = False,
 ) -> Compared:
-    """Asks a server the rounds and compares; raises ServerError where a request got no answer.
+    """Asks a server the rounds and compares; raises ServerError if a request got no answer.
 
     Args:
         may_refuse: Whether the server may refuse requests that plain SGLang answers.
@@ -176,7 +149,7 @@ def measure(
 ) -> dict[str, Any]:
     """The row of a server; raises as compare() and the checks do."""
     check_variant(server, variant)
-    # SGLang's own draft models want room at the end of the context, and refuse prompts that leave none.
+    # SGLang's own draft models need room at the end of the context and refuse prompts that leave none.
     may_refuse = not PARITY_SYSTEMS[variant.system].is_ours
     compared = compare(server, rounds, expected, seed, variant.label, may_refuse=may_refuse)
     row = {"server": variant.label, **row_of(compared)}
@@ -197,18 +170,14 @@ def _reference(args: argparse.Namespace, ranks: int, logs: Path) -> tuple[list[R
         return reference(server, args.tokens, args.seed)
 
 
-def _variants(args: argparse.Namespace, rest: Sequence[str]) -> Iterator[Variant]:
+def _variants(args: argparse.Namespace) -> Iterator[Variant]:
     if args.tokens < 1 or args.aborts < 0 or min(args.tp) < 1 or min(args.retract) < 0:
         raise ConfigError(
             f"--tokens and --tp must be at least 1, --aborts and --retract at least 0, got {args.tokens}, {args.tp}, "
             f"{args.aborts} and {args.retract}"
         )
-    for flag, given, known in (
-        ("systems", args.systems, PARITY_SYSTEMS),
-        ("overlap", args.overlap, _SCHEDULES),
-    ):
-        if not given or not set(given) <= set(known):
-            raise ConfigError(f"--{flag} must be out of {', '.join(known)}, got {', '.join(given) or 'nothing'}")
+    check_names("--systems", args.systems, PARITY_SYSTEMS)
+    check_names("--overlap", args.overlap, _SCHEDULES)
     for ranks, system, overlap, retract in itertools.product(args.tp, args.systems, args.overlap, args.retract):
         yield Variant(
             system=system,
@@ -217,7 +186,7 @@ def _variants(args: argparse.Namespace, rest: Sequence[str]) -> Iterator[Variant
             retract_every=retract,
             plugins=tuple(args.plugin),
             variables=dict(args.variable),
-            arguments=tuple(rest),
+            arguments=args.rest,
             python=args.python,
         )
 

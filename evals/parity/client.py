@@ -1,4 +1,4 @@
-"""Sends the requests of `agentspec bench parity` and keeps of each answer what is compared."""
+"""Sends the requests of `agentspec bench parity` and keeps what is compared of each answer."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import json
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from agentspec.errors import ServerError
+from agentspec.evals.clients.client import Client
 from agentspec.evals.parity.requests import Ask, Round
 
-if TYPE_CHECKING:
-    from aiohttp import ClientSession
-
 ANSWER_SECONDS = 300.0
-"""A server that takes longer for one answer hangs: the longest takes a few seconds, on a busy machine a minute."""
+"""A server that takes longer for one answer hangs. The longest answer takes a few seconds, or a minute on a busy
+machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,47 +27,33 @@ class Choice:
     finish_reason: dict[str, Any]
     completion_tokens: int
     logprobs: tuple[tuple[float | None, int], ...] = ()
-    """(logarithm, token id) of the output, of its likeliest tokens and of the prompt, one after the other."""
+    """Pairs of log probability and token id: of the output, of its most likely tokens, and of the prompt, one after the
+    other."""
     cached_tokens: int = 0
     verify_steps: int = 0
     accepted_tokens: int = 0
-    """Drafted tokens that were right; 0 where the server does not say."""
+    """Drafted tokens that were accepted; 0 if the server does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a request."""
+    """The result of a request."""
 
     status: int
-    """Of HTTP; 0 where the client hung up."""
+    """Of HTTP; 0 if the client hung up."""
     choices: tuple[Choice, ...] = ()
     note: str = ""
-    """What is wrong with the answer by itself; empty: nothing."""
+    """A fault of the answer itself; "" if there is none."""
 
 
-class ParityClient:
-    """Sends requests with aiohttp; to be used as an asynchronous context manager."""
+class ParityClient(Client):
+    """Sends the requests; an asynchronous context manager."""
 
     def __init__(self, url: str, *, seconds: float = ANSWER_SECONDS) -> None:
-        self._url, self._seconds = url, seconds
-        self._session: ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        import aiohttp
-
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
-            timeout=aiohttp.ClientTimeout(total=self._seconds),
-            read_bufsize=1 << 22,
-        )
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+        super().__init__(url, seconds=seconds, force_close=True)
 
     async def ask(self, ask: Ask, on_event: Callable[[], object] = lambda: None) -> Answer:
-        """The answer.
+        """Sends a request.
 
         Args:
             on_event: Called at each event of a streamed answer.
@@ -78,10 +63,9 @@ class ParityClient:
         """
         import aiohttp
 
-        assert self._session is not None, "use it as a context manager"
         body = {**ask.body, "stream": True} if ask.is_streamed else ask.body
         try:
-            async with self._session.post(f"{self._url}/generate", json=body) as response:
+            async with self.session.post(f"{self.url}/generate", json=body) as response:
                 if response.status != 200:
                     return Answer(response.status)
                 if ask.is_streamed:
@@ -97,13 +81,12 @@ class ParityClient:
 
     async def abort(self, rid: str) -> None:
         """Has the server abort the request `rid`."""
-        assert self._session is not None, "use it as a context manager"
-        async with self._session.post(f"{self._url}/abort_request", json={"rid": rid}) as response:
+        async with self.session.post(f"{self.url}/abort_request", json={"rid": rid}) as response:
             await response.read()
 
 
 async def _streamed(response: Any, on_event: Callable[[], object]) -> Answer:
-    """The last event of a stream, whose events each repeat the answer so far."""
+    """The answer from the last event of a stream, each of whose events repeats the answer so far."""
     last: dict[str, Any] = {}
     before: list[int] = []
     note = ""
@@ -121,7 +104,7 @@ async def _streamed(response: Any, on_event: Callable[[], object]) -> Answer:
         return Answer(200, note="the stream ended without an event")
     status = (last["meta_info"]["finish_reason"] or {}).get("status_code")
     if status is not None and status != 200:
-        # SGLang streams a refusal with a token that nobody wrote.
+        # SGLang streams a refusal with a token that the model did not write.
         return Answer(int(status))
     return Answer(200, (_choice(last),), note)
 
@@ -142,7 +125,7 @@ def _choice(reply: dict[str, Any]) -> Choice:
 
 
 def _pairs(value: Sequence[Any]) -> list[tuple[float | None, int]]:
-    """Of lists in lists the innermost, each of which is a logarithm, a token id and its text."""
+    """The innermost lists of nested lists, each of which is a log probability, a token id and its text."""
     if len(value) == 3 and isinstance(value[1], int):
         return [(value[0], value[1])]
     return [pair for part in value if part is not None for pair in _pairs(part)]
@@ -169,7 +152,7 @@ async def ask_round(client: ParityClient, round_: Round, seed: int) -> list[Answ
 
 
 async def together(tasks: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Runs the tasks; the first error of one cancels the others and is raised."""
+    """Runs the tasks. The first error cancels the other tasks and is raised."""
     running = [asyncio.create_task(task) for task in tasks]
     try:
         await asyncio.gather(*running)

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import json
 import random
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from agentspec.evals.common import link_prompts
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.research.tiny_sql.tokenizer import render
 from agentspec.evals.text_to_sql import MODEL_FOLDER
-from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_questions
-from agentspec.workflows.text_to_sql.agents.prompts import link_messages
 
 CONTEXT_LENGTH = 640
-"""Of the servers, in tokens: short enough to reach its end often."""
+"""Of the servers, in tokens; short enough to be reached often."""
 SAMPLED_TOKENS = 3
 SAMPLINGS: dict[str, dict[str, Any]] = {"temperature": {}, "top_p": {"top_p": 0.9}, "top_k": {"top_k": 3}}
 """The settings of sampled requests; all have temperature 1."""
 
 _ROOM = 96
-"""Tokens that prompts leave to their answers, unless a kind says otherwise."""
+"""Tokens that prompts leave for their answers, unless a kind of request says otherwise."""
 _STREAMED = 0.3
 _CHOICES = 16
-"""Answers to one sampled request."""
+"""Number of answers to one sampled request."""
 _SAMPLED_PROMPT = "SELECT "
-"""The model has several likely tokens behind it, one after the other."""
+"""After this prompt the model has several likely tokens, at several positions."""
 _SCHEMA = {
     "type": "object",
     "properties": {
@@ -54,27 +51,17 @@ class Ask:
     is_streamed: bool = False
 
 
-def chat_prompts(number: int, seed: int) -> list[str]:
-    """What the schema linker is asked for `number` held-out questions, rendered with the chat template."""
-    with tempfile.TemporaryDirectory() as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
-        by_name = {database.name: database for database in DATABASES}
-        questions = islice(draw_questions(databases, split="heldout", seed=seed), number)
-        return [render(link_messages(by_name[q.database], q.text)) for q in questions]
-
-
 class Asks:
-    """An endless supply of requests; the same for the same seed.
+    """An endless supply of requests, the same for the same seed.
 
-    Prompts are drawn from a pool, so that answers recur and are drafted from; others appear once.
+    Prompts are drawn from a pool, so that answers recur and can be drafted from; other prompts occur once.
     """
 
     def __init__(self, seed: int, *, pool: int = 40) -> None:
         self._rng = random.Random(f"parity/{seed}")
         self._tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
         self._fresh = draw_open_prompts(split="heldout", seed=seed)
-        self._pool = chat_prompts(pool, seed) + [render(next(self._fresh)) for _ in range(pool)]
+        self._pool = link_prompts(pool, seed) + [render(next(self._fresh)) for _ in range(pool)]
         self._stop_tokens = self._tokenizer.encode("".join(_STOPS + _TAILS)).ids
 
     def __iter__(self) -> Iterator[Ask]:
@@ -86,7 +73,7 @@ class Asks:
             yield Ask(kind, body, not several and self._rng.random() < _STREAMED)
 
     def _prompt(self) -> str:
-        """Of one to several prefill chunks."""
+        """One to several prefill chunks long."""
         place = self._rng.random()
         if place < 0.15:
             return render(next(self._fresh))
@@ -171,26 +158,26 @@ KINDS: dict[str, tuple[Callable[[Asks], dict[str, Any]], int]] = {
     "end of the context": (Asks.end_of_context, 1),
     "sampled": (Asks.sampled, 1),
 }
-"""What makes a request of each kind, and how many of 29 requests it makes."""
+"""The function that makes a request of each kind, and its share of 29 requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Requests that some clients send; a client sends its next one when it has its answer."""
+    """Requests from some clients. A client sends its next request when it has its answer."""
 
     clients: int
     gap: float
-    """Mean number of seconds that a client waits before each request, exponentially distributed."""
+    """Mean seconds that a client waits before each request, exponentially distributed."""
     asks: tuple[Ask, ...]
 
 
-# Clients and mean gaps, in turn. Gaps of a few steps make requests arrive and end among others in every order.
+# Numbers of clients and mean gaps, in turn. With gaps of a few steps, requests arrive and end in every order.
 _PATTERNS = ((16, 0.0), (8, 0.02), (1, 0.0), (4, 0.0), (16, 0.1), (2, 0.01), (12, 0.0), (3, 0.05), (5, 0.0), (16, 0.3))
 _ASKS_OF_CLIENT = 4
 
 
 def draw_rounds(seed: int) -> Iterator[Round]:
-    """Rounds without end, the same for the same seed: every number of clients from 1 to 16 that `_PATTERNS` names."""
+    """Endless rounds, the same for the same seed, with the numbers of clients in `_PATTERNS`."""
     asks = iter(Asks(seed))
     while True:
         for clients, gap in _PATTERNS:

@@ -1,4 +1,4 @@
-"""Compares the answers of a server with plain SGLang's, and the rows and table of `agentspec bench parity`."""
+"""Compares the answers of a server with plain SGLang's, and makes the rows and table of `agentspec bench parity`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
-from agentspec.evals.chi_square import homogeneity
+from agentspec.evals.chi_square import p_value
 from agentspec.evals.parity.client import Answer, Choice
 from agentspec.evals.parity.requests import SAMPLED_TOKENS, SAMPLINGS, Ask
 
 LOGPROB_TOLERANCE = 2e-4
-"""Sums round by how a batch is padded."""
+"""Rounding of sums depends on how a batch is padded."""
 SIGNIFICANCE = 1e-6
-"""Of a chi-square test: servers that draw alike fail one test in a million."""
+"""Of a chi-square test: servers with equal distributions fail one test in a million."""
 _KEPT_DIFFERENCES = 20
 
 
 @dataclass(slots=True)
 class KindCount:
-    """What was compared of one kind of requests."""
+    """Counts of one kind of requests."""
 
     requests: int = 0
     streamed: int = 0
@@ -33,7 +31,7 @@ class KindCount:
 
 @dataclass(slots=True)
 class Compared:
-    """What was compared of one server."""
+    """The comparison of one server."""
 
     kinds: dict[str, KindCount] = field(default_factory=dict)
     differences: list[dict[str, Any]] = field(default_factory=list)
@@ -44,7 +42,7 @@ class Compared:
     stopped: int = 0
     """Answers that ended before their greatest length."""
     refused: int = 0
-    """Requests that only this server refused, where that is allowed."""
+    """Requests that only this server refused, if that is allowed."""
     may_refuse: bool = False
     _drawn: dict[str, tuple[Counter[tuple[int, ...]], Counter[tuple[int, ...]]]] = field(
         default_factory=lambda: {name: (Counter(), Counter()) for name in SAMPLINGS}
@@ -63,7 +61,7 @@ class Compared:
         return sum(count.answers for count in self.kinds.values())
 
     def add(self, asks: Sequence[Ask], expected: Sequence[Answer], got: Sequence[Answer]) -> None:
-        """Compares the answers to the same requests, in one order."""
+        """Compares the answers to the same requests, in the same order."""
         for ask, theirs, ours in zip(asks, expected, got, strict=True):
             if self.may_refuse and theirs.status == 200 and ours.status == 400:
                 self.refused += 1
@@ -84,18 +82,10 @@ class Compared:
                     self.differences.append(_record(ask, problem, theirs, ours))
 
     def p_values(self) -> dict[str, float]:
-        """Of plain SGLang and the server drawing alike, by the setting of sampling, where enough was drawn."""
-        found = {}
-        for name, (theirs, ours) in self._drawn.items():
-            answers = sorted(theirs.keys() | ours.keys())
-            if not answers:
-                continue
-            counts = np.array([[drawn[answer] for answer in answers] for drawn in (theirs, ours)], np.int64)
-            try:
-                found[name] = homogeneity(*counts)
-            except ValueError:
-                continue
-        return found
+        """Of plain SGLang and the server having one distribution, by sampling setting, for settings with enough
+        answers."""
+        found = {name: p_value(theirs, ours) for name, (theirs, ours) in self._drawn.items()}
+        return {name: value for name, value in found.items() if value is not None}
 
     def _count_speculation(self, answer: Answer) -> None:
         for choice in answer.choices:
@@ -112,7 +102,7 @@ class Compared:
 
 
 def difference(expected: Answer, got: Answer) -> str:
-    """What differs between two answers to one request; empty: nothing."""
+    """What differs between two answers to one request; "" if nothing does."""
     if got.status != expected.status:
         return f"status {got.status} instead of {expected.status}"
     if len(got.choices) != len(expected.choices):
@@ -139,14 +129,14 @@ def _logprob_difference(theirs: Sequence[tuple[float | None, int]], ours: Sequen
     for place, ((expected, _), (got, _)) in enumerate(zip(theirs, ours, strict=True)):
         if (got is None) != (expected is None):
             return f"logprob {place} is {got} instead of {expected}"
-        # A comparison that also fails for what is not a number.
+        # This comparison also fails for NaN.
         if got is not None and expected is not None and not abs(got - expected) <= LOGPROB_TOLERANCE:
             return f"logprob {place} is {got} instead of {expected}"
     return ""
 
 
 def _sampled_problem(expected: Answer, got: Answer) -> str:
-    """What is wrong with an answer whose tokens are drawn, whatever was drawn."""
+    """A fault of an answer with drawn tokens, whatever was drawn."""
     if got.status != expected.status:
         return f"status {got.status} instead of {expected.status}"
     if any(len(choice.tokens) != SAMPLED_TOKENS for choice in got.choices) or len(got.choices) != len(expected.choices):
@@ -155,7 +145,7 @@ def _sampled_problem(expected: Answer, got: Answer) -> str:
 
 
 def first_difference(first: Sequence[int], second: Sequence[int]) -> int:
-    """The first place where both differ, or where the shorter one ends."""
+    """The first position where both differ, or where the shorter one ends."""
     same = (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
     return next(same, min(len(first), len(second)))
 
@@ -189,12 +179,12 @@ def row_of(compared: Compared) -> dict[str, Any]:
 
 
 def is_right(row: Mapping[str, Any]) -> bool:
-    """Whether nothing differs and no distribution does."""
+    """Whether no answer and no distribution differs."""
     return not row["differences"] and all(value > SIGNIFICANCE for value in row["p_values"].values())
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: one table of servers, and one of kinds with "differences of answers" for each server."""
+    """Markdown: a table of servers, and a table of kinds with "differences / answers" for each server."""
     lines = [
         "| server | answers | tokens | differences | p-values | accepted a verify step | drafted | accepted | retracted |",
         "|---" * 9 + "|",

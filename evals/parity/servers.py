@@ -16,9 +16,9 @@ from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import RunningServer, Server
 from agentspec.integrations.sglang_cpu import environment
 
-# All that is drafted is verified, also what does not pay: the more there is to go wrong.
+# Verify all drafts, even those that do not pay, so that more can go wrong.
 VERIFY_ALL = ("--agentspec-controller", "fixed")
-# Suffix drafts of a token or less leave their row to the draft model, so that rows change between both all the time,
+# Rows with suffix drafts of at most one token go to the draft model, so that rows change between both all the time,
 # whatever a forward costs on this machine.
 _CHANGING = ("--agentspec-tau", "1")
 
@@ -34,9 +34,9 @@ PARITY_SYSTEMS = {
     ),
     **{f"sglang-{name}": SYSTEMS[name] for name in ("ngram", "eagle3", "standalone")},
 }
-"""By name; those of SGLang itself show that a difference is not of SGLang's making."""
+"""By name. SGLang's own systems show whether a difference comes from SGLang."""
 
-# Small chunks and a small cache: prompts are prefilled in pieces, and prefixes are evicted and hit.
+# With small chunks and a small cache, prompts are prefilled in pieces, and prefixes are evicted and hit.
 PARITY_ARGUMENTS = (
     "--context-length", str(CONTEXT_LENGTH), "--chunked-prefill-size", "96", "--max-total-tokens", "8192",
     "--max-running-requests", "16", "--grammar-backend", "xgrammar", "--random-seed", "1", "--skip-server-warmup",
@@ -52,12 +52,12 @@ class Variant:
     overlap: bool = True
     ranks: int = 1
     retract_every: int = 0
-    """Passes of the scheduler from one forced retraction to the next; 0: none is forced."""
+    """Scheduler passes between forced retractions; 0: none is forced."""
     plugins: tuple[Path, ...] = ()
-    """Folders for PYTHONPATH, such as those of further SGLang plugins."""
+    """Folders for PYTHONPATH, for example with further SGLang plugins."""
     variables: Mapping[str, str] | None = None
     arguments: tuple[str, ...] = ()
-    """Further ones for SGLang."""
+    """Further arguments for SGLang."""
     python: str = sys.executable
     """The interpreter of the environment that holds SGLang."""
 
@@ -70,14 +70,14 @@ class Variant:
 
 
 def parity_server(variant: Variant, log: Path, *, start_seconds: float = 600.0) -> Server:
-    """A server of the variant, to be entered."""
+    """A server of the variant, not started yet."""
     system = PARITY_SYSTEMS.get(variant.system, System("plain", "none"))
     arguments = [*PARITY_ARGUMENTS, *system.arguments]
     if system.is_ours:
         arguments += VERIFY_ALL
     if not variant.overlap:
         arguments.append("--disable-overlap-schedule")
-    # Threads that wait for each other make a step of the small model many times as long where other work runs.
+    # On a busy machine, threads that wait for each other make a step of the small model many times as long.
     variables = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_OVERLAP": "on", **(variant.variables or {})}
     if variant.ranks > 1:
         arguments += ["--tp", str(variant.ranks)]
@@ -98,7 +98,7 @@ def parity_server(variant: Variant, log: Path, *, start_seconds: float = 600.0) 
 
 
 def check_variant(server: RunningServer, variant: Variant) -> None:
-    """Raises ServerError where the server does not run as the variant says."""
+    """Raises ServerError if the server does not run as the variant says."""
     info = server.get("/server_info")
     if bool(info["disable_overlap_schedule"]) is variant.overlap:
         state = "on" if variant.overlap else "off"
@@ -109,7 +109,7 @@ def check_variant(server: RunningServer, variant: Variant) -> None:
 
 
 def drafted_tokens(server: RunningServer, answers_accepted: int) -> tuple[int, int]:
-    """Tokens drafted and accepted so far; SGLang's own algorithms tell only what was accepted, and only in answers."""
+    """Tokens drafted and accepted so far. SGLang's own algorithms report only accepted tokens, and only in answers."""
     state = server.agentspec_state()
     if state is None:
         return answers_accepted, answers_accepted
@@ -118,12 +118,12 @@ def drafted_tokens(server: RunningServer, answers_accepted: int) -> tuple[int, i
 
 
 def num_retractions(server: Server) -> int:
-    """How often the server's log tells that requests were retracted, whether forced or for lack of memory."""
+    """Number of retractions in the server's log, forced or for lack of memory."""
     return len(re.findall(r"#retracted_reqs: [1-9]", server.log_text()))
 
 
 def check_drafted(server: RunningServer, variant: Variant, accepted: int) -> None:
-    """Raises ServerError where nothing was drafted, so that nothing was shown."""
+    """Raises ServerError if nothing was drafted, because equal answers then prove nothing."""
     system = PARITY_SYSTEMS[variant.system]
     if accepted == 0:
         raise ServerError(f"the server {variant.label!r} accepted no drafted token, so that equal answers show nothing")
@@ -134,6 +134,6 @@ def check_drafted(server: RunningServer, variant: Variant, accepted: int) -> Non
 
 
 def _python_path(folders: Sequence[Path]) -> str:
-    """PYTHONPATH with the folders behind its first one, from which SGLang is patched for a CPU."""
+    """PYTHONPATH with the folders after its first entry, which patches SGLang for a CPU."""
     first, *others = environment()["PYTHONPATH"].split(os.pathsep)
     return os.pathsep.join([first, *map(str, folders), *others])

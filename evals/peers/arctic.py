@@ -48,18 +48,19 @@ def suffix_decoding_cache(depth: int) -> Any:
 
 
 class Arctic:
-    """One cache; the prompts' trees are local to a request, the outputs' tree is global and grows with each step."""
+    """One cache. The trees of prompts are local to a request; the tree of outputs is global and grows with each
+    step."""
 
     def __init__(self, setting: ArcticSetting) -> None:
         self.setting = setting
         self._cache = suffix_decoding_cache(setting.depth)
         self._requests = 0
-        # The context that `speculate` may match: the prompt's end and the output.
+        # The context that `speculate` may match: the end of the prompt, and the output.
         self._context = np.zeros(0, dtype=np.int32)
         self._length = 0
 
     def remember(self, call: Call) -> None:
-        # Prompts never enter the global tree, so one token of it will do.
+        # Prompts never enter the global tree, so one token of the prompt suffices.
         self.open(call.prompt_parts[-1][-1:])
         self.extend(call.output)
         self.close()

@@ -1,8 +1,8 @@
 """SGLang's NGRAM drafter as a replayed system: its corpus, called as its worker calls it.
 
-Each step the worker looks up the last `max_trie_depth` tokens of the context, and inserts those same tokens after the
-verification: what a step accepts is inserted one step late, and of a prompt only what the window still holds. Under the
-overlap scheduler a finished request runs for one more step, so that its last tokens are inserted too.
+In each step the worker looks up the last `max_trie_depth` tokens of the context, and inserts the same tokens after the
+verification. So what a step accepts is inserted one step late, and only the part of a prompt that is still in the
+window. Under the overlap scheduler a finished request runs for one more step, so that its last tokens are inserted too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def ngram_corpus(num_draft_tokens: int) -> Any:
         ConfigError: SGLang is not installed or cannot build the corpus.
     """
     try:
-        # On a machine without CUDA, SGLang imports with the reference kernels only.
+        # Without CUDA, SGLang imports with the reference kernels only.
         importlib.import_module("agentspec.integrations.sglang_cpu").activate()
         module = importlib.import_module("sglang.srt.speculative.cpp_ngram.ngram_corpus")
         return module.NgramCorpus(draft_token_num=num_draft_tokens, max_trie_depth=MAX_TRIE_DEPTH, **_DEFAULTS)
@@ -51,7 +51,7 @@ class Ngram:
         self._length = 0
 
     def remember(self, call: Call) -> None:
-        # What is inserted depends on where the steps fell.
+        # The inserted windows depend on where the steps end.
         replay_call(call, self, self._max_draft_tokens, Measurement())
 
     def open(self, prompt: NDArray[np.int32]) -> None:
@@ -81,7 +81,8 @@ class Ngram:
 
 
 def parents_of(mask: NDArray[np.int64]) -> Sequence[int]:
-    """Parents of the nodes 1, 2, ... as a `Draft` numbers them, from mask[i, j]: node j is i or an ancestor of i."""
+    """Parents of the nodes 1, 2, ... as a `Draft` numbers them, from mask[i, j]: whether node j is node i or an
+    ancestor of i."""
     order = np.arange(len(mask))
     ancestors = (mask != 0) & (order < order[:, None])
     parents: list[int] = ((ancestors * order).argmax(axis=1)[1:] - 1).tolist()

@@ -17,16 +17,18 @@ from agentspec.evals.workloads.prompts import served_tokenizer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; 2 where an argument is of no use."""
+    """Command line; 2 if an argument is invalid."""
     parser = argparse.ArgumentParser(
         prog="python -m agentspec.evals.peers.prompts", description="Prompts of a trace as text."
     )
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="any log that agentspec report reads")
     parser.add_argument("--model", type=Path, required=True, metavar="FOLDER", help="folder with the tokenizer")
-    parser.add_argument("--max-prompt-tokens", type=int, default=8192, help="longer ones are cut at the left")
-    parser.add_argument("--limit", type=int, default=200, help="prompts at most (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the sessions that are drawn (default %(default)s)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="written, a prompt a line")
+    parser.add_argument(
+        "--max-prompt-tokens", type=int, default=8192, help="cut longer prompts at the left (default %(default)s)"
+    )
+    parser.add_argument("--limit", type=int, default=200, help="greatest number of prompts (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the drawn sessions (default %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, one prompt a line")
     args = parser.parse_args(arguments)
     try:
         prompts = trace_prompts(args.traces, args.model, args.max_prompt_tokens, args.limit, args.seed)
@@ -44,9 +46,9 @@ def trace_prompts(traces: Sequence[Path], model: Path, max_prompt_tokens: int, l
 
     Args:
         traces: Files or folders.
-        model: Its tokenizer says where prompts are cut.
+        model: Its tokenizer determines where prompts are cut.
         max_prompt_tokens: Longer prompts lose their beginning.
-        limit: At most so many.
+        limit: Greatest number of prompts.
         seed: Of the drawing.
 
     Raises:

@@ -1,24 +1,22 @@
 """`agentspec bench report`: whether the report's figures hold, and what it takes to make them.
 
-ranking     entropy and accept length of sets, and of stages served by themselves: do they rank alike?
-prediction  a report over 100 outputs predicts the accept length of replaying the rest of the set, a server that begins
-            with nothing and learns as it goes
-scale       seconds and peak memory of the whole command on logs of many tokens, in a process of its own
-verdict     a report over a plain server's log predicts what agentspec gains there over plain decoding; see verdict.py
+ranking     whether entropy and accept length rank sets, and stages served separately, alike
+prediction  a report over 100 outputs predicts the accept length of a replay of the rest of the set, on a server that
+begins with nothing and learns as it goes
+scale       seconds and peak memory of the whole command on logs of many tokens, in a separate process
+verdict     a report over a plain server's log predicts the gain of agentspec over plain decoding; see verdict.py
 
-Dataset: recorded traces, see agentspec.analysis.replay.traces; staged ones give a set for each stage with enough calls. Of the
-verdict: the work of `agentspec bench load`.
+Dataset: recorded traces, see agentspec.analysis.replay.traces; staged ones give a set for each stage with enough calls.
+For the verdict: the work of `agentspec bench load`.
 Metric: Spearman's rank correlation; error of predicted accept lengths; seconds; MB of peak resident memory; whether the
-predicted range holds the measured ratio of tokens a second.
-Pattern: samples for predictions come from all over a set, one output or staged session from each of equal parts.
+predicted range contains the measured ratio of tokens a second.
+Pattern: samples for predictions come from all over a set, with one output or staged session from each of equal parts.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,8 @@ from typing import Any
 from agentspec.analysis.report import find_tokenizer
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.evals.common import write_json
+from agentspec.evals.options import Options
 from agentspec.evals.report.prediction import GOAL, prediction_rows
 from agentspec.evals.report.ranking import ranking, ranking_rows
 from agentspec.evals.report.scale import scale_row
@@ -34,66 +34,35 @@ from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.load import WORKLOADS
 
 CASES = ("ranking", "prediction", "scale", "verdict")
-# The verdict starts servers, which nobody should get without asking.
+# The verdict starts servers, so it runs only on request.
 _DEFAULT_CASES = CASES[:3]
 CONTROLS = ("chat", "math")
 _RANK_GOAL = 0.9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "traces",
-        nargs="*",
-        type=Path,
-        metavar="TRACE",
-        help="recorded sets, .jsonl, .jsonl.xz or .jsonl.gz; not for the verdict",
+    options = Options(parser)
+    traces = "recorded sets, .jsonl, .jsonl.xz or .jsonl.gz; the verdict needs none"
+    options.add("traces", nargs="*", type=Path, metavar="TRACE", help=traces)
+    options.choices("--case", CASES, f"case to run (default {', '.join(_DEFAULT_CASES)})")
+    options.add("--tokenizer", metavar="NAME|PATH", help="default: mistral_common's newest tekken")
+    options.number("--seeds", 5, "samples of 100 outputs to draw from each set")
+    scale = "output tokens of a generated log; may be repeated (default 1000000)"
+    options.add("--scale-tokens", type=int, action="append", metavar="N", help=scale)
+    options.number("--memory-mb", 1024, "memory limit of the reports on generated logs")
+    options.file(
+        "--profile", "for the verdict: the small model's, by `agentspec profile --serving` (default: measured)"
     )
-    add("--case", action="append", choices=CASES, help=f"may be repeated (default {', '.join(_DEFAULT_CASES)})")
-    add("--tokenizer", metavar="NAME|PATH", help="default: mistral_common's newest tekken")
-    add(
-        "--seeds",
-        type=int,
-        default=5,
-        metavar="N",
-        help="samples of 100 outputs drawn of each set (default %(default)s)",
-    )
-    add(
-        "--scale-tokens",
-        type=int,
-        action="append",
-        metavar="N",
-        help="output tokens of a made-up log; may be repeated (default 1000000)",
-    )
-    add(
-        "--memory-mb",
-        type=int,
-        default=1024,
-        metavar="MB",
-        help="of the reports over made-up logs (default %(default)s)",
-    )
-    add(
-        "--profile",
-        type=Path,
-        metavar="FILE",
-        help="of the verdict: what `agentspec profile --serving` measured of the small model here (default: measured)",
-    )
-    add(
-        "--workload",
-        action="append",
-        choices=WORKLOADS,
-        help=f"of the verdict; may be repeated (default {', '.join(WORKLOADS)})",
-    )
-    add("--seed", type=int, default=0, help="of the verdict: of what is logged and asked (default %(default)s)")
-    add("--quick", action="store_true", help="of the verdict: a look, few requests and a small profile")
-    add("--work", type=Path, metavar="FOLDER", help="of the verdict: keep logs and profile in FOLDER")
-    add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    options.choices("--workload", WORKLOADS, f"for the verdict (default {', '.join(WORKLOADS)})")
+    options.number("--seed", 0, "for the verdict: seed of the work")
+    options.flag("--quick", "for the verdict: few requests and a small profile")
+    options.folder("--work", "for the verdict: keep logs and profile in FOLDER")
+    options.file("--json", "write the figures to FILE")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the cases and prints their rows; raises ConfigError if an argument is unknown or a trace cannot be read."""
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench report --help")
+def run(args: argparse.Namespace) -> int:
+    """Runs the cases and prints their rows; raises ConfigError if an argument is out of range or a trace cannot be
+    read."""
     if args.seeds < 1:
         raise ConfigError(f"--seeds must be >= 1, got {args.seeds}")
     chosen = args.case or _DEFAULT_CASES
@@ -106,14 +75,14 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         if "verdict" in chosen:
             content["verdict"] = _verdict(args, args.work or Path(folder))
-            _write(args, content)
+            write_json(args.json, content)
         if "ranking" in chosen:
             rows = ranking_rows(args.traces, tokenizer, Path(folder))
             content["ranking"] = {**ranking(rows, CONTROLS), "goal": _RANK_GOAL, "rows": rows}
             for row in rows:
                 print(f"{row['set']:<40} entropy {row['entropy']:.2f}  cold {row['cold']:.2f}  warm {row['warm']:.2f}")
             print({key: value for key, value in content["ranking"].items() if key != "rows"})
-            _write(args, content)
+            write_json(args.json, content)
         if "prediction" in chosen:
             rows = prediction_rows(args.traces, tokenizer, args.seeds, Path(folder))
             content["prediction"] = {"goal": GOAL, "rows": rows}
@@ -123,21 +92,15 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                     f"median error {row['median_error']:+.1%}  within {GOAL:.0%}: {row['within_goal']}  in the interval: "
                     f"{row['in_interval']}  within {GOAL:.0%} if the sample were known: {row['within_goal_if_known']}"
                 )
-            _write(args, content)
+            write_json(args.json, content)
         if "scale" in chosen:
             content["scale"] = []
             for tokens in args.scale_tokens or [1_000_000]:
                 row = scale_row(args.traces[0], tokenizer, args.tokenizer, tokens, args.memory_mb, Path(folder))
                 content["scale"].append(row)
                 print(row)
-            _write(args, content)
+            write_json(args.json, content)
     return 0
-
-
-def _write(args: argparse.Namespace, content: dict[str, Any]) -> None:
-    """What is measured so far: later cases take long, and may fail."""
-    if args.json:
-        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _verdict(args: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Accept lengths predicted from 100 outputs, beside those of replaying the rest of the set.
+"""Accept lengths predicted from 100 outputs, beside those of a replay of the rest of the set.
 
-Three errors are told apart: of the prediction; of the sample, if one knew of its outputs what each takes in the whole
-set; and of the sample's own replay, which has learnt from its few outputs only.
+Three errors are distinguished: the error of the prediction; the error of the sample if the steps that each of its
+outputs takes in the whole set were known; and the error of the sample's own replay, which has learnt from its few
+outputs only.
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ _BUDGET = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of the accept length over so many outputs."""
+    """Of the accept length over some number of outputs."""
 
     mean: float
     low: float
     high: float
-    """The interval that is to hold the truth nine times of ten."""
+    """The interval that should contain the true value nine times out of ten."""
     of_sample: float
-    """The sample's own, cold."""
+    """The sample's own accept length, cold."""
 
 
 def prediction_rows(traces: Sequence[Path], tokenizer: Tokenizer, seeds: int, folder: Path) -> list[dict[str, Any]]:
     """A row for each trace.
 
-    A report's sample is written to a log of requests, read as any log is, and its curve carried on over as many outputs
-    as the set has. The set is replayed once, in the order of the file, from nothing; what the sample's own calls took
-    is left out of the sums.
+    A sample is written to a log of requests, which is read as any log is, and its curve is extrapolated to the number
+    of outputs of the set. The set is replayed once, in the order of the file, starting from nothing. The sample's own
+    calls are excluded from the sums.
     """
     rows = []
     for path in traces:
@@ -77,12 +78,12 @@ def prediction_rows(traces: Sequence[Path], tokenizer: Tokenizer, seeds: int, fo
 
 
 def predict(log: Path, tokenizer: Tokenizer, num_outputs: int, seed: int) -> Prediction:
-    """Of `num_outputs` outputs of a server that begins with nothing.
+    """The prediction for `num_outputs` outputs of a server that begins with nothing.
 
     Args:
         log: Of the sample.
         tokenizer: The model's.
-        num_outputs: How many outputs are served one after another.
+        num_outputs: Number of outputs that are served one after another.
         seed: Of the report.
     """
     config = engine_config(WIDTH, _BUDGET)
@@ -130,11 +131,11 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _write_sample(lines: Sequence[dict[str, Any]], seed: int, path: Path) -> NDArray[np.bool_]:
-    """Writes some 100 outputs from all over the set; returns which of its calls they are.
+    """Writes about 100 outputs from all over the set; gives a mask of its calls.
 
-    Of chats single outputs with their prompts, one from each of 100 equal parts of the set. Of staged sessions, whose
-    prompts are not recorded, whole ones in eight stretches of neighbours: what they repeat of each other would be missed
-    otherwise.
+    Of chats it takes single outputs with their prompts, one from each of 100 equal parts of the set. Of staged
+    sessions, whose prompts are not recorded, it takes whole ones in eight stretches of neighbours; otherwise the
+    repetition between neighbours would be lost.
     """
     rng = np.random.default_rng(seed)
     counts = np.array([_num_outputs(line) for line in lines])
@@ -174,7 +175,7 @@ def _num_outputs(line: dict[str, Any]) -> int:
 
 
 def _request(line: dict[str, Any], output: int) -> dict[str, Any]:
-    """The request that a chat's answer of that number was given to, with the answer."""
+    """The request for the chat's answer of that number, with the answer."""
     messages = line["messages"]
     i = [i for i, message in enumerate(messages) if message["role"] == "assistant"][output]
     return {

@@ -24,19 +24,19 @@ from agentspec.progress import Progress
 LEAST_OUTPUTS = 100
 """Of a stage."""
 FEW_OUTPUTS = 100
-"""What the paper takes."""
+"""The number that the paper uses."""
 DEPTHS = (2, 3, 4, 5, 6, 8)
 _BUDGET = 1 << 30
 _LIMITS = SampleLimits(measured_tokens=60_000)
 
 
 def ranking_rows(traces: Sequence[Path], tokenizer: Tokenizer, folder: Path) -> list[dict[str, Any]]:
-    """A row for each trace, and for each stage of a staged one that has enough outputs; all read as the report reads.
+    """A row for each trace, and for each stage of a staged trace with enough outputs; all are read as the report reads.
 
     Args:
         traces: Files.
         tokenizer: Of all.
-        folder: Where stages are written to.
+        folder: Gets the files of the stages.
     """
     rows = []
     for path in traces:
@@ -51,7 +51,7 @@ def ranking_rows(traces: Sequence[Path], tokenizer: Tokenizer, folder: Path) -> 
 
 
 def ranking(rows: Sequence[dict[str, Any]], controls: Sequence[str]) -> dict[str, Any]:
-    """Rank correlations of low entropy with long accept lengths over sets and stages, a staged set counting by its
+    """Rank correlations of low entropy with long accept lengths over sets and stages, where a staged set counts by its
     stages; and whether controls have the shortest accept lengths of all sets."""
     ranked = [row for row in rows if row["kind"] != "staged"]
     found: dict[str, Any] = {"ranked": len(ranked)}
@@ -82,7 +82,7 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _stage_logs(path: Path, folder: Path) -> dict[str, Path]:
-    """A log of each stage that has enough outputs, its calls being sessions of their own."""
+    """A log of each stage that has enough outputs; each of its calls is a session."""
     records: dict[str, list[dict[str, Any]]] = {}
     for line in json_lines(path):
         for call in line.get("calls", ()):

@@ -1,4 +1,4 @@
-"""Seconds and memory of the whole command on a made-up log."""
+"""Seconds and memory of the whole command on a generated log."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _WORD = re.compile(r"[A-Za-z]{4,}")
 def scale_row(
     trace: Path, tokenizer: Tokenizer, tokenizer_name: str | None, num_tokens: int, memory_mb: int, folder: Path
 ) -> dict[str, Any]:
-    """Reports on a log of at least so many output tokens.
+    """Reports on a log of at least `num_tokens` output tokens.
 
     Args:
-        trace: Whose outputs are taken again and again, each time with other words in places.
+        trace: Its outputs are repeated, each time with other words in places.
         tokenizer: Counts tokens.
-        tokenizer_name: As the command is given it.
+        tokenizer_name: As the command gets it.
         num_tokens: Output tokens of the log.
-        memory_mb: What the command is to keep to.
-        folder: Where the log is written.
+        memory_mb: Limit that the command is given.
+        folder: Gets the log.
 
     Raises:
         ServerError: The command failed.
@@ -82,5 +82,5 @@ def _write_log(path: Path, outputs: list[str], tokenizer: Tokenizer, num_tokens:
 
 
 def _changed(text: str, rng: np.random.Generator) -> str:
-    """One word in ten is another one."""
+    """The text with one word in ten replaced."""
     return _WORD.sub(lambda match: match[0] if rng.random() < 0.9 else f"name{rng.integers(10**6)}", text)

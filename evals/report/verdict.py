@@ -3,7 +3,7 @@
     plain server ──log──> report, under a profile of this machine ──> range: from nothing learnt to the log learnt
     plain and agentspec servers, asked other work of the same kind, in both states ──> ratios of tokens a second
 
-The log, the profile and the measurement share nothing but the machine and the kind of work.
+The log, the profile and the measurement share only the machine and the kind of work.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from agentspec.analysis.report import ReportConfig, find_tokenizer, report_facts
 from agentspec.analysis.report.verdict import best_width
 from agentspec.cli.profile import ProfilePlan, measured_profile
 from agentspec.errors import ConfigError
+from agentspec.evals.common import databases_in
+from agentspec.evals.options import check_names
 from agentspec.evals.run.phases import Phase, SliceResult, Stream
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import accept_length
@@ -29,7 +31,7 @@ from agentspec.evals.workloads.load import LOADED, WORKLOADS
 from agentspec.evals.workloads.verdict import STATES, State, logged_work, measured_work, phases_of, row_name, write_log
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import say
-from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
+from agentspec.workflows.text_to_sql import Database
 
 PLAIN, OURS = "none", "agentspec"
 _WHOLE = 1 << 30
@@ -47,11 +49,11 @@ class VerdictPlan:
     workloads: tuple[str, ...] = WORKLOADS
     concurrency: tuple[int, ...] = (1, 8)
     logged: int = 100
-    """Requests that the report reads; as many are measured of a server that begins with nothing."""
+    """Requests that the report reads. The same number is measured on a server that begins with nothing."""
     warm: int = 48
-    """Requests measured of a server that has learnt the log."""
+    """Requests measured on a server that has learnt the log."""
     turns: int = 3
-    """In which each row is asked, both servers in turn: the machine's pace changes within a minute."""
+    """Turns of each row, both servers in turn, because the machine's pace changes within a minute."""
     seed: int = 0
     profile: Path | None = None
     """Of this machine and the small model; None: it is measured."""
@@ -64,9 +66,7 @@ class VerdictPlan:
                 "warm and logged requests, turns and clients must be at least 1, got "
                 f"{self.warm}, {self.logged}, {self.turns} and {self.concurrency}"
             )
-        unknown = [name for name in self.workloads if name not in WORKLOADS]
-        if unknown:
-            raise ConfigError(f"workloads must be out of {', '.join(WORKLOADS)}, got {', '.join(unknown)}")
+        check_names("workloads", self.workloads, WORKLOADS)
 
     def profile_plan(self) -> ProfilePlan:
         return ProfilePlan(
@@ -85,15 +85,14 @@ def verdict(plan: VerdictPlan, folder: Path, on_row: Callable[[Mapping[str, Any]
 
     Args:
         plan: What to do.
-        folder: Takes the databases, the logs, the profile and the servers' logs.
-        on_row: Told each row when it is there.
+        folder: Gets the databases, the logs, the profile and the servers' logs.
+        on_row: Called with each row at once.
 
     Raises:
         ConfigError: The profile does not fit.
-        ServerError: A server fails where nothing can be said without it.
+        ServerError: A server fails without which there is no verdict.
     """
-    paths = create_all(DATABASES, folder)
-    databases = {database: paths[database.name] for database in DATABASES}
+    databases = databases_in(folder)
     work = {name: logged_work(name, databases, plan.logged, plan.seed) for name in plan.workloads}
     with Server(MODEL_FOLDER, PLAIN, log=folder / "recorded.log") as server:
         for workload, stream in work.items():
@@ -110,7 +109,7 @@ def verdict(plan: VerdictPlan, folder: Path, on_row: Callable[[Mapping[str, Any]
         config = ReportConfig(profiles=(str(profile),), concurrency=plan.concurrency, seed=plan.seed)
         facts = report_facts([folder / f"{workload}.jsonl"], find_tokenizer(str(MODEL_FOLDER)), config)
         say(f"{workload}: servers")
-        # A CPU's default width need not be the one that the report simulates.
+        # The default width on a CPU may differ from the one that the report simulates.
         width = ["--speculative-num-draft-tokens", str(best_width(facts["replay"]))]
         flags = [*width, *served_flags(facts["verdict"]["flags"])]
         measured, errors = _measured(plan, workload, stream, flags, databases, folder)
@@ -134,10 +133,10 @@ def verdict_row(
     measured: Mapping[str, Mapping[str, Sequence[SliceResult]]],
     errors: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A range beside what was measured of a server in one state.
+    """A predicted range beside the measurement of a server in one state.
 
     Args:
-        workload: open or agents.
+        workload: "open" or "agents".
         predicted: A row of the report's `speedup`.
         state: Of agentspec's server.
         measured: Turns by row and system.
@@ -159,7 +158,7 @@ def verdict_row(
     if not ours or len(ours) != len(plain):
         return {**row, "measured": None, "contained": None, "contained_by_state": None, "error": "; ".join(errors)}
     of_turns = [our / their for our, their in zip(speeds(ours), speeds(plain), strict=True)]
-    # A turn in which the machine did something else counts no more than any other.
+    # The median, so that a turn in which the machine was busy does not count more than any other.
     speedup = median(of_turns)
     return {
         **row,
@@ -175,7 +174,7 @@ def verdict_row(
 
 
 def served_flags(flags: Sequence[str]) -> list[str]:
-    """A verdict's flags without what names the algorithm and a drafter, for suffix drafts are what is measured."""
+    """A verdict's flags without those of the algorithm and a draft model, because suffix drafts are measured."""
     values = iter(flags)
     return [word for name in values for word in (name, next(values)) if name not in _NOT_SERVED]
 
@@ -212,7 +211,7 @@ def _measured(
     databases: Mapping[Database, Path],
     folder: Path,
 ) -> tuple[dict[str, dict[str, list[SliceResult]]], list[str]]:
-    """Turns by row and system, and what went wrong."""
+    """Turns by row and system, and the errors."""
     requests: dict[State, int] = {"cold": plan.logged, "warm": plan.warm}
     work = measured_work(workload, databases, plan.concurrency, requests, plan.turns, plan.seed)
     phases: dict[str, list[Phase]] = {PLAIN: phases_of(work, None), OURS: phases_of(work, log)}

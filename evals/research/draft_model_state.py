@@ -1,12 +1,12 @@
 """`agentspec bench drafter-state`: whether a head drafts as well after steps that suffix drafts served.
 
 Dataset: schema questions of the text-to-SQL workflow, held out, greedy.
-Metric: accepted tokens of the head's drafts at the same places of the same answers, SGLang's own EAGLE-3 against the head
-beside suffix drafts that drafts at every k-th step only and reads what is accepted in between. Drafts that may reach an
-answer's end do not count: SGLang drafts beyond it.
+Metric: accepted tokens of the head's drafts at the same positions of the same answers. SGLang's own EAGLE-3 is compared
+with the head beside suffix drafts, which drafts only at every k-th step and reads the accepted tokens in between.
+Drafts that may reach an answer's end do not count, because SGLang drafts beyond it.
 Pattern: one server each; chains of 4, because SGLang lets branches of a tree see tokens that are not their ancestors;
-prefix caching as it is. Where the head's state is what it would have been, the numbers are the same place by place, but
-for ties that another order of sums decides.
+prefix caching unchanged. If the head's state is what it would have been, the numbers are equal at every position,
+except for ties that another order of sums decides.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from agentspec.environment import describe
 from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.research.tiny_sql.tokenizer import render
+from agentspec.evals.common import link_prompts, plugin_site, write_json
+from agentspec.evals.options import Options
 from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang_cpu import environment
-from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_questions
-from agentspec.workflows.text_to_sql.agents.prompts import link_messages
 
 _STEPS = 4
 _TREE = (
@@ -38,40 +36,33 @@ _TREE = (
     "--speculative-num-steps", str(_STEPS), "--speculative-eagle-topk", "1",
     "--speculative-num-draft-tokens", str(_STEPS + 1),
 )  # fmt: skip
-# The head's own draft, nothing left out.
+# The head's whole draft.
 _OURS = ("--agentspec-min-token-prob", "0", "--agentspec-tau", "1", "--agentspec-controller", "fixed")
 _OUR_VARIABLES = {**OWN_ESTIMATES, "AGENTSPEC_HYBRID_RULE": "score"}
 _PACKAGES = ("agentspec", "sglang", "torch")
 _MAX_TOKENS = 96
 
 Drafts = dict[tuple[str, int], int]
-"""Accepted tokens by request and place."""
+"""Accepted tokens by request and position."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=int, default=48, help="answers to follow (default %(default)s)")
-    parser.add_argument(
-        "--every",
-        type=lambda text: [int(word) for word in text.split(",")],
-        default=[1, 2, 4],
-        metavar="LIST",
-        help="the head drafts at every so many steps of a request (default 1,2,4)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the questions (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    options = Options(parser)
+    options.number("--requests", 48, "number of answers")
+    options.numbers("--every", (1, 2, 4), "the head drafts at every N-th step of a request")
+    options.number("--seed", 0, "seed of the questions")
+    options.file("--json", "write the figures to FILE")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the bench and prints a row for each `--every`; 1 where answers differ.
+def run(args: argparse.Namespace) -> int:
+    """Runs the bench and prints a row for each `--every`; 1 if answers differ.
 
     Raises:
-        ConfigError: an argument is out of range or unknown.
+        ConfigError: An argument is out of range.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench drafter-state --help")
     if args.requests < 1 or min(args.every, default=0) < 1:
         raise ConfigError(f"--requests and --every must be at least 1, got {args.requests} and {args.every}")
-    prompts = _prompts(args.requests, args.seed)
+    prompts = link_prompts(args.requests, args.seed)
     with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as name:
         folder = Path(name)
         theirs, expected = _served(folder, "EAGLE3", _TREE, 1, prompts)
@@ -81,19 +72,17 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             same = same and answers == expected
             rows.append({"every": every, **compared(theirs, ours)})
             print(shown(rows[-1]), flush=True)
-    if args.json:
-        report = {"rows": rows, "identical": same, "seed": args.seed, **describe(_PACKAGES)}
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, {"rows": rows, "identical": same, "seed": args.seed, **describe(_PACKAGES)})
     if not same:
         print("answers differ from SGLang's EAGLE-3", file=sys.stderr)
     return 0 if same else 1
 
 
 def compared(theirs: Mapping[tuple[str, int], int], ours: Mapping[tuple[str, int], int]) -> dict[str, Any]:
-    """Drafts that both made at the same place.
+    """Compares the drafts that both made at the same position.
 
     Raises:
-        ServerError: there are none.
+        ServerError: There are none.
     """
     places = sorted(theirs.keys() & ours.keys())
     if not places:
@@ -115,25 +104,17 @@ def shown(row: Mapping[str, Any]) -> str:
     )
 
 
-def _prompts(number: int, seed: int) -> list[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        paths = create_all(DATABASES, Path(folder))
-        by_name = {database.name: database for database in DATABASES}
-        questions = draw_questions({d: paths[d.name] for d in DATABASES}, split="heldout", seed=seed)
-        return [render(link_messages(by_name[q.database], q.text)) for q in islice(questions, number)]
-
-
 def _served(
     folder: Path, algorithm: str, arguments: Sequence[str], every: int, prompts: Sequence[str]
 ) -> tuple[Drafts, list[list[int]]]:
-    """What the head's drafts brought on one server, and the answers."""
-    site = recorder_site(folder / "site")
+    """The accepted tokens of the head's drafts on one server, and the answers."""
+    site = plugin_site(folder / "site", "recorder", "agentspec.evals.research.draft_model_state_recorder")
     file = folder / f"{algorithm}-{every}.jsonl"
     variables = {
         "PYTHONPATH": os.pathsep.join([str(site), environment().get("PYTHONPATH", "")]).strip(os.pathsep),
         "DRAFT_RECORDER_FILE": str(file),
         "DRAFT_RECORDER_EVERY": str(every),
-        # Other algorithms do not read them.
+        # Other algorithms ignore these.
         **_OUR_VARIABLES,
     }
     bodies = [
@@ -156,14 +137,3 @@ def _served(
         if line["place"] <= last_place.get(line["rid"], 0)
     }
     return drafts, answers
-
-
-def recorder_site(folder: Path) -> Path:
-    """A folder for PYTHONPATH whose entry point makes SGLang load the recorder."""
-    info = folder / "agentspec_recorder-1.0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agentspec-recorder\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[sglang.srt.plugins]\nagentspec_recorder = agentspec.evals.research.draft_model_state_recorder:register\n"
-    )
-    return folder

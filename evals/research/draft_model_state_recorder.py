@@ -1,9 +1,9 @@
-"""An SGLang plugin for `agentspec bench drafter-state`: writes down what a head's drafts brought, place by place.
+"""An SGLang plugin for `agentspec bench drafter-state`: records what a head's drafts gained, position by position.
 
-Loaded by the server's processes through an entry point that the bench makes; never part of an installation. Each line
-of the file named by DRAFT_RECORDER_FILE is one draft of the head: the request, how many tokens its answer had, how many
-of the draft were accepted. Under AGENTSPEC, DRAFT_RECORDER_EVERY says at which steps of a request the head drafts: at
-every so many; all others are suffix drafts.
+The server's processes load it through an entry point that the bench makes; it is never part of an installation. Each
+line of the file named by DRAFT_RECORDER_FILE is one draft of the head: the request, the number of tokens of its answer
+so far, and the number of accepted tokens. Under AGENTSPEC, the head drafts at every DRAFT_RECORDER_EVERY-th step of a
+request; all other steps have suffix drafts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def register() -> None:
 
 
 class Recorder:
-    """Follows how long each answer is."""
+    """Tracks the length of each answer."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -35,8 +35,13 @@ class Recorder:
         self._lengths: Counter[str] = Counter()
 
     def step(self, rids: Sequence[str], accepted: Sequence[int], drafted: Callable[[int], bool]) -> None:
-        """One verify step: accepted tokens of each row, bonus tokens not counted; `drafted`: rows that the head
-        drafted."""
+        """Records one verify step.
+
+        Args:
+            rids: The request of each row.
+            accepted: Accepted tokens of each row, without bonus tokens.
+            drafted: Whether the head drafted a row.
+        """
         lines = []
         for row, (rid, n) in enumerate(zip(rids, accepted, strict=True)):
             if drafted(row):
@@ -52,7 +57,7 @@ def _record_sglang(record: Recorder) -> None:
     forward = EAGLEWorkerV2.forward_batch_generation
 
     def recorded(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        # agentspec's worker runs this method too, and its own drafts are recorded elsewhere.
+        # agentspec's worker runs this method too, but its drafts are recorded elsewhere.
         decodes = batch.forward_mode.is_decode() and not hasattr(self, "suffix")
         rids = [request.rid for request in batch.reqs]
         result = forward(self, batch, *args, **kwargs)

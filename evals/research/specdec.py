@@ -1,17 +1,16 @@
 """`agentspec bench specdec`: drafts that stop where a head expects a rejection, beside drafts of a fixed length.
 
-Dataset: what the tiny target writes on held-out text-to-SQL prompts; the chains its drafters draft from every place of it.
-Metric: discard rate and verification rate (SpecDec++, equation 2.3), and the tokens a second that equation 2.1 makes of
-them with the times of forwards measured here, or with those of the paper's models.
+Dataset: what the tiny target writes on held-out text-to-SQL prompts; the chains of its drafters from every position of
+it.
+Metric: discard rate and verification rate (SpecDec++, equation 2.3), and the tokens a second by equation 2.1 with the
+times of forwards measured here, or with those of the paper's models.
 Pattern: all rules walk the same chains.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,10 +22,11 @@ from numpy.typing import NDArray
 
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.evals.common import temporary_databases, write_json
+from agentspec.evals.options import Options
 from agentspec.evals.research.specdec_report import markdown, panels
 from agentspec.evals.research.specdec_rounds import Counts, count_fixed, count_stopped
 from agentspec.progress import Progress
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 if TYPE_CHECKING:
     from agentspec.evals.research.specdec_costs import Drafters
@@ -35,85 +35,55 @@ if TYPE_CHECKING:
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
 FIXED = (2, 4, 6, 8, 10, 12, 14)
-"""Lengths of the paper's baseline; `LONGEST` and 1, which a head may also choose, are measured beside them."""
+"""Lengths of the paper's baseline. `LONGEST` and 1, which a head may also choose, are measured beside them."""
 LONGEST = 20
 THRESHOLDS = (
-    0.0,
-    0.02,
-    0.05,
-    0.1,
-    0.15,
-    0.2,
-    0.25,
-    0.3,
-    0.35,
-    0.4,
-    0.45,
-    0.5,
-    0.55,
-    0.6,
-    0.65,
-    0.7,
-    0.75,
-    0.8,
-    0.85,
-    0.9,
-    0.95,
-    0.98,
-    0.99,
-    0.995,
-    0.999,
-    1.0,
+    *(0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9),
+    *(0.95, 0.98, 0.99, 0.995, 0.999, 1.0),
 )
 PAPER_COSTS = (0.112, 0.0234)
 """(t_target, t_draft) of section 4.2: seconds of llama-2-chat 70B and 7B."""
 _CHEAP_COSTS = (0.112, 0.0056)
 
 Walk = tuple[NDArray[np.int64], NDArray[np.floating]]
-"""Of one text: `matches` [S] and the p_i [S, K] of its chains; see `specdec_rounds`."""
+"""For one text: `matches` [S] and the p_i [S, K] of its chains; see `specdec_rounds`."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What makes the p_i: a head, or the drafter's own confidence."""
+    """The source of the p_i: a head, or the drafter's own confidence."""
 
     name: str
     depth: int | None = None
     rejection_weight: float | None = None
     threshold: float | None = None
-    """The head's own h, for the shipped one."""
+    """The shipped head's own h."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", type=Path, default=MODELS / "tiny-sql", metavar="FOLDER")
-    parser.add_argument("--standalone", type=Path, default=MODELS / "tiny-sql-draft", metavar="FOLDER")
-    parser.add_argument("--eagle3", type=Path, default=MODELS / "tiny-sql-eagle3", metavar="FOLDER")
-    parser.add_argument(
-        "--heads",
-        type=Path,
-        metavar="FOLDER",
-        help="more heads: what `python -m agentspec.evals.research.train_acceptance --grid` wrote",
-    )
-    parser.add_argument("--texts", type=int, default=200, help="held-out texts (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the texts (default %(default)s)")
-    parser.add_argument("--timed", type=int, default=200, help="rounds of timing (default %(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write the tables to FILE, as Markdown")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write the curves to FILE, as SVG")
+    options = Options(parser)
+    options.folder("--target", "the model (default: tiny-sql)", MODELS / "tiny-sql")
+    options.folder("--standalone", "its small draft model (default: tiny-sql-draft)", MODELS / "tiny-sql-draft")
+    options.folder("--eagle3", "its EAGLE-3 head (default: tiny-sql-eagle3)", MODELS / "tiny-sql-eagle3")
+    options.folder("--heads", "further heads, from `python -m agentspec.evals.research.train_acceptance --grid`")
+    options.number("--texts", 200, "held-out texts")
+    options.number("--seed", 0, "seed of the texts")
+    options.number("--timed", 200, "timing rounds")
+    options.number("--threads", 1, "CPU threads")
+    options.file("--json", "write the figures to FILE")
+    options.file("--table", "write the tables to FILE, as Markdown")
+    options.file("--plot", "write the curves to FILE, as SVG")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Walks all texts by all rules and prints the tables.
 
     Raises:
-        ConfigError: An argument is out of range or unknown, or a checkpoint or a head is not there or does not fit.
+        ConfigError: An argument is out of range, or a checkpoint or a head is missing or does not fit.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench specdec --help")
     if min(args.texts, args.timed, args.threads) < 1:
         raise ConfigError("--texts, --timed and --threads must be at least 1")
-    # Before torch loads OpenMP: threads that wait without spinning lose little on a machine that others use too.
+    # Set before torch loads OpenMP: threads that wait without spinning lose little on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import torch
 
@@ -147,8 +117,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     }
     table = markdown(report)
     print(table)
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_json(args.json, report)
     if args.table:
         args.table.write_text(table, encoding="utf-8")
     if args.plot:
@@ -159,7 +128,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def load_heads(pair: Drafters, folders: Mapping[str, Path], grid: Path | None) -> dict[str, dict[Rule, AcceptanceHead]]:
-    """Each drafter's shipped head, where there is one, and those of the grid."""
+    """Each drafter's shipped head, if there is one, and those of the grid."""
     from agentspec.integrations.sglang.drafting.acceptance_head import CONFIG_FILE, AcceptanceHead
 
     found: dict[str, dict[Rule, AcceptanceHead]] = {name: {} for name in pair.drafters}
@@ -183,9 +152,7 @@ def load_heads(pair: Drafters, folders: Mapping[str, Path], grid: Path | None) -
 def held_out_texts(pair: Drafters, count: int, seed: int) -> list[Text]:
     from agentspec.evals.research.tiny_sql.own_texts import own_texts
 
-    with tempfile.TemporaryDirectory(prefix="tiny-sql-") as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with temporary_databases() as databases:
         drawn = own_texts(pair.target, pair.tokenizer, databases, pair.capture, split="heldout", seed=seed)
         texts = []
         with Progress("held-out texts", count) as progress:
@@ -224,9 +191,9 @@ def judge(
 def rows_of(
     drafter: str, walks: Mapping[Rule, Sequence[Walk]], prices: Mapping[str, tuple[float, float, float]]
 ) -> list[dict[str, Any]]:
-    """A row for each fixed length and for each rule at each threshold.
+    """A row for each fixed length, and for each rule at each threshold.
 
-    `prices` are seconds of a forward of target, drafter and head; the head's is paid for every token drafted under it.
+    `prices` are seconds of a forward of target, drafter and head. The head's is paid for every token drafted under it.
     """
     matches = [matches for matches, _ in walks[Rule("confidence")]]
     rows = [

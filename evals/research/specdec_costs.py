@@ -1,4 +1,5 @@
-"""The tiny target with what drafts for it, and what a forward of each and of their acceptance heads takes, in this process."""
+"""The tiny target with its drafters, and the time of a forward of each and of their acceptance heads, in this
+process."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ from agentspec.evals.research.tiny_sql.model import TinyLlama, load_model
 from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHead
 
 WIDTHS = (1, 5, 9, 15, 21)
-"""Tokens of the verifications that are timed."""
+"""Numbers of tokens in the timed verifications."""
 _USUAL_WIDTH = 9
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds: `target` by tokens verified, `draft` and `head` by drafter; medians."""
+    """Medians in seconds: `target` by tokens verified, `draft` and `head` by drafter."""
 
     target: dict[int, float]
     draft: dict[str, float]
@@ -41,13 +42,13 @@ class Costs:
 
     @property
     def target_seconds(self) -> float:
-        """t_target of equation 2.1, which holds it constant: that of a verification of nine tokens."""
+        """t_target of equation 2.1, which assumes that it is constant: that of a verification of nine tokens."""
         return self.target[_USUAL_WIDTH]
 
 
 @torch.no_grad()
 def measure_costs(pair: Drafters, heads: Mapping[str, AcceptanceHead], texts: Sequence[Text], rounds: int) -> Costs:
-    """Medians over `rounds`, in each of which everything is timed once, in the middle of one of the texts.
+    """Medians over `rounds`. Each round times everything once, in the middle of one of the texts.
 
     Raises:
         ConfigError: All texts are shorter than the widest verification.
@@ -62,7 +63,7 @@ def measure_costs(pair: Drafters, heads: Mapping[str, AcceptanceHead], texts: Se
         text = long[number % len(long)]
         middle = int(text.starts[(len(text.starts) - max(WIDTHS)) // 2])
         for width in WIDTHS:
-            # The verified tokens see the prefix's keys, as many as they would, and bring their own.
+            # The verified tokens see as many keys of the prefix as when serving, and bring their own.
             places = torch.arange(middle, middle + width)
             verify = LlamaBranches(pair.target, text.tokens[: middle + width], places)
             target[width].append(_seconds(partial(_go_on, verify, text.tokens[places + 1])))
@@ -72,7 +73,7 @@ def measure_costs(pair: Drafters, heads: Mapping[str, AcceptanceHead], texts: Se
             draft[name].append(_seconds(partial(_go_on, branches, text.tokens[start + 1])))
             if name in heads:
                 judge = partial(heads[name], branches.states)
-                # In a drafting loop it runs again and again; so short a time is lost in what the first call waits for.
+                # A drafting loop calls the head many times, and the overhead of the first call would exceed so short a time.
                 judge()
                 judged[name].append(_seconds(judge))
     return Costs(
@@ -107,14 +108,14 @@ def load_drafters(target_folder: Path, folders: Mapping[str, Path]) -> Drafters:
     """Loads checkpoints as `make model` writes them; `folders` maps "standalone" and "eagle3" to theirs.
 
     Raises:
-        ConfigError: A checkpoint is not there.
+        ConfigError: A checkpoint is missing.
     """
     for folder in (target_folder, *folders.values()):
         if not (folder / "model.safetensors").is_file():
             raise ConfigError(f"{folder} must hold a checkpoint as `make model` writes it, got no model.safetensors")
     target = load_model(target_folder)
     drafters: dict[str, Drafter] = {}
-    # Two layers' outputs would do for a text that no EAGLE-3 head reads; one is the least that can be put together.
+    # A text that no EAGLE-3 head reads needs no layer, but at least one is needed for concatenation.
     capture: tuple[int, ...] = (0,)
     for name, folder in folders.items():
         if name == "eagle3":

@@ -14,7 +14,7 @@ _COLORS = {"fixed": "#b03030", "shipped": "#1c5fa8", "confidence": "#2f8f4e"}
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Rates by rule, the head's frontier under the fixed lengths, and tokens a second."""
+    """Rates by rule, the head's frontier below the fixed lengths, and tokens a second."""
     head, rows = report["head"], report["rows"]
     drafters = list(dict.fromkeys(row["drafter"] for row in rows))
     what = (
@@ -29,7 +29,8 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def panels(rows: Sequence[Row]) -> dict[str, list[Curve]]:
-    """Curves of each drafter: fixed lengths, the shipped head, the drafter's confidence, and faintly all other heads."""
+    """Curves of each drafter: fixed lengths, the shipped head, the drafter's confidence, and faintly all other
+    heads."""
     found: dict[str, list[Curve]] = {}
     for drafter in dict.fromkeys(row["drafter"] for row in rows):
         curves = []

@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentspec.workflows.text_to_sql import DATABASES, create_all
+from agentspec.evals.common import temporary_databases
+from agentspec.evals.options import Options
 
 if TYPE_CHECKING:
     from agentspec.evals.research.tiny_sql.acceptance import AcceptanceTraining, Examples
@@ -51,9 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     random = torch.Generator().manual_seed(options.seed)
     learnt: dict[str, list[Examples]] = {name: [] for name in pair.drafters}
     measured: dict[str, list[Drafted]] = {name: [] for name in pair.drafters}
-    with tempfile.TemporaryDirectory(prefix="tiny-sql-") as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with temporary_databases() as databases:
         drawn = own_texts(pair.target, pair.tokenizer, databases, pair.capture, split="train", seed=options.seed + 1000)
         total = options.texts + options.measured
         with Progress("texts", total) as progress:
@@ -77,19 +75,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m agentspec.evals.research.train_acceptance", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--target", type=Path, required=True, help="folder of the model, e.g. evals/models/tiny-sql")
-    parser.add_argument("--standalone", type=Path, required=True, help="folder of the small Llama")
-    parser.add_argument("--eagle3", type=Path, required=True, help="folder of the EAGLE-3 head")
-    parser.add_argument("--grid", type=Path, help="folder for all heads, for `agentspec bench specdec --heads`")
-    parser.add_argument("--depths", type=int, nargs="+", default=[0, 1, 2, 3], help="D (default: %(default)s)")
-    parser.add_argument("--weights", type=float, nargs="+", default=[1, 3, 6], help="w_rej (default: %(default)s)")
-    parser.add_argument(
-        "--mixing", type=float, default=0.85, help="r, share of the target's tokens (default: %(default)s)"
-    )
-    parser.add_argument("--texts", type=int, default=400, help="texts to learn from (default: %(default)s)")
-    parser.add_argument("--measured", type=int, default=80, help="texts to choose a head by (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights and texts (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
+    options = Options(parser)
+    options.folder("--target", "folder of the model, e.g. evals/models/tiny-sql", required=True)
+    options.folder("--standalone", "folder of the small Llama", required=True)
+    options.folder("--eagle3", "folder of the EAGLE-3 head", required=True)
+    options.folder("--grid", "folder for all heads, for `agentspec bench specdec --heads`")
+    options.add("--depths", type=int, nargs="+", default=[0, 1, 2, 3], help="D (default: %(default)s)")
+    options.add("--weights", type=float, nargs="+", default=[1, 3, 6], help="w_rej (default: %(default)s)")
+    options.number("--mixing", 0.85, "r, share of the target's tokens")
+    options.number("--texts", 400, "texts to learn from")
+    options.number("--measured", 80, "texts to choose a head by")
+    options.number("--seed", 0, "seed of weights and texts")
+    options.number("--threads", 2, "CPU threads")
     return parser
 
 

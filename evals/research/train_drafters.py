@@ -6,7 +6,6 @@ import argparse
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentspec.workflows.text_to_sql import DATABASES, create_all
+from agentspec.evals.common import temporary_databases
 
 if TYPE_CHECKING:
     from agentspec.evals.research.tiny_sql.model import TinyLlama
@@ -78,9 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prompts = list(islice(draw_open_prompts(split=split, seed=options.seed), number))
         return greedy_answers(model, tokenizer, prompts, max_tokens=OPEN_MAX_TOKENS)
 
-    with tempfile.TemporaryDirectory(prefix="tiny-sql-") as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with temporary_databases() as databases:
         if options.resume:
             drafter, head = load_model(options.standalone), load_head(options.eagle3, target.shape)
         else:

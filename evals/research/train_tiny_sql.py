@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agentspec.workflows.text_to_sql import DATABASES, create_all
+from agentspec.evals.common import temporary_databases
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,9 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.steps is not None:
         config = replace(config, steps=options.steps)
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tiny-sql-") as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with temporary_databases() as databases:
         tokenizer, model, _ = train(databases, shape, config)
         begin, end, pad = (special_id(tokenizer, token) for token in (BEGIN, END, PAD))
         save_tokenizer(tokenizer, options.out, max_length=shape.max_positions)

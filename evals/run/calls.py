@@ -1,7 +1,7 @@
-"""Asks one server the cells of a task: flushed, taught, then measured by clients that wait for their answers.
+"""Asks one server the cells of a task: flush, learn, then measure with clients that wait for their answers.
 
-A cell is asked in turns, between which other servers answer theirs: the machine's pace changes within a minute, and so
-it meets all servers alike. Seconds count while a turn runs.
+A cell is asked in turns, and other servers answer theirs in between. The pace of a machine changes within a minute, so
+every server meets the same changes. Seconds count only while a turn runs.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Asking:
 
     databases: Mapping[Database, Path]
     encode: Callable[[Sequence[Message]], list[int]]
-    """Makes messages to the token ids of a prompt."""
+    """Turns messages into the token ids of a prompt."""
     is_replay: bool
     load_generator: str = "own"
     is_emulated: bool = False
-    """Whether servers emulate a device, and seconds are those of their clock."""
+    """Whether servers emulate a device, so that seconds are those of its clock."""
     client_work: int = 0
-    """Above 0: requests are prepared beforehand, and each answer is parsed this often while the server works, and its
-    request encoded once less; see PreparedSender. 0: requests are streamed."""
+    """Above 0: requests are prepared beforehand, each answer is parsed this many times while the server works, and its
+    request is encoded once less than that; see PreparedSender. 0: requests are streamed."""
 
     def __post_init__(self) -> None:
         if self.load_generator not in LOAD_GENERATORS:
@@ -57,7 +57,7 @@ class Asking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What agentspec counted in a cell; zero elsewhere."""
+    """What agentspec counted in a cell; zero for other systems."""
 
     steps: int = 0
     drafter_steps: int = 0
@@ -72,31 +72,32 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellResult:
-    """A cell on one server."""
+    """The result of a cell on one server."""
 
     cell: Cell
     replies: tuple[Reply, ...]
     """In the order of the work."""
     outputs: str | None
-    """Digest of all answers in the order of the work, the same for every server; None where a call failed."""
+    """Digest of all answers in the order of the work, which is the same for every server; None where a call failed."""
     counts: Counts
     seconds: float
-    """From the first request of a turn to its last answer, over all turns; emulated where a device is."""
+    """From the first request of a turn to its last answer, summed over turns; emulated time where a device is
+    emulated."""
     cpu_seconds: float
-    """CPU time of the server's processes meanwhile."""
+    """CPU time of the server's processes during these seconds."""
     prompt_tokens_cut: int
     accuracy: float | None
-    """Share of the questions that were answered right; None without questions."""
+    """Share of the questions with a correct answer; None without questions."""
     exact_answers: float | None
-    """Share of the forced answers that came back token for token; None without any."""
+    """Share of the forced answers that came back token for token; None without forced answers."""
     task_seconds: tuple[float, ...] = ()
     """Of each question from its first call to its answer, tools included; () without questions."""
     wall_seconds: float = 0.0
-    """As `seconds`, by the client's clock in any case."""
+    """As `seconds`, but always by the client's clock."""
     device: Mapping[str, float] = field(default_factory=dict)
-    """What the emulated device counted meanwhile, see servers.device_counts; {} without one."""
+    """What the emulated device counted during the cell, see servers.device_counts; {} without one."""
     preempted_seconds: float = 0.0
-    """In which others of the machine kept the server's scheduler from running; 0 where that is not counted."""
+    """Seconds in which other processes kept the server's scheduler from running; 0 where they are not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,19 +109,19 @@ class Turn:
     seconds: float
     """From the first request to the last answer."""
     result: CellResult | None
-    """Of the whole cell, where this was its last turn."""
+    """Of the whole cell, if this was its last turn."""
 
 
 def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Asking) -> Iterator[Turn]:
-    """The turns of the cells, in their order; whoever asks for the next has asked the other servers in between.
+    """Yields the turns of the cells in order. The caller asks other servers before it takes the next turn.
 
     Raises:
-        ServerError: All calls of a cell fail, one fails while learning, or the server does not do what the system is
-            called: it says nothing of its speculation, drafts nothing, drafts although it should not, or forces answers
-            where it should not or does not where it should.
+        ServerError: All calls of a cell fail, a call fails while the server learns, or the server does not behave
+            as the system's name says: it reports no speculation, drafts nothing, drafts although it should not, or
+            forces answers exactly where it should not.
     """
     warm_up = tuple(cells[0].units[:4]) if cells else ()
-    # The first steps pay for lazy set-up in every system; what they taught is dropped by the flush that follows.
+    # The first steps pay for lazy set-up in every system. The flush that follows drops what the server learnt from them.
     asyncio.run(_ask(server, warm_up, 4, asking))
     for cell in cells:
         server.flush()
@@ -189,13 +190,13 @@ def _result(cell: Cell, done: Sequence[_Done], counts: Counts, seconds: float, c
 
 
 def check_replies(system: System, replies: Sequence[Reply], *, is_replay: bool, counts_drafts: bool) -> None:
-    """Refuses answers that were not made as the system's name says.
+    """Refuses answers that were not made in the way that the system's name says.
 
     Args:
-        system: Which was asked.
+        system: The system that was asked.
         replies: Its answers.
-        is_replay: Whether they were to be forced.
-        counts_drafts: Whether replies tell what was drafted.
+        is_replay: Whether the answers were to be forced.
+        counts_drafts: Whether replies contain the number of drafted tokens.
 
     Raises:
         ServerError: Every call failed, or speculation is missing or in the way.
@@ -215,10 +216,10 @@ def check_replies(system: System, replies: Sequence[Reply], *, is_replay: bool, 
 
 
 def check_state(system: System, state: Mapping[str, Any] | None) -> None:
-    """Refuses what a server says of itself where that is not what was asked for.
+    """Refuses a server whose own state is not what was asked for.
 
     Args:
-        system: Which was started.
+        system: The system that was started.
         state: The block `agentspec` of its /server_info; None without one.
 
     Raises:
@@ -232,7 +233,7 @@ def check_state(system: System, state: Mapping[str, Any] | None) -> None:
 
 
 def exact_answers(units: Sequence[Unit], replies: Sequence[Sequence[Reply]]) -> float | None:
-    """Share of the forced answers that came back; None where none was forced or only texts are known."""
+    """Share of the forced answers that came back; None if none was forced or only texts are known."""
     told = [
         tuple(reply.output[: len(call.answer)]) == call.answer
         for unit, some in zip(units, replies, strict=True)
@@ -244,22 +245,22 @@ def exact_answers(units: Sequence[Unit], replies: Sequence[Sequence[Reply]]) -> 
 
 
 def digest(outputs: Any) -> str:
-    """What tells outputs apart without keeping them."""
+    """A hash that differs where outputs differ."""
     return hashlib.sha256(json.dumps([list(one) for one in outputs]).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A unit's replies, and of a question what became of it."""
+    """The replies to a unit and, for a question, its outcome."""
 
     replies: tuple[Reply, ...]
     outcome: str = ""
     seconds: float = 0.0
-    """Of a question."""
+    """0 unless the unit is a question."""
 
 
 async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Asking) -> list[_Done]:
-    """What became of the units, in their order; so many are worked off at a time."""
+    """The results of the units in their order, asked by `clients` clients."""
     async with AsyncExitStack() as stack:
         sender: Sender
         if asking.client_work:
@@ -275,7 +276,7 @@ async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Aski
 
 
 async def closed_loop(sender: Sender, units: Sequence[Unit], clients: int, asking: Asking) -> list[_Done]:
-    """As `_ask`, of any sender."""
+    """As `_ask`, with any sender."""
     gate = asyncio.Semaphore(clients)
     by_name = {database.name: (database, path) for database, path in asking.databases.items()}
 
@@ -293,7 +294,7 @@ async def closed_loop(sender: Sender, units: Sequence[Unit], clients: int, askin
 
 
 def _counted(server: Server, system: System) -> dict[str, Any]:
-    """What agentspec has counted so far, by the names of Counts."""
+    """What agentspec has counted so far, by the field names of Counts."""
     if not system.is_ours:
         return {}
     state = server.agentspec_state() or {}

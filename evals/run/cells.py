@@ -1,11 +1,11 @@
 """What `agentspec eval` measures: cells of a task, each asked of every system.
 
-    cold    everything forgotten, then measured
-    warm    everything forgotten, other units of the task learnt, then measured
+    cold    the server forgets everything, then it is measured
+    warm    the server forgets everything, learns from other units of the task, then it is measured
 
 A cell is a pass with some number of clients, in one repeat. It begins with a flush, so that cells do not depend on each
-other; what flushing does not reset are a server's measured step times and its corrections of estimates, for which each
-repeat has servers of its own.
+other. A flush does not reset measured step times and corrections of estimates; therefore each repeat starts new
+servers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from agentspec.evals.workloads.task import Pool, Unit
 PASSES = ("cold", "warm")
 
 Key = tuple[str, str, int, int]
-"""Task, pass, clients, repeat."""
+"""Task, pass, number of clients, repeat."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cell:
-    """Units that so many clients work off, after others were learnt; some of them at a time, see `turns`."""
+    """Units for `concurrency` clients, asked after the server has learnt from others. See `turns` for how they are
+    divided."""
 
     task: str
     pass_name: str
@@ -34,13 +35,13 @@ class Cell:
     learnt: tuple[Unit, ...]
     units: tuple[Unit, ...]
     asked_before: int
-    """Calls that an earlier cell measured too, for want of others."""
+    """Number of calls that an earlier cell measured too, because the task has no others."""
     max_turns: int = 1
 
     @property
     def turns(self) -> list[tuple[Unit, ...]]:
-        """The units in order, in at most `max_turns` parts of about the same number: two or more for every client, since
-        at a part's end some clients have nothing left to do."""
+        """The units in order, in at most `max_turns` parts of about equal size. A part has at least two units for each
+        client, because some clients have nothing left to do at its end."""
         count = max(1, min(self.max_turns, len(self.units) // (2 * self.concurrency)))
         cuts = [round(i * len(self.units) / count) for i in range(count + 1)]
         return [self.units[begin:end] for begin, end in pairwise(cuts)]
@@ -60,21 +61,22 @@ def plan_cells(
     max_turns: int = 1,
     calls_a_client: int = 2,
 ) -> list[Cell]:
-    """The cells of a task in the order in which they are measured, repeat after repeat, the same whatever serves them.
+    """The cells of a task in the order of measurement, repeat after repeat. They do not depend on what serves them.
 
     Args:
         task: Its name.
-        pool: What it asks.
-        passes: Out of PASSES.
+        pool: The units of the task.
+        passes: Names out of PASSES.
         concurrencies: Numbers of clients.
-        repeats: How often each is measured.
-        num_requests: Model calls of a cell, about so many; more where that would not give every client `calls_a_client`.
-        max_turns: In how many parts a cell is asked at most.
-        calls_a_client: Model calls for each client at least; with few of them most clients have nothing left to do while
-            the last ones are answered.
+        repeats: Number of times that each cell is measured.
+        num_requests: Approximate number of model calls in a cell; more where every client would get fewer than
+            `calls_a_client`.
+        max_turns: Greatest number of parts in which a cell is asked.
+        calls_a_client: Least number of model calls for each client. With few of them most clients are idle while
+            the last ones wait for answers.
 
     Raises:
-        ConfigError: A number is below 1, or the task has too little for so many clients.
+        ConfigError: A number is below 1, or the task has too few units for that many clients.
     """
     if min(repeats, num_requests, max_turns, *concurrencies) < 1:
         raise ConfigError(

@@ -1,17 +1,15 @@
 """`agentspec demo`: plain SGLang, SGLang's NGRAM and agentspec on the same text-to-SQL work.
 
 Dataset: held-out questions of the text-to-SQL workflow; each runs through its chain of agents over the OpenAI API.
-Metric: wall seconds, tokens a second, accept length, verified rows; outputs compared call by call.
-Pattern: a fresh server for each system, all alive and asked in turns, a few questions each. The cold pass starts with
-nothing learnt; the warm pass asks other questions of the same databases, so nothing in it is a repeated request.
+Metric: wall seconds, tokens a second, accept length, verified rows; outputs are compared call by call.
+Pattern: each system has a new server. All servers stay alive and are asked in turns, a few questions each. In the cold
+pass nothing is learnt yet. The warm pass asks other questions of the same databases, so that no request repeats.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,6 +19,8 @@ from typing import Any
 
 from agentspec.environment import describe
 from agentspec.errors import ConfigError, ServerError
+from agentspec.evals.common import databases_in, work_folder, write_json
+from agentspec.evals.options import Options
 from agentspec.evals.run.demo_passes import (
     DEMONSTRATED,
     PASSES,
@@ -35,16 +35,16 @@ from agentspec.evals.run.turns import ask_in_turns
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import say, waiting
-from agentspec.workflows.text_to_sql import DATABASES, Answer, Database, Question, create_all
+from agentspec.workflows.text_to_sql import Answer, Database, Question
 
 SHOWN = ("none", "ngram", "agentspec", "hybrid")
-# Questions of a turn for every one in flight: its end, where fewer are, should be short beside it.
+# Questions in a turn for each one in flight. Fewer are in flight at the end of a turn, which should be a small part of it.
 _QUESTIONS_OF_TURN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one server was asked before it was another's turn."""
+    """The answers of one server before the next server has its turn."""
 
     pass_name: str
     seconds: float
@@ -52,27 +52,25 @@ class Turn:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", type=Path, default=MODEL_FOLDER, help="model folder (default: the shipped tiny-sql)")
-    parser.add_argument(
-        "--system",
-        action="append",
-        choices=[name for name in DEMONSTRATED if name != "none"],
-        help="system beside plain SGLang; may be repeated (default: ngram, agentspec, and hybrid, agentspec with the "
-        "shipped model's EAGLE-3 head)",
+    options = Options(parser)
+    options.folder("--model", "model to serve (default: the shipped tiny-sql)", MODEL_FOLDER)
+    system = (
+        "system to compare with plain SGLang (default: ngram, agentspec and, with the shipped model, hybrid: agentspec "
     )
-    parser.add_argument("--questions", type=int, default=24, help="questions a pass (default %(default)s)")
-    parser.add_argument("--concurrency", type=int, default=2, help="questions in flight (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the questions (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
-    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    options.choices("--system", [n for n in DEMONSTRATED if n != "none"], f"{system}with an EAGLE-3 head)")
+    options.number("--questions", 24, "questions in each pass")
+    options.number("--concurrency", 2, "questions in flight")
+    options.number("--seed", 0, "seed of the questions")
+    options.file("--json", "write the figures to FILE")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the demo; 1 where outputs differ.
+    """Runs the demo; 1 if outputs differ.
 
     Raises:
-        ConfigError: an argument is out of range or unknown, or the model is missing.
-        ServerError: a server did not start, a call failed, or agentspec drafted nothing.
+        ConfigError: An argument is out of range or unknown, or the model is missing.
+        ServerError: A server did not start, a call failed, or agentspec drafted nothing.
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec demo --help")
@@ -81,11 +79,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             f"--questions and --concurrency must be at least 1, got {args.questions} and {args.concurrency}"
         )
     names = ("none", *dict.fromkeys(args.system)) if args.system else _shown(args.model)
-    with tempfile.TemporaryDirectory(prefix="agentspec-demo-") as folder:
-        logs = args.logs or Path(folder)
-        logs.mkdir(parents=True, exist_ok=True)
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with work_folder(args.logs) as (folder, logs):
+        databases = databases_in(folder)
         works = draw_passes(databases, args.questions, args.seed)
         turns, errors = ask_in_turns(
             names, lambda stack, name: _turns(stack, name, args, works, databases, logs), _say_done
@@ -96,20 +91,15 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     outputs = {name: [(t.pass_name, output_of(answer)) for t in turns[name] for answer in t.answers] for name in names}
     differing = [name for name in names if outputs[name] != outputs["none"]]
     print("\n" + table(results, identical=not differing))
-    if args.json:
-        report = {
-            "systems": [result.record(pass_name) for pass_name, result in results],
-            "identical": not differing,
-            **context(args),
-        }
-        args.json.write_text(json.dumps(report, indent=2) + "\n")
+    systems = [result.record(pass_name) for pass_name, result in results]
+    write_json(args.json, {"systems": systems, "identical": not differing, **context(args)}, indent=2)
     if differing:
         print(f"outputs of {', '.join(differing)} differ from plain SGLang's", file=sys.stderr)
     return 1 if differing else 0
 
 
 def _shown(model: Path) -> tuple[str, ...]:
-    """The shipped head drafts for the shipped model only."""
+    """The default systems. The shipped EAGLE-3 head fits the shipped model only."""
     return SHOWN if model == MODEL_FOLDER else tuple(name for name in SHOWN if not DEMONSTRATED[name].has_drafter)
 
 
@@ -121,10 +111,10 @@ def _turns(
     databases: dict[Database, Path],
     logs: Path,
 ) -> Iterator[Turn]:
-    """Starts a system's server, which the stack stops, and asks it, a turn at a time.
+    """Starts the server of a system, which the stack stops, and asks it turn by turn.
 
     Raises:
-        ServerError: the server does not start, or agentspec is inactive or drafted nothing.
+        ServerError: The server does not start, or agentspec is inactive or drafted nothing.
     """
     system = DEMONSTRATED[name]
     say(f"{system.label}: starting the server")
@@ -139,7 +129,7 @@ def _turns(
         )
     )
     say(f"{system.label}: ready after {server.start_seconds:.0f} s")
-    # The first decode steps pay for lazy set-up in every system; what they taught is dropped.
+    # The first decode steps pay for lazy set-up in every system. The flush drops what the server learnt from them.
     ask(server, works["cold"][:1], databases, args.concurrency)
     server.flush()
     size = _QUESTIONS_OF_TURN * args.concurrency
@@ -153,7 +143,7 @@ def _turns(
 
 
 def _say_done(turns: Mapping[str, Sequence[Turn]]) -> None:
-    """The figures of the turn that has ended."""
+    """Prints the figures of the turn that has ended."""
     latest = {name: done[-1] for name, done in turns.items() if done}
     rates = [f"{name} {measure(name, t.answers, t.seconds).tokens_per_second:.0f}" for name, t in latest.items()]
     say(f"{next(iter(latest.values())).pass_name}: tokens/s {', '.join(rates)}" if latest else "no server is left")
@@ -165,7 +155,7 @@ def _measured(name: str, turns: Sequence[Turn], pass_name: str) -> PassResult:
 
 
 def table(results: Sequence[tuple[str, PassResult]], *, identical: bool) -> str:
-    """The figures for people; ratios are over plain SGLang in the same pass."""
+    """The figures for people; ratios are relative to plain SGLang in the same pass."""
     plain = {pass_name: result for pass_name, result in results if result.name == "none"}
     header = f"{'system':<20}{'pass':<6}{'requests':>9}{'tokens':>8}{'seconds':>9}{'tokens/s':>10}{'speed-up':>10}"
     lines = [header + f"{'accept length':>15}{'steps':>8}{'SQL correct':>13}"]

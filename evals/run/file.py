@@ -1,4 +1,4 @@
-"""The JSON file of `agentspec eval`: written after every turn, and read again to go on from."""
+"""The JSON file of `agentspec eval`. It is written after every turn, and --resume reads it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from agentspec.evals.run.records import Record, compared, is_failed, key_of
 
 
 def read_records(path: Path, settings: Mapping[str, Any]) -> list[Record]:
-    """The records that an interrupted run has left; none where there is no file.
+    """The records that an interrupted run has left; [] if there is no file.
 
     Args:
-        path: Of the file.
-        settings: What the cells depend on; the file's must be the same, else its records are of other requests.
+        path: The file.
+        settings: What the cells depend on. Those of the file must be the same, since its records are of other
+            requests otherwise.
 
     Raises:
-        ConfigError: The file is none of `agentspec eval`, or of a run with other settings.
+        ConfigError: `agentspec eval` did not write the file, or wrote it with other settings.
     """
     if not path.exists():
         return []
@@ -41,7 +42,8 @@ def read_records(path: Path, settings: Mapping[str, Any]) -> list[Record]:
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
-    """Writes all records, a line each; whoever stops the run in the meantime finds the file of before."""
+    """Writes all records, one a line, and replaces the file at once, so that an interrupted run leaves the previous
+    one."""
     lines = ",\n".join(json.dumps(record) for record in compared(records))
     text = f'{{"settings": {json.dumps(settings)},\n"records": [\n{lines}\n]}}\n'
     part = path.with_name(path.name + ".part")
@@ -52,14 +54,14 @@ def write_records(path: Path, records: Iterable[Mapping[str, Any]], settings: Ma
 def missing(
     cells: Sequence[Cell], systems: Sequence[str], records: Sequence[Mapping[str, Any]], *, together: bool
 ) -> dict[str, list[Cell]]:
-    """Of each system the cells that it has no figures of.
+    """The cells of each system that have no figures yet.
 
     Args:
-        cells: All, in their order.
-        systems: All.
-        records: What is there already.
-        together: Whether systems are asked in turns: a cell that one of them lacks is then measured for all, so that
-            what is compared was measured at the same time.
+        cells: All cells in their order.
+        systems: All systems.
+        records: What has been measured.
+        together: Whether systems are asked in turns. A cell that one of them lacks is then measured for all, so
+            that the compared figures were measured at the same time.
     """
     there = {(key_of(record), record["system"]) for record in records if not is_failed(record)}
     found = {name: [cell for cell in cells if (cell.key, name) not in there] for name in systems}

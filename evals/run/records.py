@@ -1,27 +1,28 @@
-"""The records of `agentspec eval`: a system's figures in one cell, and what comes of comparing systems in it.
+"""The records of `agentspec eval`: a system's figures in one cell, and its comparison with the other systems.
 
-tokens_per_second      answer tokens over the seconds from the first request to the last answer of each turn
-goodput                accepted and bonus tokens a second: without the first token of each request, which comes
-                       from its prefill
-accept_length          decoded tokens a verified row, bonus included
-acceptance_rate        accepted over drafted tokens; SGLang's own drafters are counted as drafting their full width
-ttft_ms, tpot_ms       until the first token; for each further one; mean, p50 and p99 over requests
+tokens_per_second      answer tokens over seconds, which run from the first request to the last answer of each turn
+goodput                accepted and bonus tokens a second, without the first token of each request (from its prefill)
+accept_length          decoded tokens a verified row, bonus token included
+acceptance_rate        accepted over drafted tokens; SGLang's own drafters count as drafting their full width
+ttft_ms, tpot_ms       time to first token, and time per further token; mean, p50 and p99 over requests
 latency_p50_s, _p99_s  of requests
-draft_share            seconds of drafting over those of drafting and verifying; None where that is not counted
-drafter_step_share     steps in which a model drafter ran, of the batch's steps
+draft_share            seconds of drafting over seconds of drafting and verifying; None where they are not counted
+drafter_step_share     share of the batch's steps in which a draft model ran
 task_seconds_mean      of a question, from its first call to its answer
-outside_share          of that, what no call to the model was waited for: SQL, its checks, the agents themselves
-identical              whether all answers are those of the system that is compared with
+outside_share          share of that time outside of model calls: SQL, its checks, the agents themselves
+identical              whether all answers equal those of the system `compared_with`
 
-Where a device is emulated seconds are those of the scheduler's clock, so that tokens_per_second and goodput are a GPU's;
-wall_seconds are the client's. Latencies are left out, for clients live by another clock.
+With an emulated device, seconds are those of the scheduler's clock, so that tokens_per_second and goodput are those of
+a GPU; wall_seconds are the client's. Latencies are left out, because clients run on another clock.
 
 device_busy            share of the time with requests in which the device worked
-no_requests_share      share of the seconds in which the scheduler had no request, since clients and the server's other
-                       processes were busy with theirs
-preempted_share        seconds in which other processes kept the scheduler from running, over all: what a busy machine spoils
-device_idle            shares of that time in which it waited, by what for
-host_reads_a_step, eager_ops_a_step, h2d_copies_a_step    of a decode or verify step, prefills' included
+no_requests_share      share of the seconds in which the scheduler had no request, because clients or other processes of
+                       the server were busy with theirs
+preempted_share        share of the seconds in which other processes kept the scheduler from running: the error that a
+                       busy machine causes
+device_idle            shares of the time with requests in which the device waited, by what it waited for
+host_reads_a_step, eager_ops_a_step, h2d_copies_a_step
+                       per decode or verify step, those of prefills included
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ _FIGURES = (
 
 
 def record_of(system_name: str, system: System, result: CellResult, context: Mapping[str, Any]) -> Record:
-    """The record of a cell that was measured.
+    """The record of a measured cell.
 
     Args:
-        system_name: As the command calls it.
-        system: What it is.
-        result: At least one call has an answer.
-        context: What the figures depend on: command, seed, versions, hardware and the like.
+        system_name: The name in the command.
+        system: The system.
+        result: At least one of its calls has an answer.
+        context: What the figures depend on: command, seed, versions, hardware and so on.
     """
     good = [reply for reply in result.replies if not reply.error]
     tokens = sum(reply.tokens for reply in good)
@@ -118,10 +119,11 @@ def failed_record(system_name: str, cell: Cell, error: str, context: Mapping[str
 
 
 def compared(records: Iterable[Mapping[str, Any]]) -> list[Record]:
-    """The records with what the same cell of the same file says of others: `identical`, the baseline, ratios to it.
+    """The records, extended by the comparison with other records of the same cell: `identical`, the baseline, and
+    ratios.
 
-    Answers are compared with those of the system `none`, or where it is missing with the first system's. Ratios are of
-    tokens a second, between systems that were asked in the same repeat.
+    Answers are compared with those of the system `none`, or of the first system if it is missing. Ratios are of tokens
+    a second, between systems of the same repeat.
     """
     records = list(records)
     cells: dict[Key, list[Mapping[str, Any]]] = {}
@@ -153,7 +155,7 @@ def compared(records: Iterable[Mapping[str, Any]]) -> list[Record]:
 
 
 def key_of(record: Mapping[str, Any]) -> Key:
-    """Which cell it is of."""
+    """The cell of a record."""
     return record["task"], record["pass"], record["concurrency"], record["repeat"]
 
 
@@ -188,7 +190,7 @@ def _percentile(values: Sequence[float], percent: float) -> float | None:
 
 
 def _device(result: CellResult) -> Record:
-    """What an emulated device says of a cell."""
+    """What an emulated device counted in a cell."""
     device = result.device
     active, steps = device["active_seconds"], device["steps"]
     names = ("host_reads", "eager_ops", "h2d_copies")
@@ -208,13 +210,13 @@ def _draft_share(result: CellResult) -> float | None:
     counts = result.counts
     if not counts.timed_steps or not counts.steps:
         return None
-    # Steps whose verification was not timed are taken to be as long as the others.
+    # Assume that untimed verifications take as long as timed ones.
     verifying = counts.verify_seconds / counts.timed_steps * counts.steps
     return round(counts.drafting_seconds / (counts.drafting_seconds + verifying), 4)
 
 
 def _task_times(result: CellResult) -> Record:
-    """A question's calls come one after another, so that what is not spent on them is spent outside the model."""
+    """The calls of a question come one after another, so all other time passes outside of the model."""
     total = sum(result.task_seconds)
     if not total:
         return {"task_seconds_mean": None, "outside_share": None}

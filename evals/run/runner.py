@@ -11,6 +11,7 @@ from typing import Any
 from agentspec.environment import without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated.servers import Emulation, bind, release
+from agentspec.evals.options import check_names
 from agentspec.evals.run.calls import Asking, Turn, ask_cells
 from agentspec.evals.run.cells import Cell, Key
 from agentspec.evals.run.file import missing, write_records
@@ -25,14 +26,14 @@ from agentspec.progress import say, waiting
 EVALUATED: dict[str, System] = {
     **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
     "suffix": SYSTEMS["agentspec"],
-    # As many tokens a step as NGRAM verifies, so that drafts alone are compared.
+    # The number of tokens that NGRAM verifies in a step, so that only the drafts differ.
     "fixed-11": fixed_length(11),
     "hybrid": HYBRIDS["hybrid"],
 }
 DEFAULT_SYSTEMS = ("none", "ngram", "suffix", "hybrid")
 _START_SECONDS = 1200.0
 _LIVE_TOKENS = 640
-"""Of a request of a live task, amply."""
+"""Generous upper bound of the tokens in a request of a live task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +42,15 @@ class Servers:
 
     model: Path
     max_running: int
-    """Requests in a batch at most."""
+    """Greatest number of requests in a batch."""
     replay_tokens: int
-    """Of a replayed request at most, prompt and answer."""
+    """Greatest number of tokens in a replayed request, prompt and answer."""
     logs: Path
     on_cpu: bool
     arguments: tuple[str, ...] = ()
-    """For every server, besides those of its system."""
+    """For every server, in addition to those of its system."""
     emulation: Emulation | None = None
-    """The device that every server emulates, if any."""
+    """The device that every server emulates, or None."""
 
     def start(self, stack: ExitStack, name: str, system: System, *, is_replay: bool, repeat: int) -> Server:
         """A server that the stack stops."""
@@ -57,7 +58,7 @@ class Servers:
             return self._start_emulated(stack, self.emulation, name, system, repeat)
         arguments = [*system.arguments, "--max-running-requests", str(self.max_running)]
         if self.on_cpu:
-            # On a GPU SGLang finds out what fits. Here all clients' requests should run at the same time.
+            # On a GPU, SGLang finds out what fits. Here the requests of all clients should run at the same time.
             tokens = self.max_running * (self.replay_tokens if is_replay else _LIVE_TOKENS)
             arguments += ["--max-total-tokens", str(max(32768, tokens))]
         server = stack.enter_context(
@@ -92,14 +93,12 @@ class Servers:
 
 
 def systems_of(names: Sequence[str], model: Path, eagle3: Path | None, standalone: Path | None) -> dict[str, System]:
-    """The systems by name, plain decoding first; with the drafters of the served model.
+    """The systems by name, plain decoding first, with the draft models of the served model.
 
     Raises:
-        ConfigError: A name is unknown, or a system needs a drafter and there is none for this model.
+        ConfigError: A name is unknown, or a system needs a draft model that was not given for this model.
     """
-    unknown = [name for name in names if name not in EVALUATED]
-    if unknown:
-        raise ConfigError(f"--system must be one of {', '.join(EVALUATED)}, got {', '.join(unknown)}")
+    check_names("--system", names, EVALUATED)
     drafters = {str(EAGLE3_FOLDER): eagle3, str(STANDALONE_FOLDER): standalone}
     found = {}
     for name, system in EVALUATED.items():
@@ -117,13 +116,13 @@ def systems_of(names: Sequence[str], model: Path, eagle3: Path | None, standalon
 
 
 class Run:
-    """The records so far, in the file after every turn.
+    """The records so far, which are written to a file after every turn.
 
     Args:
-        records: Of an earlier run that was interrupted.
+        records: Those of an interrupted run.
         settings: What the cells depend on.
-        context: What every record tells besides its figures.
-        path: Of the file; None to write none.
+        context: What every record contains besides its figures.
+        path: The file; None to write none.
     """
 
     def __init__(
@@ -150,9 +149,10 @@ class Run:
         *,
         together: bool,
     ) -> None:
-        """Measures the cells of one repeat that have no figures yet; a failure is recorded, and the others go on.
+        """Measures the cells of one repeat that have no figures yet. A failure is recorded, and the other systems go
+        on.
 
-        The cells are of live tasks or of replays, as `asking` says: a server does one of both.
+        The cells are all live or all replays, as `asking` says, because a server does only one of both.
         """
         kind, repeat = _kind(asking.is_replay), cells[0].repeat
         todo = missing(cells, list(systems), list(self._records.values()), together=together)
@@ -161,7 +161,7 @@ class Run:
             say(f"{kind}, repeat {repeat + 1}: kept")
             return
         say(f"{kind}, repeat {repeat + 1}: {', '.join(names)}")
-        # What is measured again is not mixed with what was there.
+        # New figures are not mixed with old ones.
         for name in names:
             for cell in todo[name]:
                 self._records.pop((cell.key, name), None)
@@ -197,7 +197,7 @@ class Run:
 
 
 def _progress(done: Mapping[str, Sequence[Turn]]) -> str:
-    """Tokens a second in the turn that was measured last."""
+    """Tokens a second in the latest turn."""
     last = {name: turns[-1] for name, turns in done.items() if turns}
     if not last:
         return "nothing measured yet"

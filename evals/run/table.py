@@ -1,4 +1,4 @@
-"""The tables and the picture of `agentspec eval`: medians over repeats, and how far those lie apart."""
+"""The tables and the plot of `agentspec eval`: medians over repeats, and the spread of the repeats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLORS = {
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A system's repeats of a task's pass with some number of clients."""
+    """The repeats of one system, in one pass of a task with some number of clients."""
 
     task: str
     pass_name: str
@@ -34,13 +34,13 @@ class Summary:
     """Why a repeat is missing."""
 
     def median(self, name: str) -> float | None:
-        """Over the repeats in which it was counted."""
+        """Over the repeats in which the figure was counted."""
         values = [record[name] for record in self.records if record.get(name) is not None]
         return float(statistics.median(values)) if values else None
 
     @property
     def spread(self) -> float:
-        """Of tokens a second: how far the repeats lie apart, of their median."""
+        """Range of tokens a second over the repeats, relative to their median."""
         speeds = [record["tokens_per_second"] for record in self.records]
         return (max(speeds) - min(speeds)) / float(statistics.median(speeds)) if speeds else 0.0
 
@@ -97,7 +97,7 @@ _EMULATED_COLUMNS = (
 
 
 def table(records: Records) -> str:
-    """For people: a block for each task."""
+    """For people, with a block for each task."""
     parts = []
     for task, rows in _by_task(records):
         columns = _columns(rows)
@@ -112,7 +112,7 @@ def table(records: Records) -> str:
 
 
 def markdown(records: Records, *, command: str) -> str:
-    """The same in Markdown, with what it depends on."""
+    """The same in Markdown, with the command."""
     parts = [f"    {command}"]
     for task, rows in _by_task(records):
         columns = _columns(rows)
@@ -126,7 +126,7 @@ def markdown(records: Records, *, command: str) -> str:
 
 
 def plot(records: Records) -> str:
-    """Tokens a second over the number of clients, a panel for each task and pass; an SVG."""
+    """Tokens a second over the number of clients, with a panel for each task and pass; an SVG."""
     panels: dict[str, list[Curve]] = {}
     curves: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in summaries(records):
@@ -145,7 +145,7 @@ def _by_task(records: Records) -> Iterator[tuple[str, list[Summary]]]:
 
 
 def _failed(rows: Sequence[Summary]) -> list[Summary]:
-    """One row for each system and error, since a server that is gone fails in all cells alike."""
+    """One row for each system and error, because a dead server fails in all its cells."""
     return list({(row.system, row.error): row for row in rows if row.error}.values())
 
 
@@ -154,13 +154,14 @@ def _columns(rows: Sequence[Summary]) -> tuple[tuple[str, str, str], ...]:
 
 
 def _emulated(rows: Sequence[Summary]) -> str:
-    """For titles: the device that was emulated, if any."""
+    """For titles: the emulated device, if any."""
     names = {record["emulated"]: None for row in rows for record in row.records if record.get("emulated")}
     return f", emulated {', '.join(names)}" if names else ""
 
 
 def _best(rows: Sequence[Summary]) -> list[str]:
-    """Where a device is emulated: of each cell the best of each rival's widths or steps, and agentspec beside them."""
+    """For an emulated device: in each cell the best width or number of steps of each rival, and agentspec beside
+    them."""
     if not _emulated(rows):
         return []
     cells: dict[tuple[str, int], dict[str, float]] = {}

@@ -1,4 +1,5 @@
-"""Servers that are all alive and asked in turns, so that what else happens on the machine meets all of them alike."""
+"""Asks servers in turns while all of them are alive, so that every server meets the same disturbances of the
+machine."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from agentspec.integrations.servers.server import Server
 from agentspec.progress import say, waiting
 from agentspec.workflows.text_to_sql import Database
 
-# A start takes some 20 s, and several times that where other work runs too: no reason to give up a long run.
+# A start takes about 20 s, and several times that on a busy machine, which is no reason to give up a long run.
 _START_SECONDS = 600.0
 
 T = TypeVar("T")
@@ -28,12 +29,12 @@ def ask_in_turns(
     slices: Callable[[ExitStack, str], Iterator[T]],
     on_turn: Callable[[Mapping[str, Sequence[T]]], object],
 ) -> tuple[dict[str, list[T]], dict[str, str]]:
-    """The slices of each server in their order, and of servers that failed the error; the others go on.
+    """The slices of each server in order, and the error of each server that failed; the others go on.
 
     Args:
         names: Of the servers.
-        slices: Starts a server, which the stack stops, at the first slice that is asked of it.
-        on_turn: Told what is done after each turn.
+        slices: Starts a server, which the stack stops, when its first slice is asked for.
+        on_turn: Called after each turn with what is done so far.
     """
     with ExitStack() as stack:
         asked = {name: slices(stack, name) for name in names}
@@ -85,13 +86,13 @@ def started(
 
 
 def _rotated(names: Sequence[str], turn: int) -> list[str]:
-    """No server always follows the same one."""
+    """The order of a turn: no server always follows the same one."""
     first = turn % len(names) if names else 0
     return [*names[first:], *names[:first]]
 
 
 def _first_lines(text: str) -> str:
-    """The error itself, and of a log that follows it the line that most likely tells why."""
+    """The error itself and, if a log follows it, the log line that most likely gives the reason."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) < 2:
         return text.strip()

@@ -1,12 +1,12 @@
-"""`agentspec bench fidelity`: how well `agentspec simulate` foretells the latency of real servers under load.
+"""`agentspec bench fidelity`: how well `agentspec simulate` predicts the latency of real servers under load.
 
-Dataset: calls of the text-to-SQL agents and open prompts to the small model, as they were answered once.
-Metric: mean latency of requests, simulated over measured; for each server, batch limit and rate.
-Pattern: a profile is measured, then a plain server and one with agentspec, each with two limits of its batch, get
-Poisson arrivals at shares of what they are simulated to serve at most, in several short runs each that take turns, so
-that what the machine does meanwhile meets all alike. The simulator is given the profile, and of each run when requests
-came, their lengths, what of their prompts was cached and what would have been drafted for them, and at which pace the
-server made steps without drafts just before and after. Runs in which that pace changed do not count.
+Dataset: calls of the text-to-SQL agents and open prompts to the small model, with answers recorded once.
+Metric: mean latency of requests, simulated over measured, for each server, batch limit and rate.
+Pattern: a profile is measured first. Then a plain server and one with agentspec, each with two limits of its batch, get
+Poisson arrivals at shares of their simulated capacity. Each cell has several short runs, and the cells take turns, so
+that all meet the same disturbances of the machine. The simulator gets the profile and, for each run, the arrival times,
+lengths, cached prompt tokens, the drafts that would have been made, and the pace of the server: how fast its steps
+without drafts were just before and after the run. Runs in which the pace changed do not count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import argparse
 import itertools
 import json
 import random
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -24,11 +23,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.options import names
 from agentspec.cli.profile import ProfilePlan, measured_profile, shown
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.clients.open_loop import Answered, AskedCall, ask_calls, send_at, send_closed
+from agentspec.evals.common import databases_in, work_folder, write_json, write_text
+from agentspec.evals.options import Options, check_names
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.run.phases import CALLS_A_QUESTION
 from agentspec.evals.served.fidelity_rows import LoadedServer, Run, at_pace, compared, pace, row_of, service_rate
@@ -38,13 +38,13 @@ from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress, say
 from agentspec.scheduling import Profile
 from agentspec.simulation import Arrivals
-from agentspec.workflows.text_to_sql import DATABASES, create_all, draw_questions
+from agentspec.workflows.text_to_sql import draw_questions
 
 BOUND = 0.10
-"""Of the error of a mean latency."""
+"""Greatest relative error of a mean latency."""
 SYSTEMS = ("plain", "agentspec")
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai", "numpy")
-# What is asked before the first run, so that caches and indexes are not empty.
+# Calls before the first run, so that caches and indexes are not empty.
 _WARM_CALLS = 24
 _START_SECONDS = 600.0
 _STARTS = 2
@@ -52,7 +52,7 @@ _STARTS = 2
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """What several runs are of."""
+    """What several runs have in common."""
 
     system: str
     limit: int
@@ -63,58 +63,40 @@ def _shares(text: str) -> tuple[float, ...]:
     return tuple(float(word) for word in text.split(","))
 
 
-def _limits(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in text.split(","))
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--profile",
-        type=Path,
-        metavar="FILE",
-        help="of `agentspec profile --serving` on this machine; default: measured",
-    )
-    add("--save-profile", type=Path, metavar="FILE", help="keep the measured profile in FILE")
-    add(
-        "--rates",
-        type=_shares,
-        default=(0.3, 0.6, 0.85),
-        metavar="LIST",
-        help="shares of the service rate (default 0.3,0.6,0.85)",
-    )
-    add("--limits", type=_limits, default=(4, 16), metavar="LIST", help="requests of a batch at most (default 4,16)")
-    add("--systems", type=names, default=SYSTEMS, metavar="LIST", help=f"default {','.join(SYSTEMS)}")
-    add("--runs", type=int, default=3, help="at each rate (default %(default)s)")
-    add("--requests", type=int, default=40, help="in each run (default %(default)s)")
-    add("--quick", action="store_true", help="a look: one run of 12 requests each, a rough profile")
-    add("--resume", action="store_true", help="keep what FILE of --json holds of other systems")
-    add("--seed", type=int, default=0, help="of the work and the arrivals (default %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each run")
-    add("--markdown", type=Path, metavar="FILE", help="write the table to FILE")
-    add("--plot", type=Path, metavar="FILE", help="draw simulated over measured latencies to FILE, .png or .svg")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    options = Options(parser)
+    options.file("--profile", "profile by `agentspec profile --serving` on this machine (default: measured)")
+    options.file("--save-profile", "keep the measured profile in FILE")
+    rates = "request rates as shares of the service rate (default 0.3,0.6,0.85)"
+    options.add("--rates", type=_shares, default=(0.3, 0.6, 0.85), metavar="LIST", help=rates)
+    options.numbers("--limits", (4, 16), "greatest numbers of requests in a batch")
+    options.names("--systems", SYSTEMS, "systems to measure")
+    options.number("--runs", 3, "runs at each rate")
+    options.number("--requests", 40, "requests in each run")
+    options.flag("--quick", "one run of 12 requests for each cell, with a rough profile")
+    options.flag("--resume", "keep the rows of other systems in FILE of --json")
+    options.number("--seed", 0, "seed of the work and the arrivals")
+    options.file("--json", "write the figures to FILE, after each run")
+    options.file("--markdown", "write the table to FILE")
+    options.file("--plot", "draw simulated over measured latencies to FILE, .png or .svg")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the bench and prints its table; 1 where plain decoding's error is out of bounds.
+def run(args: argparse.Namespace) -> int:
+    """Runs the bench and prints its table; 1 if an error of plain decoding is out of bounds.
 
     Raises:
         ConfigError: An argument is unknown or out of range, or the profile holds no serving costs.
         ServerError: A server failed.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench fidelity --help")
     if min(args.requests, args.runs, *args.limits) < 1 or not all(0 < share < 1 for share in args.rates):
         raise ConfigError(
             f"--requests, --runs and --limits must be at least 1 and --rates within 0 and 1, got {args.requests}, "
             f"{args.runs}, {args.limits} and {args.rates}"
         )
-    if not args.systems or not set(args.systems) <= set(SYSTEMS):
-        raise ConfigError(f"--systems are {', '.join(SYSTEMS)}, got {', '.join(args.systems)}")
+    check_names("--systems", args.systems, SYSTEMS)
     kept = _kept(args)
-    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as text:
-        folder = Path(text)
+    with work_folder(args.logs) as (folder, logs):
         profile = Profile.load(args.profile) if args.profile else measured_profile(_plan(args))
         if profile.plain is None or profile.speculative is None:
             raise ConfigError("the profile must hold what serving takes beside verification; measure it with --serving")
@@ -122,7 +104,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         profile.save(file)
         say(shown(profile))
         done: dict[_Cell, list[Run]] = {}
-        for cell, found in _measured(args, profile, file, folder):
+        for cell, found in _measured(args, profile, file, folder, logs):
             done.setdefault(cell, []).append(found)
             say(
                 f"  {cell.system}, {cell.limit} at most, {cell.share:g} of its rate: measured "
@@ -130,12 +112,10 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             )
             rows = sorted(kept + [{**asdict(cell), **row_of(runs)} for cell, runs in done.items()], key=_order)
             content = {"rows": rows, "goals": _goals(rows), "profile": shown(profile).splitlines(), **_context(args)}
-            if args.json:
-                args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            write_json(args.json, content)
     table = markdown(content, BOUND)
     print(table)
-    if args.markdown:
-        args.markdown.write_text(table + "\n", encoding="utf-8")
+    write_text(args.markdown, table)
     if args.plot:
         plot(rows, args.plot)
     return 0 if all(goal["met"] for goal in _goals(rows)) else 1
@@ -154,21 +134,21 @@ def _plan(args: argparse.Namespace) -> ProfilePlan:
     )
 
 
-def _measured(args: argparse.Namespace, profile: Profile, file: Path, folder: Path) -> Iterator[tuple[_Cell, Run]]:
-    """Every run: of each turn, rate and server one."""
+def _measured(
+    args: argparse.Namespace, profile: Profile, file: Path, folder: Path, logs: Path
+) -> Iterator[tuple[_Cell, Run]]:
+    """Every run: one for each turn, rate and server."""
     num_runs, num_requests = (1, 12) if args.quick else (args.runs, args.requests)
-    logs = args.logs or folder
-    logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        # What is asked is answered once by a plain server.
+        # A plain server answers all calls once.
         wanted = list(dict.fromkeys([("plain", max(args.limits)), *itertools.product(args.systems, args.limits)]))
-        # A start is mostly one process after another that imports: two at a time take hardly longer than one.
+        # A start is mostly a sequence of processes that import, so two starts at a time take hardly longer than one.
         with ThreadPoolExecutor(_STARTS) as pool:
             starting = [pool.submit(stack.enter_context, _server(*one, file, logs)) for one in wanted]
         servers = [LoadedServer(*one, server.result()) for one, server in zip(wanted, starting, strict=True)]
         calls = _calls(args, servers[0], num_runs * num_requests * len(args.rates) + _WARM_CALLS, folder)
         say(f"  {len(calls)} calls, {sum(call.output_tokens for call in calls)} tokens")
-        # Outputs are the same on all servers: what this one answers tells what drafts would bring.
+        # All servers give the same outputs, so these answers show what drafts would gain.
         answers = send_closed(servers[0].server, calls, max(args.limits))
         for server in servers:
             server.server.flush()
@@ -190,7 +170,7 @@ def _run(
     answers: Sequence[Answered],
     seed: int,
 ) -> Run:
-    """Loads a server; `answers` are another one's to the same calls."""
+    """Puts load on a server; `answers` are those of another server to the same calls."""
     rng = random.Random(seed)
     factors = [pace(profile, server, rng)]
     rate = share * service_rate(at_pace(profile, factors[0]), server, asked, answers)
@@ -217,9 +197,8 @@ def _server(system: str, limit: int, profile: Path, logs: Path) -> Server:
 
 
 def _calls(args: argparse.Namespace, plain: LoadedServer, number: int, folder: Path) -> list[AskedCall]:
-    """Half agents' calls and half open ones, mixed; answered once by the plain server."""
-    paths = create_all(DATABASES, folder)
-    databases = {database: paths[database.name] for database in DATABASES}
+    """Equal numbers of agents' calls and open prompts, mixed, and answered once by the plain server."""
+    databases = databases_in(folder)
     half = -(-number // 2)
     # Some answers are single tokens, and some questions need fewer calls.
     questions = list(islice(draw_questions(databases, split="heldout", seed=args.seed), half // CALLS_A_QUESTION + 4))
@@ -230,7 +209,7 @@ def _calls(args: argparse.Namespace, plain: LoadedServer, number: int, folder: P
         raise ConfigError(
             f"the work has {sum(map(len, kinds))} calls, but {number} are needed; ask for less --requests"
         )
-    # The order of each kind stays.
+    # The order within each kind stays.
     order = [0] * len(kinds[0]) + [1] * len(kinds[1])
     random.Random(args.seed).shuffle(order)
     each = [iter(calls) for calls in kinds]
@@ -238,7 +217,7 @@ def _calls(args: argparse.Namespace, plain: LoadedServer, number: int, folder: P
 
 
 def _kept(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rows of other systems that the file holds."""
+    """Rows of other systems from the file."""
     if not args.resume:
         return []
     if args.json is None or not args.json.exists():

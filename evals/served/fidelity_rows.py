@@ -1,4 +1,4 @@
-"""Runs of `agentspec bench fidelity` simulated again."""
+"""Simulates the runs of `agentspec bench fidelity` again."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from agentspec.integrations.servers.serving_costs import Cell, ServingMeter
 from agentspec.scheduling import ControlConfig, Profile, ServingCosts, StepCost, StepTimes, make_controller
 from agentspec.simulation import Arrivals, Metrics, Requests, RunLog, ServerConfig, measure, record_acceptance, simulate
 
-# Defaults of `agentspec serve`.
+# The defaults of `agentspec serve`.
 MAX_DRAFT_TOKENS, _KV_TOKENS = 15, 32768
-# Every tokenizer has so many.
+# Every tokenizer has at least this many tokens.
 _VOCABULARY = 256
 _PACE_PROMPT = 160
 _PACE_ROWS = (1, 4, 16)
 """As far as the server's limit goes."""
 STEADY = 1.15
-"""How many times the lesser of a run's two paces the greater one may be: of another run it is not known how long its
-steps took."""
+"""A run is steady if the greater of its two paces is at most this many times the lesser one. The time of its steps is
+unknown otherwise."""
 
 
 @dataclass(slots=True, eq=False)
 class LoadedServer:
-    """A server and what it was asked so far, which is what it drafts from."""
+    """A server with everything it was asked so far, which is what it drafts from."""
 
     system: str
     limit: int
-    """Requests of a batch at most."""
+    """Greatest number of requests in a batch."""
     server: RunningServer
     learnt: list[Call] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class LoadedServer:
         return self.system == "plain"
 
     def take(self, calls: Sequence[AskedCall], answers: Sequence[Answered]) -> None:
-        """Remembers what was answered, in the order in which answers ended."""
+        """Adds answered calls, in the order in which the answers ended."""
         order = np.argsort([answer.answered for answer in answers])
         self.learnt += [as_call(calls[i], answers[i]) for i in order.tolist()]
 
@@ -60,13 +60,13 @@ def as_call(call: AskedCall, answer: Answered) -> Call:
 def service_rate(
     profile: Profile, server: LoadedServer, calls: Sequence[AskedCall], answers: Sequence[Answered]
 ) -> float:
-    """Requests a second that the simulated server answers while as many wait as it may run.
+    """Requests a second of the simulated server while its queue always has as many requests as it may run.
 
     Args:
-        profile: What steps and prefills take.
-        server: Whose limit and system; of agentspec also what it has learnt.
-        calls: What is asked, each once.
-        answers: Of any server; outputs are the same on all.
+        profile: The time of steps and prefills.
+        server: Its limit and system and, for agentspec, what it has learnt.
+        calls: The requests, each asked once.
+        answers: Of any server, because outputs are the same on all.
     """
     arrival = np.full(len(calls), math.inf)
     arrival[: server.limit] = 0.0
@@ -80,7 +80,7 @@ class Run:
 
     requests_per_second: float
     pace: tuple[float, float]
-    """Before and after."""
+    """Before and after the run."""
     measured: NDArray[np.float64]
     simulated: NDArray[np.float64]
     """At the mean pace."""
@@ -108,12 +108,13 @@ def compared(
     *,
     rate: float,
 ) -> Run:
-    """Simulates what a server was asked, beside what happened; the server then knows the calls.
+    """Simulates a run beside what was measured, and adds its calls to what the server has learnt.
 
-    `factors` are the server's `pace` before and after; the profile is taken at their mean, and once as it is.
+    `factors` are the server's `pace` before and after the run. One simulation uses the profile at their mean, another
+    the profile as it is.
 
     Raises:
-        ConfigError: An answer has another length than it was to have.
+        ConfigError: An answer does not have the required length.
     """
     for call, answer in zip(calls, answers, strict=True):
         if len(answer.output) != call.output_tokens:
@@ -139,7 +140,8 @@ def compared(
 
 
 def row_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """The figures of a cell: means and percentiles go over the requests of its steady runs, or of all where none is."""
+    """The figures of a cell. Means and percentiles go over the requests of its steady runs, or of all runs if none is
+    steady."""
     all_runs, runs = runs, [run for run in runs if run.is_steady] or runs
     measured, simulated, as_profiled = (
         np.concatenate([getattr(run, name) for run in runs]) for name in ("measured", "simulated", "as_profiled")
@@ -175,8 +177,8 @@ def row_of(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def pace(profile: Profile, server: LoadedServer, rng: random.Random) -> float:
-    """How many times as long as the profile says steps without drafts take now: what else happens on the machine, and
-    how this process differs from the one that was profiled, is no error of the simulator."""
+    """How much longer steps without drafts take now than the profile says. Other work on the machine, and differences
+    between this process and the profiled one, are not errors of the simulator."""
     costs = profile.plain if server.is_plain else profile.speculative
     if costs is None:
         raise ConfigError("the profile must hold what serving takes beside verification; measure it with --serving")
@@ -222,7 +224,8 @@ def _slower(cost: StepCost, factor: float) -> StepCost:
 def _requests(
     server: LoadedServer, calls: Sequence[AskedCall], answers: Sequence[Answered], arrival: NDArray[np.float64]
 ) -> Requests:
-    """The calls as they were asked: what was cached is as the server said, and what was learnt as they were answered."""
+    """The calls as they were asked, with the cached tokens that the server reported, learning from them as they were
+    answered."""
     times = [(answer.sent, answer.answered) for answer in answers]
     acceptance = record_acceptance(
         "asked",
@@ -249,7 +252,7 @@ def _simulated(profile: Profile, server: LoadedServer, requests: Requests) -> Ru
         max_width=MAX_DRAFT_TOKENS + 1,
         costs=profile.plain if server.is_plain else profile.speculative,
         plain=server.is_plain,
-        # SGLang runs on the reference kernels where these servers do.
+        # These servers run SGLang with the reference kernels.
         pads_context=True,
         ragged=not server.is_plain,
     )

@@ -1,4 +1,4 @@
-"""The table and the picture of `agentspec bench fidelity`."""
+"""The table and the plot of `agentspec bench fidelity`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.errors import ConfigError
+from agentspec.evals.common import drawing
 
 
 def markdown(content: Mapping[str, Any], bound: float) -> str:
@@ -44,14 +44,12 @@ def markdown(content: Mapping[str, Any], bound: float) -> str:
 
 
 def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Simulated over measured mean latencies; raises ConfigError if matplotlib is not installed."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("drawing needs matplotlib; `pip install 'sglang-agentspec[plots]'`") from error
-    with rc_context({"svg.hashsalt": "agentspec"}):
-        figure = Figure(figsize=(5, 4.5), layout="constrained")
+    """Draws simulated over measured mean latencies.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    with drawing(path, (5, 4.5)) as figure:
         axes = figure.subplots()
         for system, limit in dict.fromkeys((row["system"], row["limit"]) for row in rows):
             some = [row for row in rows if (row["system"], row["limit"]) == (system, limit)]
@@ -67,4 +65,3 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.fill_between([low, high], [0.9 * low, 0.9 * high], [1.1 * low, 1.1 * high], color="gray", alpha=0.15)
         axes.set(xlabel="measured mean latency, ms", ylabel="simulated, ms")
         axes.legend()
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)

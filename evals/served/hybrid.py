@@ -1,39 +1,39 @@
-"""`agentspec bench hybrid`: suffix drafts and a model drafter in one batch, beside each of them alone.
+"""`agentspec bench hybrid`: suffix drafts and a draft model in one batch, beside each of them alone.
 
-Dataset: held-out questions of the text-to-SQL workflow and open prompts to the same small model; see workloads/hybrid.py.
-Metric: accept length, tokens a second, share of steps with the drafter; see hybrid_rows. Outputs are compared call by
-call.
-Pattern: the servers of all systems run at the same time, idle ones asleep, and are asked in turns, some requests at a
-time, so that what else happens on the machine meets all of them alike. Every server answers the same requests. That is
-repeated with new processes, because two of the same code differ by some per cent by where their memory lies; rows are
+Dataset: held-out questions of the text-to-SQL workflow and open prompts to the same small model; see
+workloads/hybrid.py.
+Metric: accept length, tokens a second, share of steps with the draft model; see hybrid_rows. Outputs are compared call
+by call.
+Pattern: the servers of all systems are alive and asked in turns, some requests at a time, while the others sleep, so
+that all meet the same disturbances of the machine. Every server answers the same requests. This is repeated with new
+processes, because two processes of the same code differ by several per cent, depending on their memory layout. Rows are
 medians over these runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from agentspec.cli.options import names
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
+from agentspec.evals.common import databases_in, work_folder, write_json, write_text
+from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
-from agentspec.evals.served.hybrid_rows import Figures, figures, goals, merge_runs
+from agentspec.evals.served.hybrid_rows import Figures, figures, goals, merge_runs, say_failures
 from agentspec.evals.served.hybrid_table import markdown
 from agentspec.evals.systems import EAGLE3_CHAIN, HYBRIDS, SYSTEMS, eagle3_tree
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.hybrid import CONCURRENCY, ROWS, WORKLOADS, plan_phases
 from agentspec.progress import say
-from agentspec.workflows.text_to_sql import DATABASES, Database, create_all
+from agentspec.workflows.text_to_sql import Database
 
-# Plain decoding comes first: the others' outputs are compared with its.
+# Plain decoding comes first, because the others' outputs are compared with its outputs.
 COMPARED = {
     **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
     "eagle3-6": eagle3_tree(6),
@@ -46,82 +46,48 @@ _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--systems",
-        type=names,
-        default=tuple(COMPARED),
-        metavar="LIST",
-        help=f"systems, with commas between; none is always among them (default: {','.join(COMPARED)})",
-    )
-    parser.add_argument(
-        "--workloads",
-        type=names,
-        default=WORKLOADS,
-        metavar="LIST",
-        help=f"workloads, with commas between (default: {','.join(WORKLOADS)})",
-    )
-    parser.add_argument("--repeats", type=int, default=3, help="servers started for each system (default %(default)s)")
-    parser.add_argument(
-        "--requests", type=int, default=72, help="requests of each kind in a phase of a workload (default %(default)s)"
-    )
-    parser.add_argument(
-        "--slice",
-        type=int,
-        default=12,
-        help="requests of a kind before it is another server's turn (default %(default)s)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of questions and prompts (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each server")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
-    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    options = Options(parser)
+    options.names("--systems", tuple(COMPARED), "systems; none is always included")
+    options.names("--workloads", WORKLOADS, "workloads")
+    options.number("--repeats", 3, "measure N times, each time with new servers")
+    options.number("--requests", 72, "requests of each kind in a phase")
+    options.number("--slice", 12, "requests of a kind before the next server has its turn")
+    options.number("--seed", 0, "seed of questions and prompts")
+    options.file("--json", "write the figures to FILE, after each repeat")
+    options.file("--markdown", "write the tables to FILE")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the bench and prints its tables; 1 where outputs differ, a server failed, or a goal is missed.
+def run(args: argparse.Namespace) -> int:
+    """Runs the bench and prints its tables; 1 if outputs differ, a server failed, or a goal is missed.
 
     A server that fails leaves a row with the error, and the others go on.
 
     Raises:
-        ConfigError: an argument is out of range or unknown.
+        ConfigError: An argument is out of range or unknown.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench hybrid --help")
     for option in ("repeats", "slice"):
         if getattr(args, option) < 1:
             raise ConfigError(f"--{option} must be at least 1, got {getattr(args, option)}")
-    unknown = [name for name in args.systems if name not in COMPARED]
-    if unknown:
-        raise ConfigError(f"--systems must be out of {', '.join(COMPARED)}, got {', '.join(unknown)}")
+    check_names("--systems", ("none", *args.systems), COMPARED)
     names = tuple(name for name in COMPARED if name == "none" or name in args.systems)
-    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as folder:
-        logs = args.logs or Path(folder)
-        logs.mkdir(parents=True, exist_ok=True)
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with work_folder(args.logs) as (folder, logs):
+        databases = databases_in(folder)
         phases = plan_phases(args.workloads, databases, args.requests, args.seed)
         bench = Bench(names, args.workloads)
         for number in range(args.repeats):
             say(f"run {number + 1} of {args.repeats}")
             bench.measure(names, phases, databases, args.slice, logs, str(number))
-            if args.json:
-                report = {"rows": bench.rows(), "goals": bench.goals(), **context(args, names)}
-                args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            write_json(args.json, {"rows": bench.rows(), "goals": bench.goals(), **context(args, names)})
     rows = bench.rows()
     table = markdown(rows, command=" ".join(context(args, names)["command"]))
     print("\n" + table)
-    if args.markdown:
-        args.markdown.write_text(table + "\n", encoding="utf-8")
-    failed = [row for row in rows if row.get("error") or row["identical"] is False]
-    # A server that does not start fails in all workloads alike.
-    for line in dict.fromkeys(
-        f"{row['system']}: {row.get('error') or 'outputs differ from plain decoding'}" for row in failed
-    ):
-        say(line)
-    return 1 if failed or not all(goal["met"] for goal in bench.goals()) else 0
+    write_text(args.markdown, table)
+    return 1 if say_failures(rows) or not all(goal["met"] for goal in bench.goals()) else 0
 
 
 class Bench:
-    """What the servers measured so far."""
+    """What the servers have measured so far."""
 
     def __init__(self, systems: Sequence[str], workloads: Sequence[str]) -> None:
         self._systems = tuple(systems)
@@ -139,8 +105,8 @@ class Bench:
         logs: Path,
         run: str,
     ) -> None:
-        """Starts a server of each system and asks them everything in turns; a failure is noted for what one has not
-        answered, and the others go on."""
+        """Starts a server of each system and asks them everything in turns. A failure is recorded for whatever a server
+        has not answered, and the others go on."""
 
         def slices(stack: ExitStack, name: str) -> Iterator[SliceResult]:
             log = logs / f"{name}-{run}.log"
@@ -161,7 +127,7 @@ class Bench:
         self._outputs.setdefault((row, system), []).append([result.outputs for result in results])
 
     def rows(self) -> list[dict[str, Any]]:
-        """One for each workload and system with a run or a failure."""
+        """One row for each workload and system that has a run or a failure."""
         return [
             merge_runs(row, name, self._runs.get((row, name), []), identical=self._identical(row, name), error=error)
             for row in self._rows
@@ -178,7 +144,7 @@ class Bench:
 
 
 def context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
-    """What the figures depend on; files by their names alone."""
+    """What the figures depend on, with file names instead of paths."""
     return {
         **describe(_PACKAGES),
         "systems": {
@@ -194,7 +160,7 @@ def context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
 
 
 def _progress(done: Mapping[str, Sequence[SliceResult]]) -> str:
-    """What each server wrote in the phase that is asked now."""
+    """What each server wrote in the current phase."""
     last = {name: results[-1] for name, results in done.items() if results}
     phase = max((result.phase for result in last.values()), default=0)
     shown = []

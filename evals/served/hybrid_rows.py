@@ -1,4 +1,4 @@
-"""The figures of `agentspec bench hybrid`: rows of one run, their medians over runs, and what they should be."""
+"""The figures of `agentspec bench hybrid`: rows of one run, medians over runs, and goals."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from itertools import groupby
 from typing import Any
 
 from agentspec.evals.run.phases import KINDS, SliceResult, TimedCall
+from agentspec.progress import say
 
-# Requests of a window: the agents' stages differ in how well they are drafted, and a window should hold some of each.
+# Requests in a window. The agents' stages differ in accept length, and a window should hold some of each.
 WINDOW = 12
-# What counts as recovered, of the steady accept length.
+# Share of the steady accept length that counts as recovered.
 RECOVERED = 0.9
-# Systems with one way of drafting each, of which the best is what a hybrid is compared with.
+# Systems with one way of drafting each. A hybrid is compared with the best of them.
 SINGLE = ("none", "ngram", "standalone", "eagle3", "eagle3-6", "eagle3-8", "eagle3-chain", "suffix")
 
 
@@ -28,15 +29,15 @@ class Figures:
     verify_steps: int
     """Verified rows."""
     accept_length: float
-    """Decoded tokens a verified row; the first token of each request comes from its prefill."""
+    """Decoded tokens a verified row. The first token of each request comes from its prefill and does not count."""
     tokens_per_second: float
-    """While all streams of the workload run: what is left of one kind alone is another workload."""
+    """While all streams of the workload run. The rest of a single kind would be another workload."""
     whole_tokens_per_second: float
     """From the first request to the end of the last."""
     tokens_per_cpu_second: float
-    """Of the server's processes: what else runs on the machine changes it less."""
+    """Of the server's processes; other work on the machine changes it less than the wall time."""
     drafter_step_share: float
-    """Of the batch's decode steps, those in which a model drafter ran."""
+    """Share of the batch's decode steps in which a draft model ran."""
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -46,7 +47,8 @@ def accept_length(calls: Sequence[TimedCall]) -> float:
 
 
 def tokens_until(calls: Sequence[TimedCall], end: float) -> float:
-    """Tokens generated until `end`, in seconds as the calls' times; of a call that still ran a share by its time."""
+    """Tokens generated until `end`, on the clock of the calls. A call that is still running counts in proportion to its
+    time."""
     return sum(call.tokens * min(1.0, max(0.0, (end - call.began) / (call.ended - call.began))) for call in calls)
 
 
@@ -57,14 +59,15 @@ def together_seconds(calls: Sequence[TimedCall]) -> float:
 
 
 def windows(calls: Sequence[TimedCall], size: int = WINDOW) -> list[float]:
-    """Accept length of each `size` requests after another; what is left at the end joins the last window."""
+    """Accept length of each group of `size` consecutive requests. The remainder joins the last group."""
     number = max(1, len(calls) // size)
     ends = [size * (i + 1) for i in range(number - 1)] + [len(calls)]
     return [accept_length(calls[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def requests_until_recovered(calls: Sequence[TimedCall], steady: float, size: int = WINDOW) -> int | None:
-    """Requests answered before the first window of `size` whose accept length is RECOVERED of `steady`; None: none is."""
+    """Number of requests before the first window of `size` whose accept length reaches RECOVERED of `steady`; None if
+    no window does."""
     last = max(0, len(calls) - size)
     return next(
         (i for i in range(last + 1) if accept_length(calls[i : i + size]) >= RECOVERED * steady),
@@ -73,10 +76,10 @@ def requests_until_recovered(calls: Sequence[TimedCall], steady: float, size: in
 
 
 def figures(system: str, slices: Sequence[SliceResult]) -> Figures:
-    """The figures of a workload from its slices on one server, in their order.
+    """The figures of a workload from its slices on one server, in order.
 
     Args:
-        system: a key of the bench's systems; SGLang's own drafters run in each step, and count nothing.
+        system: A key of the bench's systems. SGLang's own draft models run in every step and count nothing.
     """
     calls = [call for one in slices for call in one.calls]
     tokens = sum(call.tokens for call in calls)
@@ -118,7 +121,8 @@ def _by_kind(calls: Sequence[TimedCall]) -> dict[str, Any]:
 
 
 def _change(phases: Sequence[Sequence[TimedCall]]) -> dict[str, Any]:
-    """How the accept length follows changes of text. A kind is steady in the second half of its first phase."""
+    """How the accept length follows a change of text. The steady value of a kind is that of the second half of its
+    first phase."""
     steady: dict[str, float] = {}
     shown, recovered = [], []
     for i, calls in enumerate(phases):
@@ -139,11 +143,11 @@ def _change(phases: Sequence[Sequence[TimedCall]]) -> dict[str, Any]:
 def merge_runs(
     workload: str, system: str, runs: Sequence[Figures], *, identical: bool | None, error: str = ""
 ) -> dict[str, Any]:
-    """The row of several runs: medians, and how far the runs lie apart. Without a run all figures are None.
+    """The row of several runs: medians, and their spread. Without a run all figures are None.
 
     Args:
-        identical: whether all outputs of all runs equal plain decoding's; None where those are unknown.
-        error: why a run is missing.
+        identical: Whether all outputs of all runs equal those of plain decoding; None if those are unknown.
+        error: Why a run is missing.
     """
     row: dict[str, Any] = {"workload": workload, "system": system}
     names = (
@@ -154,7 +158,7 @@ def merge_runs(
         return {**row, **dict.fromkeys(names), "identical": identical, "runs": 0, "error": error}
     medians = {name: round(statistics.median(getattr(run, name) for run in runs), 3) for name in names}
     speeds = [run.tokens_per_second for run in runs]
-    # What is no number comes from the run in the middle.
+    # Values that have no median come from the middle run.
     middle = sorted(runs, key=lambda run: run.tokens_per_second)[(len(runs) - 1) // 2]
     return {
         **row,
@@ -172,7 +176,7 @@ def merge_runs(
 
 
 def best_single(rows: Sequence[Mapping[str, Any]], workload: str) -> Mapping[str, Any] | None:
-    """The row of the fastest system with one way of drafting; None where none of them ran."""
+    """The row of the fastest system with one way of drafting; None if none of them ran."""
     found = [
         row
         for row in rows
@@ -183,11 +187,11 @@ def best_single(rows: Sequence[Mapping[str, Any]], workload: str) -> Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a figure of the hybrid should be."""
+    """A goal for a figure of the hybrid."""
 
     name: str
     value: float | None
-    """None where it was not reached within the work."""
+    """None if it was not reached within the work."""
     comparison: str
     bound: float
 
@@ -206,8 +210,23 @@ class Goal:
         }
 
 
+OUTPUTS = {True: "identical", False: "DIFFERENT", None: "not compared"}
+"""How tables show `identical`."""
+
+
+def say_failures(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Prints each system that failed or whose outputs differ, once; gives whether there is one."""
+    failed = [row for row in rows if row.get("error") or row["identical"] is False]
+    # A server that does not start fails in all workloads alike.
+    for line in dict.fromkeys(
+        f"{row['system']}: {row.get('error') or 'outputs differ from plain decoding'}" for row in failed
+    ):
+        say(line)
+    return bool(failed)
+
+
 def goals(rows: Sequence[Mapping[str, Any]]) -> list[Goal]:
-    """The goals that the rows allow to check, all of them of the system `hybrid`."""
+    """The goals that the rows allow to check, all of them for the system `hybrid`."""
     found: list[Goal] = []
     for row in rows:
         workload = row["workload"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentspec.evals.served.hybrid_rows import WINDOW, best_single, goals
+from agentspec.evals.served.hybrid_rows import OUTPUTS, WINDOW, best_single, goals
 
 _TITLES = {
     "agents": "Text-to-SQL agents, other questions of the same databases asked before",
@@ -18,7 +18,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def markdown(rows: Rows, *, command: str) -> str:
-    """All tables; ratios are over the fastest system with one way of drafting, on the same workload."""
+    """All tables. Ratios are relative to the fastest system with one way of drafting, on the same workload."""
     parts = [f"    {command}"]
     for workload in dict.fromkeys(row["workload"] for row in rows):
         parts.append(_workload(workload, [row for row in rows if row["workload"] == workload]))
@@ -54,13 +54,13 @@ def _workload(workload: str, rows: Rows) -> str:
         name = f"**{row['system']}**" if best and row["system"] == best["system"] else row["system"]
         lines.append(
             f"| {name} | {row['tokens_per_second']:.0f} | {min(speeds):.0f} to {max(speeds):.0f} | {ratio} "
-            f"| {row['tokens_per_cpu_second']:.0f} | {row['accept_length']:.2f} | {row['drafter_step_share']:.0%} | {_outputs(row['identical'])} |"
+            f"| {row['tokens_per_cpu_second']:.0f} | {row['accept_length']:.2f} | {row['drafter_step_share']:.0%} | {OUTPUTS[row['identical']]} |"
         )
     return "\n".join(lines)
 
 
 def _change(rows: Rows) -> str:
-    """Accept length as the text changes."""
+    """Accept length while the text changes."""
     kinds = [phase["kind"] for phase in rows[0]["windows"]]
     changes = [f"to {change['to']}" for change in rows[0]["recovered_after"]]
     lines = [
@@ -77,10 +77,6 @@ def _change(rows: Rows) -> str:
         ]
         lines.append(f"| {row['system']} | {' | '.join([*shown, *reached])} |")
     return "\n".join(lines)
-
-
-def _outputs(identical: bool | None) -> str:
-    return {True: "identical", False: "DIFFERENT", None: "not compared"}[identical]
 
 
 def _cell(text: str) -> str:

@@ -1,99 +1,73 @@
-"""`agentspec bench load`: real servers with more and more clients, plain decoding and fixed lengths beside agentspec.
+"""`agentspec bench load`: real servers with more and more clients; plain decoding and fixed lengths beside agentspec.
 
 Dataset: open prompts, and questions of the text-to-SQL agents; see workloads/load.py.
 Metric: tokens a second and a CPU second, accept length, tokens verified a row; see load_rows. Outputs are compared with
 those of plain decoding.
-Pattern: the servers of all systems run at the same time, idle ones asleep, and are asked in turns. Every server answers
-the same requests. A workload has servers of its own.
+Pattern: the servers of all systems are alive and asked in turns, while the others sleep. Every server answers the same
+requests. Each workload starts new servers.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
-from agentspec.cli.options import names, numbers
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
+from agentspec.evals.common import databases_in, work_folder, write_json, write_text
+from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
+from agentspec.evals.served.hybrid_rows import say_failures
 from agentspec.evals.served.load_rows import goals, load_row, markdown, plot, speeds
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.load import DEFAULT_SYSTEMS, LOADED, WORKLOADS, plan_load, row_name
 from agentspec.progress import say
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
-# Every phase is asked in one piece.
+# Large enough to ask every phase in one piece.
 _WHOLE = 1 << 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--systems",
-        type=names,
-        default=DEFAULT_SYSTEMS,
-        metavar="LIST",
-        help=f"out of {','.join(LOADED)}; none is always among them (default: {','.join(DEFAULT_SYSTEMS)})",
-    )
-    add(
-        "--workloads",
-        type=names,
-        default=WORKLOADS,
-        metavar="LIST",
-        help=f"out of {','.join(WORKLOADS)} (default: all)",
-    )
-    add(
-        "--concurrency",
-        type=numbers,
-        default=(1, 2, 4, 8, 16),
-        metavar="LIST",
-        help="requests at a time (default 1,2,4,8,16)",
-    )
-    add("--requests", type=int, default=36, help="of each number of clients, or more (default %(default)s)")
-    add("--turns", type=int, default=3, help="in which they are asked (default %(default)s)")
-    add("--quick", action="store_true", help="a look: 12 requests in 1 turn, with 1, 4 and 16 at a time")
-    add("--resume", action="store_true", help="keep the workloads that FILE of --json already holds")
-    add("--seed", type=int, default=0, help="seed of questions and prompts (default %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the figures to FILE, after each workload")
-    add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
-    add("--plot", type=Path, metavar="FILE", help="draw tokens a second to FILE, .png or .svg")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the servers' logs in FOLDER")
+    options = Options(parser)
+    options.names("--systems", DEFAULT_SYSTEMS, f"out of {','.join(LOADED)}; none is always included")
+    options.names("--workloads", WORKLOADS, "workloads")
+    options.numbers("--concurrency", (1, 2, 4, 8, 16), "numbers of clients")
+    options.number("--requests", 36, "requests for each number of clients, at least")
+    options.number("--turns", 3, "turns in which they are asked")
+    options.flag("--quick", "12 requests in 1 turn, with 1, 4 and 16 clients")
+    options.flag("--resume", "keep the workloads in FILE of --json")
+    options.number("--seed", 0, "seed of questions and prompts")
+    options.file("--json", "write the figures to FILE, after each workload")
+    options.file("--markdown", "write the tables to FILE")
+    options.file("--plot", "draw tokens a second to FILE, .png or .svg")
+    options.folder("--logs", "keep the servers' logs in FOLDER")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the bench and prints its tables; 1 where outputs differ, a server failed, or a goal is missed.
+def run(args: argparse.Namespace) -> int:
+    """Runs the bench and prints its tables; 1 if outputs differ, a server failed, or a goal is missed.
 
     A server that fails leaves rows with the error, and the others go on.
 
     Raises:
         ConfigError: An argument is unknown or out of range, or --resume has no file to go on from.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench load --help")
-    unknown = [name for name in args.systems if name not in LOADED]
-    if unknown:
-        raise ConfigError(f"--systems must be out of {', '.join(LOADED)}, got {', '.join(unknown)}")
+    check_names("--systems", ("none", *args.systems), LOADED)
     if args.quick:
         args.requests, args.turns = 12, 1
         args.concurrency = tuple(number for number in args.concurrency if number in (1, 4, 16)) or args.concurrency
     names = tuple(name for name in LOADED if name == "none" or name in args.systems)
     rows = _kept(args)
-    with tempfile.TemporaryDirectory(prefix="agentspec-bench-") as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    with work_folder(args.logs) as (folder, logs):
+        databases = databases_in(folder)
         work = {
             name: plan_load(name, databases, args.concurrency, args.requests, args.turns, args.seed)
             for name in args.workloads
         }
-        logs = args.logs or Path(folder)
-        logs.mkdir(parents=True, exist_ok=True)
         for workload, phases in work.items():
             if any(row["workload"] == workload for row in rows):
                 say(f"{workload}: kept")
@@ -108,21 +82,14 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
             done, errors = ask_in_turns(names, slices, lambda done: say(f"  {_progress(done)}"))
             rows += rows_of(workload, names, args.concurrency, args.turns, done, errors)
-            if args.json:
-                report = {"rows": rows, "goals": [goal.record() for goal in goals(rows)], **_context(args, names)}
-                args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            records = [goal.record() for goal in goals(rows)]
+            write_json(args.json, {"rows": rows, "goals": records, **_context(args, names)})
     table = markdown(rows, command=" ".join(_context(args, names)["command"]))
     print("\n" + table)
-    if args.markdown:
-        args.markdown.write_text(table + "\n", encoding="utf-8")
+    write_text(args.markdown, table)
     if args.plot:
         plot(rows, args.plot)
-    failed = [row for row in rows if row.get("error") or row["identical"] is False]
-    for line in dict.fromkeys(
-        f"{row['system']}: {row.get('error') or 'outputs differ from plain decoding'}" for row in failed
-    ):
-        say(line)
-    return 1 if failed or not all(goal.is_met for goal in goals(rows)) else 0
+    return 1 if say_failures(rows) or not all(goal.is_met for goal in goals(rows)) else 0
 
 
 def rows_of(
@@ -133,7 +100,7 @@ def rows_of(
     done: Mapping[str, Sequence[SliceResult]],
     errors: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """One for each number of clients and system; of rows that a failed server did not finish the error."""
+    """One row for each number of clients and system, with the error where a failed server did not finish."""
     rows = []
     for concurrency in concurrencies:
         turns = {name: [one for one in done[name] if one.row == row_name(workload, concurrency)] for name in names}
@@ -147,7 +114,7 @@ def rows_of(
 
 
 def _kept(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of workloads that were measured before and had no failure."""
+    """The rows of workloads that were measured before without a failure."""
     if not args.resume:
         return []
     if not args.json:
@@ -160,7 +127,7 @@ def _kept(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]:
-    """What the figures depend on; files by their names alone."""
+    """What the figures depend on, with file names instead of paths."""
     return {
         **describe(_PACKAGES),
         "systems": {name: [without_folders(word) for word in LOADED[name].words] for name in systems},
@@ -173,7 +140,7 @@ def _context(args: argparse.Namespace, systems: Sequence[str]) -> dict[str, Any]
 
 
 def _progress(done: Mapping[str, Sequence[SliceResult]]) -> str:
-    """Tokens a second of each server's last turn."""
+    """Tokens a second in each server's latest turn."""
     last = {name: results[-1] for name, results in done.items() if results}
     row = next(reversed(last.values())).row if last else ""
     return f"{row or 'warm-up'}: tokens/s " + ", ".join(f"{name} {speeds([one])[0]:.0f}" for name, one in last.items())

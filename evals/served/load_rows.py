@@ -1,4 +1,4 @@
-"""The rows of `agentspec bench load`, what they should be, its table and its picture."""
+"""The rows, goals, table and plot of `agentspec bench load`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.errors import ConfigError
+from agentspec.evals.common import drawing
 from agentspec.evals.run.phases import SliceResult
-from agentspec.evals.served.hybrid_rows import Goal, accept_length
+from agentspec.evals.served.hybrid_rows import OUTPUTS, Goal, accept_length
 
 OPEN_BOUND, AGENTS_BOUND = 0.98, 1.0
 Rows = Sequence[Mapping[str, Any]]
@@ -31,14 +31,14 @@ def load_row(
     identical: bool | None,
     error: str = "",
 ) -> dict[str, Any]:
-    """A system's row of some number of clients; without a turn all figures are None.
+    """The row of a system with some number of clients; without a turn all figures are None.
 
     Args:
-        workload: open or agents.
-        system: As the bench calls it.
-        concurrency: Clients.
-        turns: In their order.
-        identical: Whether all outputs are those of plain decoding; None where those are unknown.
+        workload: "open" or "agents".
+        system: Its name in the bench.
+        concurrency: Number of clients.
+        turns: In order.
+        identical: Whether all outputs equal those of plain decoding; None if those are unknown.
         error: Why turns are missing.
     """
     row: dict[str, Any] = {"workload": workload, "system": system, "concurrency": concurrency}
@@ -64,7 +64,7 @@ def load_row(
 
 
 def ratio(row: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """Speed over another system's: the median over turns, in each of which both were asked the same."""
+    """Speed relative to another system: the median over turns. Both systems were asked the same in each turn."""
     pairs = zip(row["tokens_per_second_turns"], other["tokens_per_second_turns"], strict=True)
     return round(statistics.median(float(ours) / float(theirs) for ours, theirs in pairs), 3)
 
@@ -85,7 +85,7 @@ def best_fixed(systems: Mapping[str, Mapping[str, Any]]) -> str | None:
 
 
 def goals(rows: Rows) -> list[Goal]:
-    """The goals that the rows allow to check, all of them of the system `agentspec`."""
+    """The goals that the rows allow to check, all of them for the system `agentspec`."""
     found = []
     for workload, concurrency in dict.fromkeys((row["workload"], row["concurrency"]) for row in rows):
         systems = find(rows, workload, concurrency)
@@ -105,7 +105,7 @@ def goals(rows: Rows) -> list[Goal]:
 
 
 def markdown(rows: Rows, *, command: str) -> str:
-    """A table for each workload. Ratios are over plain decoding, medians over turns."""
+    """A table for each workload. Ratios are relative to plain decoding, medians over turns."""
     parts = [f"    {command}"]
     for workload in dict.fromkeys(row["workload"] for row in rows):
         lines = [
@@ -124,10 +124,9 @@ def markdown(rows: Rows, *, command: str) -> str:
             plain = find(rows, workload, row["concurrency"]).get("none")
             wall = f"{ratio(row, plain):.3f}" if plain else ""
             cpu = f"{row['tokens_per_cpu_second'] / plain['tokens_per_cpu_second']:.3f}" if plain else ""
-            outputs = {True: "identical", False: "DIFFERENT", None: "not compared"}[row["identical"]]
             lines.append(
                 f"{first} {row['tokens_per_second']:.0f} | {wall} | {row['tokens_per_cpu_second']:.0f} | {cpu} "
-                f"| {row['accept_length']:.2f} | {row['verified_width']:.2f} | {outputs} |"
+                f"| {row['accept_length']:.2f} | {row['verified_width']:.2f} | {OUTPUTS[row['identical']]} |"
             )
         parts.append("\n".join(lines))
     lines = ["| agentspec | measured | goal | |", "|---|---|---|---|"]
@@ -142,15 +141,8 @@ def plot(rows: Rows, path: Path) -> None:
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("drawing needs matplotlib; `pip install 'sglang-agentspec[plots]'`") from error
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
-    # No date and no drawn ids: the same rows give the same file.
-    with rc_context({"svg.hashsalt": "agentspec"}):
-        figure = Figure(figsize=(5 * len(workloads), 4), layout="constrained")
+    with drawing(path, (5 * len(workloads), 4)) as figure:
         panels = figure.subplots(1, len(workloads), squeeze=False)[0]
         for axes, workload in zip(panels, workloads, strict=True):
             for system in dict.fromkeys(row["system"] for row in rows):
@@ -167,4 +159,3 @@ def plot(rows: Rows, path: Path) -> None:
             axes.minorticks_off()
             axes.set_ylim(bottom=0)
         panels[0].legend()
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -1,31 +1,11 @@
-"""The tasks of `agentspec eval`, each in a file of its own."""
+"""The tasks of `agentspec eval`: those that the served model answers itself, and recorded ones."""
 
 from __future__ import annotations
 
-from agentspec.evals.workloads import (
-    chat_mt_bench,
-    math_gsm8k,
-    open_chat,
-    sql_intercode_spider,
-    sql_rsl_bird,
-    swe_mini_agent,
-    text_to_sql,
-    tools_tau_airline,
-)
+from agentspec.evals.workloads.live import LIVE
+from agentspec.evals.workloads.replayed import RECORDED
 from agentspec.evals.workloads.task import Task
 
-TASKS: dict[str, Task] = {
-    module.TASK.name: module.TASK
-    for module in (
-        text_to_sql,
-        open_chat,
-        swe_mini_agent,
-        sql_rsl_bird,
-        sql_intercode_spider,
-        tools_tau_airline,
-        chat_mt_bench,
-        math_gsm8k,
-    )
-}
+TASKS: dict[str, Task] = {task.name: task for task in (*LIVE, *RECORDED)}
 
 __all__ = ["TASKS", "Task"]

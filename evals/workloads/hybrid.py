@@ -1,12 +1,13 @@
 """What `agentspec bench hybrid` asks of every server: the agents' questions and open chat, in phases.
 
-    agents-cold   questions, nothing learned yet
-    agents        other questions of the same databases, what the cold ones taught still there
-    mix           further questions and open prompts at the same time, half of the requests in flight each
+    agents-cold   questions, with nothing learned yet
+    agents        other questions of the same databases, after the cold ones
+    mix           further questions and open prompts at the same time, with half of the clients each
     change        questions, then suddenly open prompts, then questions again
-    open          open prompts, nothing learned yet
+    open          open prompts, with nothing learned yet
 
-A phase starts when the one before has ended. The index and the prefix cache are flushed where nothing is to be known.
+A phase starts when the previous one has ended. The index and the prefix cache are flushed before phases with nothing
+learned.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from agentspec.errors import ConfigError
+from agentspec.evals.options import check_names
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.run.phases import CALLS_A_QUESTION, Phase, Stream
 from agentspec.workflows.text_to_sql import Database, draw_questions
@@ -29,22 +31,20 @@ CONCURRENCY = 4
 def plan_phases(
     workloads: Sequence[str], databases: Mapping[Database, Path], num_requests: int, seed: int
 ) -> list[Phase]:
-    """The phases of the chosen workloads, the same whatever serves them; no question or prompt occurs twice.
+    """The phases of the chosen workloads, which do not depend on what serves them. No question or prompt occurs twice.
 
     Args:
-        workloads: names out of WORKLOADS.
-        num_requests: model calls of each kind in a phase, about so many of the agents.
-        seed: of questions and prompts.
+        workloads: Names out of WORKLOADS.
+        num_requests: Model calls of each kind in a phase; approximate for the agents.
+        seed: Of questions and prompts.
 
     Raises:
-        ConfigError: an unknown workload, or less than one request.
+        ConfigError: A workload is unknown, or there is less than one request.
     """
-    unknown = [name for name in workloads if name not in WORKLOADS]
-    if unknown or not workloads:
-        raise ConfigError(f"workloads must be out of {', '.join(WORKLOADS)}, got {', '.join(unknown) or 'none'}")
+    check_names("workloads", workloads, WORKLOADS)
     if num_requests < 1:
         raise ConfigError(f"a phase must have at least 1 request, got {num_requests}")
-    # The work of a workload does not depend on which others are chosen, so everything is drawn in one order.
+    # Everything is drawn in one order, so that a workload does not depend on which others are chosen.
     questions = draw_questions(dict(databases), split="heldout", seed=seed)
     prompts = draw_open_prompts(split="heldout", seed=seed)
     num_questions = max(1, round(num_requests / CALLS_A_QUESTION))

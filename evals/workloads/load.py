@@ -1,4 +1,4 @@
-"""What `agentspec bench load` asks of every server, and of which servers.
+"""What `agentspec bench load` asks of every server, and the servers that it compares.
 
     agents   text-to-SQL questions, after others of the same databases were answered
     open     open prompts; what was learnt is dropped before each number of clients
@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from agentspec.errors import ConfigError
+from agentspec.evals.options import check_names
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.run.phases import CALLS_A_QUESTION, Phase, Stream
 from agentspec.evals.systems import SYSTEMS, System, fixed_length
@@ -20,7 +21,7 @@ from agentspec.workflows.text_to_sql import Database, draw_questions
 
 WORKLOADS = ("open", "agents")
 FIXED_LENGTHS = (3, 7, 15)
-# Plain decoding comes first: the others' outputs are compared with its.
+# Plain decoding comes first, because the others' outputs are compared with its outputs.
 LOADED = {
     "none": SYSTEMS["none"],
     "agentspec": SYSTEMS["agentspec"],
@@ -48,22 +49,21 @@ def plan_load(
     turns: int,
     seed: int,
 ) -> list[Phase]:
-    """The phases of a workload, one for each turn; no question or prompt occurs twice.
+    """The phases of a workload, one for each turn. No question or prompt occurs twice.
 
     Args:
         workload: One of WORKLOADS.
-        databases: What the agents ask of.
+        databases: Of the agents' questions.
         concurrencies: Numbers of clients.
-        num_requests: Model calls of each number of clients, about so many of the agents; more where that would not give
-            every client two prompts, or a question, a turn.
-        turns: In how many parts they are asked.
+        num_requests: Model calls for each number of clients, approximate for the agents. It is raised where every
+            client would get less than two prompts, or one question, in a turn.
+        turns: Number of parts in which they are asked.
         seed: Of questions and prompts.
 
     Raises:
         ConfigError: A value is out of range.
     """
-    if workload not in WORKLOADS:
-        raise ConfigError(f"workloads must be out of {', '.join(WORKLOADS)}, got {workload!r}")
+    check_names("workloads", (workload,), WORKLOADS)
     if min(num_requests, turns, *concurrencies) < 1:
         raise ConfigError(
             f"requests, turns and clients must be at least 1, got {num_requests}, {turns} and {concurrencies}"

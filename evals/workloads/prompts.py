@@ -1,4 +1,4 @@
-"""The served model's tokenizer: for chat messages, and for recorded calls."""
+"""The served model's tokenizer, for chat messages and for recorded calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentspec.workflows.text_to_sql import Message
 
 
 def chat_encoder(model: Path) -> Callable[[Sequence[Message]], list[int]]:
-    """What renders messages by the chat template of the model in a folder, its generation prompt included."""
+    """A function that renders messages with the chat template of the model in a folder, generation prompt included."""
     from transformers import PreTrainedTokenizerFast
 
     tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(model)
@@ -28,10 +28,10 @@ def chat_encoder(model: Path) -> Callable[[Sequence[Message]], list[int]]:
 
 
 def served_tokenizer(model: Path) -> Tokenizer:
-    """The tokenizer of the model in a folder, whose turns end as the model's do.
+    """The tokenizer of the model in a folder, with the end of turn that the model uses.
 
     Raises:
-        ConfigError: The folder lacks a file of its tokenizer, or its end of sequence is no token of the model.
+        ConfigError: The folder lacks a file of the tokenizer, or the end of sequence is no token of the model.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -41,7 +41,7 @@ def served_tokenizer(model: Path) -> Tokenizer:
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{model} must be the folder of a model, with its config.json: {error!r}") from error
     end = PreTrainedTokenizerFast.from_pretrained(model).eos_token_id
-    # A server ends at an id that it has no embedding for, and a replay's prompts are full of ends of turns.
+    # A server crashes on an id without an embedding, and the prompts of a replay are full of ends of turns.
     if end is None or not 0 <= end < vocab_size:
         raise ConfigError(f"the tokenizer of {model} must have an end of sequence below {vocab_size}, got {end}")
     return replace(tokenizer, end_of_turn=int(end), vocab_size=vocab_size)

@@ -1,11 +1,11 @@
-"""Tasks whose answers were recorded: strong models' traces through the served model.
+"""Tasks with recorded answers: traces of strong models, replayed through the served model.
 
-Every request carries its answer, and a server with `AGENTSPEC_REPLAY=requests` forces the model to write it, whatever
-the system: so all systems emit the same tokens at the real cost of their steps, and only drafts and times differ. What
-is repeated, and so what is accepted, is the strong model's; the tokens are of the served model's tokenizer.
+Every request carries its answer, and a server with `AGENTSPEC_REPLAY=requests` forces the model to write it. So all
+systems emit the same tokens at the real cost of their steps, and only drafts and times differ. Repetition, and
+therefore acceptance, is that of the strong model; the tokens are those of the served model's tokenizer.
 
-Sessions are cut into conversations of a few calls after one another, each with the whole prompt that was recorded; long
-prompts lose their beginning and long answers their end, as each record tells.
+Sessions are cut into conversations of a few consecutive calls, each with the whole recorded prompt. Long prompts lose
+their beginning and long answers their end; each record says how much.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def replay_task(name: str, *, data: str, source: str, is_staged: bool = False, s
         name: Of the task and the trace.
         data: What was recorded.
         source: Where it comes from, and its licence.
-        is_staged: The trace holds the outputs of a pipeline's stages without their prompts. The prompt of a stage is then
-            the session's name, what its earlier stages wrote, and the name of the stage.
+        is_staged: The trace holds the outputs of a pipeline's stages without their prompts. The prompt of a stage
+            is then the session's name, the outputs of its earlier stages, and the name of the stage.
         suffix: Of the file's name.
     """
     trace = f"{name}{suffix}"
@@ -87,9 +87,9 @@ def trace_path(folder: Path | None, trace: str) -> Path:
 
 
 def conversations(requests: Sequence[ReplayRequest]) -> dict[str, list[Conversation]]:
-    """Of each task its conversations, of the requests in the order of their recording.
+    """The conversations of each task, from requests in the order of their recording.
 
-    Answers of a single token are left out, for nothing of them is decoded.
+    Answers of a single token are left out, because none of their tokens is decoded.
     """
     found: dict[str, list[Conversation]] = {}
     for session, some in groupby(requests, key=lambda request: request.session):
@@ -118,3 +118,45 @@ def with_earlier_stages(
             found.append(replace(request, input_ids=prompt, prompt_tokens_cut=cut))
             earlier += [request.input_ids, request.answer_ids]
     return found
+
+
+RECORDED = (
+    # 92 sessions: four runs over the same 23 tasks.
+    replay_task(
+        "swe_mini_agent",
+        data="coding agent on SWE-bench Lite dev, DeepSeek-chat",
+        source="SWE-agent/mini-swe-agent, pull request 816, MIT",
+    ),
+    # 1,534 questions through seven stages.
+    replay_task(
+        "sql_rsl_bird",
+        data="multi-stage text-to-SQL over BIRD dev, a DeepSeek model",
+        source="Laqcce-cao/RSL-SQL, Apache-2.0; quotes BIRD, CC BY-SA 4.0",
+        is_staged=True,
+    ),
+    # 493 sessions of up to ten turns.
+    replay_task(
+        "sql_intercode_spider",
+        data="SQL agent over ten Spider databases, GPT-4",
+        source="princeton-nlp/intercode, MIT; quotes Spider, CC BY-SA 4.0",
+    ),
+    # 200 sessions: 50 tasks with four trials each.
+    replay_task(
+        "tools_tau_airline",
+        data="tool-calling agent of tau-bench's airline, GPT-4o",
+        source="sierra-research/tau-bench, MIT",
+    ),
+    # 80 sessions of two turns each, decoded nearly greedily.
+    replay_task(
+        "chat_mt_bench",
+        data="open chat of MT-Bench, Vicuna-13B; a control",
+        source="FasterDecoding/Medusa, Apache-2.0",
+    ),
+    # 1,319 solutions.
+    replay_task(
+        "math_gsm8k",
+        data="step-by-step solutions of GSM8K; a control",
+        source="openai/grade-school-math, MIT",
+    ),
+)
+"""Controls repeat little. The content of the answers was judged where they were made."""

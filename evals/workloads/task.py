@@ -1,5 +1,5 @@
-"""A task of `agentspec eval`: what is asked of every server, and how it is shared out between what a server may have
-learnt and what is measured."""
+"""A task of `agentspec eval`: what is asked of every server, and its division into what a server may learn from and
+what is measured."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from agentspec.workflows.text_to_sql import Database, Question
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedCall:
-    """A request that is known before anything is answered."""
+    """A request that does not depend on other answers."""
 
     body: Mapping[str, Any]
-    """For /generate: `input_ids` and `sampling_params`, which fix how many tokens the answer has."""
+    """For /generate. Its `input_ids` and `sampling_params` fix the number of answer tokens."""
     prompt_tokens_cut: int = 0
-    """Tokens that were left out at the prompt's beginning, so that it fits the model."""
+    """Tokens removed from the prompt's beginning so that it fits the model."""
     answer: tuple[int, ...] = ()
-    """Token ids that the server is to be forced to answer first; () where the model answers by itself."""
+    """Token ids that the server is forced to answer first; () if the model answers by itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class Conversation:
 
 
 Unit = Question | Conversation
-"""What a client does before it takes the next: a question through the chain of agents, or a conversation."""
+"""What a client does before it takes the next unit: a question through the chain of agents, or a conversation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class TaskInputs:
     data: Path | None = None
     """Folder with recorded traces."""
     learnt_calls: int = 32
-    """About so many calls are learnt from before a warm pass."""
+    """Approximate number of calls to learn from before a warm pass."""
     max_prompt_tokens: int = 2048
     max_answer_tokens: int = 256
     seed: int = 0
@@ -63,21 +63,21 @@ class Pool(Protocol):
     learnt: tuple[Unit, ...]
 
     def draw(self, num_calls: int, num_units: int) -> tuple[Unit, ...]:
-        """Further units of about so many model calls, at least `num_units`; no prompt twice.
+        """Further units with about `num_calls` model calls, at least `num_units`; no prompt occurs twice.
 
         Raises:
-            ConfigError: There are not so many.
+            ConfigError: There are not enough.
         """
         ...
 
     def asked_before(self) -> int:
-        """How many calls of the last draw were drawn before too."""
+        """Number of calls of the last draw that were drawn before."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A workload: where it comes from, and what it measures besides speed."""
+    """A workload: its source, and its metric besides speed."""
 
     name: str
     data: str
@@ -85,7 +85,7 @@ class Task:
     source: str
     pool: Callable[[TaskInputs], Pool]
     trace: str = ""
-    """File in the folder of traces whose answers are forced upon the model; "" where the model answers by itself."""
+    """File in the folder of traces whose answers are forced upon the model; "" if the model answers by itself."""
 
     @property
     def is_replay(self) -> bool:
@@ -93,12 +93,12 @@ class Task:
 
 
 class EndlessPool:
-    """Units that are made up as they are drawn, none twice.
+    """Units that are made as they are drawn, none twice.
 
     Args:
-        units: Without end, all different.
-        calls_a_unit: On average.
-        learnt_calls: So many are kept to be learnt from.
+        units: Endless and all different.
+        calls_a_unit: Model calls of a unit, on average.
+        learnt_calls: Number of calls that are kept to learn from.
     """
 
     def __init__(self, units: Iterator[Unit], calls_a_unit: int, learnt_calls: int) -> None:
@@ -114,17 +114,17 @@ class EndlessPool:
 
 
 class SessionPool:
-    """Recorded sessions: a share of them to be learnt from, the others measured.
+    """Recorded sessions: a share of them to learn from, the others to measure.
 
-    The split is by task, so that no session of a task that was learnt is measured. Where conversations do not suffice for
-    all draws they are drawn again in another order, but never two of a session in one draw; every draw is asked of servers
-    that have forgotten the earlier ones.
+    The split is by task, so that no session of a learnt task is measured. If there are too few conversations for all
+    draws, they are drawn again in another order, but never two of a session in one draw. Servers forget the earlier
+    draws before each new one.
 
     Args:
-        sessions: Of each task its conversations, in any order; a session may have several.
-        learnt_share: Of the tasks.
-        learnt_calls: At most about so many calls are learnt from.
-        seed: Of the split and of the order.
+        sessions: The conversations of each task, in any order; a session may have several.
+        learnt_share: Share of the tasks to learn from.
+        learnt_calls: Approximate upper limit of the calls to learn from.
+        seed: Of the split and the order.
         name: Of the data, for errors.
     """
 
@@ -157,7 +157,7 @@ class SessionPool:
     def draw(self, num_calls: int, num_units: int) -> tuple[Unit, ...]:
         units, rest = _take(self._queue, num_calls, num_units, self._learnt_prompts)
         if len(units) < num_units or sum(len(unit.calls) for unit in units) < num_calls:
-            # The order ends in the middle of a draw.
+            # The queue ends in the middle of this draw.
             self._refill()
             units, rest = _take(self._queue, num_calls, num_units, self._learnt_prompts)
         if len(units) < num_units:
@@ -182,9 +182,10 @@ class SessionPool:
 def _take(
     queue: Sequence[Conversation], num_calls: int, num_units: int, barred: set[bytes]
 ) -> tuple[list[Conversation], list[Conversation]]:
-    """Conversations off the queue's front until there are enough calls and units; and the queue without them.
+    """Takes conversations off the front of the queue until there are enough calls and units; also gives the rest of the
+    queue.
 
-    No session is taken twice. Calls whose prompt occurs twice, or is barred, are left out.
+    No session is taken twice. Calls whose prompt occurs twice or is barred are left out.
     """
     met = set(barred)
     taken: dict[str, Conversation] = {}
@@ -206,5 +207,5 @@ def _take(
 
 
 def _prompt(call: FixedCall) -> bytes:
-    """What tells prompts apart without keeping them."""
+    """A digest that identifies a prompt."""
     return hashlib.blake2b(np.array(call.body["input_ids"], np.int32).tobytes(), digest_size=16).digest()

@@ -1,46 +1,39 @@
 """What the servers of the report's verdict are asked, and the log that the report reads.
 
-log     answered by a plain server, noted as services do
-cold    other work of the same kind, as many requests as the log has, of servers that begin with nothing
-warm    other work again, of a server that was asked the log's before
+log     answered by a plain server, written as services write it
+cold    other work of the same kind, as many requests as the log has, for servers that have learnt nothing
+warm    other work again, for a server that has answered the requests of the log
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from agentspec.errors import ServerError
-from agentspec.evals.research.tiny_sql.open_chat import OPEN_MAX_TOKENS
-from agentspec.evals.run.phases import Phase, Stream
+from agentspec.evals.run.phases import Phase, Stream, WatchedChat, run_stream, small_model
 from agentspec.evals.workloads.load import plan_load
 from agentspec.integrations.servers.server import RunningServer
 from agentspec.workflows.text_to_sql import (
-    ChainConfig,
-    ChatModel,
     Completion,
     Database,
     Message,
-    OpenAIChat,
-    answer_questions,
 )
 
 State = Literal["cold", "warm"]
 STATES: tuple[State, ...] = get_args(State)
-# Work that is neither measured nor, but for chance, the same; nor is that of the two states.
+# The log and the two states have seeds of their own, so that their work only agrees by chance.
 _LOG_SEED, _WARM_SEED = 1_000_003, 2_000_003
 _LOG_CLIENTS = 4
-_CALL_SECONDS = 120.0
 
 
 def logged_work(workload: str, databases: Mapping[Database, Path], num_requests: int, seed: int) -> Stream:
-    """What the log is of."""
+    """The work that the log records."""
     phases = plan_load(workload, databases, (_LOG_CLIENTS,), num_requests, 1, seed + _LOG_SEED)
-    # The agents' first phase only teaches.
+    # The first phase of the agents only teaches the server.
     return phases[-1].streams[0]
 
 
@@ -52,14 +45,14 @@ def measured_work(
     turns: int,
     seed: int,
 ) -> dict[str, list[Phase]]:
-    """The phases of each row, named by state and clients; the first of each drops what was learnt.
+    """The phases of each row, by state and clients; the first phase of a row drops what was learnt.
 
     Args:
         workload: One of WORKLOADS.
-        databases: What agents ask of.
+        databases: Of the agents' questions.
         concurrency: Numbers of clients.
-        requests: Of each state and number of clients, about so many.
-        turns: In how many parts they are asked.
+        requests: Approximate number for each state and number of clients.
+        turns: Number of parts in which they are asked.
         seed: Of questions and prompts.
     """
     found: dict[str, list[Phase]] = {}
@@ -75,7 +68,7 @@ def measured_work(
 
 
 def phases_of(work: Mapping[str, Sequence[Phase]], log: Stream | None) -> list[Phase]:
-    """All phases of a server; one that learns is asked the log before each warm row, None: it does not learn."""
+    """All phases of a server. A server that learns is asked the log before each warm row; None: it does not learn."""
     phases: list[Phase] = []
     for row, turns in work.items():
         if log is not None and row.startswith("warm"):
@@ -89,39 +82,24 @@ def row_name(state: State, clients: int) -> str:
     return f"{state}@{clients}"
 
 
-class Recorder:
-    """A chat model that notes what it was asked and answered, as services log it."""
-
-    def __init__(self, model: ChatModel) -> None:
-        self._model = model
-        self.records: list[dict[str, Any]] = []
-
-    async def complete(self, messages: Sequence[Message], max_tokens: int) -> Completion:
-        completion = await self._model.complete(messages, max_tokens)
-        if completion.error:
-            raise ServerError(f"a call to be logged failed: {completion.error}")
-        self.records.append({"messages": [dict(message) for message in messages], "completion": completion.text})
-        return completion
-
-
 def write_log(server: RunningServer, stream: Stream, databases: Mapping[Database, Path], path: Path) -> None:
-    """Asks the server everything and writes a line for each request; raises ServerError if one fails."""
-    records = asyncio.run(_record(server, stream, dict(databases)))
+    """Asks the server everything and writes a line for each request, as services log it.
+
+    Raises:
+        ServerError: A call fails.
+    """
+    records: list[dict[str, Any]] = []
+
+    async def ask() -> None:
+        async with small_model(server) as model:
+            await run_stream(WatchedChat(model, "the plain server", note(records)), stream, databases)
+
+    asyncio.run(ask())
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
-async def _record(server: RunningServer, stream: Stream, databases: dict[Database, Path]) -> list[dict[str, Any]]:
-    from openai import AsyncOpenAI
-
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=_CALL_SECONDS) as client:
-        recorder = Recorder(OpenAIChat(client, "tiny-sql"))
-        if stream.questions:
-            await answer_questions(recorder, stream.questions, databases, ChainConfig(concurrency=stream.concurrency))
-        gate = asyncio.Semaphore(stream.concurrency)
-
-        async def one(messages: Sequence[Message]) -> None:
-            async with gate:
-                await recorder.complete(messages, OPEN_MAX_TOKENS)
-
-        await asyncio.gather(*(one(messages) for messages in stream.prompts))
-        return recorder.records
+def note(records: list[dict[str, Any]]) -> Callable[[Sequence[Message], Completion, float], None]:
+    """For WatchedChat: keeps each call in the form of a log."""
+    return lambda messages, completion, began: records.append(
+        {"messages": [dict(message) for message in messages], "completion": completion.text}
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 from parity import compared
 
+from agentspec.evals.common import link_prompts
 from agentspec.evals.parity import requests as parity_requests
 from agentspec.evals.parity.servers import PARITY_ARGUMENTS
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -17,7 +18,7 @@ MODEL = MODEL_FOLDER
 CONTEXT_LENGTH = parity_requests.CONTEXT_LENGTH
 ARGUMENTS = PARITY_ARGUMENTS
 
-chat_prompts = cache(parity_requests.chat_prompts)
+chat_prompts = cache(link_prompts)
 
 
 def generate(server: Server, requests: list[dict[str, Any]], at_once: int) -> list[Any]:

@@ -1,14 +1,13 @@
 """`agentspec bench store`: what the store saves a starting server, how fast replicas share, and what that costs a step.
 
 Dataset: recorded calls, the shipped text-to-SQL work and the Python source installed here (see micro/texts.py).
-Metric: a figure a case, with its target where it has one; see the module of each.
-Pattern: real stores, an SQLite file and a redis-server of this machine's own; servers and replicas are processes.
+Metric: a figure a case, with its target if it has one; see the module of each.
+Pattern: real stores, an SQLite file and a local redis-server; servers and replicas are processes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import numpy as np
 from agentspec.analysis.replay import Call, Tokenizer, load_tokenizer, read_trace
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.evals.common import write_json
 from agentspec.evals.micro.engine import parse_sizes
 from agentspec.evals.micro.store.load import LOAD_ROWS, load_rows
 from agentspec.evals.micro.store.publish import STATES, publish_rows
@@ -32,17 +32,18 @@ from agentspec.evals.micro.store.server import warm_server_rows
 from agentspec.evals.micro.store.steps import step_rows
 from agentspec.evals.micro.store.warm import SplitTrace, sample_trace, split_trace, warm_start_rows
 from agentspec.evals.micro.texts import Tokens, gather_texts
+from agentspec.evals.options import Options
 
 SEED = 0
 _PACKAGES = ("agentspec", "sglang", "torch", "numpy", "redis", "zstandard")
 _NUM_PUBLISHED = 1000
-# The load's outputs are windows of so much text.
+# The outputs of the load are windows of a text with this many tokens.
 _LOAD_TEXT_TOKENS = 2_000_000
 
 
 @dataclass(kw_only=True)
 class Bench:
-    """What the cases work on, made when the first of them asks for it."""
+    """The inputs of the cases, made when the first case needs them."""
 
     traces: Sequence[str] = ()
     tokenizer_path: Path | None = None
@@ -52,7 +53,7 @@ class Bench:
     """Tokens of a full store, as parse_sizes() reads them."""
     questions: int = 24
     rounds: int = 300
-    """Of step overhead."""
+    """Of the step overhead."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -64,7 +65,7 @@ class Bench:
         return [split_trace(trace) for trace in traces or [sample_trace(self.tokenizer)]]
 
     def outputs(self, num_tokens: int) -> list[Tokens]:
-        """Finished outputs of so many tokens together."""
+        """Finished outputs with `num_tokens` tokens in all."""
         calls: list[Call] = [call for trace in self.split_traces for call in (*trace.learned, *trace.held_out)]
         texts = gather_texts(
             calls, self.tokenizer, output_tokens=num_tokens, num_requests=0, request_tokens=1, prompt_tokens=1
@@ -76,20 +77,20 @@ class Bench:
         return self.outputs(parse_sizes(self.size)[self.size])
 
     def text(self) -> Tokens:
-        """One long text, for outputs cut out of it."""
+        """One long text to cut outputs from."""
         return np.concatenate(self.outputs(_LOAD_TEXT_TOKENS))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Rows that one piece of work gives."""
+    """The rows that one piece of work gives."""
 
     rows: tuple[str, ...]
     measure: Callable[[Bench, Path], Iterator[Row]]
 
 
 def cases(size: str) -> list[Case]:
-    """All there are, in the order to run them: those whose figures a busy machine spoils most come first."""
+    """All cases in order. Those whose figures a busy machine distorts most come first."""
     found = [
         Case(
             tuple(f"step_overhead_percent_{name}" for name in ("control", *STATES)),
@@ -124,11 +125,11 @@ def cases(size: str) -> list[Case]:
 
 
 def choose(found: Sequence[Case], names: Sequence[str]) -> list[Case]:
-    """The cases with a row of one of the names, or if no row is named so, with one whose name begins so; all if none
-    is given.
+    """The cases with a row of one of the names or, if no row has the name, with a row whose name begins with it; all if
+    no name is given.
 
     Raises:
-        ConfigError: No row begins so.
+        ConfigError: No row's name begins with a name.
     """
     rows = [row for case in found for row in case.rows]
     wanted: set[str] = set()
@@ -143,45 +144,29 @@ def choose(found: Sequence[Case], names: Sequence[str]) -> list[Case]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--case",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="measure the row NAME, or all rows whose names begin so, and those that come from the same work; may be "
-        "repeated (default: all)",
+    options = Options(parser)
+    case = (
+        "measure the row NAME, or all rows with this prefix, and rows of the same work; may be repeated (default: all)"
     )
-    parser.add_argument(
-        "--seconds", type=float, default=60.0, metavar="N", help="how long the load lasts (default %(default)g)"
-    )
-    parser.add_argument(
-        "--tokens",
-        nargs="+",
-        default=[],
-        metavar="TRACE",
-        help="recorded calls to take texts from, as for agentspec replay (default: the shipped text-to-SQL work)",
-    )
-    parser.add_argument("--tokenizer", type=Path, metavar="PATH", help="as for agentspec replay")
-    parser.add_argument(
-        "--size", default="10m", help="tokens of the store that a starting server loads (default %(default)s)"
-    )
-    parser.add_argument(
-        "--questions", type=int, default=24, help="questions a pass of the servers' warm start (default %(default)s)"
-    )
-    parser.add_argument("--rounds", type=int, default=300, help="rounds of the step overhead (default %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, case by case")
-    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs of servers and stores in FOLDER")
+    options.add("--case", action="append", default=[], metavar="NAME", help=case)
+    options.number("--seconds", 60.0, "duration of the load")
+    texts = "recorded calls to take texts from, as in agentspec replay (default: the shipped text-to-SQL work)"
+    options.add("--tokens", nargs="+", default=[], metavar="TRACE", help=texts)
+    options.file("--tokenizer", "as in agentspec replay")
+    options.text("--size", "10m", "tokens in the store that a starting server loads")
+    options.number("--questions", 24, "questions in each pass of the servers' warm start")
+    options.number("--rounds", 300, "rounds of the step overhead")
+    options.file("--json", "write the figures to FILE, case by case")
+    options.folder("--logs", "keep the logs of servers and stores in FOLDER")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Runs the cases and prints a row for each figure; 1 where a target is missed.
+def run(args: argparse.Namespace) -> int:
+    """Runs the cases and prints a row for each figure; 1 if a target is missed.
 
     Raises:
-        ConfigError: An argument is out of range or unknown, a file cannot be read, or there is no redis-server.
-        ServerError, StoreError: A server or a store did not do its part, so that there is nothing to show.
+        ConfigError: An argument is out of range, a file cannot be read, or there is no redis-server.
+        ServerError, StoreError: A server or a store failed, so that there is nothing to show.
     """
-    if rest:
-        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec bench store --help")
     if not args.seconds > 0 or args.questions < 1 or args.rounds < 2:
         raise ConfigError(
             "--seconds must be above 0, --questions at least 1 and --rounds at least 2, "
@@ -207,8 +192,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                     print(f"{'case':<32}{'value':>12}  {'unit':<32}target")
                 rows.append(row)
                 print(_line(row), flush=True)
-                if args.json:
-                    _write(args.json, bench, rows)
+                write_json(args.json, {"head": _head(bench), "rows": [one.record() for one in rows]})
     return 1 if any(row.is_met is False for row in rows) else 0
 
 
@@ -218,14 +202,11 @@ def _line(row: Row) -> str:
     return f"{row.case:<32}{row.value:>12.4f}  {row.unit:<32}{target}".rstrip()
 
 
-def _write(path: Path, bench: Bench, rows: Sequence[Row]) -> None:
-    head: dict[str, Any] = {
+def _head(bench: Bench) -> dict[str, Any]:
+    return {
         **describe(_PACKAGES),
         "redis_server": redis_version(),
         "tokenizer": bench.tokenizer.name,
         "texts": {trace.name: len(trace.learned) + len(trace.held_out) for trace in bench.split_traces},
         "seed": SEED,
     }
-    path.write_text(
-        json.dumps({"head": head, "rows": [row.record() for row in rows]}, indent=1) + "\n", encoding="utf-8"
-    )

@@ -1,26 +1,25 @@
-"""A slow network: a proxy that passes replies on after a while."""
+"""A slow network: a proxy that passes replies on after a delay."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from types import TracebackType
 from typing import Self
 
 _READ_BYTES = 1 << 16
 
 
 class DelayingProxy:
-    """Listens on a free port of 127.0.0.1 and passes bytes on to a server and back, as a context manager.
+    """Listens on a free port of 127.0.0.1 and passes bytes to a server and back; a context manager.
 
     Args:
         port: Of the server, on 127.0.0.1.
-        seconds: So much later than the server sent it, a reply goes on to the client; requests go on at once.
+        seconds: Delay of a reply. Requests are passed on at once.
     """
 
     def __init__(self, port: int, seconds: float) -> None:
         self.port = 0
-        """To connect to."""
+        """The port to connect to."""
         self._server_port = port
         self._seconds = seconds
         self._loop = asyncio.new_event_loop()
@@ -33,9 +32,7 @@ class DelayingProxy:
         self._listening.wait()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -49,7 +46,7 @@ class DelayingProxy:
         self._listening.set()
         await self._stop.wait()
         server.close()
-        # Runner cancels what still passes bytes on.
+        # Runner cancels the tasks that still pass bytes on.
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -69,7 +66,7 @@ class DelayingProxy:
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
-    """Until one side ends the connection."""
+    """Passes bytes on until one side ends the connection."""
     clock = asyncio.get_running_loop().time
     waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 

@@ -4,8 +4,8 @@
                ├─ 200 outputs a second of 2,000 tokens ─> store ─> follower's engine
     writer 2 ──┘
 
-The lag of an output is the time from its end, by the writer, to the follower's having indexed it. All run on one machine
-and one clock.
+The lag of an output is the time from its end in the writer until the follower has indexed it. All processes run on one
+machine with one clock.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ LOAD_ROWS = (
 NUM_WRITERS = 2
 OUTPUTS_PER_SECOND = 200
 _TAIL = 16
-# How often the follower's index is looked at, which its lags are thus too long by.
+# Interval at which the follower's index is checked. Measured lags are too long by at most this.
 _LOOK_SECONDS = 0.005
-# So long after the last arrival the follower stops waiting for what is missing.
+# The follower stops waiting for missing outputs this long after the last arrival.
 _PATIENCE = 20.0
 _START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Written:
-    """What a writer tells at the end."""
+    """The report of a writer at its end."""
 
     output_ids: NDArray[np.uint64]
     finished: NDArray[np.float64]
@@ -66,15 +66,15 @@ class _Written:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Followed:
-    """What the follower tells at the end. Times are in seconds since 1970."""
+    """The report of the follower at its end. Times are in seconds since 1970."""
 
     output_ids: NDArray[np.uint64]
     arrived: NDArray[np.float64]
-    """When each was handed to the engine."""
+    """When each was passed to the engine."""
     indexed: NDArray[np.float64]
-    """When each was seen to be drafted from."""
+    """When each was seen in the index."""
     most_waiting: int
-    """Outputs that waited to be indexed at one time."""
+    """Greatest number of outputs that waited to be indexed at one time."""
     health: Mapping[str, Any]
     evicted_outputs: int
     global_mb: float
@@ -84,7 +84,7 @@ class _Followed:
 
 
 def load_rows(kind: str, text: Tokens, seconds: float, folder: Path) -> Iterator[Row]:
-    """Lags, losses and memory; rows of Redis have the plain names, of SQLite those names and `_sqlite`."""
+    """Lags, losses and memory. Rows of Redis have the plain names, rows of SQLite those names and `_sqlite`."""
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "text.npy", text)
     with empty_store(kind, folder) as url:
@@ -165,7 +165,7 @@ def _run(url: str, text: Path, seconds: float, label: str) -> tuple[list[_Writte
     processes = [*writers, follower]
     for process, (_, theirs) in zip(processes, pipes, strict=True):
         process.start()
-        # So that a process that ends without an answer is noticed.
+        # Closed here, so that the end of a process without an answer is noticed.
         theirs.close()
     try:
         with Progress(label, round(seconds)) as progress:
@@ -187,7 +187,7 @@ def _run(url: str, text: Path, seconds: float, label: str) -> tuple[list[_Writte
 
 
 class _Sender(Engine):
-    """Takes nothing in: a writer is to measure the store and not the machine."""
+    """Takes nothing in, because a writer is to measure the store and not the machine."""
 
     def add(self, namespace: str, output_id: int, tokens: TokenArray, *, num_prompt_tail: int, time: int) -> bool:
         return True
@@ -228,7 +228,7 @@ def _write(
 
 
 class _Noting(Engine):
-    """Notes when outputs of other replicas arrive."""
+    """Records when outputs of other replicas arrive."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
@@ -255,9 +255,9 @@ def _follow(url: str, together: Barrier, parent: Connection) -> None:
         idle_rss_mb = peak_rss_mb()
         together.wait(_START_SECONDS)
         latest = time.monotonic()
-        # `expected` is told when all writers have flushed.
+        # `expected` is sent when all writers have flushed.
         while expected is None or (len(indexed) < expected and time.monotonic() < latest + _PATIENCE):
-            # Counted first: what arrives in between makes fewer of them count, never more.
+            # Counted first, so that arrivals in between reduce the number of indexed outputs and never raise it.
             num_arrived = len(engine.output_ids)
             num_waiting = engine.stats().waiting_outputs
             now = time.time()

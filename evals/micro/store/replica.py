@@ -1,11 +1,10 @@
-"""Replicas without servers: engines that learn and share through a store as a server's does."""
+"""Replicas without servers: engines that learn and share through a store as those of servers do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -27,15 +26,15 @@ NAMESPACE = namespace_id("bench", None)
 CODEC = Codec(SCOPE)
 _NOTHING = Manifest(position="", segments=(), time=0.0)
 KINDS = ("sqlite", "redis")
-# Loading may take as long as it likes: how long it takes is what is measured.
+# Loading may take any time, because that time is what is measured.
 LOAD_SECONDS = 600.0
-# The keeper works only when told to.
+# The keeper works only on request.
 NEVER = 1e6
 
 
 @contextmanager
 def empty_store(kind: str, folder: Path) -> Iterator[str]:
-    """The URL of a new store of a kind in KINDS, which lives in a folder for as long as the context."""
+    """The URL of a new store of a kind in KINDS, in a folder, for the lifetime of the context."""
     if kind == "sqlite":
         folder.mkdir(parents=True, exist_ok=True)
         yield f"sqlite:///{folder.resolve() / 'store.sqlite3'}"
@@ -45,8 +44,8 @@ def empty_store(kind: str, folder: Path) -> Iterator[str]:
 
 
 class Replica:
-    """An engine and its exchange with a store, as a context manager; nothing is written but what finish() is given,
-    and snapshots when the keeper is told to."""
+    """An engine and its exchange with a store; a context manager. It writes only what finish() gets, and snapshots on
+    request."""
 
     def __init__(self, url: str, engine: Engine, config: SharingConfig | None = None) -> None:
         self.engine = engine
@@ -62,14 +61,12 @@ class Replica:
             raise StoreUnavailableError(f"{self.url} was not loaded in time: {self.sharing.health()['last_error']}")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.sharing.close()
         self._store.close()
 
     def finish(self, request_id: str, prompt: NDArray[np.int32], output: NDArray[np.int32]) -> None:
-        """Learns and publishes what an open request wrote."""
+        """Learns and publishes the output of an open request."""
         output_id = self.engine.close(request_id)
         if output_id is not None:
             tail = prompt[-self.engine.config.prompt_tail :]
@@ -77,7 +74,7 @@ class Replica:
             self.num_finished += 1
 
     def flush(self) -> None:
-        """Waits until what was finished is in the engine and in the store."""
+        """Waits until everything that was finished is in the engine and in the store."""
         self.engine.flush()
         if not self.sharing.flush(LOAD_SECONDS):
             raise StoreUnavailableError(f"{self.url} did not take all: {self.sharing.health()['last_error']}")
@@ -94,13 +91,13 @@ def stored_bytes(store: Store) -> dict[str, int]:
 
 
 def drop_snapshot(store: Store) -> None:
-    """Leaves the log alone, as it is before the first snapshot."""
+    """Leaves only the log, as before the first snapshot."""
     store.write_manifest(NAMESPACE, CODEC.encode_manifest(NAMESPACE, _NOTHING), ())
 
 
 def peak_rss_mb() -> float:
-    """The most memory that this process had resident so far, in MB. Unlike getrusage() this leaves out what a parent
-    had when it started this process."""
+    """Peak resident memory of this process, in MB. Unlike getrusage(), it excludes the memory of the parent when it
+    started this process."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6

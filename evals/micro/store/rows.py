@@ -1,4 +1,4 @@
-"""The figures of `agentspec bench store`, and what each of them should be."""
+"""The figures of `agentspec bench store`, and their targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TARGETS = {
     "step_overhead_percent_slow": ("<=", 1.0),
     "step_overhead_percent_dead": ("<=", 1.0),
 }
-"""Beginning of a case's name -> what its value should be."""
+"""Prefix of a case's name -> target of its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +28,16 @@ class Row:
     value: float
     unit: str
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What helps to read it."""
+    """Further values that help to read it."""
 
     @property
     def target(self) -> tuple[str, float] | None:
-        """Comparison and bound; None where there is none."""
+        """Comparison and bound; None without a target."""
         return next((target for name, target in _TARGETS.items() if self.case.startswith(name)), None)
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the target is met; None where there is none."""
+        """Whether the target is met; None without a target."""
         if self.target is None:
             return None
         comparison, bound = self.target

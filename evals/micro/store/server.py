@@ -1,4 +1,4 @@
-"""Warm start of real servers, on the demo's work: questions that no server has learned from, asked of three.
+"""Warm start of real servers, on the demo's work: three servers are asked questions that no server has learned from.
 
     warm       has answered other questions of the same databases
     restarted  on the same SQLite file; or joined, a second server on the same Redis
@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ServerError
+from agentspec.evals.common import databases_in
 from agentspec.evals.micro.store.replica import empty_store
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.run.demo_passes import ask, check_active, draw_passes, measure, output_of
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress
-from agentspec.workflows.text_to_sql import DATABASES, Database, Question, create_all
+from agentspec.workflows.text_to_sql import Database, Question
 
 _CONCURRENCY = 2
 _DELIVERY_SECONDS = 30.0
@@ -52,8 +53,7 @@ def warm_server_rows(kind: str, num_questions: int, seed: int, folder: Path) -> 
     """
     label = f"warm start of servers, {kind}"
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack, Progress(label, 6) as progress:
-        paths = create_all(DATABASES, Path(place))
-        databases = {database: paths[database.name] for database in DATABASES}
+        databases = databases_in(place)
         learned, unseen = draw_passes(databases, num_questions, seed).values()
         url = stack.enter_context(empty_store(kind, folder))
         first = stack.enter_context(ExitStack())
@@ -120,7 +120,7 @@ def _ask(server: Server, questions: Sequence[Question], databases: dict[Database
 
 
 def _wait_until_delivered(server: Server) -> int:
-    """How many outputs the server has put into the store, all that it had."""
+    """Waits until the server has put all of its outputs into the store; gives their number."""
     deadline = time.monotonic() + _DELIVERY_SECONDS
     while time.monotonic() < deadline:
         store = (server.agentspec_state() or {}).get("store")

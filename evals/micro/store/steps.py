@@ -1,19 +1,20 @@
-"""What a store costs a server's steps: the same requests to servers that differ in their store alone.
+"""What a store costs a server's steps: the same requests to servers that differ in their store only.
 
-    memory   no store; `control` is another of these, whose figure says how much noise there is
+    memory   no store; `control` is a second one of these, whose figure shows the noise
     healthy  Redis
     slow     Redis whose replies take 300 ms
     dead     Redis that has stopped answering
 
-Two processes that run the same code differ by several per cent of a step, by where their memory happens to lie. So each
-server is its own measure: it gets each request twice in a round, once with and once without no_store, which keeps its
-output from being learned and shared, and what that makes is compared with what it makes without a store:
+Two processes with the same code differ by several per cent of a step, depending on their memory layout. Therefore each
+server is compared with itself. In a round it gets each request twice, with and without no_store, which keeps its output
+from being learned and shared; this is compared with the same ratio without a store:
 
     overhead = (with / without no_store, of the server) / (with / without, of memory) - 1
 
-Nothing is drafted, so that every turn takes the same steps, of one token each, the shortest there are. Turns come in an
-order drawn for each round, one at a time, so that what the stores' threads still do after a turn meets all alike. What
-those threads take all the time, whether anything is finished or not, is told as their share of a core.
+Nothing is drafted, so that every turn takes the same steps, of one token each, the shortest that exist. Turns come one
+at a time in an order drawn for each round, so that work that the stores' threads still do after a turn affects all
+servers alike. The constant work of those threads, whether anything is finished or not, is reported as a share of a
+core.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.errors import ServerError
+from agentspec.evals.common import databases_in
 from agentspec.evals.micro.store.delaying_proxy import DelayingProxy
 from agentspec.evals.micro.store.publish import DELAY_SECONDS, STATES
 from agentspec.evals.micro.store.redis_server import RedisServer
@@ -42,20 +44,19 @@ from agentspec.evals.run.demo_passes import check_active
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 _CONTROL = "control"
 _NUM_PROMPTS = 8
-# Tokens of an answer: short turns meet the machine in much the same state.
+# Tokens of an answer. Short turns meet the machine in nearly the same state.
 _NEW_TOKENS = 32
-# With drafts, which later rounds are without.
+# These rounds draft; later rounds do not.
 _WARMING_ROUNDS = _NUM_PROMPTS
 _RESAMPLES = 2000
 
 
 @dataclass(slots=True)
 class _Turns:
-    """Figures of a server's turns of one kind, a round each, in us a step."""
+    """A server's turns of one kind, one a round, in us a step."""
 
     wall_us: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
@@ -73,12 +74,12 @@ class _Side:
     kept: _Turns = field(default_factory=_Turns)
     unkept: _Turns = field(default_factory=_Turns)
     background_ns: int = 0
-    """CPU time of all other threads of the scheduler during the rounds that count, of the engine's own too."""
+    """CPU time of all other threads of the scheduler during the counted rounds, the engine's own included."""
     seconds: float = 0.0
-    """That those rounds took."""
+    """Duration of those rounds."""
 
     def ratios(self) -> NDArray[np.float64]:
-        """Of wall time a step, kept over not kept."""
+        """Wall time of a step, kept over not kept."""
         ratios: NDArray[np.float64] = np.array(self.kept.wall_us) / np.array(self.unkept.wall_us)
         return ratios
 
@@ -111,12 +112,12 @@ def step_rows(num_rounds: int, folder: Path) -> Iterator[Row]:
         with Progress("step overhead: starting", len(urls)) as progress:
             for name, url in urls.items():
                 progress.update(len(sides), name)
-                # Models of their own, so that none learns from another.
+                # Separate model names, so that no server learns from another.
                 environment = {"AGENTSPEC_STORE": url, "AGENTSPEC_STORE_MODEL": name}
                 server = Server(MODEL_FOLDER, "AGENTSPEC", log=folder / f"{name}.log", environment=environment)
                 stack.enter_context(server)
                 sides[name] = _Side(server, _scheduler(server))
-        # Servers end in good order only if their stores answer.
+        # Servers stop cleanly only if their stores answer.
         stack.callback(stopped.resume)
         stopped.pause()
         for number in range(_WARMING_ROUNDS):
@@ -141,8 +142,7 @@ def step_rows(num_rounds: int, folder: Path) -> Iterator[Row]:
 
 
 def _prompts(folder: Path) -> list[str]:
-    paths = create_all(DATABASES, folder)
-    databases = {database: paths[database.name] for database in DATABASES}
+    databases = databases_in(folder)
     samples = islice(draw_samples(databases, split="heldout", seed=0), _NUM_PROMPTS)
     return [render(sample.messages) for sample in samples]
 
@@ -207,19 +207,19 @@ def _kept_more(side: _Side) -> NDArray[np.float64]:
 
 
 def _interval(values: NDArray[np.float64]) -> list[float]:
-    """Where the median lies with a probability of 95 %, by resampling."""
+    """The 95 % interval of the median, by resampling."""
     drawn = np.random.default_rng(0).choice(values, size=(_RESAMPLES, len(values)))
     low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
     return [round(float(low), 3), round(float(high), 3)]
 
 
 def _cpu_ns(process: int) -> int:
-    """CPU time of a process's first thread so far."""
+    """CPU time so far of a process's first thread."""
     return int(Path(f"/proc/{process}/task/{process}/schedstat").read_text(encoding="ascii").split()[0])
 
 
 def _background_ns(process: int) -> int:
-    """CPU time of all its threads but the first so far; threads that ended are left out."""
+    """CPU time so far of all its threads but the first; ended threads are left out."""
     total = -_cpu_ns(process)
     for task in Path(f"/proc/{process}/task").iterdir():
         total += int((task / "schedstat").read_text(encoding="ascii").split()[0])

@@ -4,12 +4,11 @@
                                 └─ store ─> restarted/joined ├─> the other half, from which none learns
                                             cold ─────────┘
 
-Half of what is learned is in the store's snapshot, the rest in its log alone.
+Half of what is learned is in the store's snapshot, the rest only in its log.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,15 +24,15 @@ from agentspec.config import EngineConfig
 from agentspec.drafts import DraftRow
 from agentspec.engine import Engine
 from agentspec.errors import StoreError
+from agentspec.evals.common import temporary_databases
 from agentspec.evals.micro.store.replica import NAMESPACE, Replica, empty_store
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.research.tiny_sql.corpus import draw_samples
 from agentspec.evals.research.tiny_sql.tokenizer import render
 from agentspec.progress import Progress
-from agentspec.workflows.text_to_sql import DATABASES, create_all
 
 MAX_DRAFT_TOKENS = 16
-# Of each trace: so many held-out calls tell of the time before a replica has seen any traffic of its own.
+# Number of held-out calls of each trace that stand for the time before a replica has seen traffic of its own.
 _FIRST_CALLS = 100
 _SAMPLES = 1000
 
@@ -56,10 +55,8 @@ def split_trace(trace: Trace) -> SplitTrace:
 
 
 def sample_trace(tokenizer: Tokenizer, number: int = _SAMPLES) -> Trace:
-    """The right answers to held-out questions of the shipped text-to-SQL workflow, for want of recorded calls."""
-    with tempfile.TemporaryDirectory() as folder:
-        paths = create_all(DATABASES, Path(folder))
-        databases = {database: paths[database.name] for database in DATABASES}
+    """Correct answers to held-out questions of the shipped text-to-SQL workflow, for use without recorded calls."""
+    with temporary_databases() as databases:
         samples = list(islice(draw_samples(databases, split="heldout", seed=0), number))
     end = np.array([tokenizer.end_of_turn], np.int32)
     calls = [
@@ -85,7 +82,7 @@ def warm_start_rows(kind: str, traces: Sequence[SplitTrace], folder: Path) -> It
         warm = first.enter_context(Replica(url, _engine()))
         _learn(warm, traces, progress.update)
         if kind == "sqlite":
-            # The server ends; its engine stays for the comparison alone.
+            # The server ends; only its engine stays, for the comparison.
             first.close()
         loaded = stack.enter_context(Replica(url, _engine()))
         health = loaded.sharing.health()
@@ -124,12 +121,12 @@ def warm_start_rows(kind: str, traces: Sequence[SplitTrace], folder: Path) -> It
 
 
 def _engine() -> Engine:
-    # Each call does its work to the end, so that all three see the same texts at the same step.
+    # Without background work, so that all three see the same texts at the same step.
     return Engine(EngineConfig(max_draft_tokens=MAX_DRAFT_TOKENS))
 
 
 class _ReplicaSystem:
-    """An engine as a replayed system; what it learns it publishes."""
+    """An engine as a replayed system, which publishes what it learns."""
 
     def __init__(self, engine: Engine, replica: Replica | None) -> None:
         self._engine = engine
@@ -167,7 +164,7 @@ class _ReplicaSystem:
 
 
 def _learn(replica: Replica, traces: Sequence[SplitTrace], progress: Callable[[int], None]) -> None:
-    """The replica serves the learned halves, drafting as it does so, which its estimates learn from too."""
+    """The replica serves the learned halves. It drafts while it does so, because its estimates learn from that too."""
     calls = [call for trace in traces for call in trace.learned]
     system = _ReplicaSystem(replica.engine, replica)
     middle = len(calls) // 2
@@ -201,7 +198,7 @@ def _ratio(sums: Sequence[tuple[int, int]]) -> float:
 def _measure(engine: Engine, traces: Sequence[SplitTrace], progress: Callable[[int], None]) -> _Figures:
     system = _ReplicaSystem(engine, None)
     begun = []
-    # The traces' beginnings come first, before online estimates have learned of any of them.
+    # The beginnings of all traces come first, before online estimates have learned from any of them.
     for trace in traces:
         sums = replay(trace.held_out[:_FIRST_CALLS], system, MAX_DRAFT_TOKENS)
         begun.append((sums.accepted, sums.steps))

@@ -1,9 +1,10 @@
-"""Trains acceptance-prediction heads (SpecDec++, section 3.3) on chains that the tiny drafters draft.
+"""Trains acceptance-prediction heads (SpecDec++, section 3.3) on chains of the tiny drafters.
 
-Notation: X is what the target writes, Y what the drafter drafts, Z what it is fed. A chain starts at some token of X; of
-its later inputs the share r is X's, at random, and the rest are its own, so Z mixes both. Label of Y_j: is it X_j? That
-is acceptance, given that what is before it is accepted, wherever Z and X agree so far. The paper takes Y from states
-over X and judges it by states over Z; here both are of the chain itself, because an EAGLE head is fed its own states.
+Notation: X is what the target writes, Y what the drafter drafts, Z what it is fed. A chain starts at some token of X. A
+random share r of its later inputs are X's tokens, and the rest are its own, so that Z mixes both. The label of Y_j is
+whether it equals X_j. Wherever Z and X agree so far, that is acceptance given that everything before it is accepted.
+The paper takes Y from states over X and judges it by states over Z. Here both come from the chain itself, because an
+EAGLE head is fed its own states.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class AcceptanceTraining:
     """How heads are trained.
 
     Attributes:
-        depths, weights: a head for each D and w_rej.
-        mixing: r, the share of the target's tokens among what a chain is fed. Chains of mostly their own tokens are
-            soon off the target's text, and teach little about the one case that the rule asks about.
-        length: tokens of a chain, K.
-        starts: chains of a text, at random places of its answer; all of them where there are fewer.
-        epochs, batch, lr: of AdamW, whose rate falls to zero along a cosine.
+        depths, weights: A head is trained for each D and w_rej.
+        mixing: r, the share of the target's tokens among the inputs of a chain. Chains of mostly their own tokens
+            soon leave the target's text, and teach little about the one case that the rule asks about.
+        length: Tokens of a chain, K.
+        starts: Chains of a text, at random positions of its answer; all positions if there are fewer.
+        epochs, batch, lr: Of AdamW, whose rate falls to zero along a cosine.
     """
 
     depths: tuple[int, ...] = (0, 1, 2, 3)
@@ -70,13 +71,13 @@ class Examples:
 
 
 def mixed_examples(drafter: Drafter, text: Text, training: AcceptanceTraining, random: torch.Generator) -> Examples:
-    """Examples of one text, of chains from random starts; none where chains have left the text's end behind."""
+    """Examples of one text, from chains with random starts; none beyond the end of the text."""
     order = torch.randperm(len(text.starts), generator=random)[: training.starts]
     starts = text.starts[order.sort().values]
     told = torch.rand(len(starts), training.length, generator=random) < training.mixing
     chains = draft_chains(drafter, text, starts, told)
     labels = accepted(chains, text, starts)
-    # The first token behind the end tells the head that nothing follows; the others are like it.
+    # The first token after the end teaches the head that nothing follows; further ones would teach the same.
     counts = starts[:, None] + 1 + torch.arange(training.length) <= len(text.tokens)
     return Examples(chains.states[counts].half(), labels[counts].float())
 
@@ -113,11 +114,11 @@ def train_head(examples: Examples, depth: int, rejection_weight: float, training
 
 
 def fit_calibration(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """(scale, shift) with which sigmoid(scale * x + shift) is likeliest to give the labels: Platt scaling.
+    """The most likely (scale, shift) of sigmoid(scale * x + shift) for the labels: Platt scaling.
 
-    Both are kept a little towards 1 and 0, so that they stay finite where the head is never wrong.
+    Both are regularized slightly towards 1 and 0, so that they stay finite if the head is never wrong.
     """
-    # Logits beyond these say nothing more, and would rule the fit where they are wrong.
+    # Logits beyond these carry no more information, and would dominate the fit where they are wrong.
     x, y = logits.double().clamp(-FARTHEST_LOGIT, FARTHEST_LOGIT), labels.double()
     parameters = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
     origin = parameters.detach().clone()
@@ -132,5 +133,5 @@ def fit_calibration(logits: Tensor, labels: Tensor) -> tuple[float, float]:
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
     scale, shift = parameters.detach().tolist()
-    # A head whose order is the wrong way round knows nothing: then only the mean can be right.
+    # A head that ranks examples the wrong way round knows nothing, so only the mean can be right.
     return max(scale, 1e-3), shift

@@ -1,4 +1,4 @@
-"""What the small model itself answers: prompts with its greedy answers, as token ids to learn and to measure by."""
+"""The small model's own answers: prompts with its greedy answers, as token ids to learn from and to measure by."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentspec.evals.research.tiny_sql.tokenizer import END, render, special_id
 from agentspec.evals.research.tiny_sql.train import Encoded
 from agentspec.workflows.text_to_sql.agents.prompts import Message
 
-# Rows in a batch: far more tokens a second than one by one, and little memory at this size.
+# Rows in a batch. This gives far more tokens a second than single rows, and takes little memory.
 _BATCH = 128
 
 _Cache = list[tuple[Tensor, Tensor]]
@@ -27,11 +27,11 @@ def greedy_answers(
     """The prompts with the model's greedy answers in its own precision, in the order of the prompts; stage "open".
 
     An answer ends with its end token, or without one after `max_tokens`. It is kept as the ids that the model chose,
-    which need not be those that its text would be encoded as.
+    which may differ from the encoding of its text.
     """
     end_id = special_id(tokenizer, END)
     encoded = [tuple(prompt.ids) for prompt in tokenizer.encode_batch([render(messages) for messages in prompts])]
-    # Prompts of like length share a batch: less padding.
+    # Prompts of similar length share a batch, which needs less padding.
     order = sorted(range(len(encoded)), key=lambda place: len(encoded[place]))
     found: dict[int, Encoded] = {}
     for first in range(0, len(order), _BATCH):
@@ -48,7 +48,7 @@ def _decode(
     shape, weight = model.shape, model.embed_tokens.weight
     lengths = torch.tensor([len(prompt) for prompt in prompts])
     width = int(lengths.max())
-    # Rows are padded on the right: what padding leaves in the cache is overwritten before it can be seen.
+    # Rows are padded on the right. What padding leaves in the cache is overwritten before it can be seen.
     tokens = torch.tensor([(*prompt, *(0,) * (width - len(prompt))) for prompt in prompts])
     size = (len(prompts), width + max_tokens, shape.kv_heads, shape.head_dim)
     cache = [(weight.new_zeros(size), weight.new_zeros(size)) for _ in range(shape.layers)]
@@ -66,7 +66,7 @@ def _decode(
 
 
 def _states(model: TinyLlama, tokens: Tensor, places: Tensor, cache: _Cache) -> Tensor:
-    """Final hidden states [B, T, H] of tokens [B, T] at these places, which see what the cache holds up to their own.
+    """Final hidden states [B, T, H] of tokens [B, T] at these positions. Each sees the cache up to its own position.
 
     Keys and values, each [B, length, kv_heads, head_dim] a layer, are written to the cache.
     """
@@ -84,7 +84,7 @@ def _states(model: TinyLlama, tokens: Tensor, places: Tensor, cache: _Cache) -> 
         )
         keys[rows, places] = rotate(k, cos, sin)
         values[rows, places] = v
-        # Query heads that share a key head stand one after another.
+        # Query heads that share a key head are adjacent.
         q = rotate(q, cos, sin).view(*tokens.shape, model.shape.kv_heads, -1, size)
         scores = torch.einsum("btkgd,blkd->bkgtl", q, keys[:, :length]) * size**-0.5
         weights = scores.masked_fill(hidden_from, float("-inf")).softmax(-1)

@@ -1,8 +1,8 @@
-"""Drafts of the tiny drafters from many places of one text at once, with the states that the tokens come from.
+"""Drafts of the tiny drafters from many positions of one text at once, with the states that their tokens come from.
 
-Notation: x_0, x_1, ... are the tokens of a text. A *chain* that starts at s drafts what follows x_s, greedily and one
-token after the other; its j-th token, counted from 0, is to be compared with x_{s+1+j}. Chains of one text share the
-keys and values of the text, each seeing them up to its own start, and bring those of their own tokens.
+Notation: x_0, x_1, ... are the tokens of a text. A *chain* that starts at s drafts what follows x_s, greedily and token
+by token. Its j-th token, counted from 0, is compared with x_{s+1+j}. The chains of a text share the keys and values of
+the text, which each sees up to its own start, and add those of their own tokens.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Text:
 
     Attributes:
         tokens: int64 [L], the prompt and the answer with its end token.
-        first: position of the answer's first token.
-        features: [L - 1, 3 H] or more, what the target's captured layers put out at each position.
+        first: Position of the answer's first token.
+        features: [L - 1, 3 H] or more, the outputs of the target's captured layers at each position.
     """
 
     tokens: Tensor
@@ -34,7 +34,7 @@ class Text:
 
     @property
     def starts(self) -> Tensor:
-        """int64 [S]: where a verify step may leave the text: at any token of the answer but its last."""
+        """int64 [S]: where a verify step may end, which is at any token of the answer but its last."""
         return torch.arange(self.first, len(self.tokens) - 1)
 
 
@@ -54,7 +54,7 @@ class Chains:
 
 
 class Branches(Protocol):
-    """Drafts that go on from S places of a text."""
+    """Drafts that continue from S positions of a text."""
 
     @property
     def states(self) -> Tensor:
@@ -67,7 +67,7 @@ class Branches(Protocol):
         """The target's ids of tokens numbered as in `logits`."""
 
     def step(self, tokens: Tensor) -> None:
-        """Go on with one token each, int64 [S]."""
+        """Continues each with one token, int64 [S]."""
 
 
 class Drafter(Protocol):
@@ -81,9 +81,10 @@ class Drafter(Protocol):
 
 @torch.no_grad()
 def draft_chains(drafter: Drafter, text: Text, starts: Tensor, told: Tensor) -> Chains:
-    """Chains from `starts` int64 [S], of as many tokens as `told` bool [S, K] has columns.
+    """Chains from `starts` int64 [S], with as many tokens as `told` bool [S, K] has columns.
 
-    Where `told` is true, a chain goes on with the text's token instead of its own; behind the text's end there is none.
+    Where `told` is true, a chain continues with the text's token instead of its own; after the end of the text there is
+    none.
     """
     branches = drafter.branches(text, starts)
     steps = told.shape[1]
@@ -100,7 +101,7 @@ def draft_chains(drafter: Drafter, text: Text, starts: Tensor, told: Tensor) -> 
 
 
 def accepted(chains: Chains, text: Text, starts: Tensor) -> Tensor:
-    """bool [S, K]: whether each token is the text's at its place; behind the end of the text none is."""
+    """bool [S, K]: whether each token equals the text's at its position; false after the end of the text."""
     places = starts[:, None] + 1 + torch.arange(chains.tokens.shape[1])
     inside = places < len(text.tokens)
     return inside & (chains.tokens == text.tokens[places.clamp(max=len(text.tokens) - 1)])
@@ -111,8 +112,9 @@ class Drafted:
     """The drafter's own chains from every start of a text.
 
     Attributes:
-        matches: int64 [S], leading tokens of each chain that are the text's.
-        states: float16 [S, K, H], in half precision to hold many; `confidences` float32 [S, K]. See `Chains`.
+        matches: int64 [S], number of leading tokens of each chain that equal the text.
+        states: float16 [S, K, H], in half precision to save memory.
+        confidences: float32 [S, K]. See `Chains`.
     """
 
     matches: Tensor
@@ -139,9 +141,9 @@ def _following(text: Text, starts: Tensor, step: int, otherwise: Tensor) -> Tens
 
 
 class StandaloneDrafter:
-    """A Llama of its own, which sees a text from its second token on.
+    """A separate Llama, which sees a text from its second token on.
 
-    SGLang feeds every drafter the target's tokens from the second one on, as an EAGLE head needs them.
+    SGLang feeds every draft model the target's tokens from the second one on, as an EAGLE head needs them.
     """
 
     def __init__(self, model: TinyLlama) -> None:
@@ -156,7 +158,7 @@ class StandaloneDrafter:
 
 
 class LlamaBranches:
-    """A Llama that goes on from S places of a text [L]; the state of a token is the final one, behind the norm."""
+    """A Llama that continues from S positions of a text [L]. The state of a token is the final one, after the norm."""
 
     def __init__(self, model: TinyLlama, text: Tensor, starts: Tensor) -> None:
         self._model = model
@@ -184,7 +186,7 @@ class LlamaBranches:
         self._states = self._run(self._model.embed_tokens(tokens), self._places, first=False)
 
     def _run(self, x: Tensor, places: Tensor, *, first: bool) -> Tensor:
-        """Final states [S, H] of tokens embedded as x [S, H]; the first run is that of the text and gives its keys."""
+        """Final states [S, H] of tokens embedded as x [S, H]. The first run is that of the text and gives its keys."""
         model = self._model
         assert isinstance(model.cos, Tensor) and isinstance(model.sin, Tensor)
         angles = model.cos[places][:, None], model.sin[places][:, None]
@@ -209,7 +211,8 @@ class LlamaBranches:
         return out
 
     def _attend(self, q: Tensor, number: int) -> Tensor:
-        """[S, heads, head_dim], from queries of that shape to what they see of the text and to their chain's own keys."""
+        """[S, heads, head_dim], from queries of that shape to what they see of the text and to the keys of their own
+        chain."""
         keys, values = self._base[number]
         scores = torch.einsum("shd,lhd->shl", q, keys).masked_fill(~self._seen[:, None], float("-inf"))
         length = scores.shape[-1]
@@ -237,7 +240,7 @@ class Eagle3Drafter:
 
 
 class _Eagle3Branches:
-    """A chain from s begins with the entry at s - 1, made of the target's features there and x_s."""
+    """A chain from s begins with the entry at s - 1, which is made of the target's features there and x_s."""
 
     def __init__(self, head: Eagle3Head, embeddings: Tensor, text: Text, starts: Tensor) -> None:
         self._head, self._embeddings = head, embeddings

@@ -32,7 +32,7 @@ _OUT_OF_SCOPE = "I answer questions about the databases that I am shown."
 
 @dataclass(frozen=True)
 class Sample:
-    """One request and the answer to learn; `stage` is the agent, or "other" for requests of no agent."""
+    """One request and the answer to learn. `stage` is the agent, or "other" for requests of no agent."""
 
     stage: str
     messages: tuple[Message, ...]
@@ -40,7 +40,7 @@ class Sample:
 
 
 def draw_samples(databases: dict[Database, Path], *, split: Split, seed: int) -> Iterator[Sample]:
-    """Yield samples of one side of the questions without end; a model is trained on "train" alone."""
+    """Yields endless samples of one side of the questions. A model is trained on "train" only."""
     rng = random.Random(f"corpus/{seed}")
     by_name = {database.name: (database, path) for database, path in databases.items()}
     for question in draw_questions(databases, split=split, seed=seed):
@@ -73,7 +73,7 @@ def _samples_of(question: Question, database: Database, path: Path, rng: random.
 
 
 def approval(execution: Execution) -> str:
-    """Reason of a verdict of ok."""
+    """The reason in a verdict of ok."""
     rows = "1 row" if len(execution.rows) == 1 else f"{len(execution.rows)} rows"
     return f"The query runs and returns {rows} with {', '.join(execution.columns)}."
 
@@ -92,7 +92,7 @@ def _noisy(links: str, rng: random.Random) -> str:
 
 
 def _swap_word(sql: str, words: list[str], rng: random.Random, replacement: str) -> str:
-    """Replace one occurrence of one of the words."""
+    """Replaces one occurrence of one of the words."""
     places = [m for word in words for m in re.finditer(rf"\b{word}\b", sql)]
     if not places:
         return sql
@@ -101,25 +101,11 @@ def _swap_word(sql: str, words: list[str], rng: random.Random, replacement: str)
 
 
 def corrupt(sql: str, database: Database, rng: random.Random) -> tuple[str, str]:
-    """A broken or wrong variant of the query and, for those that run, what is wrong; may give the query unchanged."""
+    """A broken or wrong variant of the query and, if it runs, what is wrong with it. The query may be unchanged."""
     tables = [table.name for table in database.tables]
     columns = sorted({column.name for table in database.tables for column in table.columns} - {"id"})
-    kind = rng.choice(
-        (
-            "column",
-            "column",
-            "table",
-            "join",
-            "syntax",
-            "syntax",
-            "value",
-            "value",
-            "function",
-            "order",
-            "operator",
-            "condition",
-        )
-    )
+    kinds = "column column table join syntax syntax value value function order operator condition"
+    kind = rng.choice(kinds.split())
     if kind == "column":
         return _swap_word(sql, columns, rng, rng.choice(columns)), "A column does not match the question."
     if kind == "table":
@@ -179,7 +165,7 @@ def _change_value(sql: str, rng: random.Random) -> str:
 
 
 def _stranger(rng: random.Random) -> Sample:
-    """A request that no agent of ours would send: it has to end in a short answer."""
+    """A request that none of our agents would send, with a short answer."""
     systems = ("You are a helpful assistant.", "Answer briefly.", "You are a bot.", "")
     users = ("Hello!", "Who are you?", "Write a poem about rain.", "What is 2 + 2?", "Thanks.", "Tell me a story.")
     system, user = rng.choice(systems), rng.choice(users)

@@ -1,4 +1,4 @@
-"""Trains the drafters of the tiny SQL model on the model's own outputs: to its agents and to open requests."""
+"""Trains the drafters of the tiny SQL model on the model's own outputs, for its agents and for open requests."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from agentspec.evals.research.tiny_sql.tokenizer import PAD, special_id
 from agentspec.evals.research.tiny_sql.train import Encoded, TrainConfig, batches, encode, repeated_batches, to_batch
 from agentspec.workflows.text_to_sql.generated.databases import Database
 
-# Two layers, because one cannot copy a value from the question to the SQL.
+# Two layers, because a single one cannot copy a value from the question to the SQL.
 STANDALONE_SHAPE = LlamaShape(hidden=128, layers=2, heads=2, kv_heads=1, mlp=352)
 
 
 @dataclass(frozen=True)
 class DistillConfig:
-    """What the training of the drafters depends on, beside the target and the databases.
+    """What the training of the drafters depends on, besides the target and the databases.
 
-    `feed` says how batches are drawn and how rates go. The head drafts `unrolled` tokens from every position; the loss
-    of each is weighted by `decay` over that of the one before. `open_share` of the batches hold the target's answers
-    to open requests, of which there are `open_answers`; the others hold the texts of the agents.
+    `feed` has the batches and learning rates. The head drafts `unrolled` tokens from every position; the loss of each
+    has `decay` times the weight of the one before. `open_share` of the batches hold the target's answers to
+    `open_answers` open requests; the others hold the texts of the agents.
     """
 
     feed: TrainConfig = field(
@@ -53,14 +53,14 @@ class DistillConfig:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A batch of texts with what the target says about them.
+    """A batch of texts with the target's predictions.
 
     Attributes:
         tokens: int64 [B, L].
-        own: bool [B, L], the positions of an answer up to which the text is what the target itself would have written,
-            one run a row.
-        scores: float [N, vocab], the target's logits of those positions, row by row.
-        features: [B, L, 3 H], what the target's captured layers put out.
+        own: bool [B, L], the positions of an answer up to which the text is what the target itself would have
+            written, one run a row.
+        scores: float [N, vocab], the target's logits at those positions, row by row.
+        features: [B, L, 3 H], the outputs of the target's captured layers.
     """
 
     tokens: Tensor
@@ -70,7 +70,7 @@ class Lesson:
 
     @property
     def choices(self) -> Tensor:
-        """int64 [B, L]: the token that the target puts after each of its own positions, -1 elsewhere."""
+        """int64 [B, L]: the target's token after each of its own positions, -1 elsewhere."""
         found = torch.full(self.tokens.shape, -1)
         found[self.own] = self.scores.argmax(-1)
         return found
@@ -78,10 +78,10 @@ class Lesson:
 
 @torch.no_grad()
 def teach(target: TinyLlama, tokens: Tensor, targets: Tensor, capture: tuple[int, ...]) -> Lesson:
-    """What the target says about a batch of `train.to_batch`.
+    """The target's predictions for a batch of `train.to_batch`.
 
-    Texts come from the corpus and not from the target. A row counts as far as both agree: to there, the text is what
-    greedy decoding gives, so nothing has to be generated to learn from the target's own outputs.
+    Texts come from the corpus and not from the target. A row counts as far as both agree. Up to there the text equals
+    greedy decoding, so nothing has to be generated to learn from the target's own outputs.
     """
     hidden, captured = target.states(tokens, capture)
     answers = targets != -100
@@ -93,7 +93,7 @@ def teach(target: TinyLlama, tokens: Tensor, targets: Tensor, capture: tuple[int
 
 
 def draft_vocabulary(databases: dict[Database, Path], tokenizer: Tokenizer, size: int, config: DistillConfig) -> Tensor:
-    """int64 [size], ascending: the tokens that are most frequent in the agents' answers."""
+    """int64 [size], ascending: the most frequent tokens in the agents' answers."""
     samples = list(islice(draw_samples(databases, split="train", seed=config.feed.seed), config.vocabulary_samples))
     written = torch.tensor([token for sample in encode(tokenizer, samples) for token in sample.answer])
     counts = torch.bincount(written, minlength=size)
@@ -101,10 +101,10 @@ def draft_vocabulary(databases: dict[Database, Path], tokenizer: Tokenizer, size
 
 
 def standalone_loss(drafter: TinyLlama, lesson: Lesson) -> Tensor:
-    """Mean cross-entropy between what the target and the drafter say next, over the target's own positions.
+    """Mean cross-entropy between the next-token distributions of target and drafter, over the target's own positions.
 
-    A drafter under STANDALONE is never shown a text's first token: SGLang reads prompts into it as into an EAGLE head,
-    one token on.
+    A drafter under STANDALONE never sees the first token of a text: SGLang feeds it prompts as it does an EAGLE head,
+    shifted by one token.
     """
     logits = F.linear(drafter.hidden(lesson.tokens[:, 1:])[lesson.own[:, 1:]], drafter.embed_tokens.weight)
     return _cross_entropy(lesson.scores, logits.float()).mean()
@@ -113,7 +113,7 @@ def standalone_loss(drafter: TinyLlama, lesson: Lesson) -> Tensor:
 def head_loss(head: Eagle3Head, embeddings: Tensor, lesson: Lesson, config: DistillConfig) -> Tensor:
     """The same for each token that the head drafts, within its vocabulary and weighted by `decay`.
 
-    Positions whose right token cannot be drafted do not count.
+    Positions whose correct token cannot be drafted do not count.
     """
     assert isinstance(head.vocabulary, Tensor)
     drafted, places, counts = unrolled(head, embeddings, lesson, config.unrolled)
@@ -128,17 +128,17 @@ def head_loss(head: Eagle3Head, embeddings: Tensor, lesson: Lesson, config: Dist
 
 
 def unrolled(head: Eagle3Head, embeddings: Tensor, lesson: Lesson, steps: int) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Let the head draft over a lesson, from the position of each answer's first token on.
+    """Lets the head draft over a lesson, from the position of each answer's first token on.
 
     Returns:
-        logits: for each step [B, S, draft_vocab]; see `Eagle3Head.unroll`.
-        places: int64 [B, S], the row of `lesson.scores` that says what is right there.
-        counts: bool [B, S], where it does.
+        logits: For each step [B, S, draft_vocab]; see `Eagle3Head.unroll`.
+        places: int64 [B, S], the row of `lesson.scores` with the target's prediction there.
+        counts: bool [B, S], where there is one.
     """
     runs = lesson.own.sum(1)
     width = max(1, int(runs.max()) - 1)
     logits = head.unroll(
-        # The first token of an answer comes from the prefill; drafts begin behind it.
+        # The first token of an answer comes from the prefill; drafts begin after it.
         F.embedding(lesson.tokens[:, 1:], embeddings),
         lesson.features[:, :-1].to(embeddings.dtype),
         lesson.own.long().argmax(1),
@@ -152,18 +152,18 @@ def unrolled(head: Eagle3Head, embeddings: Tensor, lesson: Lesson, steps: int) -
 
 
 def _cross_entropy(scores: Tensor, logits: Tensor) -> Tensor:
-    """[N], of the distributions whose logits both are [N, V]."""
+    """[N], between distributions given by logits [N, V]."""
     return -(scores.softmax(-1) * logits.log_softmax(-1)).sum(-1)
 
 
 def new_drafters(
     target: TinyLlama, drafter_shape: LlamaShape, head_shape: HeadShape, vocabulary: Tensor, *, seed: int
 ) -> tuple[TinyLlama, Eagle3Head]:
-    """Both drafters before any training; `vocabulary` is the head's, int64 [draft_vocab]."""
+    """Both drafters before any training; `vocabulary` is that of the head, int64 [draft_vocab]."""
     torch.manual_seed(seed)
     drafter, head = TinyLlama(drafter_shape), Eagle3Head(head_shape, vocabulary)
     with torch.no_grad():
-        # From where the target starts too.
+        # The output matrix starts as the target's.
         head.lm_head.weight.copy_(target.embed_tokens.weight[vocabulary])
     return drafter, head
 
@@ -177,12 +177,13 @@ def distill(
     head: Eagle3Head,
     config: DistillConfig,
 ) -> list[tuple[float, float]]:
-    """Train both drafters in place, side by side, so that the target runs once for both; gives both losses a step.
+    """Trains both drafters in place, side by side, so that the target runs once for both; gives both losses of each
+    step.
 
     Progress goes to standard error.
 
     Args:
-        answers: the target's own answers to open requests; none are needed where `config.open_share` is 0.
+        answers: The target's own answers to open requests; unused if `config.open_share` is 0.
     """
     feed = config.feed
     rates = {"matrix_lr": feed.matrix_lr, "lr": feed.lr, "weight_decay": feed.weight_decay}
@@ -211,7 +212,7 @@ def distill(
 def _mixed(
     databases: dict[Database, Path], tokenizer: Tokenizer, answers: Sequence[Encoded], config: DistillConfig
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of both kinds of text; what is to be copied comes first."""
+    """Batches of both kinds of text; batches of tokens to copy come first."""
     feed = config.feed
     rng = random.Random(f"mixed/{feed.seed}")
     of_agents = batches(draw_samples(databases, split="train", seed=feed.seed), tokenizer, feed)
@@ -231,7 +232,7 @@ def accept_lengths(
     samples: Sequence[Encoded],
     config: DistillConfig,
 ) -> dict[str, float]:
-    """Tokens a verify step on samples that were not learnt from, of chains of `unrolled` tokens from each drafter."""
+    """Tokens a verify step on held-out samples, with chains of `unrolled` tokens from each drafter."""
     assert isinstance(head.vocabulary, Tensor)
     tokens = {"standalone": 0, "eagle3": 0}
     steps = {"standalone": 0, "eagle3": 0}
@@ -254,7 +255,7 @@ def accept_lengths(
 
 
 def _walk(hits: list[list[bool]]) -> int:
-    """Verify steps that a text takes; hits[j][s] says whether token s is right when it is the draft's j-th."""
+    """Verify steps that a text takes. hits[j][s] says whether token s is correct as the j-th token of a draft."""
     place = taken = 0
     while place < len(hits[0]):
         depth = 0

@@ -1,9 +1,9 @@
 """An EAGLE-3 head for the tiny SQL model: the network, its training-time test, its checkpoint.
 
-Notation: x_t is the token at position t of a text, f_t the target's features there (what three of its layers put out,
-side by side). From an *entry* at position t, made of a state and x_{t+1}, the head says what x_{t+2} is. The first
-entry of a draft takes its state from f_t; each later one takes the state that the head itself put out one position
-before, because the target has not seen those positions.
+Notation: x_t is the token at position t of a text, and f_t the target's features there (the concatenated outputs of
+three of its layers). From an *entry* at position t, made of a state and x_{t+1}, the head predicts x_{t+2}. The first
+entry of a draft takes its state from f_t. Each later one takes the head's own output state of the previous position,
+because the target has not seen those positions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentspec.evals.research.tiny_sql.model import SHIPPED_DTYPE, LlamaShape, M
 
 @dataclass(frozen=True)
 class HeadShape:
-    """Dimensions of the head. `capture` numbers the target's layers whose outputs it sees, counted from 0."""
+    """Dimensions of the head. `capture` numbers the target's layers whose outputs it reads, counted from 0."""
 
     target: LlamaShape
     capture: tuple[int, int, int] = (1, 3, 4)
@@ -30,7 +30,7 @@ class HeadShape:
     mlp: int = 512
 
     def __post_init__(self) -> None:
-        # SGLang takes what goes into the layer after each of these.
+        # SGLang captures the input of the layer after each of these.
         if sorted({*self.capture}) != [*self.capture] or not 0 <= self.capture[0] <= self.capture[-1] < self.last:
             raise ValueError(f"capture must be three ascending layers below {self.last}, got {self.capture}")
         if not 0 < self.draft_vocab <= self.target.vocab_size:
@@ -61,10 +61,10 @@ class HeadShape:
 
 
 class Eagle3Head(nn.Module):
-    """The head without the embeddings, which are the target's.
+    """The head without the embeddings, which are those of the target.
 
     Args:
-        vocabulary: int64 [draft_vocab], ascending: the target's ids of the tokens that may be drafted.
+        vocabulary: int64 [draft_vocab], ascending: the target's ids of the tokens that can be drafted.
     """
 
     def __init__(self, shape: HeadShape, vocabulary: Tensor) -> None:
@@ -85,16 +85,16 @@ class Eagle3Head(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def unroll(self, embeds: Tensor, features: Tensor, start: Tensor, width: int, steps: int) -> list[Tensor]:
-        """The training-time test: what the head says when it drafts `steps` tokens from wherever it stands.
+        """The training-time test: the head's predictions when it drafts `steps` tokens from every position.
 
         Args:
             embeds: [B, L, H], the embedding of x_{t+1} at position t.
             features: [B, L, 3 H], f_t.
-            start: int64 [B]: logits are wanted of the `width` positions from here on, clamped to L - 1.
+            start: int64 [B]: logits are computed for the `width` positions from here on, clamped to L - 1.
 
         Returns:
             One [B, width, draft_vocab] for each step: at [b, s] the logits of entry start[b] + s, made with s >= step
-            tokens drafted by then; for s < step they mean nothing.
+            tokens drafted before it; for s < step they are meaningless.
         """
         batch, length, _ = embeds.shape
         rows = torch.arange(batch)[:, None]
@@ -127,10 +127,10 @@ class Eagle3Head(nn.Module):
         return found
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the checkpoint, under the names that SGLang reads.
+        """The tensors of the checkpoint, by the names that SGLang reads.
 
         d2t: int64 [draft_vocab], what to add to an id of the draft vocabulary to get the target's; t2d: bool [vocab],
-        whether a token of the target may be drafted.
+        whether a token of the target can be drafted.
         """
         assert isinstance(self.vocabulary, Tensor)
         drafted = torch.zeros(self.shape.target.vocab_size, dtype=torch.bool)
@@ -211,9 +211,10 @@ class _Attention(nn.Module):
         keys: list[Tensor],
         values: list[Tensor],
     ) -> Tensor:
-        """Attend from entries [B, S, 2 H] to the base entries that `seen` [B, S, L] marks and to one of each of `keys`.
+        """Attends from entries [B, S, 2 H] to the base entries that `seen` [B, S, L] marks, and to one of each of
+        `keys`.
 
-        `keys` and `values` are [B, S, heads, head_dim], that of each query at the query's own place.
+        `keys` and `values` are [B, S, heads, head_dim], that of each query at the query's own position.
         """
         q = rotate(self._split(self.q_proj(entries)), *angles) * self.shape.head_dim**-0.5
         scores = torch.einsum("bshd,blhd->bhsl", q, base_keys).masked_fill(~seen[:, None], float("-inf"))
@@ -234,5 +235,5 @@ class _Attention(nn.Module):
 
 
 def _later(x: Tensor, places: int) -> Tensor:
-    """What stood `places` positions before, zeros at the front: [B, S, ...]."""
+    """The values `places` positions before, zeros at the front: [B, S, ...]."""
     return F.pad(x[:, :-places], (0, 0) * (x.ndim - 2) + (places, 0))

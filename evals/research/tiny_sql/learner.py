@@ -1,4 +1,4 @@
-"""One optimizer step of a small network on a CPU: computed in bfloat16, taken in float32."""
+"""One optimizer step of a small network on a CPU: computed in bfloat16, applied in float32."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Network = TypeVar("Network", bound=nn.Module)
 class Learner(Generic[Network]):
     """A network with its optimizers.
 
-    Losses are computed with `twin`, a bfloat16 copy; the float32 weights of `master` take the steps. Muon takes the
-    matrices of layers, AdamW embeddings, output matrices and norms.
+    Losses are computed with `twin`, a bfloat16 copy; the steps are applied to the float32 weights of `master`. Muon
+    updates the matrices of layers; AdamW updates embeddings, output matrices and norms.
 
     Args:
-        master: the network to train, float32; its weights are changed in place.
-        matrix_lr, lr: the rates of Muon and of AdamW.
-        weight_decay: of Muon.
+        master: The network to train, float32; its weights are changed in place.
+        matrix_lr, lr: The rates of Muon and of AdamW.
+        weight_decay: Of Muon.
     """
 
     def __init__(self, master: Network, *, matrix_lr: float, lr: float, weight_decay: float) -> None:
@@ -41,7 +41,7 @@ class Learner(Generic[Network]):
                 group["initial_lr"] = group["lr"]
 
     def step(self, loss: Tensor, rate: float) -> float:
-        """Follow the gradient of a loss that `twin` computed, at `rate` times the learning rates; gives the loss."""
+        """Applies the gradient of a loss that `twin` computed, at `rate` times the learning rates; gives the loss."""
         loss.backward()  # type: ignore[no-untyped-call]
         for ours, theirs in zip(self.master.parameters(), self.twin.parameters(), strict=True):
             ours.grad = None if theirs.grad is None else theirs.grad.float()
@@ -61,13 +61,14 @@ def halved(network: Network) -> Network:
 
 
 def rate_at(step: int, steps: int, warmup: float) -> float:
-    """Share of the full rate at one of `steps` steps: up over the share `warmup` of them, then linearly to zero."""
+    """Share of the full rate at one of `steps` steps: rising over the share `warmup` of them, then falling linearly to
+    zero."""
     first = max(1, round(warmup * steps))
     return min((step + 1) / first, (steps - step) / max(1, steps - first))
 
 
 def show_progress(step: int, steps: int, losses: str, tokens: int, seconds: float) -> None:
-    """A line on standard error; `tokens` and `seconds` count from the start."""
+    """Prints a line to standard error; `tokens` and `seconds` count from the start."""
     left = seconds / step * (steps - step)
     print(
         f"step {step}/{steps}  loss {losses}  {tokens / seconds:,.0f} tokens/s  "

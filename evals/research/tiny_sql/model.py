@@ -39,7 +39,7 @@ class LlamaShape:
 
     @classmethod
     def of_config(cls, config: dict[str, Any]) -> LlamaShape:
-        """The shape that `hf_config` described."""
+        """The shape in a config of `hf_config`."""
         return cls(
             vocab_size=config["vocab_size"],
             hidden=config["hidden_size"],
@@ -106,7 +106,7 @@ class _Attention(nn.Module):
         def split(y: Tensor) -> Tensor:
             return y.view(batch, length, -1, size)
 
-        # Query heads that share a key head are laid out one after another, as one longer sequence of queries.
+        # Query heads that share a key head are laid out as one longer sequence of queries.
         q = rotate(split(self.q_proj(x)), cos, sin).transpose(1, 2).reshape(batch * kv_heads, group * length, size)
         k = rotate(split(self.k_proj(x)), cos, sin).transpose(1, 2).reshape(batch * kv_heads, length, size)
         v = split(self.v_proj(x)).transpose(1, 2).reshape(batch * kv_heads, length, size)
@@ -151,7 +151,7 @@ class _Layer(nn.Module):
 
 
 class TinyLlama(nn.Module):
-    """`forward` gives the loss over the positions that have a target; logits of other positions are never made."""
+    """`forward` gives the loss over the positions with a target; logits of other positions are never computed."""
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
@@ -174,7 +174,8 @@ class TinyLlama(nn.Module):
         return self.states(tokens)[0]
 
     def states(self, tokens: Tensor, capture: Sequence[int] = ()) -> tuple[Tensor, list[Tensor]]:
-        """Final hidden states and what the layers numbered in `capture`, ascending, put out: each [batch, length, hidden]."""
+        """Final hidden states, and the outputs of the layers numbered in `capture`, ascending: each [batch, length,
+        hidden]."""
         x = self.embed_tokens(tokens)
         assert isinstance(self.cos, Tensor) and isinstance(self.sin, Tensor)
         cos, sin = (t[: tokens.shape[1], None].to(x.dtype) for t in (self.cos, self.sin))
@@ -190,7 +191,7 @@ class TinyLlama(nn.Module):
         return F.linear(self.hidden(tokens), self.embed_tokens.weight)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy of `targets` [batch, length], where -100 means none; position i predicts targets[i]."""
+        """Mean cross-entropy of `targets` [batch, length], where -100 means none. Position i predicts targets[i]."""
         wanted = targets != -100
         logits = F.linear(self.hidden(tokens)[wanted], self.embed_tokens.weight)
         return F.cross_entropy(logits.float(), targets[wanted])
@@ -215,7 +216,7 @@ def load_model(folder: Path) -> TinyLlama:
 
 
 def save_model(model: TinyLlama, config: dict[str, object], folder: Path) -> None:
-    """Write config.json, generation_config.json and model.safetensors, weights rounded to the shipped dtype."""
+    """Writes config.json, generation_config.json and model.safetensors, with weights rounded to the shipped dtype."""
     weights = {f"model.{name}": p.detach().to(SHIPPED_DTYPE) for name, p in model.named_parameters()}
     write_checkpoint(weights, config, folder)
     generation = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
@@ -223,12 +224,12 @@ def save_model(model: TinyLlama, config: dict[str, object], folder: Path) -> Non
 
 
 def write_checkpoint(weights: dict[str, Tensor], config: dict[str, object], folder: Path) -> None:
-    """Write model.safetensors and config.json."""
+    """Writes model.safetensors and config.json."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     contiguous = {name: weight.contiguous() for name, weight in weights.items()}
     save_file(contiguous, str(folder / "model.safetensors"), metadata={"format": "pt"})
-    # Some releases of safetensors leave the file readable by its owner alone; a server may be another user.
+    # Some releases of safetensors make the file readable only by its owner; a server may run as another user.
     (folder / "model.safetensors").chmod(0o644)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")

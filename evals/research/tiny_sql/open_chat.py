@@ -1,9 +1,9 @@
-"""Requests to the small model whose answers share little: no two are about the same, so copying finds little.
+"""Requests to the small model whose answers share little. No two are about the same thing, so copying finds little.
 
-Each asks for a query over columns and conditions thrown together from all six databases, with no schema to quote from.
-Names and values of the answer stand in the question in other words, in another order or not at all, and the next
-request has others. What suffix drafting lives on is rare here; a model drafter still knows the grammar of SQL, which
-name a phrase stands for, and how the small model errs.
+Each asks for a query over columns and conditions combined at random from all six databases, without a schema to quote
+from. Names and values of the answer appear in the question in other words, in another order or not at all, and differ
+from request to request. So the repetition that suffix drafting needs is rare here. A draft model still knows the
+grammar of SQL, which name a phrase stands for, and the typical errors of the small model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentspec.workflows.text_to_sql.generated.domains import DATABASES
 from agentspec.workflows.text_to_sql.generated.questions import HELDOUT_PERCENT, Split
 from agentspec.workflows.text_to_sql.generated.wording import listing, quoted
 
-# A twentieth of the answers runs into a loop, where copying is at its best; most others end before.
+# One answer in twenty runs into a loop, where copying works best; most others end before this limit.
 OPEN_MAX_TOKENS = 64
 
 _KINDS: tuple[Kind, ...] = ("label", "category", "number", "date")
@@ -36,12 +36,12 @@ _WORDS: dict[str, tuple[str, ...]] = {
 
 
 def open_requests(number: int, seed: int) -> list[list[Message]]:
-    """Held-out requests; answer each with `OPEN_MAX_TOKENS` at most."""
+    """Held-out requests. Answer each with at most `OPEN_MAX_TOKENS`."""
     return [list(messages) for messages in islice(draw_open_prompts(split="heldout", seed=seed), number)]
 
 
 def draw_open_prompts(*, split: Split, seed: int) -> Iterator[tuple[Message, ...]]:
-    """Yield requests of one side without end; the sides share no text, whatever the seeds."""
+    """Yields endless requests of one side. The sides share no text, whatever the seeds."""
     rng = random.Random(f"open/{seed}")
     while True:
         text = rng.choice((_crowded, _across, _of_tables))(rng)
@@ -55,19 +55,19 @@ def _split_of(text: str) -> Split:
 
 
 def _crowded(rng: random.Random) -> str:
-    """More columns and conditions than the model was ever asked for."""
+    """Has more columns and conditions than the model was ever asked for."""
     return f"question: {_question(rng, rng.randint(3, 6), rng.randint(3, 5))}{_sorting(rng)}."
 
 
 def _across(rng: random.Random) -> str:
-    """Of one thing and, of another, the row that belongs to it."""
+    """Asks about one thing, and about the row of another that belongs to it."""
     first, second = rng.sample(_TABLES, 2)
     more = f"the {rng.choice(_COLUMNS).phrase} of the {first.singular} {_condition(rng)} and {_condition(rng)}"
     return f"question: {_question(rng, 2, rng.randint(1, 3))} and {more}, for each {second.singular}."
 
 
 def _of_tables(rng: random.Random) -> str:
-    """With tables named that may have nothing to do with the question."""
+    """Names tables that may have nothing to do with the question."""
     first, second = rng.sample(_TABLES, 2)
     text = f"{_question(rng, rng.randint(2, 5), rng.randint(2, 4))}{_sorting(rng)}."
     return f"question: {text}\nlinks: tables {first.name}, {second.name}"
@@ -91,7 +91,7 @@ def _sorting(rng: random.Random) -> str:
 
 
 def _value(rng: random.Random, column: Column) -> str:
-    """Any value that the column may hold, as questions quote it."""
+    """A value that the column may hold, as questions quote it."""
     if column.values:
         return quoted(rng.choice(column.values))
     if column.kind == "date":

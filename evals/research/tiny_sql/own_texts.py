@@ -18,7 +18,7 @@ from agentspec.evals.research.tiny_sql.train import Encoded, encode
 from agentspec.workflows.text_to_sql.generated.databases import Database
 from agentspec.workflows.text_to_sql.generated.questions import Split
 
-# A text that takes more forwards than this is far from any answer of the corpus: repetition without end, mostly.
+# A text that takes more forwards than this is far from any answer of the corpus; most are endless repetitions.
 _MOST_FORWARDS = 48
 
 
@@ -31,22 +31,22 @@ def own_texts(
     split: Split,
     seed: int,
 ) -> Iterator[Text]:
-    """Texts without end; `capture` numbers the layers whose outputs are the text's features."""
+    """Endless texts; `capture` numbers the layers whose outputs are the text's features."""
     end_id = special_id(tokenizer, END)
     for sample in draw_samples(databases, split=split, seed=seed):
         text = own_text(target, encode(tokenizer, [sample])[0], capture, end_id)
-        # A verify step needs a token before it and one to follow.
+        # A verify step needs a token before it and one after it.
         if text is not None and len(text.starts):
             yield text
 
 
 @torch.no_grad()
 def own_text(target: TinyLlama, sample: Encoded, capture: tuple[int, ...], end_id: int) -> Text | None:
-    """Greedy decoding of the sample's prompt, its answer being the draft; None where it takes too long.
+    """Greedy decoding of the sample's prompt, with its answer as the draft; None if it takes too long.
 
-    1. One forward over prompt and draft gives the target's choice behind every position.
-    2. The first choice that differs replaces the draft's token, and what the draft says further on stays the draft.
-    3. This ends when nothing differs and the draft ends where the target ends; each forward settles a token at least.
+    1. One forward over prompt and draft gives the target's choice after every position.
+    2. The first choice that differs replaces the draft's token; the rest of the draft stays.
+    3. This ends when nothing differs and the draft ends where the target ends. Each forward settles at least one token.
     """
     prompt, draft = list(sample.prompt), list(sample.answer)
     for _ in range(_MOST_FORWARDS):

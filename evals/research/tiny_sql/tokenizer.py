@@ -14,7 +14,7 @@ PAD, BEGIN, END = "<|pad|>", "<|begin|>", "<|end|>"
 ROLES = ("system", "user", "assistant")
 SPECIAL_TOKENS = (PAD, BEGIN, END, *(f"<|{role}|>" for role in ROLES))
 
-# Names with their underscores are one piece and digits stand alone, so that a value copied from the question to
+# A name with its underscores is one piece and each digit is its own piece, so that a value copied from the question to
 # the SQL has the same tokens in both.
 _PIECES = r" ?[\p{L}_]+|\p{N}| ?[^\s\p{L}\p{N}_]+|\s"
 
@@ -25,7 +25,7 @@ CHAT_TEMPLATE = (
 
 
 def render(messages: Sequence[Message]) -> str:
-    """The prompt text of a request: what the chat template gives with its generation prompt."""
+    """The prompt text of a request, as the chat template renders it with its generation prompt."""
     turns = "".join(f"<|{message['role']}|>{message['content']}{END}" for message in messages)
     return f"{BEGIN}{turns}<|assistant|>"
 
@@ -39,7 +39,7 @@ def special_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
-    """Train a byte-level BPE; the vocabulary has `vocab_size` entries or, of a small corpus, fewer."""
+    """Trains a byte-level BPE with `vocab_size` entries, or fewer if the corpus is small."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -59,7 +59,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, max_length: int) -> None:
-    """Write tokenizer.json and tokenizer_config.json, as AutoTokenizer reads them."""
+    """Writes tokenizer.json and tokenizer_config.json, as AutoTokenizer reads them."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {

@@ -28,20 +28,20 @@ from agentspec.evals.research.tiny_sql.tokenizer import (
 )
 from agentspec.workflows.text_to_sql.generated.databases import Database
 
-# Batches sorted by length within a pool of this many: little padding, still well mixed.
+# Batches are sorted by length within a pool of this many, which needs little padding and still mixes well.
 _POOL_BATCHES = 32
 _COPIED_TOKENS = 40
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """What a training run depends on, beside the databases.
+    """What a training run depends on, besides the databases.
 
     `tokens_per_batch` counts prompt, answer and padding; `matrix_lr` is the rate of Muon for the matrices of the
     layers, `lr` the rate of AdamW for embeddings and norms. Rates warm up over `warmup` of the steps, then decay
-    linearly to zero. The first `copy_steps` batches hold nothing but random tokens to repeat, and `copy_share` of
-    the later samples do: values have to be copied from the question to the SQL, and a model that begins with copying
-    has half the held-out loss after the next 200 steps.
+    linearly to zero. The first `copy_steps` batches, and `copy_share` of the later samples, contain only random tokens
+    to repeat. Values have to be copied from the question to the SQL, and a model that begins with copying has half the
+    held-out loss after the next 200 steps.
     """
 
     seed: int = 0
@@ -86,14 +86,14 @@ def encode(tokenizer: Tokenizer, samples: Sequence[Sample]) -> list[Encoded]:
 
 
 def copy_sample(tokenizer: Tokenizer, rng: random.Random, length: int) -> Encoded:
-    """`length` random tokens, to be repeated."""
+    """`length` random tokens that the answer repeats."""
     begin, user, end, assistant = (special_id(tokenizer, t) for t in (BEGIN, "<|user|>", END, "<|assistant|>"))
     copied = tuple(rng.randrange(len(SPECIAL_TOKENS), tokenizer.get_vocab_size()) for _ in range(length))
     return Encoded("copy", (begin, user, *copied, end, assistant), (*copied, end))
 
 
 def to_batch(samples: Sequence[Encoded], pad_id: int) -> tuple[Tensor, Tensor]:
-    """(tokens, targets), int64 [batch, length], padded on the right; targets are -100 but for answer tokens."""
+    """(tokens, targets), int64 [batch, length], padded on the right; targets are -100 except at answer tokens."""
     length = max(len(sample) for sample in samples) - 1
     tokens = torch.full((len(samples), length), pad_id)
     targets = torch.full((len(samples), length), -100)
@@ -105,7 +105,7 @@ def to_batch(samples: Sequence[Encoded], pad_id: int) -> tuple[Tensor, Tensor]:
 
 
 def batches(samples: Iterator[Sample], tokenizer: Tokenizer, config: TrainConfig) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of about `tokens_per_batch` tokens, of samples of like length, in random order."""
+    """Batches of about `tokens_per_batch` tokens, with samples of similar length, in random order."""
     rng = random.Random(f"batches/{config.seed}")
     pad_id = special_id(tokenizer, PAD)
     for _ in range(config.copy_steps):
@@ -122,9 +122,9 @@ def batches(samples: Iterator[Sample], tokenizer: Tokenizer, config: TrainConfig
 
 
 def repeated_batches(samples: Sequence[Encoded], pad_id: int, config: TrainConfig) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches like those of `batches`, of the same samples again and again, without end."""
+    """Endless batches like those of `batches`, of the same samples again and again."""
     rng = random.Random(f"repeated/{config.seed}")
-    # What shares a batch differs from one time to the next.
+    # Each time other samples share a batch.
     pool_size = max(1, _POOL_BATCHES * config.tokens_per_batch // max(map(len, samples)))
     while True:
         order = rng.sample(samples, len(samples))

@@ -80,7 +80,7 @@ def test_sizes() -> None:
 def test_heap_counts_what_is_allocated() -> None:
     # A process of its own: here, objects of other tests are freed at any time.
     program = """
-from agentspec.evals.micro.heap import heap_bytes
+from agentspec.evals.micro.engine_sides import heap_bytes
 before = heap_bytes()
 blocks = [bytearray(100_000) for _ in range(100)]
 held = heap_bytes()

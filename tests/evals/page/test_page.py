@@ -12,8 +12,7 @@ import pytest
 from agentspec.cli import main
 from agentspec.errors import ConfigError
 from agentspec.evals.page import readme_plot
-from agentspec.evals.page.page import END, pages, read_commits, read_topics, summary, table, with_blocks
-from agentspec.evals.page.rows import topic_rows
+from agentspec.evals.page.page import END, pages, read_commits, read_topics, summary, table, topic_rows, with_blocks
 
 RESULTS = Path(__file__).parents[3] / "evals" / "results"
 README = RESULTS.parents[1] / "README.md"

@@ -13,9 +13,9 @@ import pytest
 from agentspec.analysis.logs.formats import calls_of
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.report.verdict import VerdictPlan, served_flags, shown, verdict_row
-from agentspec.evals.run.phases import SliceResult, TimedCall
+from agentspec.evals.run.phases import SliceResult, TimedCall, WatchedChat
 from agentspec.evals.workloads.load import WORKLOADS
-from agentspec.evals.workloads.verdict import Recorder, logged_work, measured_work, phases_of
+from agentspec.evals.workloads.verdict import logged_work, measured_work, note, phases_of
 from agentspec.workflows.text_to_sql import DATABASES, Completion, Message, create_all
 
 STATE = {"outputs": 100, "accept_length": 2.5}
@@ -95,9 +95,10 @@ class Parrot:
 
 
 def test_what_is_recorded_is_read_as_requests() -> None:
-    recorder = Recorder(Parrot())
+    records: list[dict[str, Any]] = []
+    recorder = WatchedChat(Parrot(), "the server", note(records))
     asyncio.run(recorder.complete([{"role": "user", "content": "hello"}], 4))
-    (record,) = json.loads(json.dumps(recorder.records))
+    (record,) = json.loads(json.dumps(records))
     form, (call,) = calls_of(record, "")
     assert (form, call.messages, call.output) == ("openai", (("user", "hello"),), "hello")
     with pytest.raises(ServerError, match="no answer"):

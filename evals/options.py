@@ -1,0 +1,52 @@
+"""Options of the commands of evals, a line each, and checks of their values. A help text ends with the default."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from agentspec.cli.options import names, numbers
+from agentspec.errors import ConfigError
+
+
+class Options:
+    """Adds options to a parser; `add` adds one as argparse does."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self.add = parser.add_argument
+
+    def number(self, flag: str, default: float, text: str) -> None:
+        """An integer, or a float if the default is one."""
+        self.add(flag, type=type(default), default=default, metavar="N", help=f"{text} (default %(default)s)")
+
+    def flag(self, flag: str, text: str) -> None:
+        self.add(flag, action="store_true", help=text)
+
+    def file(self, flag: str, text: str, default: Path | None = None) -> None:
+        self.add(flag, type=Path, default=default, metavar="FILE", help=text)
+
+    def folder(self, flag: str, text: str, default: Path | None = None, *, required: bool = False) -> None:
+        self.add(flag, type=Path, default=default, required=required, metavar="FOLDER", help=text)
+
+    def names(self, flag: str, default: Sequence[str], text: str) -> None:
+        self.add(flag, type=names, default=tuple(default), metavar="LIST", help=f"{text} (default {','.join(default)})")
+
+    def numbers(self, flag: str, default: Sequence[int], text: str) -> None:
+        """Ascending integers."""
+        shown = ",".join(map(str, default))
+        self.add(flag, type=numbers, default=tuple(default), metavar="LIST", help=f"{text} (default {shown})")
+
+    def text(self, flag: str, default: str, text: str) -> None:
+        self.add(flag, default=default, help=f"{text} (default %(default)s)")
+
+    def choices(self, flag: str, known: Sequence[str], text: str) -> None:
+        """May be repeated; None if it is not given."""
+        self.add(flag, action="append", choices=list(known), help=f"{text}; may be repeated")
+
+
+def check_names(what: str, given: Collection[str], known: Collection[str]) -> None:
+    """Raises ConfigError unless names are given and all of them are known; `what` is the option or what it names."""
+    unknown = [name for name in given if name not in known]
+    if unknown or not given:
+        raise ConfigError(f"{what} must be out of {', '.join(known)}, got {', '.join(unknown) or 'none'}")
