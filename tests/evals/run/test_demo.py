@@ -44,11 +44,6 @@ def test_accept_length_leaves_out_the_tokens_of_prefills(works: dict[str, Any]) 
     assert result.tokens_per_second == 16.0
 
 
-def test_plain_decoding_has_an_accept_length_of_one(works: dict[str, Any]) -> None:
-    result = measure("none", [answer(works["cold"][0], completion(21))], seconds=1.0)
-    assert (result.verify_steps, result.accept_length) == (20, 1.0)
-
-
 def test_failed_calls_and_silent_servers_give_no_figures(works: dict[str, Any]) -> None:
     question = works["cold"][0]
     with pytest.raises(ServerError, match="1 of 2 calls.*boom"):

@@ -17,13 +17,12 @@ import pytest
 
 from agentspec.cli import main
 from agentspec.environment import without_folders
-from agentspec.errors import ConfigError, ServerError
+from agentspec.errors import ServerError
 from agentspec.evals.run import turns
 from agentspec.evals.run.phases import Kind, SliceResult, TimedCall
 from agentspec.evals.served.hybrid import COMPARED, Bench
 from agentspec.evals.served.hybrid_rows import (
     Figures,
-    accept_length,
     best_single,
     figures,
     goals,
@@ -31,7 +30,6 @@ from agentspec.evals.served.hybrid_rows import (
     requests_until_recovered,
     together_seconds,
     tokens_until,
-    windows,
 )
 from agentspec.evals.served.hybrid_table import markdown
 from agentspec.evals.workloads.hybrid import ROWS, WORKLOADS, plan_phases
@@ -104,17 +102,6 @@ def test_slices_hold_the_whole_phase_in_its_order(databases: Any) -> None:
             assert {part[i].concurrency for part in parts} == {stream.concurrency}
 
 
-@pytest.mark.parametrize(("names", "number"), [(["agents", "chat"], 9), ([], 9), (["mix"], 0)])
-def test_work_that_cannot_be_planned(databases: Any, names: list[str], number: int) -> None:
-    with pytest.raises(ConfigError):
-        plan_phases(names, databases, number, seed=1)
-
-
-def test_the_first_token_of_a_call_is_no_decoded_one() -> None:
-    assert accept_length(MIXED[:2]) == (8 + 4) / 4
-    assert accept_length([TimedCall("open", 0, 1, 1, 0)]) == 0.0
-
-
 def test_tokens_a_second_are_those_of_the_time_in_which_both_kinds_run() -> None:
     assert together_seconds(MIXED) == 3.0
     # A third of the last call's time lies before that.
@@ -133,16 +120,6 @@ def test_tokens_a_second_are_those_of_the_time_in_which_both_kinds_run() -> None
 )
 def test_systems_that_count_no_steps_have_their_share_by_construction(system: str, share: float) -> None:
     assert figures(system, [phase()]).drafter_step_share == share
-
-
-def test_the_hybrid_s_share_is_counted_over_all_phases() -> None:
-    assert figures("hybrid", [phase(drafter_steps=1), phase(drafter_steps=4)]).drafter_step_share == 0.25
-
-
-def test_windows_of_requests() -> None:
-    accepted = calls("agents", 1, 3, 5, 7, 9)
-    assert windows(accepted, 2) == [2.0, 7.0]
-    assert windows(accepted, 5) == windows(accepted, 9) == [5.0]
 
 
 def test_requests_until_recovered() -> None:
@@ -175,13 +152,6 @@ def test_rows_are_medians_that_say_how_far_the_runs_lie_apart() -> None:
     assert (merged["tokens_per_second"], merged["spread"], merged["tokens"]) == (100.0, 0.2, 2)
     assert merged["tokens_per_second_runs"] == [90.0, 110.0, 100.0]
     assert {"workload", "system", "accept_length", "drafter_step_share", "identical"} <= set(merged)
-
-
-def test_a_failure_is_a_row_without_figures() -> None:
-    failed = merge_runs("mix", "hybrid", [], identical=None, error="boom")
-    assert failed["tokens_per_second"] is failed["accept_length"] is failed["drafter_step_share"] is None
-    assert failed["error"] == "boom"
-    assert merge_runs("mix", "hybrid", [run(1.0)], identical=True, error="boom")["error"] == "boom"
 
 
 ROWS_SHOWN = [
