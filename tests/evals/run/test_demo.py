@@ -96,21 +96,6 @@ def test_servers_are_asked_in_turns_and_outputs_compared(
         assert ours["verify_steps"] < plain["verify_steps"] and ours["accept_length"] > 1.0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["demo", "--questions", "0"], "--questions"),
-        (["demo", "--nonsense"], "--nonsense"),
-        (["serve", "--model", "./no-such-model"], "no-such-model"),
-    ],
-)
-def test_bad_arguments_end_with_one_clear_line(
-    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    assert named in capsys.readouterr().err
-
-
 def test_a_folder_without_a_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--model", str(tmp_path)]) == 2
     assert "config.json" in capsys.readouterr().err

@@ -82,21 +82,6 @@ def test_cases_are_chosen_by_the_beginning_of_a_row() -> None:
         choose(found, ["lost", "speed"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--case", "nothing"], "--case must be"),
-        (["--seconds", "0"], "--seconds must be above 0"),
-        (["--rounds", "1"], "--rounds at least 2"),
-        (["--size", "100k,1m"], "--size must be one number"),
-        (["--speed"], "unknown arguments --speed"),
-    ],
-)
-def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "store", *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_traces_are_split_between_sessions() -> None:
     made = calls(sessions=5, number=3)
     split = split_trace(Trace("t", made, 5, []))
