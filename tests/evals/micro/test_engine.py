@@ -102,6 +102,7 @@ def test_our_engine_beside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         assert row.ours > 0
         # The allocator's view of so small an index drowns in what the rest of this process allocates and frees.
         assert row.theirs > 0 or row.case == "memory"
+        assert row.record().items() >= {"case": row.case, "size": row.size, "unit": row.unit}.items()
         more = row.more or {}
         if "ours_drafted" in more:
             assert more["ours_drafted"] == more["theirs_drafted"] > 0
