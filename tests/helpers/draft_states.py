@@ -7,9 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from agentspec import DraftBatch
-from agentspec.scheduling import MeasuredRange, Profile, ProfileKey, StepCost, StepState
+from agentspec.scheduling import MeasuredPoint, MeasuredRange, Profile, ProfileKey, StepCost, StepState
 
 KEY = ProfileKey(model="tiny", device="paper", engine="sglang 0.5.23", graphs="1,2,4,8")
+_COST = StepCost(1e-7, 3e-5, 0.01)
+POINTS = [
+    MeasuredPoint(b, w, b * n, _COST.seconds(b * n, b * w) * (1 + 0.01 * (b % 3)))
+    for b in (1, 4, 16)
+    for w in (1, 8)
+    for n in (100, 1000)
+]
+"""Timed steps that lie within 2 % of a plane."""
 
 
 def batch(rows: Sequence[Sequence[float]], parents: Sequence[Sequence[int]] | None = None) -> DraftBatch:

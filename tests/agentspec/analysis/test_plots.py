@@ -5,19 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from draft_states import KEY, profile
+from draft_states import KEY, POINTS, profile
 
 from agentspec import ConfigError
 from agentspec.analysis.plots import draw_profile
-from agentspec.scheduling import MeasuredPoint, Profile, StepCost
-
-COST = StepCost(1e-7, 3e-5, 0.01)
-POINTS = [
-    MeasuredPoint(b, w, b * n, COST.seconds(b * n, b * w) * (1 + 0.01 * (b % 3)))
-    for b in (1, 4, 16)
-    for w in (1, 8)
-    for n in (100, 1000)
-]
+from agentspec.scheduling import Profile
 
 
 def test_a_fit_is_drawn(tmp_path: Path) -> None:

@@ -54,9 +54,8 @@ def test_a_package_that_a_command_lacks_is_named(
     monkeypatch.setitem(sys.modules, "when_run", module)
     monkeypatch.setitem(COMMANDS, name, (name if name == "when_run" else "not_installed", "lacks a package"))
     assert main([name]) == 2
-    assert capsys.readouterr().err == (
-        f"agentspec {name}: the Python package not_installed must be installed, and it is not\n"
-    )
+    error = capsys.readouterr().err
+    assert error.startswith(f"agentspec {name}: ") and "not_installed must be installed" in error
 
 
 def test_a_missing_module_of_ours_is_an_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agentspec.cli import main
-from agentspec.cli.simulate import expanded, plain_service_rate
+from agentspec.cli.simulate import plain_service_rate
 from agentspec.scheduling import ServingCosts, StepCost
 from agentspec.simulation import ServerConfig, acceptance_at_rate, find_profile
 from agentspec.simulation.inputs import measured_table, tokens_per_step
@@ -90,11 +90,6 @@ def test_bad_input_is_one_line(words: list[str], message: str, capsys: pytest.Ca
     assert main([*SMALL, *words]) == 2
     captured = capsys.readouterr().err.strip().splitlines()
     assert len(captured) == 1 and message in captured[0]
-
-
-def test_lists_are_all_combinations() -> None:
-    assert expanded("gamma:1,2:0.5,5") == ["gamma:1:0.5", "gamma:1:5", "gamma:2:0.5", "gamma:2:5"]
-    assert expanded("closed:4") == ["closed:4"]
 
 
 def test_a_service_rate_is_that_of_full_batches() -> None:

@@ -32,11 +32,6 @@ def test_only_places_that_both_drafted_for_are_compared() -> None:
         compared({("a", 1): 4}, {("a", 2): 4})
 
 
-@pytest.mark.parametrize("words", [["--requests", "0"], ["--every", "0"], ["--every", "2,0"], ["--model"]])
-def test_arguments_out_of_range(words: list[str]) -> None:
-    assert main(["bench", "drafter-state", *words]) == 2
-
-
 @pytest.mark.sglang
 @pytest.mark.server
 def test_a_head_drafts_after_suffix_steps_as_if_it_had_read_them(tmp_path: Path) -> None:

@@ -11,11 +11,9 @@ import pytest
 
 pytest.importorskip("torch", reason="the drafters need torch; `make setup` installs it")
 
-from agentspec.analysis.plots import Curve, svg
 from agentspec.cli import main
 from agentspec.evals.research import specdec as bench_specdec
 from agentspec.evals.research.specdec import FIXED, THRESHOLDS, Rule, rows_of
-from agentspec.evals.research.specdec_report import markdown, panels
 from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceConfig, AcceptanceHead
 
 SEER = Rule("shipped", 1, 6.0, 0.5)
@@ -59,18 +57,6 @@ def test_the_heads_own_time_is_paid_for(rows: list[dict[str, object]]) -> None:
         speeds = row["tokens_per_second"]
         assert isinstance(speeds, dict)
         assert (speeds["measured"] < speeds["paper"]) == (row["rule"] == "shipped")
-
-
-def test_tables_and_curves_say_who_wins(rows: list[dict[str, object]]) -> None:
-    environment = {"command": ["agentspec"], "versions": {"python": "3"}, "hardware": {"processor": "a machine"}}
-    seconds = {"target": {9: 0.05}, "draft": {"standalone": 0.01}, "acceptance_head": {"standalone": 0.001}}
-    head = {**environment, "seed": 0, "texts": 20, "longest_draft": 20, "seconds": seconds}
-    table = markdown({"head": head, "rows": rows})
-    fourteen = next(line for line in table.splitlines() if line.startswith("| 14 |"))
-    assert "(-" in fourteen.split("|")[4], "the seer verifies less often"
-    curves = panels(rows)["standalone"]
-    assert {curve.name for curve in curves} == {"fixed length K", "acceptance head, h", "confidence, h"}
-    ET.fromstring(svg({"standalone": curves, "a < b": [Curve("one", "red", [(0.5, 0.5)])]}, "x", "y"))
 
 
 def test_the_command_on_the_shipped_drafters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,12 +127,6 @@ def test_servers_that_say_they_do_something_else_are_refused(system: str, state:
         check_state(SYSTEMS[system], state)
 
 
-def test_servers_that_do_what_they_should_pass() -> None:
-    check_state(SYSTEMS["none"], None)
-    check_state(SYSTEMS["agentspec"], ACTIVE)
-    check_state(SYSTEMS["ngram"], {"active": False, "replay": {"answers": 1}})
-
-
 def test_forced_answers_are_counted_where_they_came_back() -> None:
     units = [Conversation("a", tuple(FixedCall({}, answer=(1, 2)) for _ in range(2))), unit(1)]
     replies = [[reply(output=(1, 2, 9)), reply(output=(1, 3))], [reply(), reply()]]

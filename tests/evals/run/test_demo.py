@@ -44,11 +44,6 @@ def test_accept_length_leaves_out_the_tokens_of_prefills(works: dict[str, Any]) 
     assert result.tokens_per_second == 16.0
 
 
-def test_plain_decoding_has_an_accept_length_of_one(works: dict[str, Any]) -> None:
-    result = measure("none", [answer(works["cold"][0], completion(21))], seconds=1.0)
-    assert (result.verify_steps, result.accept_length) == (20, 1.0)
-
-
 def test_failed_calls_and_silent_servers_give_no_figures(works: dict[str, Any]) -> None:
     question = works["cold"][0]
     with pytest.raises(ServerError, match="1 of 2 calls.*boom"):
@@ -99,21 +94,6 @@ def test_servers_are_asked_in_turns_and_outputs_compared(
         plain, ours = figures["none", name], figures["hybrid", name]
         assert plain["tokens"] == ours["tokens"] > 0 and plain["requests"] == ours["requests"]
         assert ours["verify_steps"] < plain["verify_steps"] and ours["accept_length"] > 1.0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["demo", "--questions", "0"], "--questions"),
-        (["demo", "--nonsense"], "--nonsense"),
-        (["serve", "--model", "./no-such-model"], "no-such-model"),
-    ],
-)
-def test_bad_arguments_end_with_one_clear_line(
-    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    assert named in capsys.readouterr().err
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

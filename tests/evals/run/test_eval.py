@@ -28,25 +28,6 @@ def test_the_listing_names_tasks_and_systems(capsys: pytest.CaptureFixture[str])
         assert f"  {name} " in told
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["nonsense"], "text_to_sql, open_chat"),
-        ([], "got none"),
-        (["open_chat", "--system", "vllm"], "none, ngram, standalone"),
-        (["open_chat", "--passes", "hot"], "cold, warm"),
-        (["open_chat", "--concurrency", "0"], "at least 1"),
-        (["open_chat", "--repeat", "0"], "at least 1"),
-        (["open_chat", "--resume"], "--json"),
-        (["math_gsm8k"], "--data"),
-        (["open_chat", "--x"], "--x"),
-    ],
-)
-def test_arguments_out_of_range(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", *words]) == 2
-    assert named in capsys.readouterr().err
-
-
 class StandIns:
     """Instead of servers: what was started, and a system that fails at some cell."""
 

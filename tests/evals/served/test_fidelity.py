@@ -152,23 +152,6 @@ def test_the_table_and_the_picture(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--rates", "0.5,1.5"],
-        ["--limits", "0"],
-        ["--runs", "0"],
-        ["--systems", "x"],
-        ["--resume"],
-        ["--requests", "0"],
-        ["--x"],
-        ["--profile", "nowhere.json"],
-    ],
-)
-def test_arguments_out_of_range(words: list[str]) -> None:
-    assert main(["bench", "fidelity", *words]) == 2
-
-
 def test_a_profile_without_serving_costs_is_refused(tmp_path: Path) -> None:
     profile().save(tmp_path / "profile.json")
     assert main(["bench", "fidelity", "--profile", str(tmp_path / "profile.json")]) == 2

@@ -114,12 +114,6 @@ def test_facts_without_anything_make_a_page_that_says_so() -> None:
     assert text.count("This could not be measured.") >= 6
 
 
-def test_a_control_is_told_to_change_nothing() -> None:
-    text = "".join(Reader(page(CASES["control"]())).text)
-    assert "No speculative decoding" in text
-    assert "No flags are needed: start the server as it is." in text
-
-
 def test_a_plot_draws_the_largest_of_many_sets_and_says_so() -> None:
     facts = CASES["many"]()
     tenants = [entry for entry in facts["sets"] if entry["by"] == "tenant"]

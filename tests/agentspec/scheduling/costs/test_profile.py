@@ -8,21 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draft_states import KEY, profile
+from draft_states import KEY, POINTS, profile
 
 from agentspec import ConfigError
-from agentspec.scheduling import MeasuredPoint, Profile, StepCost
+from agentspec.scheduling import Profile
 
 
 def fitted() -> Profile:
-    cost = StepCost(1e-7, 3e-5, 0.01)
-    points = [
-        MeasuredPoint(b, w, b * n, cost.seconds(b * n, b * w) * (1 + 0.01 * (b % 3)))
-        for b in (1, 4, 16)
-        for w in (1, 8)
-        for n in (100, 1000)
-    ]
-    return Profile.fitted(KEY, points, (1, 2, 4, 8), drafter_points=points, peak_flops=1e15, note="drawn")
+    return Profile.fitted(KEY, POINTS, (1, 2, 4, 8), drafter_points=POINTS, peak_flops=1e15, note="drawn")
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from agentspec.evals.micro.store import publish as bench_store_publish
 from agentspec.evals.micro.store.bench import Bench, cases, choose
 from agentspec.evals.micro.store.delaying_proxy import DelayingProxy
 from agentspec.evals.micro.store.load import LOAD_ROWS, OUTPUTS_PER_SECOND, load_rows
-from agentspec.evals.micro.store.publish import STATES, publish_rows, windows
+from agentspec.evals.micro.store.publish import STATES, publish_rows
 from agentspec.evals.micro.store.ready import ready_rows
 from agentspec.evals.micro.store.redis_server import redis_version
 from agentspec.evals.micro.store.rows import Row
-from agentspec.evals.micro.store.warm import sample_trace, split_trace, warm_start_rows
+from agentspec.evals.micro.store.warm import split_trace, warm_start_rows
 
 KINDS = ["sqlite", pytest.param("redis", marks=pytest.mark.redis)]
 
@@ -82,39 +82,12 @@ def test_cases_are_chosen_by_the_beginning_of_a_row() -> None:
         choose(found, ["lost", "speed"])
 
 
-def test_all_rows_have_different_names() -> None:
-    rows = [row for case in cases("10m") for row in case.rows]
-    assert len(set(rows)) == len(rows)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--case", "nothing"], "--case must be"),
-        (["--seconds", "0"], "--seconds must be above 0"),
-        (["--rounds", "1"], "--rounds at least 2"),
-        (["--size", "100k,1m"], "--size must be one number"),
-        (["--speed"], "unknown arguments --speed"),
-    ],
-)
-def test_bad_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "store", *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_traces_are_split_between_sessions() -> None:
     made = calls(sessions=5, number=3)
     split = split_trace(Trace("t", made, 5, []))
     assert [*split.learned, *split.held_out] == made
     assert not {call.session for call in split.learned} & {call.session for call in split.held_out}
     assert len(split.learned) == 9
-
-
-def test_samples_stand_in_for_recorded_calls() -> None:
-    trace = sample_trace(byte_tokenizer(), 20)
-    assert len(trace.calls) == 20
-    assert {call.task for call in trace.calls} > {"link", "write"}
-    assert all(call.output[-1] == byte_tokenizer().end_of_turn for call in trace.calls)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -163,14 +136,6 @@ def test_publishing_in_every_state_of_the_store(tmp_path: Path, monkeypatch: pyt
     dead = rows["publish_us_dead"].more
     assert dead["dead"]["delivered_then"] == dead["refused"]["delivered_then"] == 0
     assert dead["dead"]["dropped_then"] == 0 < dead["full queue"]["dropped_then"]
-
-
-def test_windows_come_from_all_over_a_text() -> None:
-    numbers = np.arange(1000, dtype=np.int32)
-    starts = [int(window[0]) for window in windows(numbers, 200, 100)]
-    assert all(len(window) == 100 for window in windows(numbers, 5, 100))
-    assert min(starts) < 50
-    assert max(starts) > 850
 
 
 @pytest.mark.redis

@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch; `make setup` installs it")
 
+from tiny_models import loud, written_by
+
 from agentspec.evals.research import train_acceptance
 from agentspec.evals.research.tiny_sql import acceptance
 from agentspec.evals.research.tiny_sql.acceptance import AcceptanceTraining, Examples
@@ -24,20 +26,7 @@ SHAPE = LlamaShape(vocab_size=64, hidden=16, layers=5, heads=4, kv_heads=2, head
 @pytest.fixture(scope="module")
 def model() -> TinyLlama:
     torch.manual_seed(0)
-    model = TinyLlama(SHAPE)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.5)
-    return model
-
-
-def written_by(model: TinyLlama, prompt: list[int], number: int) -> list[int]:
-    """Greedy decoding."""
-    text = list(prompt)
-    with torch.no_grad():
-        for _ in range(number):
-            text.append(int(model.logits(torch.tensor([text]))[0, -1].argmax()))
-    return text[len(prompt) :]
+    return loud(TinyLlama(SHAPE))
 
 
 PROMPT = [1, 30, 31, 5]

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the drafters need torch; `make setup` installs it")
 
+from tiny_models import TARGET, VOCABULARY, drawn_head, loud
 from torch.nn import functional as F
 
 from agentspec.evals.research.tiny_sql.chains import (
@@ -16,20 +17,10 @@ from agentspec.evals.research.tiny_sql.chains import (
     draft_all,
     draft_chains,
 )
-from agentspec.evals.research.tiny_sql.eagle3 import Eagle3Head, HeadShape, load_head, save_head
-from agentspec.evals.research.tiny_sql.model import LlamaShape, TinyLlama
+from agentspec.evals.research.tiny_sql.eagle3 import Eagle3Head
+from agentspec.evals.research.tiny_sql.model import TinyLlama
 
-TARGET = LlamaShape(vocab_size=64, hidden=16, layers=5, heads=4, kv_heads=2, head_dim=4, mlp=32, max_positions=64)
-SHAPE = HeadShape(TARGET, capture=(0, 1, 3), draft_vocab=12, mlp=24)
-VOCABULARY = torch.tensor([1, 2, 5, 7, 11, 20, 21, 22, 40, 50, 62, 63])
 STARTS = torch.tensor([4, 7, 10])
-
-
-def loud(network):  # type: ignore[no-untyped-def]
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.normal_(std=0.5)
-    return network
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +32,12 @@ def text() -> Text:
 @pytest.fixture(scope="module")
 def model() -> TinyLlama:
     torch.manual_seed(0)
-    return loud(TinyLlama(TARGET))  # type: ignore[no-any-return]
+    return loud(TinyLlama(TARGET))
 
 
 @pytest.fixture(scope="module")
 def head() -> Eagle3Head:
-    torch.manual_seed(0)
-    return loud(Eagle3Head(SHAPE, VOCABULARY))  # type: ignore[no-any-return]
+    return drawn_head()
 
 
 def fed(text: Text, start: int, told: list[bool], tokens: list[int]) -> list[int]:
@@ -120,10 +110,3 @@ def test_tokens_are_compared_with_the_texts(model: TinyLlama, text: Text) -> Non
     drafted = draft_all(drafter, mine, 6)
     assert drafted.matches.tolist()[:3] == [2, 1, 0]
     assert drafted.reached[:3].long().sum(1).tolist() == [3, 2, 1]
-
-
-def test_a_saved_head_drafts_alike(head: Eagle3Head, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    save_head(head, SHAPE.hf_config(begin_id=1, end_id=2, pad_id=0), tmp_path)
-    loaded = load_head(tmp_path, TARGET)
-    assert loaded.shape == SHAPE and torch.equal(loaded.vocabulary, VOCABULARY)
-    torch.testing.assert_close(loaded.fc.weight, head.fc.weight, atol=1e-3, rtol=1e-3)

@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch; `make setup` installs it")
 
+from tiny_models import written_by
+
 from agentspec.evals.research.tiny_sql import distill
 from agentspec.evals.research.tiny_sql.corpus import Sample, draw_samples
 from agentspec.evals.research.tiny_sql.eagle3 import Eagle3Head, HeadShape
@@ -39,15 +41,6 @@ def target() -> TinyLlama:
         for parameter in target.parameters():
             parameter.mul_(8 if parameter.ndim == 2 else 1)
     return target
-
-
-def written_by(target: TinyLlama, prompt: list[int], number: int) -> list[int]:
-    """Greedy decoding."""
-    text = list(prompt)
-    with torch.no_grad():
-        for _ in range(number):
-            text.append(int(target.logits(torch.tensor([text]))[0, -1].argmax()))
-    return text[len(prompt) :]
 
 
 def test_a_lesson_ends_where_the_target_would_have_written_something_else(target: TinyLlama) -> None:

@@ -9,22 +9,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch; `make setup` installs it")
 
-from agentspec.evals.research.tiny_sql.eagle3 import Eagle3Head, HeadShape, load_head, rounded_head, save_head
-from agentspec.evals.research.tiny_sql.model import LlamaShape, TinyLlama, rotate
+from tiny_models import SHAPE, TARGET, VOCABULARY, drawn_head
 
-TARGET = LlamaShape(vocab_size=64, hidden=16, layers=5, heads=4, kv_heads=2, head_dim=4, mlp=32, max_positions=64)
-SHAPE = HeadShape(TARGET, capture=(0, 1, 3), draft_vocab=12, mlp=24)
-VOCABULARY = torch.tensor([1, 2, 5, 7, 11, 20, 21, 22, 40, 50, 62, 63])
+from agentspec.evals.research.tiny_sql.eagle3 import Eagle3Head, HeadShape, load_head, rounded_head, save_head
+from agentspec.evals.research.tiny_sql.model import TinyLlama, rotate
 
 
 @pytest.fixture(scope="module")
 def head() -> Eagle3Head:
-    torch.manual_seed(0)
-    head = Eagle3Head(SHAPE, VOCABULARY)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter.normal_(std=0.5)
-    return head
+    return drawn_head()
 
 
 def draft(head: Eagle3Head, embeds, features, origin: int, steps: int):  # type: ignore[no-untyped-def]

@@ -16,10 +16,15 @@ class _Now:
         return self.seconds
 
 
-def test_idle_time_is_divided_by_what_the_host_did() -> None:
+def _after_a_step() -> tuple[_Now, Timeline]:
     now = _Now()
     line = Timeline(now)
     line.worked("verify", 10.0, 11.0, None)
+    return now, line
+
+
+def test_idle_time_is_divided_by_what_the_host_did() -> None:
+    now, line = _after_a_step()
     now.seconds = 10.5
     line.enter("reading")
     now.seconds = 11.2
@@ -43,9 +48,7 @@ def test_idle_time_is_divided_by_what_the_host_did() -> None:
 
 
 def test_gaps_one_after_the_other_are_told_apart() -> None:
-    now = _Now()
-    line = Timeline(now)
-    line.worked("verify", 10.0, 11.0, None)
+    now, line = _after_a_step()
     now.seconds = 11.5
     line.enter("drafting")
     line.worked("kernel", 11.5, 11.6, None)
@@ -56,9 +59,7 @@ def test_gaps_one_after_the_other_are_told_apart() -> None:
 
 
 def test_time_without_requests_counts_as_neither() -> None:
-    now = _Now()
-    line = Timeline(now)
-    line.worked("verify", 10.0, 11.0, None)
+    now, line = _after_a_step()
     now.seconds = 19.0
     line.nothing_to_do()
     now.seconds = 20.0
