@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME|FILE",
         help=f"how long steps take: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)}; may be "
-        "repeated (default smartspec-a100-7b)",
+        "repeated; the verdict and its flags are for the device of the first one (default smartspec-a100-7b, a GPU)",
     )
     add(
         "--concurrency", default="1,8,64", metavar="LIST", help="clients to tell the speed-up for (default %(default)s)"
