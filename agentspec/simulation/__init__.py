@@ -18,8 +18,7 @@ from agentspec.simulation.rates import FORMS as rate_forms
 from agentspec.simulation.rates import acceptance_at_rate, is_rate
 from agentspec.simulation.recording import record_acceptance
 from agentspec.simulation.requests import Requests, draw_requests, ordered_requests
-from agentspec.simulation.server import simulate
-from agentspec.simulation.server_config import ServerConfig
+from agentspec.simulation.server import ServerConfig, simulate
 
 __all__ = [
     "BUILT_IN_PROFILES",
