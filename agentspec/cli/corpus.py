@@ -1,5 +1,5 @@
-"""`agentspec corpus`: builds the datastores that servers draft from besides what they wrote, shows what is in one, and
-gives them to running servers."""
+"""`agentspec corpus`: builds datastores that servers draft from besides their own outputs, shows the content of one,
+and sends them to running servers."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     """Builds or shows a corpus, or manages those of a running server.
 
     Raises:
-        ManagementError, ServerError: As served_corpora.run().
+        ManagementError, ServerError: As in served_corpora.run().
         ConfigError: An argument is unknown, nothing could be read, or there is no tokenizer.
-        SegmentError: The file cannot be written, or is no segment.
+        SegmentError: The file cannot be written, or is not a segment.
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec corpus --help")

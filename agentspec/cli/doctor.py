@@ -1,4 +1,4 @@
-"""`agentspec doctor`: what is wrong, what it means and what to do."""
+"""`agentspec doctor`: finds what is wrong with a server, a log or a store, what it means, and what to do."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Prints the findings; returns the exit status.
+    """Prints the findings and returns the exit status.
 
     Raises:
-        ConfigError: An argument is wrong, or the target is nothing that can be looked at.
+        ConfigError: An argument is wrong, or the target is neither a server, a log nor a store.
         ServerError: Nothing answers, or it is not an SGLang server.
         StoreError: The store cannot be opened.
     """
@@ -131,7 +131,7 @@ def _server(args: argparse.Namespace) -> list[Finding]:
 
 
 def _store(args: argparse.Namespace, url: str) -> list[Finding]:
-    # The command line knows stores by name only, so that nothing of them is loaded where they are not asked for.
+    # The command line knows stores by name only, so that their code is loaded only for a store.
     options = importlib.import_module("agentspec.store.cli.options")
     secrets = importlib.import_module("agentspec.store.secrets")
     inspection = importlib.import_module("agentspec.store.inspection")
@@ -171,5 +171,5 @@ def _tokenizer(path: Path | None) -> Tokenizer:
 
 
 def _template(path: Path | None) -> Render | None:
-    """The chat template, where --tokenizer is a model's folder."""
+    """The chat template; None unless --tokenizer is a model's folder with one."""
     return chat_template(path) if path is not None and path.is_dir() else None

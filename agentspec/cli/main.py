@@ -1,4 +1,4 @@
-"""The command `agentspec`: one subcommand a module, imported when it is called."""
+"""The command `agentspec`. Each subcommand is a module, imported when it is called."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command, that of the process without `argv`; returns its exit status. Errors that agentspec raises on
-    purpose print as one line."""
+    """Runs one command and returns its exit status. None: the arguments of the process. An AgentspecError is printed as
+    one line."""
     if argv is None:
         exit_on_sigterm()
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -74,8 +74,8 @@ def _run(parser: argparse.ArgumentParser, argv: list[str], chosen: str | None) -
 
 
 def exit_on_sigterm() -> None:
-    """From now on SIGTERM raises SystemExit in the main thread, with the status that shells give, so that whatever is open
-    is closed: servers are stopped, files are whole. To be called in the main thread, once, by commands alone."""
+    """Makes SIGTERM raise SystemExit in the main thread, with the status that shells give. Open servers are then
+    stopped, and files are complete. Only commands may call it, once, in the main thread."""
     signal.signal(signal.SIGTERM, _exit)
 
 

@@ -1,10 +1,10 @@
-"""`agentspec replay`: what drafters accept on recorded outputs, call after call, without a model.
+"""`agentspec replay`: measures the accepted tokens of drafters on recorded outputs, call by call, without a model.
 
 Dataset: recorded sessions of agents, chats or staged chains (see agentspec.analysis.replay.traces for the format).
-Metric: accepted and drafted tokens a step, and CPU time a step; accept length = accepted tokens a step + 1.
+Metric: accepted and drafted tokens per step, and CPU time per step; accept length = accepted tokens per step + 1.
 Pattern: teacher-forced greedy decoding, one request at a time, in the order of the file. A system begins cold, with
-nothing learnt, or warm, with the outputs of other files put in first, which are not measured; either way it learns
-from each call that it has finished.
+nothing learnt, or warm, after learning the outputs of other files, which are not measured. In both cases it learns each
+call that it has finished.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _ngram_variants(max_draft_tokens: int, calls: Sequence[Call]) -> list[Varian
     return [Variant("ngram", "BFS defaults", partial(ngram.Ngram, max_draft_tokens))]
 
 
-# name -> the variants for a limit of draft tokens and all calls in order, those to learn first
+# name -> function from a limit of draft tokens and all calls in order, those to learn first, to the variants
 SYSTEMS: dict[str, Callable[[int, Sequence[Call]], list[Variant]]] = {
     "agentspec": partial(_engine_variants, "agentspec"),
     "suffixdecoding": partial(_engine_variants, "suffixdecoding"),
@@ -230,7 +230,7 @@ _TITLES = {
 
 
 def _row_line(row: dict[str, Any]) -> str:
-    """A row for people; a row of empty strings gives the header."""
+    """One row as a line of text; a row of empty strings gives the header."""
     cells = []
     for name, alignment in _COLUMNS.items():
         value = row[name]

@@ -1,4 +1,4 @@
-"""`agentspec report`: whether suffix drafts suit what a service writes, told from its logs without a model."""
+"""`agentspec report`: tells from a service's logs, without a model, whether suffix drafts suit its outputs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Reads the logs and says what was found.
+    """Reads the logs and prints the verdict.
 
     Raises:
         ConfigError: An argument is unknown or out of range, or nothing could be read.
@@ -112,7 +112,7 @@ def _concurrency(text: str) -> tuple[int, ...]:
 
 
 def _model(args: argparse.Namespace) -> str:
-    """The model named, or the folder that the tokenizer was taken from."""
+    """The named model, the name of the tokenizer's folder, or a placeholder."""
     if args.model:
         return str(args.model)
     folder = Path(args.tokenizer) if args.tokenizer else None
@@ -120,7 +120,7 @@ def _model(args: argparse.Namespace) -> str:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """What was asked, files by their names alone: folders' names are nobody's business."""
+    """The command with files by their names alone, because folders' names may be private."""
     words = ["agentspec report", *(path.name for path in args.paths)]
     if args.tokenizer:
         words.append(f"--tokenizer {Path(args.tokenizer).name}")

@@ -29,6 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Replaces this process by the server. Returns only by raising: ConfigError for a model that is not there."""
+    """Replaces this process by the server, so it never returns. Raises ConfigError if there is no such model."""
     command, variables = launch_command(args.model, args.speculative_algorithm, rest, emulate=args.emulate)
     os.execve(command[0], command, {**os.environ, **variables})

@@ -35,7 +35,8 @@ def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ConfigError, ManagementError and ServerError, each with what the server or the command line lacks."""
+    """Adds, lists or removes corpora. ConfigError, ManagementError and ServerError say what the command line or the
+    server lacks."""
     if not args.timeout > 0:
         raise ConfigError(f"--timeout must be > 0 seconds, got {args.timeout}")
     client = AdminClient(

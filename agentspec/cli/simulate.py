@@ -1,10 +1,10 @@
-"""`agentspec simulate`: serves recorded or made-up requests on an event clock, with controllers beside each other.
+"""`agentspec simulate`: compares controllers on recorded or synthetic requests, served on an event clock.
 
 Dataset: acceptance of recorded outputs, replayed once through the engine, or acceptance at given rates.
-Metric: latency of requests, goodput (accepted and bonus tokens a second of decoding steps), time to the first token,
+Metric: latency of requests, goodput (accepted and bonus tokens per second of decode steps), time to the first token,
 time between tokens, queueing; for each phase of the arrivals.
-Pattern: every controller meets the same requests at the same times. A forward pass takes the seconds of a profile, and
-serving beside it what `agentspec profile --serving` measured, if the profile holds that.
+Pattern: every controller gets the same requests at the same times. A forward pass takes the seconds of a profile.
+Serving takes the time that `agentspec profile --serving` measured, if the profile has it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from agentspec.simulation.report import markdown, plot, row_line
 
 _PACKAGES = ("agentspec", "numpy")
 _WARM_SHARE, _STEADY_ROUNDS = 0.25, 4
-"""A service rate is that of the middle half of so many requests as would fill the server that often."""
+"""For a service rate: the share of requests left out at either end, and the least number of requests per running one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     profile = find_profile(args.profile)
     seeds = args.seed or [0]
     forms = [form for text in args.arrivals for form in expanded(text)]
-    # Mistakes in them are found before a long replay.
+    # Wrong arrivals and controllers are found before a long replay.
     for form in forms:
         parse_arrivals(form, service_rate=1.0)
     names = args.controller or ["goodput", "fixed:0"]
@@ -129,7 +129,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         controller_named(name, profile)
     acceptance = find_acceptance(args, seeds[0])
     if not is_rate(args.acceptance):
-        # What was replayed are suffix drafts.
+        # The replayed drafts are suffix drafts.
         profile = replace(profile, drafter=None)
     config = ServerConfig(
         max_running=args.max_running,
@@ -179,14 +179,14 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def expanded(text: str) -> list[str]:
-    """The forms that a form with lists stands for: gamma:1,2:5 is gamma:1:5 and gamma:2:5."""
+    """All forms of a form with lists: gamma:1,2:5 gives gamma:1:5 and gamma:2:5."""
     return [":".join(words) for words in itertools.product(*(part.split(",") for part in text.split(":")))]
 
 
 def plain_service_rate(
     acceptance: Acceptance, profile: Profile, config: ServerConfig, num_requests: int, seed: int, prefix_cache: bool
 ) -> float:
-    """Requests a second that the server answers without speculation while as many wait as it can run."""
+    """Requests per second that the server answers without speculation while it is full."""
     num_requests = max(num_requests, _STEADY_ROUNDS * config.max_running)
     arrivals = Arrivals(clients=config.max_running)
     requests = draw_requests(acceptance, arrivals, num_requests, seed, prefix_cache=prefix_cache)
@@ -228,7 +228,7 @@ def _rows(
 
 
 def server_of(name: str, profile: Profile, config: ServerConfig) -> ServerConfig:
-    """The server that a controller runs in: `plain` is one without agentspec."""
+    """The server that a controller runs in. The one of `plain` has no agentspec."""
     if name != "plain" or profile.plain is None:
         return config
     return replace(config, costs=profile.plain, plain=True)

@@ -1,11 +1,11 @@
-"""`agentspec tune`: fits the estimates of acceptance to recorded outputs, or with --payoff the predictor of what suffix
-drafts bring, and says what that is worth.
+"""`agentspec tune`: fits the estimates of acceptance to recorded outputs, or with --payoff the predictor of accepted
+tokens of suffix drafts, and measures the result.
 
 Dataset: recorded sessions (see agentspec.analysis.replay.traces); every --holdout-th session is kept out of the fit.
-Metric: accepted and drafted tokens a step and the expected calibration error, on the sessions kept out; of a payoff
+Metric: accepted and drafted tokens per step and the expected calibration error, on the sessions kept out; for a payoff
 predictor its error in accepted tokens, beside the score's.
-Pattern: logistic regression on what the drafter weighed (agentspec.analysis.replay.tuning), then a grid of min_token_prob; least
-squares for the payoff predictor (agentspec.analysis.replay.payoff_training).
+Pattern: logistic regression on the continuations that the drafter weighed (agentspec.analysis.replay.tuning), then a
+grid of min_token_prob; least squares for the payoff predictor (agentspec.analysis.replay.payoff_training).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 def _fit_estimates(
     sets: Sequence[_Set], config: EngineConfig, start: Estimates, args: argparse.Namespace, rows: list[dict[str, Any]]
 ) -> tuple[Estimates, float]:
-    """Writes estimates, adds what they are worth to `rows`, and returns them with the best min_token_prob."""
+    """Writes estimates, adds their quality to `rows`, and returns them with the best min_token_prob."""
     trials = []
     for name, kept, _ in sets:
         with Progress(f"{name} weighing", len(kept)) as progress:

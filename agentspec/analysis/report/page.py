@@ -90,13 +90,13 @@ def page(facts: Mapping[str, Any]) -> str:
 
 @functools.cache
 def environment() -> Environment:
-    """What renders the templates; it escapes every string and shows what would be invisible."""
+    """The environment that renders the templates. It escapes every string and makes invisible characters visible."""
     made = Environment(
         loader=PackageLoader("agentspec.analysis.report"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Facts may lack anything: what is missing is empty in text and "not known" as a number.
+        # Facts may lack anything: a missing value is empty as text and "not known" as a number.
         undefined=ChainableUndefined,
         finalize=_written,
     )
@@ -126,7 +126,7 @@ def environment() -> Environment:
 
 
 def _written(value: object) -> object:
-    """What a template writes for a value: every string but markup is made visible."""
+    """The text that a template writes for a value. Every string except markup is made visible."""
     if value is None:
         return ""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
@@ -203,7 +203,7 @@ def _sets(facts: Mapping[str, Any]) -> list[OutputSet]:
 
 
 def largest(sets: Sequence[OutputSet]) -> list[tuple[str, list[OutputSet]]]:
-    """Of each kind the sets that a plot has room for: those with the most output tokens, in the order given."""
+    """The sets of each kind that a plot has room for: those with the most output tokens, in the given order."""
     kinds = []
     for kind, members in itertools.groupby(sets, key=lambda found: found.by):
         of_kind = list(members)

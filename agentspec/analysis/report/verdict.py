@@ -1,8 +1,8 @@
-"""What to serve with, and what would change that.
+"""The verdict of a report: how to serve, why, and what would change that.
 
 none      by the cost profile no speculation pays at the given concurrencies
 suffix    suffix drafts reach the accept length that EAGLE-3 heads have on chat
-hybrid    suffix drafts are good in a part of the steps, and a draft model can serve the others
+hybrid    suffix drafts are good in some steps, and a draft model can serve the others
 model     suffix drafts gain little, and a draft model alone gains more
 unknown   the log is too small, or the tokenizer is not the served model's
 """
@@ -23,7 +23,7 @@ _PAYS = 1.05
 _MIN_OUTPUTS, _MIN_SESSIONS = 20, 3
 _MAX_LOST_SHARE = 0.2
 _DRAFTER_LENGTH, _DRAFTER_TOKENS, _DRAFTER_SHARE = 2.5, 4, 0.1
-"""The draft model that is assumed where none was measured: accept length, tokens drafted, and the time of one pass as a
+"""The draft model that is assumed if none was measured: accept length, drafted tokens, and the time of one pass as a
 share of a plain step's."""
 _WIDTH_WITH_GRAPHS, _WIDTH_WITHOUT_GRAPHS = 64, 16
 """A server's default of --speculative-num-draft-tokens with captured graphs, as on a GPU, and without, as on a CPU."""
@@ -32,7 +32,7 @@ _MB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a verdict is based on."""
+    """The facts that a verdict is based on."""
 
     num_outputs: int
     num_sessions: int
