@@ -26,7 +26,9 @@ _SHOWN_BAD = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     build = actions.add_parser("build", help="build a corpus from text, JSONL (`text` or `tokens`) or .npy files")
-    build.add_argument("files", nargs="+", type=Path, metavar="PATH", help="a file, or a folder with all below it")
+    build.add_argument(
+        "files", nargs="+", type=Path, metavar="PATH", help="a file, or a folder with all files below it"
+    )
     build.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
     build.add_argument(
         "--tokenizer",
@@ -34,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="the served model's tokenizer.json, tekken .json or .tiktoken (default: mistral_common's newest tekken)",
     )
-    build.add_argument("--json", action="store_true", help="print what was done as JSON")
-    info = actions.add_parser("info", help="check a segment's file and show what it holds")
+    build.add_argument("--json", action="store_true", help="print the result as JSON")
+    info = actions.add_parser("info", help="check a segment's file and show its header")
     info.add_argument("file", type=Path, metavar="FILE")
-    info.add_argument("--json", action="store_true", help="print it as JSON")
+    info.add_argument("--json", action="store_true", help="print the header as JSON")
     served_corpora.add_actions(actions)
 
 

@@ -10,9 +10,9 @@ from agentspec.observe.client import ServerClient
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="holds the server's API key, if it has one")
+    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="file with the server's API key")
     parser.add_argument(
-        "--timeout", type=float, default=10.0, metavar="S", help="seconds that an answer may take (default 10)"
+        "--timeout", type=float, default=10.0, metavar="S", help="seconds to wait for an answer (default %(default)s)"
     )
 
 

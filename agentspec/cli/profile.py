@@ -43,27 +43,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch-sizes", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="default 1,2,4,8,16")
     add("--context-lengths", type=numbers, default=[64, 256, 768], metavar="LIST", help="default 64,256,768")
     add("--widths", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="with --model; default 1,2,4,8,16")
-    add("--tokens", type=int, default=24, help="tokens of an answer, of wide steps more (default %(default)s)")
+    add("--tokens", type=int, default=24, help="tokens per answer; wide steps take more (default %(default)s)")
     add(
         "--serving",
         action="store_true",
-        help="with --model also what serving takes beside verification, for simulations",
+        help="with --model: also measure the costs of serving besides verification, for simulations",
     )
     add(
         "--draft-model",
         metavar="PATH",
-        help="with --model also what a pass of this drafter takes, an EAGLE head or a small model",
+        help="with --model: also measure a pass of this draft model, an EAGLE head or a small model",
     )
     add(
         "--sweep",
         action="store_true",
-        help="with --model one server that takes the widths in turn; without graphs 1, 2, 4, ... up to the greatest",
+        help="with --model: start one server that takes the widths in turn; without graphs these are 1, 2, 4, ... up to the "
+        "greatest",
     )
     add("--seed", type=int, default=0, help="seed of the prompts (default %(default)s)")
-    add("--out", type=Path, required=True, metavar="FILE", help="where the profile goes")
-    add("--plot", type=Path, metavar="FILE", help="draw the fit to FILE, .png or .svg")
+    add("--out", type=Path, required=True, metavar="FILE", help="the profile to write")
+    add("--plot", type=Path, metavar="FILE", help="draw the fit to a .png or .svg file")
     add("--json", type=Path, metavar="FILE", help="write the figures, the command and the machine to FILE")
-    parser.epilog = "With --model every other argument goes to SGLang as it is."
+    parser.epilog = "With --model, all other arguments go to SGLang unchanged."
 
 
 @dataclass(frozen=True, slots=True)

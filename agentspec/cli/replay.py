@@ -52,22 +52,22 @@ class Variant:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("traces", nargs="+", metavar="TRACE", help="PATH, or PATH@START:STOP for a slice of sessions")
     parser.add_argument(
-        "--system", action="append", choices=list(SYSTEMS), help="drafter; may be repeated (default agentspec)"
+        "--system", action="append", choices=list(SYSTEMS), help="the drafter; may be repeated (default agentspec)"
     )
     parser.add_argument(
         "--max-draft-tokens",
         action="append",
         type=int,
         metavar="N",
-        help="tokens drafted a step, the root not counted; may be repeated (default 16)",
+        help="greatest number of drafted tokens per step; may be repeated (default 16)",
     )
     parser.add_argument(
         "--min-token-prob",
         type=float,
         metavar="P",
         help="least estimate of a token that agentspec drafts, 0 to 1 (default: the engine's, "
-        f"{EngineConfig().min_token_prob:g}; servers, whose controller cuts what does not pay, draft down to "
-        f"{SERVED_MIN_TOKEN_PROB:g})",
+        f"{EngineConfig().min_token_prob:g}; servers use {SERVED_MIN_TOKEN_PROB:g}, because their controller cuts drafts "
+        "that do not pay)",
     )
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--cold", action="store_true", help="begin with nothing learnt (default)")

@@ -44,7 +44,7 @@ from agentspec.simulation.report import markdown, plot, row_line
 
 _PACKAGES = ("agentspec", "numpy")
 _WARM_SHARE, _STEADY_ROUNDS = 0.25, 4
-"""For a service rate: the share of requests left out at either end, and the least number of requests per running one."""
+"""For a service rate: the share of requests left out at either end, and the least number of rounds of full batches."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,16 +53,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         default="smartspec-a100-7b",
         metavar="NAME|FILE",
-        help=f"how long steps take: a file, or one of {', '.join(BUILT_IN_PROFILES)} (default %(default)s)",
+        help=f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)} (default %(default)s)",
     )
     add(
         "--acceptance",
         required=True,
         metavar="FILE|TRACE|RATE",
-        help=f"what is accepted: a file of --save-acceptance, a trace to replay (PATH or PATH@START:STOP) or {rate_forms}",
+        help="accepted tokens: a file of --save-acceptance, a trace to replay (PATH or PATH@START:STOP), or "
+        f"{rate_forms}",
     )
     add("--warm", nargs="+", default=[], metavar="TRACE", help="learn the outputs of these traces before a replay")
-    add("--save-acceptance", type=Path, metavar="FILE", help="keep the acceptance of a replay as .npz")
+    add("--save-acceptance", type=Path, metavar="FILE", help="save the acceptance of a replay as .npz")
     add(
         "--tokenizer",
         type=Path,
@@ -74,8 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="FORM",
-        help=f"{arrival_forms}; RATE may end with x, a multiple of what plain decoding serves; numbers may be lists "
-        "1,2,4; may be repeated",
+        help=f"{arrival_forms}; a RATE that ends with x is a multiple of plain decoding's service rate; numbers may be "
+        "lists such as 1,2,4; may be repeated",
     )
     add(
         "--controller",
@@ -83,26 +84,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"one of {', '.join(CONTROLLERS)}; may be repeated (default goodput and fixed:0)",
     )
-    add("--requests", type=int, default=200, metavar="N", help="in a run (default %(default)s)")
-    add("--seed", type=int, action="append", metavar="S", help="of all that is drawn; may be repeated (default 0)")
-    add("--prompt-tokens", type=int, default=128, metavar="N", help="of made-up requests (default %(default)s)")
-    add("--output-tokens", type=int, default=128, metavar="N", help="of made-up requests (default %(default)s)")
-    add("--max-draft-tokens", type=int, default=31, metavar="N", help="drafted a row at most (default %(default)s)")
-    add("--max-running", type=int, default=256, metavar="N", help="requests decoded together (default %(default)s)")
-    add("--kv-tokens", type=int, default=1 << 20, metavar="N", help="room of the KV cache (default %(default)s)")
-    add("--prefill-tokens", type=int, default=8192, metavar="N", help="computed in a step (default %(default)s)")
+    add("--requests", type=int, default=200, metavar="N", help="requests per run (default %(default)s)")
+    add("--seed", type=int, action="append", metavar="S", help="seed of all draws; may be repeated (default 0)")
+    add("--prompt-tokens", type=int, default=128, metavar="N", help="per synthetic request (default %(default)s)")
+    add("--output-tokens", type=int, default=128, metavar="N", help="per synthetic request (default %(default)s)")
+    add("--max-draft-tokens", type=int, default=31, metavar="N", help="at most N per row (default %(default)s)")
+    add("--max-running", type=int, default=256, metavar="N", help="at most N requests at a time (default %(default)s)")
+    add("--kv-tokens", type=int, default=1 << 20, metavar="N", help="size of the KV cache (default %(default)s)")
+    add("--prefill-tokens", type=int, default=8192, metavar="N", help="at most N per step (default %(default)s)")
     add(
         "--widths",
         default="profile",
         metavar="LIST",
-        help="1,2,4,..., any, or the profile's (default; with --ragged any)",
+        help="1,2,4,..., any, or profile for the profile's (default; with --ragged any)",
     )
-    add("--draft-us", type=float, default=0.0, metavar="US", help="microseconds of drafting a row (default 0)")
-    add("--whole-batches", action="store_true", help="decode batches to their ends before others begin")
-    add("--pad-context", action="store_true", help="rows read as much as the longest one, as on the reference kernels")
-    add("--ragged", action="store_true", help="rows are verified without padding, as on the reference kernels")
-    add("--no-prefix-cache", action="store_true", help="compute all of every prompt")
-    add("--extrapolate", action="store_true", help="allow steps outside of what the profile measured")
+    add("--draft-us", type=float, default=0.0, metavar="US", help="microseconds of drafting per row (default 0)")
+    add("--whole-batches", action="store_true", help="decode each batch to its end before the next one begins")
+    add("--pad-context", action="store_true", help="let all rows read as much as the longest, as reference kernels do")
+    add("--ragged", action="store_true", help="verify rows without padding, as the reference kernels do")
+    add("--no-prefix-cache", action="store_true", help="compute every prompt in full")
+    add("--extrapolate", action="store_true", help="allow steps outside the measured range of the profile")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     add("--markdown", type=Path, metavar="FILE", help="write tables to FILE")
     add("--plot", type=Path, metavar="FILE", help="draw latency over arrivals as SVG to FILE")

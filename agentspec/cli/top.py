@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interval", type=float, default=2.0, metavar="S", help="seconds between two readings (default 2)"
     )
     parser.add_argument(
-        "--once", action="store_true", help="one reading as plain text: what was counted since the server started"
+        "--once", action="store_true", help="print one reading as plain text: the counts since the server's start"
     )
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--json", action="store_true", help="print one reading as JSON")
     add_server_options(parser)
     parser.epilog = (
         "Rates are differences of two readings, so the first screen counts from the server's start. The live view needs "

@@ -40,31 +40,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--payoff",
         type=Path,
         metavar="FILE",
-        help="the payoff predictor to write, of drafts by the estimates of --out, --start or agentspec's own",
+        help="the payoff predictor to write; its drafts use the estimates of --out, --start or agentspec's own",
     )
     parser.add_argument(
         "--start",
         type=Path,
         metavar="FILE",
-        help="estimates to begin with (default: those that come with agentspec); where a fit changed much, another one "
-        "that starts with its result is worth while",
+        help="estimates to begin with (default: agentspec's own); if a fit changes much, fit again from its result",
     )
     parser.add_argument(
-        "--holdout", type=int, default=4, metavar="K", help="keep every K-th session out, to measure on (default 4)"
+        "--holdout", type=int, default=4, metavar="K", help="keep every K-th session out to measure on (default 4)"
     )
     parser.add_argument(
         "--max-draft-tokens",
         type=int,
         default=16,
         metavar="N",
-        help="tokens drafted a step to measure with (default 16)",
+        help="greatest number of drafted tokens per step in measurements (default 16)",
     )
     parser.add_argument(
         "--token-cost",
         type=float,
         default=0.05,
         metavar="C",
-        help="what drafting a token costs, in accepted tokens, to choose min_token_prob by (default 0.05)",
+        help="cost of drafting a token, in accepted tokens, for the choice of min_token_prob (default 0.05)",
     )
     parser.add_argument(
         "--tokenizer",
