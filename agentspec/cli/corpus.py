@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from agentspec.analysis.corpus import Reading, build_corpus, read_documents, read_info
 from agentspec.analysis.replay.tokenizer import default_tokenizer_path, load_tokenizer
 from agentspec.cli import served_corpora
+from agentspec.cli.options import add_tokenizer
 from agentspec.errors import ConfigError
 from agentspec.fingerprint import fingerprint
 
@@ -30,12 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files", nargs="+", type=Path, metavar="PATH", help="a file, or a folder with all files below it"
     )
     build.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
-    build.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="PATH",
-        help="the served model's tokenizer.json, tekken .json or .tiktoken (default: mistral_common's newest tekken)",
-    )
+    add_tokenizer(build)
     build.add_argument("--json", action="store_true", help="print the result as JSON")
     info = actions.add_parser("info", help="check a segment's file and show its header")
     info.add_argument("file", type=Path, metavar="FILE")

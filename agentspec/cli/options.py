@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentspec.errors import ConfigError
-from agentspec.observe.client import ServerClient
+
+if TYPE_CHECKING:
+    from agentspec.observe.client import ServerClient
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
@@ -16,8 +19,19 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
+    )
+
+
 def client(url: str, args: argparse.Namespace) -> ServerClient:
     """A client of the server. Raises ConfigError if the URL, the timeout or the key file is invalid."""
+    from agentspec.observe.client import ServerClient
+
     if not args.timeout > 0:
         raise ConfigError(f"--timeout must be > 0 seconds, got {args.timeout}")
     return ServerClient(url, api_key=read_key_file("--api-key-file", args.api_key_file), timeout=args.timeout)

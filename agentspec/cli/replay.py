@@ -31,6 +31,7 @@ from agentspec.analysis.replay import (
     read_trace,
     replay,
 )
+from agentspec.cli.options import add_tokenizer
 from agentspec.config import SERVED_MIN_TOKEN_PROB, EngineConfig
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
@@ -72,12 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--cold", action="store_true", help="begin with nothing learnt (default)")
     start.add_argument("--warm", nargs="+", metavar="TRACE", help="learn the outputs of these traces first")
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="PATH",
-        help="tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
-    )
+    add_tokenizer(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="replay the first N calls of each trace")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from agentspec.cli.options import add_tokenizer
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.progress import Progress
@@ -64,12 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--warm", nargs="+", default=[], metavar="TRACE", help="learn the outputs of these traces before a replay")
     add("--save-acceptance", type=Path, metavar="FILE", help="save the acceptance of a replay as .npz")
-    add(
-        "--tokenizer",
-        type=Path,
-        metavar="PATH",
-        help="of a trace: tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
-    )
+    add_tokenizer(parser)
     add(
         "--arrivals",
         action="append",

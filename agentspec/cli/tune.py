@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from agentspec.analysis.replay import Call, load_tokenizer, read_trace
 from agentspec.analysis.replay.payoff_training import collect_payoffs, fit_payoff, payoff_errors
 from agentspec.analysis.replay.tuning import Quality, check_scipy, collect_trials, fit, measure
+from agentspec.cli.options import add_tokenizer
 from agentspec.config import EngineConfig
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
@@ -65,12 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="C",
         help="cost of drafting a token, in accepted tokens, for the choice of min_token_prob (default 0.05)",
     )
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="PATH",
-        help="tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
-    )
+    add_tokenizer(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 
