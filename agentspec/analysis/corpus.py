@@ -53,7 +53,8 @@ class SegmentInfo:
 
 
 def read_documents(paths: Iterable[Path], tokenizer: Tokenizer, reading: Reading) -> Iterator[NDArray[np.int32]]:
-    """The documents of files, and of all files below folders, one after another; what cannot be read is noted."""
+    """The documents of files, and of all files below folders, in order. Documents that cannot be read are noted in
+    `reading`."""
     for path in paths:
         files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         for file in files:
@@ -110,8 +111,8 @@ def build_corpus(
     Args:
         out: The file.
         documents: int32[n] each, ids in [0, vocab_size).
-        tokenizer: What `EngineConfig.tokenizer` of the engines is that may draft from it.
-        vocab_size: At most that of those engines; None: the largest id's and one, which is always right.
+        tokenizer: The `EngineConfig.tokenizer` of the engines that may draft from the corpus.
+        vocab_size: At most that of these engines. None: the largest id plus one, which always fits.
 
     Raises:
         ConfigError: There are no documents.
@@ -128,5 +129,6 @@ def build_corpus(
 
 
 def read_info(path: Path) -> SegmentInfo:
-    """What a segment's file holds, after it was checked from end to end; raises SegmentError if it is none."""
+    """Checks a segment's file from end to end and returns its header. Raises SegmentError if the file is not a valid
+    segment."""
     return SegmentInfo(*_core.segment_info(str(path)))

@@ -1,4 +1,4 @@
-"""Plots: curves in panels beside each other, as an SVG, and how well a profile's cost model fits what was measured."""
+"""Plots: curves in panels beside each other, as an SVG, and the fit of a profile's cost model to its measurements."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Curve:
 
 
 def svg(panels: Mapping[str, Sequence[Curve]], x_title: str, y_title: str) -> str:
-    """The picture; each panel has axes of its own, which start at the least values."""
+    """The SVG. Each panel has its own axes, which start at the least values."""
     width = _LEFT + len(panels) * (_WIDTH + _GAP + _LEFT) - _LEFT
     height = _TOP + _HEIGHT + _BOTTOM
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
@@ -103,7 +103,7 @@ def draw_profile(profile: Profile, path: str | Path) -> None:
     Points are coloured by their width.
 
     Raises:
-        ConfigError: The profile has no measured points, the file's ending is another one, or matplotlib is not
+        ConfigError: The profile has no measured points, the file's ending is neither of these, or matplotlib is not
             installed.
     """
     path = Path(path)

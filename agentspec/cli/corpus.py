@@ -1,5 +1,5 @@
-"""`agentspec corpus`: builds the datastores that servers draft from besides what they wrote, shows what is in one, and
-gives them to running servers."""
+"""`agentspec corpus`: builds datastores that servers draft from besides their own outputs, shows the content of one,
+and sends them to running servers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from agentspec.analysis.corpus import Reading, build_corpus, read_documents, read_info
 from agentspec.analysis.replay.tokenizer import default_tokenizer_path, load_tokenizer
 from agentspec.cli import served_corpora
+from agentspec.cli.options import add_tokenizer
 from agentspec.errors import ConfigError
 from agentspec.fingerprint import fingerprint
 
@@ -26,18 +27,15 @@ _SHOWN_BAD = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     build = actions.add_parser("build", help="build a corpus from text, JSONL (`text` or `tokens`) or .npy files")
-    build.add_argument("files", nargs="+", type=Path, metavar="PATH", help="a file, or a folder with all below it")
-    build.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
     build.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="PATH",
-        help="the served model's tokenizer.json, tekken .json or .tiktoken (default: mistral_common's newest tekken)",
+        "files", nargs="+", type=Path, metavar="PATH", help="a file, or a folder with all files below it"
     )
-    build.add_argument("--json", action="store_true", help="print what was done as JSON")
-    info = actions.add_parser("info", help="check a segment's file and show what it holds")
+    build.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
+    add_tokenizer(build)
+    build.add_argument("--json", action="store_true", help="print the result as JSON")
+    info = actions.add_parser("info", help="check a segment's file and show its header")
     info.add_argument("file", type=Path, metavar="FILE")
-    info.add_argument("--json", action="store_true", help="print it as JSON")
+    info.add_argument("--json", action="store_true", help="print the header as JSON")
     served_corpora.add_actions(actions)
 
 
@@ -45,9 +43,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     """Builds or shows a corpus, or manages those of a running server.
 
     Raises:
-        ManagementError, ServerError: As served_corpora.run().
+        ManagementError, ServerError: As in served_corpora.run().
         ConfigError: An argument is unknown, nothing could be read, or there is no tokenizer.
-        SegmentError: The file cannot be written, or is no segment.
+        SegmentError: The file cannot be written, or is not a segment.
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec corpus --help")

@@ -1,4 +1,4 @@
-"""`agentspec doctor`: what is wrong, what it means and what to do."""
+"""`agentspec doctor`: finds what is wrong with a server, a log or a store, what it means, and what to do."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ _STORES = ("sqlite", "redis", "rediss", "valkey", "valkeys", "unix")
 _MOST_LINES = 2000
 
 _EPILOG = """\
-Of a running server: whether agentspec is active, drafts are found and why not, the controller, the draft model, the store,
-namespaces, line ends. Of a log (chat logs and traces, as `agentspec replay` reads them): how much repeats, CRLF lines, and
-with --tokenizer FOLDER what the chat template makes of answers. Of a store: how much repeats in each namespace, and what
-cannot be read. Texts are never shown. Exit status: 0, 1 with an error among the findings, 2 where nothing could be looked at."""
+For a running server it checks whether agentspec is active, whether drafts are found and why not, the controller, the draft
+model, the store, namespaces and line ends. For a log (chat logs and traces, as `agentspec replay` reads them) it shows how
+much repeats and CRLF lines, and with --tokenizer FOLDER how the chat template changes answers. For a store it shows how
+much repeats in each namespace, and records that cannot be read. It never shows texts. Exit status: 0, 1 if a finding is an
+error, 2 if the target could not be examined."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,32 +49,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="S",
-        help="of a server: look at what happens in so many seconds, not at all since its start",
+        help="for a server: examine this number of seconds from now on, instead of all since its start",
     )
     parser.add_argument(
         "--tokenizer",
         type=Path,
         metavar="PATH",
-        help="the served model's folder, or its tokenizer's file: to compare, and to read logs (default for logs: "
-        "mistral_common's newest tekken)",
+        help="the served model's folder, or its tokenizer's file, to compare with the server's or to read logs (default for "
+        "logs: mistral_common's newest tekken)",
     )
     parser.add_argument(
-        "--lines", type=int, default=_MOST_LINES, metavar="N", help=f"of a log: its last N (default {_MOST_LINES})"
+        "--lines", type=int, default=_MOST_LINES, metavar="N", help="for a log: its last N lines (default %(default)s)"
     )
-    parser.add_argument("--key-file", type=Path, metavar="FILE", help="of a store: holds the key of encrypted values")
     parser.add_argument(
-        "--password-file", type=Path, metavar="FILE", help="of a store: holds a Redis server's password"
+        "--key-file", type=Path, metavar="FILE", help="for a store: file with the key of encrypted values"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings there as well")
+    parser.add_argument(
+        "--password-file", type=Path, metavar="FILE", help="for a store: file with a Redis server's password"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to FILE too")
     add_server_options(parser)
     parser.epilog = _EPILOG
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Prints the findings; returns the exit status.
+    """Prints the findings and returns the exit status.
 
     Raises:
-        ConfigError: An argument is wrong, or the target is nothing that can be looked at.
+        ConfigError: An argument is wrong, or the target is neither a server, a log nor a store.
         ServerError: Nothing answers, or it is not an SGLang server.
         StoreError: The store cannot be opened.
     """
@@ -131,7 +134,7 @@ def _server(args: argparse.Namespace) -> list[Finding]:
 
 
 def _store(args: argparse.Namespace, url: str) -> list[Finding]:
-    # The command line knows stores by name only, so that nothing of them is loaded where they are not asked for.
+    # The command line knows stores by name only, so that their code is loaded only for a store.
     options = importlib.import_module("agentspec.store.cli.options")
     secrets = importlib.import_module("agentspec.store.secrets")
     inspection = importlib.import_module("agentspec.store.inspection")
@@ -171,5 +174,5 @@ def _tokenizer(path: Path | None) -> Tokenizer:
 
 
 def _template(path: Path | None) -> Render | None:
-    """The chat template, where --tokenizer is a model's folder."""
+    """The chat template; None unless --tokenizer is a model's folder with one."""
     return chat_template(path) if path is not None and path.is_dir() else None

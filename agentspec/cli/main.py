@@ -1,4 +1,4 @@
-"""The command `agentspec`: one subcommand a module, imported when it is called."""
+"""The command `agentspec`. Each subcommand is a module, imported when it is called."""
 
 from __future__ import annotations
 
@@ -17,31 +17,34 @@ from agentspec.installation import DISTRIBUTION
 COMMANDS = {
     "serve": (
         "agentspec.cli.serve",
-        "start an SGLang server with agentspec on whatever device there is",
+        "start an SGLang server with agentspec on a GPU or a CPU",
     ),
     "settings": ("agentspec.cli.settings", "list the settings of the SGLang plugin"),
-    "demo": ("agentspec.evals.run.demo", "plain SGLang, NGRAM and agentspec on the same text-to-SQL work"),
-    "bench": ("agentspec.evals.bench", "time and memory of the engine beside its peers', and of the store"),
-    "eval": ("agentspec.evals.run.eval", "tasks end to end on real servers, systems side by side"),
-    "eval-page": ("agentspec.evals.page.page", "write the page of results from the files of figures"),
+    "demo": ("agentspec.evals.run.demo", "compare plain SGLang, NGRAM and agentspec on the same text-to-SQL requests"),
+    "bench": ("agentspec.evals.bench", "measure time and memory of the engine, of its peers and of the store"),
+    "eval": ("agentspec.evals.run.eval", "compare systems on real servers with whole tasks"),
+    "eval-page": ("agentspec.evals.page.page", "write the page of results from the result files"),
     "top": ("agentspec.cli.top", "watch what a running server drafts, verifies and keeps"),
     "doctor": (
         "agentspec.cli.doctor",
-        "find out why a running server drafts little, or what recorded requests promise",
+        "find out why a running server drafts little, or how much recorded requests promise",
     ),
-    "corpus": ("agentspec.cli.corpus", "build a datastore that servers draft from besides what they wrote"),
-    "store": ("agentspec.store.cli.main", "look into, fill, empty and check the store of what was learned"),
+    "corpus": ("agentspec.cli.corpus", "build a datastore that servers draft from besides their own outputs"),
+    "store": ("agentspec.store.cli.main", "show, fill, empty and check the store of learnt outputs"),
     "tune": ("agentspec.cli.tune", "fit the estimates of acceptance to recorded outputs"),
     "profile": ("agentspec.cli.profile", "measure how long decode steps take, for controllers and simulations"),
-    "report": ("agentspec.cli.report", "whether suffix drafts suit what a service writes, told from its logs"),
-    "simulate": ("agentspec.cli.simulate", "serve recorded or made-up requests on an event clock, without a model"),
-    "replay": ("agentspec.cli.replay", "what drafters accept on recorded outputs, without a model"),
+    "report": ("agentspec.cli.report", "tell from a service's logs whether suffix drafts suit its outputs"),
+    "simulate": (
+        "agentspec.cli.simulate",
+        "compare controllers on recorded or synthetic requests, on an event clock without a model",
+    ),
+    "replay": ("agentspec.cli.replay", "measure the accepted tokens of drafters on recorded outputs, without a model"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command, that of the process without `argv`; returns its exit status. Errors that agentspec raises on
-    purpose print as one line."""
+    """Runs one command and returns its exit status. None: the arguments of the process. An AgentspecError is printed as
+    one line."""
     if argv is None:
         exit_on_sigterm()
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -74,8 +77,8 @@ def _run(parser: argparse.ArgumentParser, argv: list[str], chosen: str | None) -
 
 
 def exit_on_sigterm() -> None:
-    """From now on SIGTERM raises SystemExit in the main thread, with the status that shells give, so that whatever is open
-    is closed: servers are stopped, files are whole. To be called in the main thread, once, by commands alone."""
+    """Makes SIGTERM raise SystemExit in the main thread, with the status that shells give. Open servers are then
+    stopped, and files are complete. Only commands may call it, once, in the main thread."""
     signal.signal(signal.SIGTERM, _exit)
 
 

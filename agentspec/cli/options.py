@@ -4,27 +4,41 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentspec.errors import ConfigError
-from agentspec.observe.client import ServerClient
+
+if TYPE_CHECKING:
+    from agentspec.observe.client import ServerClient
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="holds the server's API key, if it has one")
+    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help="file with the server's API key")
     parser.add_argument(
-        "--timeout", type=float, default=10.0, metavar="S", help="seconds that an answer may take (default 10)"
+        "--timeout", type=float, default=10.0, metavar="S", help="seconds to wait for an answer (default %(default)s)"
+    )
+
+
+def add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
     )
 
 
 def client(url: str, args: argparse.Namespace) -> ServerClient:
-    """Raises ConfigError if the URL, the time-out or the key's file is none."""
+    """A client of the server. Raises ConfigError if the URL, the timeout or the key file is invalid."""
+    from agentspec.observe.client import ServerClient
+
     if not args.timeout > 0:
         raise ConfigError(f"--timeout must be > 0 seconds, got {args.timeout}")
     return ServerClient(url, api_key=read_key_file("--api-key-file", args.api_key_file), timeout=args.timeout)
 
 
 def read_key_file(flag: str, path: Path | None) -> str:
-    """The key in the file that `flag` names, "" for none; raises ConfigError where it cannot be read."""
+    """The key in the file that `flag` names; "" without a file. Raises ConfigError if it cannot be read."""
     if path is None:
         return ""
     try:
@@ -34,10 +48,10 @@ def read_key_file(flag: str, path: Path | None) -> str:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """The words in their order, each once."""
+    """The words of a comma-separated list, in order, without repeats."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The integers, ascending, each once; raises ValueError for what is none."""
+    """The integers of a comma-separated list, ascending, without repeats. Raises ValueError for any other text."""
     return tuple(sorted({int(word) for word in text.split(",")}))

@@ -1,14 +1,14 @@
-"""`agentspec profile`: how long decode steps take on this machine, as a file that controllers and simulations start from.
+"""`agentspec profile`: measures how long decode steps take on this machine, for controllers and simulations.
 
-Dataset: prompts of drawn token ids, batches of them at a time, answered to a fixed length.
-Metric: seconds of a verification over batch sizes, lengths of context and widths; the fit T = alpha * N_context + gamma *
+Dataset: batches of prompts of random token ids, answered with a fixed number of tokens.
+Metric: seconds of a verification by batch size, context length and width; the fit T = alpha * N_context + gamma *
 N_batched + delta (SmartSpec, equations 5 to 7), its R2 and its residuals.
-Pattern: one server for each width, which pads every step to it and tells how long its steps took; the median of a cell's
-steps counts. With --sweep one server takes the widths in turn, step by step: two processes of a server may differ by a
-tenth, which widths of one process do not. A running server is measured at the widths that it has. With --serving also
-what serving takes beside verification, of servers with the least and the greatest width, and of one that does not
-speculate. With --draft-model also a pass of that drafter: of a
-server in which it drafts for every row, a draft's seconds over its passes.
+Pattern: one server for each width pads every step to that width and reports the times of its steps. The median of a
+cell's steps counts. With --sweep, one server takes the widths in turn, step by step: two processes of a server may
+differ by a tenth, and widths of one process do not. A running server is measured at the widths that it has. --serving
+also measures the costs of serving besides verification, on servers with the least and the greatest width and on one
+that does not speculate. --draft-model also measures a pass of that draft model, on a server in which it drafts for
+every row: the seconds of a draft divided by its passes.
 """
 
 from __future__ import annotations
@@ -43,64 +43,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batch-sizes", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="default 1,2,4,8,16")
     add("--context-lengths", type=numbers, default=[64, 256, 768], metavar="LIST", help="default 64,256,768")
     add("--widths", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="with --model; default 1,2,4,8,16")
-    add("--tokens", type=int, default=24, help="tokens of an answer, of wide steps more (default %(default)s)")
+    add("--tokens", type=int, default=24, help="tokens per answer; wide steps take more (default %(default)s)")
     add(
         "--serving",
         action="store_true",
-        help="with --model also what serving takes beside verification, for simulations",
+        help="with --model: also measure the costs of serving besides verification, for simulations",
     )
     add(
         "--draft-model",
         metavar="PATH",
-        help="with --model also what a pass of this drafter takes, an EAGLE head or a small model",
+        help="with --model: also measure a pass of this draft model, an EAGLE head or a small model",
     )
     add(
         "--sweep",
         action="store_true",
-        help="with --model one server that takes the widths in turn; without graphs 1, 2, 4, ... up to the greatest",
+        help="with --model: start one server that takes the widths in turn; without graphs these are 1, 2, 4, ... up to the "
+        "greatest",
     )
     add("--seed", type=int, default=0, help="seed of the prompts (default %(default)s)")
-    add("--out", type=Path, required=True, metavar="FILE", help="where the profile goes")
-    add("--plot", type=Path, metavar="FILE", help="draw the fit to FILE, .png or .svg")
+    add("--out", type=Path, required=True, metavar="FILE", help="the profile to write")
+    add("--plot", type=Path, metavar="FILE", help="draw the fit to a .png or .svg file")
     add("--json", type=Path, metavar="FILE", help="write the figures, the command and the machine to FILE")
-    parser.epilog = "With --model every other argument goes to SGLang as it is."
+    parser.epilog = "With --model, all other arguments go to SGLang unchanged."
 
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A server with agentspec, and what it is measured for."""
+    """A server with agentspec, and the purpose of its measurement."""
 
     width: int | None
-    """Of its steps; None: a running server's."""
+    """The width of its steps; None: the widths of a running server."""
     sweep: bool = False
-    """Its steps take all widths in turn."""
+    """Whether its steps take all widths in turn."""
     points: bool = True
     serving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilePlan:
-    """What is measured, and of what.
+    """What to measure, and on which servers.
 
     Raises:
-        ConfigError: A value is out of range, or there is not just one of `url` and `model`.
+        ConfigError: A value is out of range, or not exactly one of `url` and `model` is given.
     """
 
     url: str | None = None
-    """A running server."""
+    """URL of a running server."""
     model: Path | None = None
-    """A folder to start servers with."""
+    """Folder of a model to start servers with."""
     batch_sizes: Sequence[int]
-    """Ascending, as the next two."""
+    """Ascending, as are the next two."""
     context_lengths: Sequence[int]
     widths: Sequence[int]
     tokens: int = 24
-    """Of an answer."""
+    """Number of tokens of an answer."""
     seed: int = 0
     serving: bool = False
-    """Whether what serving takes beside verification is measured too."""
+    """Whether to measure the costs of serving besides verification too."""
     draft_model: Path | None = None
-    """A drafter whose passes are measured too."""
+    """A draft model whose passes are measured too."""
     sweep: bool = False
     """Whether one server takes all widths in turn."""
     rest: Sequence[str] = ()
@@ -123,12 +124,13 @@ class ProfilePlan:
             raise ConfigError(f"--tokens must be at least {2 * LEAST_STEPS}, got {self.tokens}")
 
     def tokens_at(self, width: int) -> int:
-        """Of an answer: wide steps may give as many tokens as they verify."""
+        """Number of tokens of an answer. Wide steps need longer ones, as a step may yield all tokens that it
+        verifies."""
         return max(self.tokens, (LEAST_STEPS + 2) * (sum(self.widths) if self.sweep else width))
 
     @property
     def servers(self) -> list[_Served]:
-        """To be measured one after another."""
+        """The servers to measure one after another."""
         if self.model is None:
             return [_Served(None)]
         ends = (self.widths[0], self.widths[-1]) if self.serving else ()
@@ -215,7 +217,7 @@ def measured_profile(plan: ProfilePlan) -> Profile:
 
 
 def shown(profile: Profile) -> str:
-    """The fit for people."""
+    """The fit as text for a person."""
     cost, measured = profile.target, profile.measured
     worst = max(
         abs(residual) / point.seconds for residual, point in zip(profile.residuals, profile.points, strict=True)
@@ -246,7 +248,7 @@ def _serving(
     cells = [
         Cell(rows, length)
         for length in dict.fromkeys((lengths[0], lengths[-1]))
-        # Of plain decoding every size: simulations of it go by nothing else.
+        # Plain decoding is measured at every size, because simulations of it use nothing else.
         for rows in (dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1])) if told else sizes)
     ]
     meter = ServingMeter(server, vocabulary_of(server), random.Random(plan.seed + 1), width=width)
@@ -260,8 +262,8 @@ def _serving(
 def _server(
     plan: ProfilePlan, width: int | None, draft_model: Path | None = None, *, sweep: bool = False
 ) -> Iterator[RunningServer]:
-    """The server to ask: the one that runs, or one started for a width, or with `sweep` for all up to it; 0: one that
-    does not speculate. With a draft model that drafts for all rows of every step."""
+    """The server to measure: the running one, or one started for `width`, or with `sweep` for all widths up to it. With
+    width 0 it does not speculate. With a draft model, that model drafts for all rows of every step."""
     if width is None:
         assert plan.url is not None
         yield RunningServer(plan.url.rstrip("/"))

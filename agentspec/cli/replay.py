@@ -1,10 +1,10 @@
-"""`agentspec replay`: what drafters accept on recorded outputs, call after call, without a model.
+"""`agentspec replay`: measures the accepted tokens of drafters on recorded outputs, call by call, without a model.
 
 Dataset: recorded sessions of agents, chats or staged chains (see agentspec.analysis.replay.traces for the format).
-Metric: accepted and drafted tokens a step, and CPU time a step; accept length = accepted tokens a step + 1.
+Metric: accepted and drafted tokens per step, and CPU time per step; accept length = accepted tokens per step + 1.
 Pattern: teacher-forced greedy decoding, one request at a time, in the order of the file. A system begins cold, with
-nothing learnt, or warm, with the outputs of other files put in first, which are not measured; either way it learns
-from each call that it has finished.
+nothing learnt, or warm, after learning the outputs of other files, which are not measured. In both cases it learns each
+call that it has finished.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from agentspec.analysis.replay import (
     read_trace,
     replay,
 )
+from agentspec.cli.options import add_tokenizer
 from agentspec.config import SERVED_MIN_TOKEN_PROB, EngineConfig
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
@@ -52,32 +53,27 @@ class Variant:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("traces", nargs="+", metavar="TRACE", help="PATH, or PATH@START:STOP for a slice of sessions")
     parser.add_argument(
-        "--system", action="append", choices=list(SYSTEMS), help="drafter; may be repeated (default agentspec)"
+        "--system", action="append", choices=list(SYSTEMS), help="the drafter; may be repeated (default agentspec)"
     )
     parser.add_argument(
         "--max-draft-tokens",
         action="append",
         type=int,
         metavar="N",
-        help="tokens drafted a step, the root not counted; may be repeated (default 16)",
+        help="greatest number of drafted tokens per step; may be repeated (default 16)",
     )
     parser.add_argument(
         "--min-token-prob",
         type=float,
         metavar="P",
         help="least estimate of a token that agentspec drafts, 0 to 1 (default: the engine's, "
-        f"{EngineConfig().min_token_prob:g}; servers, whose controller cuts what does not pay, draft down to "
-        f"{SERVED_MIN_TOKEN_PROB:g})",
+        f"{EngineConfig().min_token_prob:g}; servers use {SERVED_MIN_TOKEN_PROB:g}, because their controller cuts drafts "
+        "that do not pay)",
     )
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--cold", action="store_true", help="begin with nothing learnt (default)")
     start.add_argument("--warm", nargs="+", metavar="TRACE", help="learn the outputs of these traces first")
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="PATH",
-        help="tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
-    )
+    add_tokenizer(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="replay the first N calls of each trace")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
@@ -195,7 +191,7 @@ def _ngram_variants(max_draft_tokens: int, calls: Sequence[Call]) -> list[Varian
     return [Variant("ngram", "BFS defaults", partial(ngram.Ngram, max_draft_tokens))]
 
 
-# name -> the variants for a limit of draft tokens and all calls in order, those to learn first
+# name -> function from a limit of draft tokens and all calls in order, those to learn first, to the variants
 SYSTEMS: dict[str, Callable[[int, Sequence[Call]], list[Variant]]] = {
     "agentspec": partial(_engine_variants, "agentspec"),
     "suffixdecoding": partial(_engine_variants, "suffixdecoding"),
@@ -230,7 +226,7 @@ _TITLES = {
 
 
 def _row_line(row: dict[str, Any]) -> str:
-    """A row for people; a row of empty strings gives the header."""
+    """One row as a line of text; a row of empty strings gives the header."""
     cells = []
     for name, alignment in _COLUMNS.items():
         value = row[name]

@@ -1,4 +1,4 @@
-"""`agentspec report`: whether suffix drafts suit what a service writes, told from its logs without a model."""
+"""`agentspec report`: tells from a service's logs, without a model, whether suffix drafts suit its outputs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from agentspec.simulation import BUILT_IN_PROFILES
 
 _DESCRIPTION = (
     "Reads OpenAI-style request logs, chats, ShareGPT, SWE-agent and mini-swe-agent trajectories, OpenHands "
-    "llm_completions folders, staged traces, exported tokens and plain text, compressed or not; says how much repeats, "
-    "what drafts would be accepted, what that gains, and with which flags to serve."
+    "llm_completions folders, staged traces, exported tokens and plain text, compressed or not. Tells how much repeats, "
+    "how many drafted tokens would be accepted, the speed-up, and the flags to serve with."
 )
 
 
@@ -27,13 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="PATH",
-        help="a log, or a folder with logs; the format is found by itself",
+        help="a log, or a folder with logs; formats are recognized",
     )
     add(
         "--tokenizer",
         metavar="NAME|PATH",
-        help="the served model's: its tokenizer.json, tekken .json or .tiktoken, its folder, or an installed package that "
-        "carries one (default: mistral_common's newest tekken)",
+        help="the served model's tokenizer: a tokenizer.json, tekken .json or .tiktoken file, the model's folder, or an "
+        "installed package with a tokenizer (default: mistral_common's newest tekken)",
     )
     add("--out", type=Path, metavar="FILE", help="write the report as one HTML page")
     add(
@@ -46,30 +46,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         action="append",
         metavar="NAME|FILE",
-        help=f"how long steps take: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)}; may be "
-        "repeated (default smartspec-a100-7b)",
+        help=f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)}; may be "
+        "repeated; the verdict and its flags are for the device of the first one (default smartspec-a100-7b, a GPU)",
     )
     add(
-        "--concurrency", default="1,8,64", metavar="LIST", help="clients to tell the speed-up for (default %(default)s)"
+        "--concurrency", default="1,8,64", metavar="LIST", help="clients to predict speed-ups for (default %(default)s)"
     )
     add(
         "--memory-mb",
         type=int,
         default=1024,
         metavar="MB",
-        help="memory to keep to; beyond it is sampled (default %(default)s)",
+        help="memory limit; a larger log is sampled (default %(default)s)",
     )
-    add("--seed", type=int, default=0, metavar="S", help="of all that is drawn (default %(default)s)")
-    add("--model", metavar="PATH", help="the served model, for the command of the verdict")
+    add("--seed", type=int, default=0, metavar="S", help="seed of all draws (default %(default)s)")
+    add("--model", metavar="PATH", help="the served model, for the verdict's command")
     add(
         "--include-text",
         action="store_true",
-        help="put excerpts of outputs into the report; otherwise no text is in it",
+        help="put excerpts of outputs into the report; otherwise it has no text of the logs",
     )
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Reads the logs and says what was found.
+    """Reads the logs and prints the verdict.
 
     Raises:
         ConfigError: An argument is unknown or out of range, or nothing could be read.
@@ -112,7 +112,7 @@ def _concurrency(text: str) -> tuple[int, ...]:
 
 
 def _model(args: argparse.Namespace) -> str:
-    """The model named, or the folder that the tokenizer was taken from."""
+    """The named model, the name of the tokenizer's folder, or a placeholder."""
     if args.model:
         return str(args.model)
     folder = Path(args.tokenizer) if args.tokenizer else None
@@ -120,7 +120,7 @@ def _model(args: argparse.Namespace) -> str:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """What was asked, files by their names alone: folders' names are nobody's business."""
+    """The command with files by their names alone, because folders' names may be private."""
     words = ["agentspec report", *(path.name for path in args.paths)]
     if args.tokenizer:
         words.append(f"--tokenizer {Path(args.tokenizer).name}")

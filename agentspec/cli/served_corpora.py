@@ -18,24 +18,25 @@ ACTIONS = ("add", "ls", "rm")
 
 def add_actions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     add = actions.add_parser("add", help="send documents to a running server, which drafts from them until it ends")
-    add.add_argument("name", help="by which the corpus is listed and removed")
+    add.add_argument("name", help="name to list and remove the corpus by")
     add.add_argument("files", nargs="*", type=Path, metavar="PATH", help="a text or JSONL file, or a folder of them")
-    add.add_argument("--all", action="store_true", help="all tenants draft from it")
-    add.add_argument("--tenant", action="append", default=[], metavar="NAME", help="this tenant does; may be repeated")
-    add.add_argument("--namespace", action="append", default=[], metavar="ID", help="or this namespace, by its id")
-    add.add_argument("--server-file", metavar="PATH", help="a file of the server's, below its AGENTSPEC_ADMIN_FOLDER")
+    add.add_argument("--all", action="store_true", help="allow all tenants to draft from it")
+    add.add_argument("--tenant", action="append", default=[], metavar="NAME", help="allow this tenant; may be repeated")
+    add.add_argument("--namespace", action="append", default=[], metavar="ID", help="allow a namespace by its id")
+    add.add_argument("--server-file", metavar="PATH", help="a file on the server, below its AGENTSPEC_ADMIN_FOLDER")
     add.add_argument(
-        "--wait", type=float, default=3600.0, metavar="S", help="seconds to wait for it (default 3600); 0: do not"
+        "--wait", type=float, default=3600.0, metavar="S", help="seconds to wait for it (default 3600; 0: do not wait)"
     )
     _add_server(add)
     _add_server(actions.add_parser("ls", help="list a running server's corpora"))
-    remove = actions.add_parser("rm", help="end drafting from a corpus of a running server")
+    remove = actions.add_parser("rm", help="remove a corpus from a running server")
     remove.add_argument("name")
     _add_server(remove)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ConfigError, ManagementError and ServerError, each with what the server or the command line lacks."""
+    """Adds, lists or removes corpora. ConfigError, ManagementError and ServerError say what the command line or the
+    server lacks."""
     if not args.timeout > 0:
         raise ConfigError(f"--timeout must be > 0 seconds, got {args.timeout}")
     client = AdminClient(
@@ -122,9 +123,9 @@ def _write_documents(files: Iterable[Path], stream: IO[bytes]) -> None:
 def _add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", required=True, metavar="URL", help="http://HOST:PORT of the server")
     parser.add_argument(
-        "--admin-key-file", type=Path, metavar="FILE", help="holds the key of the server's --admin-api-key"
+        "--admin-key-file", type=Path, metavar="FILE", help="file with the key of the server's --admin-api-key"
     )
     parser.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="seconds that an answer may take (default 60)"
+        "--timeout", type=float, default=60.0, metavar="S", help="seconds to wait for an answer (default 60)"
     )
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")

@@ -35,7 +35,7 @@ file (`{CONFIG_FLAG} FILE`), and the file over the default. Unknown names and va
 
 
 class Row(NamedTuple):
-    """How people set one setting, and what it does; "" where there is no such way."""
+    """The ways to set one setting, and its meaning; "" for a way that it lacks."""
 
     key: str
     flag: str
@@ -75,7 +75,7 @@ def as_markdown() -> str:
 
 
 def as_schema() -> dict[str, Any]:
-    """The JSON schema of the settings file; of each key also its variable and, where it has one, its flag."""
+    """The JSON schema of the settings file. Each key has its variable too, and its flag if there is one."""
     schema = Settings.model_json_schema()
     schema["description"] = "Settings of the SGLang plugin."
     for name, of in schema["properties"].items():

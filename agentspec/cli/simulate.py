@@ -1,10 +1,10 @@
-"""`agentspec simulate`: serves recorded or made-up requests on an event clock, with controllers beside each other.
+"""`agentspec simulate`: compares controllers on recorded or synthetic requests, served on an event clock.
 
 Dataset: acceptance of recorded outputs, replayed once through the engine, or acceptance at given rates.
-Metric: latency of requests, goodput (accepted and bonus tokens a second of decoding steps), time to the first token,
+Metric: latency of requests, goodput (accepted and bonus tokens per second of decode steps), time to the first token,
 time between tokens, queueing; for each phase of the arrivals.
-Pattern: every controller meets the same requests at the same times. A forward pass takes the seconds of a profile, and
-serving beside it what `agentspec profile --serving` measured, if the profile holds that.
+Pattern: every controller gets the same requests at the same times. A forward pass takes the seconds of a profile.
+Serving takes the time that `agentspec profile --serving` measured, if the profile has it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from agentspec.cli.options import add_tokenizer
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.progress import Progress
@@ -44,7 +45,7 @@ from agentspec.simulation.report import markdown, plot, row_line
 
 _PACKAGES = ("agentspec", "numpy")
 _WARM_SHARE, _STEADY_ROUNDS = 0.25, 4
-"""A service rate is that of the middle half of so many requests as would fill the server that often."""
+"""For a service rate: the share of requests left out at either end, and the least number of rounds of full batches."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,29 +54,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         default="smartspec-a100-7b",
         metavar="NAME|FILE",
-        help=f"how long steps take: a file, or one of {', '.join(BUILT_IN_PROFILES)} (default %(default)s)",
+        help=f"step times: a file of `agentspec profile`, or one of {', '.join(BUILT_IN_PROFILES)} (default %(default)s)",
     )
     add(
         "--acceptance",
         required=True,
         metavar="FILE|TRACE|RATE",
-        help=f"what is accepted: a file of --save-acceptance, a trace to replay (PATH or PATH@START:STOP) or {rate_forms}",
+        help="accepted tokens: a file of --save-acceptance, a trace to replay (PATH or PATH@START:STOP), or "
+        f"{rate_forms}",
     )
     add("--warm", nargs="+", default=[], metavar="TRACE", help="learn the outputs of these traces before a replay")
-    add("--save-acceptance", type=Path, metavar="FILE", help="keep the acceptance of a replay as .npz")
-    add(
-        "--tokenizer",
-        type=Path,
-        metavar="PATH",
-        help="of a trace: tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
-    )
+    add("--save-acceptance", type=Path, metavar="FILE", help="save the acceptance of a replay as .npz")
+    add_tokenizer(parser)
     add(
         "--arrivals",
         action="append",
         required=True,
         metavar="FORM",
-        help=f"{arrival_forms}; RATE may end with x, a multiple of what plain decoding serves; numbers may be lists "
-        "1,2,4; may be repeated",
+        help=f"{arrival_forms}; a RATE that ends with x is a multiple of plain decoding's service rate; numbers may be "
+        "lists such as 1,2,4; may be repeated",
     )
     add(
         "--controller",
@@ -83,26 +80,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"one of {', '.join(CONTROLLERS)}; may be repeated (default goodput and fixed:0)",
     )
-    add("--requests", type=int, default=200, metavar="N", help="in a run (default %(default)s)")
-    add("--seed", type=int, action="append", metavar="S", help="of all that is drawn; may be repeated (default 0)")
-    add("--prompt-tokens", type=int, default=128, metavar="N", help="of made-up requests (default %(default)s)")
-    add("--output-tokens", type=int, default=128, metavar="N", help="of made-up requests (default %(default)s)")
-    add("--max-draft-tokens", type=int, default=31, metavar="N", help="drafted a row at most (default %(default)s)")
-    add("--max-running", type=int, default=256, metavar="N", help="requests decoded together (default %(default)s)")
-    add("--kv-tokens", type=int, default=1 << 20, metavar="N", help="room of the KV cache (default %(default)s)")
-    add("--prefill-tokens", type=int, default=8192, metavar="N", help="computed in a step (default %(default)s)")
+    add("--requests", type=int, default=200, metavar="N", help="requests per run (default %(default)s)")
+    add("--seed", type=int, action="append", metavar="S", help="seed of all draws; may be repeated (default 0)")
+    add("--prompt-tokens", type=int, default=128, metavar="N", help="per synthetic request (default %(default)s)")
+    add("--output-tokens", type=int, default=128, metavar="N", help="per synthetic request (default %(default)s)")
+    add("--max-draft-tokens", type=int, default=31, metavar="N", help="at most N per row (default %(default)s)")
+    add("--max-running", type=int, default=256, metavar="N", help="at most N requests at a time (default %(default)s)")
+    add("--kv-tokens", type=int, default=1 << 20, metavar="N", help="size of the KV cache (default %(default)s)")
+    add("--prefill-tokens", type=int, default=8192, metavar="N", help="at most N per step (default %(default)s)")
     add(
         "--widths",
         default="profile",
         metavar="LIST",
-        help="1,2,4,..., any, or the profile's (default; with --ragged any)",
+        help="1,2,4,..., any, or profile for the profile's (default; with --ragged any)",
     )
-    add("--draft-us", type=float, default=0.0, metavar="US", help="microseconds of drafting a row (default 0)")
-    add("--whole-batches", action="store_true", help="decode batches to their ends before others begin")
-    add("--pad-context", action="store_true", help="rows read as much as the longest one, as on the reference kernels")
-    add("--ragged", action="store_true", help="rows are verified without padding, as on the reference kernels")
-    add("--no-prefix-cache", action="store_true", help="compute all of every prompt")
-    add("--extrapolate", action="store_true", help="allow steps outside of what the profile measured")
+    add("--draft-us", type=float, default=0.0, metavar="US", help="microseconds of drafting per row (default 0)")
+    add("--whole-batches", action="store_true", help="decode each batch to its end before the next one begins")
+    add("--pad-context", action="store_true", help="let all rows read as much as the longest, as reference kernels do")
+    add("--ragged", action="store_true", help="verify rows without padding, as the reference kernels do")
+    add("--no-prefix-cache", action="store_true", help="compute every prompt in full")
+    add("--extrapolate", action="store_true", help="allow steps outside the measured range of the profile")
     add("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     add("--markdown", type=Path, metavar="FILE", help="write tables to FILE")
     add("--plot", type=Path, metavar="FILE", help="draw latency over arrivals as SVG to FILE")
@@ -121,7 +118,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     profile = find_profile(args.profile)
     seeds = args.seed or [0]
     forms = [form for text in args.arrivals for form in expanded(text)]
-    # Mistakes in them are found before a long replay.
+    # Wrong arrivals and controllers are found before a long replay.
     for form in forms:
         parse_arrivals(form, service_rate=1.0)
     names = args.controller or ["goodput", "fixed:0"]
@@ -129,7 +126,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         controller_named(name, profile)
     acceptance = find_acceptance(args, seeds[0])
     if not is_rate(args.acceptance):
-        # What was replayed are suffix drafts.
+        # The replayed drafts are suffix drafts.
         profile = replace(profile, drafter=None)
     config = ServerConfig(
         max_running=args.max_running,
@@ -179,14 +176,14 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def expanded(text: str) -> list[str]:
-    """The forms that a form with lists stands for: gamma:1,2:5 is gamma:1:5 and gamma:2:5."""
+    """All forms of a form with lists: gamma:1,2:5 gives gamma:1:5 and gamma:2:5."""
     return [":".join(words) for words in itertools.product(*(part.split(",") for part in text.split(":")))]
 
 
 def plain_service_rate(
     acceptance: Acceptance, profile: Profile, config: ServerConfig, num_requests: int, seed: int, prefix_cache: bool
 ) -> float:
-    """Requests a second that the server answers without speculation while as many wait as it can run."""
+    """Requests per second that the server answers without speculation while it is full."""
     num_requests = max(num_requests, _STEADY_ROUNDS * config.max_running)
     arrivals = Arrivals(clients=config.max_running)
     requests = draw_requests(acceptance, arrivals, num_requests, seed, prefix_cache=prefix_cache)
@@ -228,7 +225,7 @@ def _rows(
 
 
 def server_of(name: str, profile: Profile, config: ServerConfig) -> ServerConfig:
-    """The server that a controller runs in: `plain` is one without agentspec."""
+    """The server that a controller runs in. The one of `plain` has no agentspec."""
     if name != "plain" or profile.plain is None:
         return config
     return replace(config, costs=profile.plain, plain=True)

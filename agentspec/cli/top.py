@@ -1,4 +1,4 @@
-"""`agentspec top`: what a running server drafts, verifies and keeps, now."""
+"""`agentspec top`: shows what a running server drafts, verifies and keeps."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interval", type=float, default=2.0, metavar="S", help="seconds between two readings (default 2)"
     )
     parser.add_argument(
-        "--once", action="store_true", help="one reading as plain text: what was counted since the server started"
+        "--once", action="store_true", help="print one reading as plain text: the counts since the server's start"
     )
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--json", action="store_true", help="print one reading as JSON")
     add_server_options(parser)
     parser.epilog = (
         "Rates are differences of two readings, so the first screen counts from the server's start. The live view needs "
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    """Shows a server until it is interrupted, or once.
+    """Shows a server once, or until the user interrupts.
 
     Raises:
         ConfigError: An argument is wrong, or rich is missing.
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 
 def _summaries(state: ServerState, earlier: ServerState | None) -> list[Summary]:
-    """Of each rank, what it counted since the earlier reading, or since its start."""
+    """The counts of each rank since the earlier reading, or since its start."""
     blocks = state.blocks()
     before: list[dict[str, Any] | None] = [None] * len(blocks)
     seconds = 0.0
@@ -71,7 +71,7 @@ def _summaries(state: ServerState, earlier: ServerState | None) -> list[Summary]
 
 
 def _readings(asked: ServerClient, interval: float) -> Iterator[list[Summary] | ServerError]:
-    """A reading each interval; an error where the server does not answer for a while, as when it is restarted."""
+    """A reading per interval, or an error while the server does not answer, for example during a restart."""
     earlier = asked.state()
     yield _summaries(earlier, None)
     while True:
@@ -110,7 +110,7 @@ def _show_live(asked: ServerClient, interval: float) -> None:
             shown = [str(reading)] if isinstance(reading, ServerError) else _texts(reading)
             print("\n\n".join(shown), end="\n\n", flush=True)
         return
-    # The first reading comes before the screen is taken, so that an error is seen.
+    # The first reading comes before the screen is taken over, so that an error is visible.
     readings = _readings(asked, interval)
     latest: list[RenderableType] = []
     reading = next(readings)

@@ -1,11 +1,11 @@
-"""`agentspec tune`: fits the estimates of acceptance to recorded outputs, or with --payoff the predictor of what suffix
-drafts bring, and says what that is worth.
+"""`agentspec tune`: fits the estimates of acceptance to recorded outputs, or with --payoff the predictor of accepted
+tokens of suffix drafts, and measures the result.
 
 Dataset: recorded sessions (see agentspec.analysis.replay.traces); every --holdout-th session is kept out of the fit.
-Metric: accepted and drafted tokens a step and the expected calibration error, on the sessions kept out; of a payoff
+Metric: accepted and drafted tokens per step and the expected calibration error, on the sessions kept out; for a payoff
 predictor its error in accepted tokens, beside the score's.
-Pattern: logistic regression on what the drafter weighed (agentspec.analysis.replay.tuning), then a grid of min_token_prob; least
-squares for the payoff predictor (agentspec.analysis.replay.payoff_training).
+Pattern: logistic regression on the continuations that the drafter weighed (agentspec.analysis.replay.tuning), then a
+grid of min_token_prob; least squares for the payoff predictor (agentspec.analysis.replay.payoff_training).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from agentspec.analysis.replay import Call, load_tokenizer, read_trace
 from agentspec.analysis.replay.payoff_training import collect_payoffs, fit_payoff, payoff_errors
 from agentspec.analysis.replay.tuning import Quality, check_scipy, collect_trials, fit, measure
+from agentspec.cli.options import add_tokenizer
 from agentspec.config import EngineConfig
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
@@ -40,38 +41,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--payoff",
         type=Path,
         metavar="FILE",
-        help="the payoff predictor to write, of drafts by the estimates of --out, --start or agentspec's own",
+        help="the payoff predictor to write; its drafts use the estimates of --out, --start or agentspec's own",
     )
     parser.add_argument(
         "--start",
         type=Path,
         metavar="FILE",
-        help="estimates to begin with (default: those that come with agentspec); where a fit changed much, another one "
-        "that starts with its result is worth while",
+        help="estimates to begin with (default: agentspec's own); if a fit changes much, fit again from its result",
     )
     parser.add_argument(
-        "--holdout", type=int, default=4, metavar="K", help="keep every K-th session out, to measure on (default 4)"
+        "--holdout", type=int, default=4, metavar="K", help="keep every K-th session out to measure on (default 4)"
     )
     parser.add_argument(
         "--max-draft-tokens",
         type=int,
         default=16,
         metavar="N",
-        help="tokens drafted a step to measure with (default 16)",
+        help="greatest number of drafted tokens per step in measurements (default 16)",
     )
     parser.add_argument(
         "--token-cost",
         type=float,
         default=0.05,
         metavar="C",
-        help="what drafting a token costs, in accepted tokens, to choose min_token_prob by (default 0.05)",
+        help="cost of drafting a token, in accepted tokens, for the choice of min_token_prob (default 0.05)",
     )
-    parser.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="PATH",
-        help="tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
-    )
+    add_tokenizer(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 
@@ -112,7 +107,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 def _fit_estimates(
     sets: Sequence[_Set], config: EngineConfig, start: Estimates, args: argparse.Namespace, rows: list[dict[str, Any]]
 ) -> tuple[Estimates, float]:
-    """Writes estimates, adds what they are worth to `rows`, and returns them with the best min_token_prob."""
+    """Writes estimates, adds their quality to `rows`, and returns them with the best min_token_prob."""
     trials = []
     for name, kept, _ in sets:
         with Progress(f"{name} weighing", len(kept)) as progress:

@@ -70,6 +70,6 @@ def column_sums(drafts: DraftBatch, num_columns: int, values: NDArray[np.floatin
 
 
 def column_sizes(counts: NDArray[np.int32], num_columns: int) -> NDArray[np.int64]:
-    """[num_columns], rows that have a node there: those whose count is larger than the column's index."""
+    """[num_columns], rows that have a node in the column: those whose count is larger than the column's index."""
     sizes = np.bincount(np.minimum(counts, num_columns), minlength=num_columns + 1)
     return sizes[::-1].cumsum()[::-1][1:]

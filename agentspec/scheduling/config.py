@@ -33,9 +33,9 @@ class ControlConfig:
     """For "fixed": number of drafted tokens per row, >= 0; 0 is plain decoding."""
 
     objective: Objective = "ahead"
-    """Of "goodput": "run" maximises the tokens a second of all steps together: it spends more where drafts are good and
-    less where they are not. "ahead" does too, and counts that of a draft which is cut while it comes true the rest is
-    drafted again. "step" maximises those of each step by itself."""
+    """For "goodput": "run" maximises the tokens per second of all steps together. It spends more where drafts are good
+    and less where they are not. "ahead" does the same, and also counts that the rest of a draft that was cut while it
+    came true is drafted again. "step" maximises the tokens per second of each step alone."""
 
     margin: float = 0.03
     """For "goodput": the width changes at once if another width promises this share more, >= 0."""
@@ -47,12 +47,12 @@ class ControlConfig:
     """For "goodput": share of time spent on trying other widths to learn from them, in [0, 0.1]; 0: none."""
 
     length_model: LengthModel = "chain"
-    """Of "smartspec", how many tokens a draft brings. "chain": by one acceptance rate (equation 8); "tree": by one of
-    each depth (equation 10); "confidence": by the drafter's own probabilities, drafts cut at the first token that
-    has `min_confidence` at most (algorithm 3)."""
+    """For "smartspec": how to predict the number of tokens that a draft yields. "chain": by one acceptance rate
+    (equation 8). "tree": by one rate for each depth (equation 10). "confidence": by the drafter's own probabilities,
+    where a draft is cut at the first token with at most `min_confidence` (algorithm 3)."""
 
     min_confidence: float = 0.3
-    """Of the length model "confidence", in [0, 1]."""
+    """For the length model "confidence", in [0, 1]."""
 
     window: int = 100
     """For "smartspec": number of steps in the moving average, >= 1."""
@@ -62,8 +62,8 @@ class ControlConfig:
     verify step, "batch-table" if no table is given."""
 
     table: tuple[tuple[int, int], ...] = ()
-    """Of "batch-table", pairs of a batch size and the best length, such as agentspec.scheduling.table_of_speeds() finds;
-    (): computed from the profile and `acceptance`."""
+    """For "batch-table": pairs of a batch size and its best length, such as agentspec.scheduling.table_of_speeds()
+    finds. (): computed from the profile and `acceptance`."""
 
     def __post_init__(self) -> None:
         choices = {"controller": ControllerName, "objective": Objective, "length_model": LengthModel}

@@ -1,4 +1,4 @@
-"""The default controller: widths that promise the most tokens a second, by the estimates of the drafts at hand."""
+"""The default controller. It takes the width that promises the most tokens per second, by the drafts' estimates."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _OBJECTIVES: dict[Objective, _core.Objective] = {
     "step": _core.Objective.STEP,
 }
 _REASONS: tuple[Reason, ...] = ("best", "held", "probe", "nothing-drafted", "paused")
-"""In the order of PlanReason of agentspec/native/goodput.h."""
+"""In the order of PlanReason in agentspec/native/goodput.h."""
 _LUCK = 1.5
 """Standard deviations."""
 
 
 class GoodputController:
-    """Maximises expected accepted and bonus tokens a second (goodput, SmartSpec, equation 3).
+    """Maximises expected accepted and bonus tokens per second (goodput, SmartSpec, equation 3).
 
-    1. The estimates are corrected by what became of earlier ones.
-    2. A step of b rows and width w takes T(N_context, b * w), padding included, and what every step takes besides. What
-       fits in costs nothing more, so that of every row as many nodes are kept as the width has room for, and a width
-       promises b and the sum of the first w - 1 columns of estimates: the batch's nodes, column after column, as long
-       as they are worth their cost. Where rows need not be padded, columns are ranked: a row that repeats gets the nodes
-       that others have no use for.
-    3. Of the widths at hand, 1 among them, the one is taken that promises the most tokens beyond what its seconds are
-       worth: what they bring in the run so far, or, by the objective "step", what they bring at best in this step,
-       which then has the most tokens a second. The most tokens over the run come of the former: a step with good
-       drafts should be wider than its own tokens a second say, because seconds are worth less elsewhere.
-       By the objective "ahead", the default, tokens that a width leaves to later steps count as well.
-       A model drafter's passes, one a column, are seconds like others (equation 4).
-    4. The last width is only left for one that promises clearly more, or does so for some steps.
-    5. Now and then another width is tried, since only what is verified teaches anything of costs and estimates.
+    1. The estimates are corrected by the acceptance of earlier drafts.
+    2. A step of b rows and width w takes T(N_context, b * w), padding included, and the constant time of every step.
+       Nodes that fit into the width cost nothing more, so each row keeps as many nodes as the width has room for. A
+       width promises b tokens and the sum of the first w - 1 columns of estimates: the controller takes the batch's
+       nodes column after column, while they are worth their cost. Where rows need not be padded,
+       columns are ranked: a row that repeats gets the nodes that other rows have no use for.
+    3. The widths to choose from include 1. The controller takes the one that promises the most tokens beyond the worth
+       of its seconds. A second is worth the tokens that it yields in the run so far. With the objective "step" it is
+       worth the most that it can yield in this step, so that the step has the most tokens per second. The former
+       yields more tokens over the run: a step with good drafts should be wider than its own rate suggests, because
+       seconds yield less in other steps. With the objective "ahead", the default, tokens that a width leaves to later
+       steps count as well. The passes of a draft model, one for each column, cost seconds too (equation 4).
+    4. The controller leaves the last width only for one that promises clearly more, or more for several steps.
+    5. It tries another width now and then, because only verification teaches costs and estimates.
 
     agentspec/native/goodput.h says how it looks ahead, when it tries widths and when it does without drafts.
     """
@@ -53,9 +53,9 @@ class GoodputController:
         self.config = config
         self.costs = OnlineCosts(profile)
         self.bias = EstimateBias()
-        """Of the estimates."""
+        """The correction of the estimates."""
         drafter = profile.drafter if profile is not None else None
-        # A step waits for plan() and wants_draft(), and numpy's calls take a microsecond each.
+        # A step waits for plan() and wants_draft(), and each numpy call takes a microsecond.
         self._native = _core.Goodput(
             objective=_OBJECTIVES[config.objective],
             margin=config.margin,

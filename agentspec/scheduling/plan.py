@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from agentspec.scheduling.costs.online import OnlineCosts
 
 Reason = Literal["best", "held", "probe", "nothing-drafted", "paused", "length", "budget"]
-"""Why a width: it promises the most; it is the last one, which promises hardly less; to learn what it brings; no row
-has a draft; drafts were not asked for; it is the length set or looked up; it is what the hardware has to spare."""
+"""Why a width was taken, in this order: it promises the most; it is the last width and promises hardly less; it is
+tried to learn its yield; no row has a draft; no drafts were asked for; the length is set or looked up; the hardware
+computes this many tokens for free."""
 
 
 _NO_ESTIMATES: NDArray[np.float64] = np.zeros(0)
@@ -49,10 +50,10 @@ class StepPlan:
     """The decision of a controller: what the step verifies."""
 
     width: int
-    """Number of tokens verified per row, root and padding included; 1 is plain decoding. If rows differ, this is the
+    """Number of tokens verified per row, root and padding included; 1 is plain decoding. If rows differ, it is the
     mean, rounded up."""
     num_nodes: NDArray[np.int32]
-    """[b], drafted nodes kept in each row, a prefix of its best-first order, its root not counted."""
+    """[b], number of drafted nodes kept in each row, without the root. They are a prefix of its best-first order."""
     num_tokens: int
     """Number of tokens verified over the batch, padding included."""
     expected_tokens: float
@@ -61,31 +62,32 @@ class StepPlan:
     """Predicted seconds of verifying, without drafting."""
     reason: Reason
     estimated: NDArray[np.float64] = field(default_factory=lambda: _NO_ESTIMATES)
-    """[width - 1], sums of the estimates of the nodes kept, as the drafts state them, by columns. Empty where the
-    controller does not go by estimates."""
+    """[width - 1], for each column the sum of the uncorrected estimates of its kept nodes. Empty if the controller does
+    not use estimates."""
     sizes: NDArray[np.int64] = field(default_factory=lambda: _NO_SIZES)
     """[width - 1], number of kept nodes in each column."""
     extrapolated: bool = False
-    """The step lies outside what the profile was measured on."""
+    """Whether the step lies outside the measured range of the profile."""
 
 
 class Controller(Protocol):
     """Decides step by step how much is verified.
 
-    Calls come in the order wants_draft, plan, wants_draft, ...; wants_draft() may be left out, and observe() may be some
-    steps late, in the order of the plans. One thread at a time. No randomness: the same calls give the same plans.
+    Calls come in the order wants_draft, plan, wants_draft, ... wants_draft() may be left out. observe() may come some
+    steps late, but in the order of the plans. Only one thread may call at a time. Nothing is random: the same calls
+    give the same plans.
     """
 
     name: str
     costs: OnlineCosts
-    """What it goes by, refined by observe()."""
+    """The cost model that it uses; observe() refines it."""
 
     def plan(self, state: StepState) -> StepPlan:
         """Decides on a step."""
 
     def wants_draft(self, num_rows: int, context: int) -> bool:
-        """Whether the next step should be drafted for. False: its width would be 1 whatever were drafted; the state
-        then has roots only. It asks for a draft now and then, to see whether that is still so."""
+        """Whether to draft for the next step. False: its width would be 1 with any draft, and its state then has roots
+        only. Now and then the controller asks for a draft all the same, to see whether that still holds."""
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
         """Learns from a verification.
@@ -93,9 +95,9 @@ class Controller(Protocol):
         Args:
             plan: What was verified.
             num_accepted: [b], accepted tokens without the bonus token.
-            seconds: What plan.seconds predicted, as it was; 0 where it was not measured.
+            seconds: The measured time that plan.seconds predicted; 0 if it was not measured.
             context: N_context of the step.
         """
 
     def describe(self) -> dict[str, float | str | None]:
-        """What it goes by at present, for people and metrics."""
+        """Its present state, for people and metrics."""

@@ -1,4 +1,4 @@
-"""Controllers and row rules by name: our own, and those of papers and rivals."""
+"""Controllers and row rules by name: agentspec's own, and those of papers and other systems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTROLLERS: Mapping[str, Callable[[ControlConfig, Profile | None], Controller]]
 }
 
 # Hybrid rules that judge rows one by one. The others weigh the whole step (agentspec.scheduling.hybrid): "expected" by
-# the estimates of the drafts, "payoff" by what baselines/payoff.py predicts.
+# the estimates of the drafts, "payoff" by the predictions of baselines/payoff.py.
 ROW_RULES: Mapping[str, RowRule] = {
     "score": weak_by_score,
     "match-length": weak_by_match_length,
@@ -32,15 +32,15 @@ ROW_RULES: Mapping[str, RowRule] = {
 
 
 def make_controller(config: ControlConfig, profile: Profile | None, key: ProfileKey | None = None) -> Controller:
-    """The controller of the settings, which starts from the profile if there is one.
+    """The controller that the settings name. It starts from the profile if there is one.
 
     Args:
         config: Settings.
-        profile: Costs measured; None: they are learnt from steps.
-        key: What the server is; None: the profile may be of anything.
+        profile: Measured costs. None: the controller learns costs from steps.
+        key: The server's key. None: any profile is accepted.
 
     Raises:
-        ConfigError: The profile is of something else than `key`, or lacks what the controller needs.
+        ConfigError: The profile's key is not `key`, or the profile lacks figures that the controller needs.
     """
     if profile is not None and key is not None:
         profile.require(key)

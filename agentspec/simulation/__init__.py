@@ -1,11 +1,12 @@
-"""Speculative serving on an event clock: what controllers gain under load, without a model (SmartSpec, section 7.2).
+"""Simulates speculative serving on an event clock, to compare controllers under load without a model (SmartSpec,
+section 7.2).
 
     arrivals ─┐
               ├─> requests ─> server: admit, prefill, plan, verify ─> log ─> metrics
     acceptance┘                     seconds of a profile
 
-The server's scheduling is real, and so are the controllers; only the forward passes are replaced, by the seconds of a
-profile and by what a replay of recorded outputs, or a given rate, says is accepted.
+The controllers are the real ones, and the server schedules like SGLang. Only forward passes are replaced. Their seconds
+come from a profile, and their accepted tokens from a replay of recorded outputs or from a given rate.
 """
 
 from agentspec.simulation.acceptance import Acceptance
@@ -18,8 +19,7 @@ from agentspec.simulation.rates import FORMS as rate_forms
 from agentspec.simulation.rates import acceptance_at_rate, is_rate
 from agentspec.simulation.recording import record_acceptance
 from agentspec.simulation.requests import Requests, draw_requests, ordered_requests
-from agentspec.simulation.server import simulate
-from agentspec.simulation.server_config import ServerConfig
+from agentspec.simulation.server import ServerConfig, simulate
 
 __all__ = [
     "BUILT_IN_PROFILES",

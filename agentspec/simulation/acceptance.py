@@ -1,13 +1,13 @@
-"""What would be drafted at every place of recorded or made-up outputs, and what of it would be accepted.
+"""The draft at every place of recorded or synthetic outputs, and how much of it is accepted.
 
-How far a step gets depends on how much it verifies, so that runs of different widths draft at different places. Hence
-everything is kept for every place at which a draft may begin:
+The tokens that a step yields depend on how much it verifies, so runs of different widths draft at different places.
+Therefore the draft of every place at which one may begin is kept:
 
     output     t1 t2 t3 t4          t1 comes from the prefill, a draft may begin behind t1, t2 and t3
     place         0  1  2           estimates[place]: root, best node, next best, ...
                                     accepted[place, k]: tokens accepted if the first k nodes are verified
 
-An output's last token is never drafted but a bonus, as in agentspec.analysis.replay.
+An output's last token is never drafted, it is always a bonus token, as in agentspec.analysis.replay.
 """
 
 from __future__ import annotations
@@ -25,33 +25,34 @@ from agentspec.errors import ConfigError
 
 _FORMAT = 1
 MAX_NODES = 127
-"""The most nodes of a place, its root included, so that counts and parents fit a byte."""
+"""Greatest number of nodes at a place, its root included. Counts and parents then fit into a byte."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Acceptance:
-    """n requests with m places in all and at most w nodes at each, roots included.
+    """n requests with m places in total and at most w nodes at each place, roots included.
 
     Raises:
         ConfigError: Shapes or values contradict each other.
     """
 
     name: str
-    """What they were made from, for people."""
+    """The source of the requests, for people."""
     prompt_tokens: NDArray[np.int32]
     """[n], at least 1."""
     cached_tokens: NDArray[np.int32]
-    """[n], tokens at a prompt's beginning that an earlier request of its session computed; less than the prompt."""
+    """[n], number of tokens at a prompt's beginning that an earlier request of its session computed; fewer than the
+    prompt has."""
     starts: NDArray[np.int64]
-    """[n + 1]; request i has the places starts[i] to starts[i + 1], and one output token more than places."""
+    """[n + 1]; request i has the places from starts[i] to starts[i + 1] - 1, and one output token more than places."""
     num_nodes: NDArray[np.uint8]
-    """[m], roots included, in [1, w]."""
+    """[m], number of nodes, root included, in [1, w]."""
     estimates: NDArray[np.float32]
     """[m, w], the probability that each node is accepted: 1 for roots, and 0 where there is no node."""
     parents: NDArray[np.int8]
     """[m, w], -1 for roots."""
     accepted: NDArray[np.uint8]
-    """[m, w]; accepted[i, k] drafted tokens are accepted where the root and the first k other nodes are verified."""
+    """[m, w]; accepted[i, k] drafted tokens are accepted if the root and the first k other nodes are verified."""
 
     def __post_init__(self) -> None:
         m, w = self.estimates.shape
@@ -89,11 +90,11 @@ class Acceptance:
 
     @property
     def max_width(self) -> int:
-        """The most nodes of a draft, its root included."""
+        """Greatest number of nodes of a draft, its root included."""
         return int(self.estimates.shape[1])
 
     def drafts(self, places: NDArray[np.int64], max_width: int | None = None) -> DraftBatch:
-        """The drafts of b places, cut to `max_width` nodes a row, roots included. Tokens are not known and are 0."""
+        """The drafts of b places, cut to `max_width` nodes per row, roots included. Tokens are unknown and set to 0."""
         width = self.max_width if max_width is None else min(max_width, self.max_width)
         counts = np.minimum(self.num_nodes[places], width).astype(np.int32)
         offsets = np.zeros(len(places) + 1, np.int32)
@@ -112,7 +113,7 @@ class Acceptance:
         )
 
     def save(self, path: Path) -> None:
-        """Writes a compressed .npz; estimates are kept to half precision."""
+        """Writes a compressed .npz file, with estimates in half precision."""
         np.savez_compressed(
             path,
             format=np.array(_FORMAT),
@@ -128,7 +129,7 @@ class Acceptance:
 
     @staticmethod
     def load(path: Path) -> Acceptance:
-        """Reads what save() wrote; raises ConfigError if the file is none of this version."""
+        """Reads a file that save() wrote. Raises ConfigError for any other file, or one of another version."""
         try:
             with path.open("rb") as file, np.load(file) as arrays:
                 if int(arrays["format"]) != _FORMAT:
@@ -153,7 +154,7 @@ class Acceptance:
 
 
 def concatenated(name: str, parts: Sequence[Acceptance]) -> Acceptance:
-    """The requests of all parts, one part after another; raises ConfigError if there is none or widths differ."""
+    """The requests of all parts, in order. Raises ConfigError if there is no part, or widths differ."""
     if not parts or len({part.max_width for part in parts}) > 1:
         raise ConfigError(f"parts must be of one width, got {sorted({part.max_width for part in parts})}")
     lengths = np.concatenate([np.diff(part.starts) for part in parts])

@@ -1,9 +1,9 @@
-"""When requests come: open arrivals at random intervals, or a fixed number of clients that wait for their answers.
+"""When requests arrive: at random intervals, or from a fixed number of clients that wait for their answers.
 
-poisson:RATE                        requests a second; exponential intervals
-gamma:INTERVAL:CV                   Gamma intervals of that mean and coefficient of variation (Su et al., 5.3)
-phases:SECONDS:INTERVAL:INTERVAL:CV two kinds of traffic in turns of SECONDS each, the first intervals first
-closed:CLIENTS                      each client sends its next request when its last is answered
+poisson:RATE                        RATE requests per second, with exponential intervals
+gamma:INTERVAL:CV                   Gamma intervals of this mean and coefficient of variation (Su et al., 5.3)
+phases:SECONDS:INTERVAL:INTERVAL:CV two mean intervals in turn, each for SECONDS
+closed:CLIENTS                      each client sends its next request when its last one is answered
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORMS = ", ".join(":".join([kind, *fields]) for kind, fields in _FIELDS.items())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """How requests come.
+    """When requests arrive.
 
     Raises:
         ConfigError: An interval, a length of a phase or the number of clients is not positive and finite, or `cv` is
@@ -38,13 +38,13 @@ class Arrivals:
     """
 
     intervals: tuple[float, ...] = ()
-    """Mean seconds between requests, for each phase; none for clients."""
+    """Mean seconds between requests, for each phase; () with clients."""
     cv: float = 1.0
     """Coefficient of variation of the intervals; 1 makes them exponential, 0 equal."""
     phase_seconds: float = math.inf
-    """After so many seconds the next phase begins, and after the last the first."""
+    """Length of a phase in seconds. The first phase follows the last one."""
     clients: int | None = None
-    """Of a closed loop; requests then come from them only."""
+    """Number of clients of a closed loop. All requests then come from them. None: an open loop."""
 
     def __post_init__(self) -> None:
         for interval in self.intervals:
@@ -68,10 +68,10 @@ class Arrivals:
         return max(len(self.intervals), 1)
 
     def draw(self, num_requests: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-        """Draws arrivals: times in seconds, float64[n] from 0 on, and the phase of each, int32[n].
+        """Draws arrivals: times in seconds, float64[n], from 0 on, and the phase of each, int32[n].
 
-        The same seed gives the same intervals in units of their mean, whatever the mean. Clients' requests have the
-        time 0 for as many as there are clients and infinity for the rest, which come when others are answered.
+        A seed gives the same intervals, in units of their mean, for every mean. With clients, each client's first
+        request has the time 0. The others have infinity, because they come when earlier ones are answered.
         """
         if self.clients is not None:
             times = np.full(num_requests, math.inf)
@@ -93,11 +93,11 @@ class Arrivals:
         return times, phases
 
     def phase_at(self, now: float) -> int:
-        """The number of the phase at a time, in seconds."""
+        """The index of the phase at a time, in seconds."""
         return int(now // self.phase_seconds) % self.num_phases
 
     def _after(self, now: float, gap: float) -> float:
-        """When `gap` mean intervals have passed since now: a gap that a phase's end cuts goes on at the next's pace."""
+        """The time when `gap` mean intervals have passed. A gap that a phase's end cuts goes on with the next mean."""
         while True:
             end = (now // self.phase_seconds + 1) * self.phase_seconds
             interval = self.intervals[self.phase_at(now)]
@@ -108,10 +108,10 @@ class Arrivals:
 
 
 def parse_arrivals(text: str, service_rate: float | None = None) -> Arrivals:
-    """Reads one of the forms above. A RATE that ends with `x` is a multiple of `service_rate`, requests a second.
+    """Reads one of the forms above. A RATE that ends with `x` is a multiple of `service_rate`, in requests per second.
 
     Raises:
-        ConfigError: The form or a number is none of those, or out of range.
+        ConfigError: The form is unknown, or a number is invalid or out of range.
     """
     kind, *words = text.split(":")
     fields = _FIELDS.get(kind)
@@ -133,7 +133,7 @@ def parse_arrivals(text: str, service_rate: float | None = None) -> Arrivals:
 
 
 def is_relative(text: str) -> bool:
-    """Whether parse_arrivals() needs a service rate for it."""
+    """Whether parse_arrivals() needs a service rate for this text."""
     return text.startswith("poisson:") and text.endswith("x")
 
 

@@ -1,4 +1,4 @@
-"""What a simulation is given: controllers by name, acceptance from files, traces or rates, and a profile that fits."""
+"""Inputs of a simulation: controllers by name, acceptance from files, traces or rates, and a check of the profile."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ def controller_named(
     """A new controller.
 
     Args:
-        name: goodput, goodput:OBJECTIVE (an Objective), smartspec, smartspec:MODEL (a LengthModel), batch-table, roofline, fixed:LENGTH, or plain, which is
-            fixed:0.
-        profile: What it knows of costs.
-        acceptance: What a batch table is made from; None: an acceptance of the settings.
-        widths: Whose lengths a batch table chooses from; (): any.
+        name: One of CONTROLLERS. OBJECTIVE is an Objective, smartspec may name any LengthModel, and plain is fixed:0.
+        profile: The costs that the controller starts from.
+        acceptance: The source of a batch table; None: the default acceptance rate of the settings.
+        widths: Widths whose lengths a batch table chooses from; (): any.
 
     Raises:
-        ConfigError: The name is none of those.
+        ConfigError: The name is unknown.
     """
     kind, _, rest = ("fixed:0" if name == "plain" else name).partition(":")
     options: dict[str, object] = {"controller": kind}
@@ -59,7 +58,7 @@ def controller_named(
 
 
 def tokens_per_step(acceptance: Acceptance, length: int) -> float:
-    """Tokens a step, the bonus included, of decoding every request by itself with drafts of `length` tokens."""
+    """Tokens per step, the bonus token included, if every request is decoded alone with drafts of `length` tokens."""
     places, end = acceptance.starts[:-1].copy(), acceptance.starts[1:]
     steps = 0
     active = places < end
@@ -73,8 +72,8 @@ def tokens_per_step(acceptance: Acceptance, length: int) -> float:
 
 
 def measured_table(profile: Profile, acceptance: Acceptance, widths: Sequence[int] = ()) -> BatchTable:
-    """The best length for batches of 1, 2, 4, ..., as profiling the very requests that are to be
-    served would find it (Su et al., section 4): steps at their mean context, all rows decoding."""
+    """The best length for batches of 1, 2, 4, ... rows, as a profile of the requests to be served would give it (Su et
+    al., section 4). Steps have the requests' mean context, and all rows decode."""
     weights = acceptance.output_tokens
     context = float((acceptance.prompt_tokens + weights / 2) @ weights / weights.sum())
     speeds = {}
@@ -91,7 +90,7 @@ def measured_table(profile: Profile, acceptance: Acceptance, widths: Sequence[in
 
 
 def find_acceptance(args: argparse.Namespace, seed: int) -> Acceptance:
-    """What --acceptance names; raises ConfigError if it is neither a rate nor a file that can be read."""
+    """The acceptance that --acceptance names. Raises ConfigError if it is neither a rate nor a readable file."""
     text: str = args.acceptance
     if is_rate(text):
         return acceptance_at_rate(
@@ -106,7 +105,7 @@ def find_acceptance(args: argparse.Namespace, seed: int) -> Acceptance:
 
 
 def check_covered(profile: Profile, config: ServerConfig, acceptance: Acceptance) -> None:
-    """Raises ConfigError if the server may take steps that lie outside of what the profile measured."""
+    """Raises ConfigError if the server may take steps outside the measured range of the profile."""
     longest = int((acceptance.prompt_tokens + acceptance.output_tokens).max())
     for name, value, (least, most) in (
         ("batch sizes", config.max_running, profile.measured.batch_sizes),

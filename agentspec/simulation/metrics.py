@@ -1,5 +1,4 @@
-"""What happened in a simulated run, and what users and operators see of it: latencies of requests, and what the steps'
-time was spent on."""
+"""The log of a simulated run, and its figures: latencies of requests, and how the steps' time was spent."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from agentspec.simulation.requests import Requests
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Of some requests; seconds. Zeros where there are none."""
+    """Latencies of some requests in seconds; zeros if there is no request."""
 
     requests: int
     latency_mean: float
@@ -26,49 +25,49 @@ class Latencies:
     """From arrival to the first token."""
     ttft_p99: float
     tpot_mean: float
-    """Mean over requests of the seconds between their tokens, of those with two tokens at least."""
+    """Seconds between tokens, as a mean over the requests with at least two tokens."""
     queueing_mean: float
     """From arrival to admission."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """Of some steps. Zeros where nothing was decoded."""
+    """Figures of some steps; zeros if no step decoded."""
 
     goodput: float
-    """Accepted and bonus tokens a second of decoding steps (SmartSpec, eq. 3)."""
+    """Accepted and bonus tokens per second of decode steps (SmartSpec, eq. 3)."""
     decode_steps: int
     rows_mean: float
-    """Requests in a decoding step."""
+    """Requests per decode step."""
     width_mean: float
-    """Tokens verified a row and decoding step, root and padding included."""
+    """Tokens verified per row and decode step, root and padding included."""
     drafted_mean: float
-    """Drafted tokens verified a row, without padding."""
+    """Drafted tokens verified per row and decode step, without padding."""
     accept_length: float
-    """Tokens a row and step, the bonus included."""
+    """Tokens per row and decode step, the bonus token included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Of a whole run."""
+    """Figures of a whole run."""
 
     latencies: Latencies
     steps: StepFigures
     throughput: float
-    """Output tokens a second from the first arrival to the last token."""
+    """Output tokens per second from the first arrival to the last token."""
     busy_share: float
-    """Of that time, spent in steps."""
+    """Share of that time spent in steps."""
     retractions: int
     peak_kv_tokens: int
     uncovered_share: float
-    """Decoding steps whose size lies outside of what the profile measured."""
+    """Share of decode steps outside the measured range of the profile."""
     bias: float
-    """Expected over generated tokens of decoding steps; 1 is a controller without bias."""
+    """Expected tokens of decode steps divided by generated ones; 1 for a controller without bias."""
     phases: tuple[dict[str, float], ...]
-    """For each phase of the arrivals, the latencies of requests that came in it and the figures of its steps."""
+    """For each phase of the arrivals, the latencies of the requests that arrived in it and the figures of its steps."""
 
     def record(self) -> dict[str, Any]:
-        """All figures, flat but for the phases, to six digits."""
+        """All figures with six digits, flat except for the phases."""
         flat = {
             **asdict(self.latencies),
             **asdict(self.steps),
@@ -150,32 +149,32 @@ def _rounded(value: float) -> float:
 
 @dataclass(slots=True, eq=False)
 class RunLog:
-    """What happened in a run: one entry a step, and times of each request."""
+    """The log of a run: one entry per step, and the times of each request in seconds."""
 
     requests: Requests
     arrival: NDArray[np.float64]
-    """[n], seconds, of clients' requests too."""
+    """[n], filled in for clients' requests too once they are sent."""
     admitted: NDArray[np.float64]
-    """[n], when it first left the queue."""
+    """[n], the time when the request first left the queue."""
     first_token: NDArray[np.float64]
     """[n]"""
     finished: NDArray[np.float64]
     """[n]"""
     generated: NDArray[np.int64]
-    """[n], output tokens."""
+    """[n], number of output tokens."""
     retractions: int = 0
     peak_kv_tokens: int = 0
     uncovered_steps: int = 0
-    """Steps whose size lies outside of what the profile measured."""
+    """Number of decode steps outside the measured range of the profile."""
     start: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     width: list[int] = field(default_factory=list)
     """0 for steps that prefill."""
     tokens: list[int] = field(default_factory=list)
-    """Generated in the step."""
+    """Tokens generated in the step."""
     drafted: list[int] = field(default_factory=list)
-    """Verified, without roots and padding."""
+    """Drafted tokens verified, without roots and padding."""
     expected: list[float] = field(default_factory=list)
-    """What the controller expected of the step, in tokens."""
+    """Tokens that the controller expected of the step."""
     reason: list[str] = field(default_factory=list)

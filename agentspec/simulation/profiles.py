@@ -1,7 +1,7 @@
-"""Profiles that come with agentspec, made from what papers state in their text; of none were steps measured here.
+"""Profiles that agentspec ships, derived from the text of papers. No step of them was measured by agentspec.
 
-The papers show their measurements in figures and print no coefficients. What is built here are the coefficients that
-make the cost model say what the text says; each profile's note tells from which statements, and what was assumed.
+The papers show measurements in figures and print no coefficients. The coefficients here make the cost model agree with
+the papers' statements. The note of each profile names these statements and the assumptions.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from agentspec.scheduling import MeasuredRange, Profile, ProfileKey, StepCost
 _LLAMA_7B_PARAMETERS = 6.74e9
 _OPT_6_7B_PARAMETERS = 6.66e9
 _BYTES = 2
-"""Of a parameter or a key or value, in half precision."""
+"""Bytes of a parameter, or of an element of a key or value, in half precision."""
 _KV_BYTES = 2 * 32 * 4096 * _BYTES
-"""Of a token: keys and values, 32 layers of 4096; Llama-7B and OPT-6.7B are alike in that."""
+"""Bytes of a token's keys and values: 32 layers of 4,096 elements each, in Llama-7B and in OPT-6.7B."""
 _A100_BANDWIDTH = 2.039e12
 _RTX_3090_BANDWIDTH = 0.936e12
 _RANGE = MeasuredRange(batch_sizes=(1, 256), context_lengths=(0, 65536), widths=(1, 64))
@@ -88,7 +88,7 @@ def _sssd_ascend_7b() -> Profile:
     )
 
 
-# name -> what makes it
+# name -> function that makes the profile
 BUILT_IN: dict[str, Callable[[], Profile]] = {
     "smartspec-a100-7b": lambda: _smartspec_a100_7b(drafter=False),
     "smartspec-a100-7b-160m": lambda: _smartspec_a100_7b(drafter=True),
@@ -98,7 +98,7 @@ BUILT_IN: dict[str, Callable[[], Profile]] = {
 
 
 def find_profile(name: str) -> Profile:
-    """A built-in profile, or one read from a file; raises ConfigError if it is neither."""
+    """The built-in profile of this name, or the one in this file. Raises ConfigError if there is neither."""
     if name in BUILT_IN:
         return BUILT_IN[name]()
     if not Path(name).is_file():

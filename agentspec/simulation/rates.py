@@ -1,12 +1,13 @@
-"""Acceptance of made-up requests: drafts of one shape whose tokens are accepted at given rates.
+"""Acceptance of synthetic requests: all drafts have one shape, and their tokens are accepted at given rates.
 
-0.7                 each drafted token with that probability: a step gives (1 - 0.7^(k+1)) / (1 - 0.7) tokens
-                    (SmartSpec, eq. 8)
-beta:A:B            a probability for each request, drawn from Beta(A, B); estimates are the means over requests
-power:C:GAMMA       C * s^GAMMA of s drafted tokens on average, each step by itself (Su et al., eq. 5)
+0.7                 each drafted token is accepted with this probability; a step with k drafted tokens yields
+                    (1 - 0.7^(k+1)) / (1 - 0.7) tokens (SmartSpec, eq. 8)
+beta:A:B            each request has a probability drawn from Beta(A, B); estimates are means over requests
+power:C:GAMMA       C * s^GAMMA of s drafted tokens are accepted on average, independently in each step (Su et al.,
+                    eq. 5)
 medusa:ALPHA:HEADS:TOP
-                    trees of all combinations of each head's TOP tokens, any of which is accepted with ALPHA, heads
-                    and tokens independent (SmartSpec, eq. 10)
+                    trees of all combinations of each head's TOP tokens; each token is accepted with probability
+                    ALPHA, independently of other heads and tokens (SmartSpec, eq. 10)
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ _FIELDS = {"beta": 2, "power": 2, "medusa": 3}
 def acceptance_at_rate(
     text: str, num_requests: int, prompt_tokens: int, output_tokens: int, max_draft_tokens: int, seed: int
 ) -> Acceptance:
-    """Makes up requests of one length.
+    """Makes synthetic requests of one length.
 
     Args:
         text: One of the forms above.
-        num_requests: How many.
-        prompt_tokens: Of each; nothing of them is cached.
-        output_tokens: Of each.
-        max_draft_tokens: Drafted at each place; trees have a size of their own.
-        seed: Decides what is accepted.
+        num_requests: Number of requests.
+        prompt_tokens: Prompt tokens of each request. None of them is cached.
+        output_tokens: Output tokens of each request.
+        max_draft_tokens: Tokens drafted at each place. Medusa trees have a size of their own.
+        seed: Seed of the accepted tokens.
 
     Raises:
-        ConfigError: The form or a number is none of those, or out of range.
+        ConfigError: The form is unknown, or a number is invalid or out of range.
     """
     for name, value in (
         ("requests", num_requests),
@@ -67,7 +68,7 @@ def acceptance_at_rate(
             if kind == "beta":
                 a, b = numbers
                 probabilities = rng.beta(a, b, (num_requests, 1))
-                # E[p^i] of Beta(a, b), so that estimates are true over all requests.
+                # E[p^i] of Beta(a, b), so that estimates are right over all requests.
                 shares = [1.0, *((a + i) / (a + b + i) for i in range(max_draft_tokens))]
                 estimates = np.array(shares, np.float64).cumprod()
             else:
@@ -75,7 +76,7 @@ def acceptance_at_rate(
                 estimates = np.power(numbers[0], depths.astype(np.float64))
             runs = _run_lengths(rng.random((num_requests, places)) < probabilities, max_draft_tokens).ravel()
         accepted = np.minimum(runs[:, None], depths)
-    # The last token is a bonus.
+    # The last token is a bonus token.
     left = np.tile(np.arange(places - 1, -1, -1), num_requests)
     accepted = np.minimum(accepted, left[:, None])
     num_places, width = accepted.shape
@@ -92,7 +93,7 @@ def acceptance_at_rate(
 
 
 def is_rate(text: str) -> bool:
-    """Whether a text is meant for acceptance_at_rate(), and not as a file."""
+    """Whether the text is one for acceptance_at_rate(), and not a file."""
     if text.partition(":")[0] in _FIELDS:
         return True
     try:
@@ -125,7 +126,7 @@ def _parsed(text: str) -> tuple[str, list[float]]:
 
 
 def _run_lengths(predicted: NDArray[np.bool_], longest: int) -> NDArray[np.int64]:
-    """[n, places], how many tokens from each place on are predicted without a miss, `longest` at most."""
+    """[n, places], number of tokens predicted without a miss from each place on, at most `longest`."""
     runs = np.zeros(predicted.shape, np.int64)
     run = np.zeros(len(predicted), np.int64)
     for i in range(predicted.shape[1] - 1, -1, -1):
@@ -135,7 +136,7 @@ def _run_lengths(predicted: NDArray[np.bool_], longest: int) -> NDArray[np.int64
 
 
 def _power_survival(c: float, gamma: float, longest: int) -> NDArray[np.float64]:
-    """[longest + 1], the probability that at least so many tokens are accepted: what the curve gains with each."""
+    """[longest + 1], the probability that at least 0, 1, 2, ... tokens are accepted: the curve's increments."""
     means = c * np.arange(longest + 1, dtype=np.float64) ** gamma
     means[0] = 0.0
     return np.concatenate([[1.0], np.diff(means)])
@@ -144,16 +145,17 @@ def _power_survival(c: float, gamma: float, longest: int) -> NDArray[np.float64]
 def _medusa(
     alpha: float, heads: int, top: int, places: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Parents and estimates [w], and accepted [places, w], of trees in the order top 1, then what top 2 adds, ...
+    """Parents and estimates [w], and accepted [places, w], of trees. The nodes of top 1 come first, then those that top
+    2 adds, and so on.
 
-    Of a head's tokens the first that would be accepted is, so that the j-th is with alpha * (1 - alpha)^(j - 1).
+    The first acceptable token of a head is accepted, so the j-th one is with probability alpha * (1 - alpha)^(j - 1).
     """
     combinations = [c for h in range(1, heads + 1) for c in itertools.product(range(top), repeat=h)]
     combinations.sort(key=lambda c: (max(c), len(c), c))
     index = {c: i + 1 for i, c in enumerate(combinations)}
     parents = np.array([-1, *(index.get(c[:-1], 0) for c in combinations)])
     estimates = np.array([1.0, *(np.prod([alpha * (1 - alpha) ** j for j in c]) for c in combinations)])
-    # numbers[i, h]: which token of the head is right, from 1 on.
+    # numbers[i, h]: the number, from 1 on, of the head's right token.
     numbers = rng.geometric(alpha, (places, heads))
     accepted = np.zeros((places, len(parents)), np.int64)
     for c, node in index.items():

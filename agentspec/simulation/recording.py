@@ -1,4 +1,4 @@
-"""Replays recorded calls through the engine once, and keeps what it drafts at every place of every output."""
+"""Replays recorded calls through the engine once, and keeps its draft at every place of every output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ID = "recording"
 
 
 def _nothing(number: int) -> None:
-    """Stands for progress that nobody wants to see."""
+    """The default callback, which ignores progress."""
 
 
 def record_acceptance(
@@ -32,21 +32,22 @@ def record_acceptance(
     times: Sequence[tuple[float, float]] | None = None,
     on_call: Callable[[int], object] = _nothing,
 ) -> Acceptance:
-    """Drafts behind every output token of the calls, one call after another, after those of `warm` were learnt.
+    """Learns the calls of `warm`, then drafts after every output token of `calls`, one call after another.
 
-    Without times a call drafts from all calls before it, as if they had been answered; a server with many at a time has
-    less.
-    Estimates learn online from the first token behind each place only, for the rest is drafted anew there.
+    Without times, a call drafts from all calls before it, as if they had been answered. A server that answers many
+    calls at a time has learnt fewer. Estimates learn online only from the first token after each place, because the
+    next place has a new draft.
 
     Args:
-        name: What the result is called.
-        calls: In the order in which they were made.
-        config: The engine's; its max_draft_tokens is how many nodes a place has at most. None: the defaults.
+        name: Name of the result.
+        calls: Calls in the order in which they were sent.
+        config: The engine's configuration. A place has at most max_draft_tokens drafted nodes. None: the defaults.
         warm: Calls that were answered before.
-        engine: One that has learnt already, whose configuration it then is; None: a new one.
-        times: When each call was sent and when it was answered, in seconds, sent in this order: it then drafts at each
-            token from those calls before it that had been answered, tokens taken to come evenly. None: see above.
-        on_call: Told the number of calls done.
+        engine: An engine that has learnt already, used with its own configuration; None: a new one.
+        times: The times when each call was sent and answered, in seconds, ascending by the time sent. At each token a
+            call drafts from the earlier calls that had been answered by then. Its tokens are assumed to come at equal
+            intervals. None: see above.
+        on_call: Called with the number of finished calls.
     """
     engine = engine or Engine(config or EngineConfig())
     for call in warm:
@@ -58,7 +59,7 @@ def record_acceptance(
     parents = np.full((num_places, width), -1, np.int8)
     accepted = np.zeros((num_places, width), np.uint8)
     place = 0
-    # When they are answered, and their ids.
+    # A heap of (time of the answer, id).
     unanswered: list[tuple[float, str]] = []
     for number, call in enumerate(calls, 1):
         truth = call.output.tolist()
@@ -100,8 +101,8 @@ def record_acceptance(
 
 
 def _cached_tokens(calls: Sequence[Call]) -> NDArray[np.int32]:
-    """[n], what each prompt shares with the call before it of its session, prompt and output; a token is always left
-    to compute."""
+    """[n], number of tokens that each prompt shares with the prompt and output of the previous call of its session. At
+    least one token of a prompt is left to compute."""
     before: dict[tuple[str, str, str], NDArray[np.int32]] = {}
     cached = np.zeros(len(calls), np.int32)
     for i, call in enumerate(calls):

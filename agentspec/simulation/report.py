@@ -10,7 +10,7 @@ from agentspec.analysis.plots import Curve, svg
 Row = Mapping[str, Any]
 
 _COLORS = ("#c0392b", "#2c3e50", "#2980b9", "#27ae60", "#8e44ad", "#d35400", "#16a085", "#7f8c8d", "#b7950b", "#5d6d7e")
-# name of a figure -> (title, format)
+# figure -> (title, format)
 _COLUMNS = {
     "arrivals": ("arrivals", "<22"),
     "controller": ("controller", "<14"),
@@ -31,7 +31,7 @@ _COLUMNS = {
 
 
 def row_line(row: Row | None) -> str:
-    """A row for people; None gives the header."""
+    """One row as a line of text; None gives the header."""
     cells = []
     for name, (title, form) in _COLUMNS.items():
         cells.append(f"{title:{form.split('.')[0]}}" if row is None else f"{row[name]:{form}}")
@@ -39,7 +39,7 @@ def row_line(row: Row | None) -> str:
 
 
 def averaged(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, float]]:
-    """Means over seeds of each figure, by arrivals and controller."""
+    """The mean of each figure over seeds, by arrivals and controller."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["arrivals"], row["controller"]), []).append(row)
@@ -54,7 +54,7 @@ def averaged(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, float]]:
 
 
 def markdown(content: Mapping[str, Any]) -> str:
-    """A table of speed-ups over plain decoding, where there is a plain run, and one of all figures."""
+    """A table of all figures. If there is a plain run, tables of speed-ups over it come first."""
     head, means = content["head"], averaged(content["rows"])
     arrivals = list(dict.fromkeys(form for form, _ in means))
     controllers = list(dict.fromkeys(name for _, name in means))
@@ -90,8 +90,8 @@ def markdown(content: Mapping[str, Any]) -> str:
 
 
 def plot(content: Mapping[str, Any]) -> str:
-    """Speed-up of mean latency over plain decoding, or without a plain run mean latency, over what of the arrivals
-    changes; a panel for each of their kinds."""
+    """An SVG with one panel per kind of arrivals. The x axis is the first number of the arrivals. The y axis is the
+    speed-up of mean latency over plain decoding, or mean latency if there is no plain run."""
     means = averaged(content["rows"])
     forms = list(dict.fromkeys(form for form, _ in means))
     controllers = list(dict.fromkeys(name for _, name in means))
@@ -110,7 +110,7 @@ def plot(content: Mapping[str, Any]) -> str:
 
 
 def _panels(forms: Sequence[str]) -> dict[str, list[tuple[float, str]]]:
-    """Arrivals that differ in their first number only share a panel."""
+    """Arrivals by panel. Those that differ only in their first number share one."""
     panels: dict[str, list[tuple[float, str]]] = {}
     for form in forms:
         kind, first, *others = form.split(":")

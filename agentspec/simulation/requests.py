@@ -1,4 +1,4 @@
-"""The requests of a run: what they ask for, when they come, and where in an acceptance file their drafts stand."""
+"""The requests of a run: their sizes, when they arrive, and the places of their drafts in an acceptance file."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from agentspec.simulation.arrivals import Arrivals
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requests:
-    """n requests in the order in which they come."""
+    """n requests in order of arrival."""
 
     acceptance: Acceptance
     arrival: NDArray[np.float64]
-    """[n], seconds; infinity for those that come when a client's last request is answered."""
+    """[n], seconds; infinity for a request that a client sends when its last one is answered."""
     phase: NDArray[np.int32]
-    """[n], of the arrivals."""
+    """[n], index of the phase of the arrivals."""
     prompt_tokens: NDArray[np.int64]
     """[n]"""
     cached_tokens: NDArray[np.int64]
-    """[n], of the prompt, not to be computed again."""
+    """[n], number of prompt tokens that need not be computed again."""
     output_tokens: NDArray[np.int64]
     """[n]"""
     first_place: NDArray[np.int64]
-    """[n], the place behind the first output token."""
+    """[n], the place after the first output token."""
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -37,15 +37,15 @@ class Requests:
 def draw_requests(
     acceptance: Acceptance, arrivals: Arrivals, num_requests: int, seed: int, *, prefix_cache: bool = True
 ) -> Requests:
-    """Draws what is asked and when; the same seed asks for the same at any rate of arrivals.
+    """Draws requests and their times. A seed draws the same requests at any rate of arrivals.
 
     Args:
-        acceptance: Whose requests are taken, each as often as the others, in an order of their own each time around.
-        arrivals: When they come.
-        num_requests: How many.
-        seed: Of all that is drawn.
-        prefix_cache: Whether a prompt's beginning that an earlier request of its session had is not computed again.
-            Whether it was evicted in between is not simulated.
+        acceptance: The requests to draw from. Each is taken once, in random order, before any is taken again.
+        arrivals: When the requests arrive.
+        num_requests: Number of requests.
+        seed: Seed of all draws.
+        prefix_cache: Whether the beginning of a prompt that an earlier request of its session computed is cached.
+            Eviction from that cache is not simulated.
 
     Raises:
         ConfigError: There is no request.
@@ -58,7 +58,7 @@ def draw_requests(
 
 
 def ordered_requests(acceptance: Acceptance, arrivals: Arrivals, num_requests: int, seed: int) -> Requests:
-    """What was recorded in the order of the recording, again and again; arguments and errors as of draw_requests()."""
+    """The recorded requests in their order, again and again. Arguments and errors are those of draw_requests()."""
     _require_some(num_requests)
     return _asked(acceptance, arrivals, np.arange(num_requests) % len(acceptance), seed, True)
 

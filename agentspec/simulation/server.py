@@ -1,13 +1,13 @@
-"""A server with continuous batching on an event clock: everything is done but the forward passes, which take the
-seconds of a profile (SmartSpec, 7.2).
+"""A server with continuous batching on an event clock. It does everything except forward passes, which take the seconds
+of a profile (SmartSpec, 7.2).
 
     waiting ──admitted, if rows and KV cache have room──> prefilled in chunks ──first token──> running ──> finished
        ^                                                                                          │
        └──────────────────── retracted where the KV cache is full, computed again ────────────────┘
 
-Scheduling is SGLang's without mixed chunks: whenever a waiting request can be admitted, a step prefills; otherwise
-each step decodes one draft for every running request. A draft's tokens take room in the KV cache during its step.
-Where steps overlap, a finished request holds its place, without taking part, until the step after has ended.
+It schedules like SGLang without mixed chunks. Whenever a waiting request can be admitted, a step prefills. Otherwise
+each step verifies one draft of every running request. Drafted tokens occupy the KV cache during their step. If steps
+overlap, a finished request keeps its place until the next step has ended, without taking part in it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,66 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.errors import ConfigError
-from agentspec.scheduling import Controller, Profile, StepState, StepTimes
+from agentspec.scheduling import Controller, Profile, ServingCosts, StepState, StepTimes
 from agentspec.simulation.metrics import RunLog
 from agentspec.simulation.requests import Requests
-from agentspec.simulation.server_config import ServerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Limits of a simulated server.
+
+    Raises:
+        ConfigError: A field is out of range.
+    """
+
+    max_running: int = 256
+    """Greatest number of requests decoded together."""
+    kv_tokens: int = 1 << 20
+    """Number of tokens that the KV cache holds."""
+    prefill_tokens: int = 8192
+    """Greatest number of prompt tokens computed in a step."""
+    reserved_tokens: int = 64
+    """A request is admitted only if this number of tokens is left for each request that then runs."""
+    max_width: int = 32
+    """Greatest number of tokens verified per row, its root included."""
+    widths: tuple[int, ...] = ()
+    """The widths that a row may be padded to, ascending from 1; (): any width."""
+    ragged: bool = False
+    """Whether rows are verified without padding, each with its own nodes, as the reference kernels for CPUs do."""
+    draft_seconds: float = 0.0
+    """Seconds of drafting for one row on the CPU."""
+    costs: ServingCosts | None = None
+    """The costs besides verification; None: nothing, and a prefill takes as long as a verification of its size."""
+    plain: bool = False
+    """Whether to decode without verification. A step then takes the seconds of `costs` alone."""
+    pads_context: bool = False
+    """Whether attention reads as much of every row as of the longest one, as the reference kernels for CPUs do. A step
+    then takes as long as if all rows had that length."""
+    whole_batches: bool = False
+    """Whether requests are admitted only while nothing runs. The waiting requests then form a batch that is decoded to
+    its end (Su et al., 5.3)."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_running", "kv_tokens", "prefill_tokens", "max_width"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.reserved_tokens < 0:
+            raise ConfigError(f"reserved_tokens must be >= 0, got {self.reserved_tokens}")
+        if not 0 <= self.draft_seconds < math.inf:
+            raise ConfigError(f"draft_seconds must be >= 0 and finite, got {self.draft_seconds}")
+        if self.plain and self.costs is None:
+            raise ConfigError("a server that does not verify needs costs of its steps, got none; pass a profile's")
+        if self.ragged and self.widths:
+            raise ConfigError(f"rows that are not padded can have any width, got widths {self.widths}; leave them out")
+        if self.widths and (self.widths[0] != 1 or list(self.widths) != sorted(set(self.widths))):
+            raise ConfigError(f"widths must ascend from 1, got {self.widths}; for example 1,2,4,8")
 
 
 class _Run:
@@ -36,16 +87,16 @@ class _Run:
         self.now = 0.0
         self.kv_used = 0
         self.waiting: deque[int] = deque()
-        # Admitted, not yet wholly prefilled: (request, tokens computed so far, tokens to compute in all).
+        # Admitted and not yet wholly prefilled: (request, tokens computed so far, tokens to compute in total).
         self.prefilling: deque[tuple[int, int, int]] = deque()
         self.running = np.zeros(0, np.int64)
-        # All of their tokens are there, but the step after has to end before anybody is told.
+        # Requests that have all of their tokens, but are answered only when the next step has ended.
         self.ending = np.zeros(0, np.int64)
         self.num_finished = 0
         self.next_arrival = 0
-        # Requests that clients have sent, of those that wait for answers.
+        # Number of requests that clients of a closed loop have sent.
         self.num_sent = int(np.isfinite(requests.arrival).sum())
-        # From a client to the scheduler and back: whether before or after, it delays all requests alike.
+        # The time from a client to the scheduler and back delays all requests alike, so it all counts before arrival.
         self.request_seconds = config.costs.request_seconds if config.costs else 0.0
         self.overlap = config.costs is not None and config.costs.overlap
         self.log = RunLog(
@@ -86,7 +137,7 @@ class _Run:
             request = self.waiting[0]
             num_rows = len(self.running) + len(self.prefilling) + len(self.ending)
             context = int(self.requests.prompt_tokens[request] + log.generated[request])
-            # Alone a request is always admitted, lest it waits for ever.
+            # A request is always admitted if it is alone. Otherwise it could wait for ever.
             reserved = config.reserved_tokens * (num_rows + 1) if num_rows else 0
             if num_rows >= config.max_running or self.kv_used + context + reserved > config.kv_tokens:
                 return
@@ -94,11 +145,11 @@ class _Run:
             self._use_kv(context)
             if math.isnan(log.admitted[request]):
                 log.admitted[request] = self.now
-            # What was generated before a retraction is computed again, like the prompt.
+            # Tokens generated before a retraction are computed again, like the prompt.
             self.prefilling.append((request, int(self.requests.cached_tokens[request]), context))
 
     def _prefill(self) -> None:
-        """One step over the next chunks, first come, first served."""
+        """Computes the next chunks in one step, first come, first served."""
         left, context, first = self.config.prefill_tokens, 0, []
         while left and self.prefilling:
             request, computed, total = self.prefilling.popleft()
@@ -119,7 +170,7 @@ class _Run:
         """Verifies one draft for each running request."""
         config, log = self.config, self.log
         if config.kv_tokens - self.kv_used < len(self.running):
-            # Their tokens make room before anything is retracted.
+            # Finished requests make room before any request is retracted.
             self._answer(self._take_ending())
         self._make_room()
         rows = self.running
@@ -150,7 +201,7 @@ class _Run:
         if wanted:
             seconds += config.draft_seconds * b
         if self.profile.drafter is not None:
-            # A pass for each drafted token of the longest draft (SmartSpec, eq. 5).
+            # One pass for each drafted token of the longest draft (SmartSpec, eq. 5).
             passes = plan.width - 1
             seconds += passes * self.profile.drafter.seconds(context + b * (passes - 1) / 2, b)
         if not self.profile.covers(b, plan.width, context):
@@ -182,7 +233,7 @@ class _Run:
         expected: float = 0.0,
         reason: str = "prefill",
     ) -> None:
-        """Moves the clock, gives the rows their tokens and answers those that have all of theirs."""
+        """Moves the clock, gives the rows their tokens, and answers the requests that have all of theirs."""
         log = self.log
         log.start.append(self.now)
         log.seconds.append(seconds)
@@ -212,14 +263,14 @@ class _Run:
         return ending
 
     def _answer(self, done: NDArray[np.int64]) -> None:
-        """Frees what the requests hold; clients that get an answer send their next request."""
+        """Frees the KV cache of the requests. Their clients then send their next requests."""
         if not len(done):
             return
         log = self.log
         log.finished[done] = self.now
         self.num_finished += len(done)
         contexts = self.requests.prompt_tokens[done] + log.generated[done]
-        # A token's keys and values are computed when it is read: the last one's never are, nor is that of a prefill.
+        # A token's keys and values are computed when it is read, so those of an output's last token never are.
         self.kv_used -= int((contexts - 1).sum())
         if math.isinf(self.requests.arrival[-1]):
             sent = min(self.num_sent + len(done), len(self.requests))
@@ -232,8 +283,8 @@ class _Run:
         self.log.peak_kv_tokens = max(self.log.peak_kv_tokens, self.kv_used)
 
     def _make_room(self) -> None:
-        """Retracts requests until each of the rest has room for a token: first those with the least output, of them
-        those with the longest prompts. One is always kept."""
+        """Retracts requests until each of the others has room for a token. Requests with the least output go first, and
+        among them those with the longest prompts. One request is always kept."""
         while len(self.running) > 1 and self.config.kv_tokens - self.kv_used < len(self.running):
             order = np.lexsort((-self.requests.prompt_tokens[self.running], self.log.generated[self.running]))
             request = int(self.running[order[0]])
@@ -253,14 +304,14 @@ def simulate(
     """Serves all requests.
 
     Args:
-        requests: What comes, and when.
-        profile: How long steps take.
+        requests: The requests and their times.
+        profile: The seconds of forward passes.
         config: The server's limits.
-        controller: Decides what each step verifies; it is changed by what it observes.
-        on_finished: Told after each step how many requests are finished.
+        controller: Decides what each step verifies. It learns from the run.
+        on_finished: Called after each step with the number of finished requests.
 
     Raises:
-        ConfigError: A request alone is longer than the KV cache.
+        ConfigError: A request is longer than the KV cache.
     """
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     if longest > config.kv_tokens:

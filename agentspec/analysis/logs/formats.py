@@ -2,7 +2,7 @@
 
 openai      {"messages", "completion" | "response" | "choices"}, {"request", "response"}, {"prompt", "completion"}
             or of the Responses API, {"input", "response": {"output"}}
-openhands   the same with "args" or "cost", one file a call, in a folder named llm_completions
+openhands   the same with "args" or "cost", one file per call, in a folder named llm_completions
 sharegpt    {"conversations": [{"from", "value"}, ...], "system"?}
 swe-agent   {"history" | "trajectory", "info"}, or several of them as {"attempts"}
 mini-swe-agent  {"messages", "info" | "trajectory_format"}

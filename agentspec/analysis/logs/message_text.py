@@ -14,8 +14,8 @@ _ASSISTANTS = ("assistant", "ai", "model", "gpt")
 
 
 def as_messages(values: Any) -> list[tuple[str, str]]:
-    """(role, text) of chat messages or of items of OpenAI's Responses API, where the items of one turn of the model are
-    one message; raises BadRecordError if `values` is neither."""
+    """(role, text) of chat messages or of items of OpenAI's Responses API. The items of one turn of the model become
+    one message. Raises BadRecordError if `values` is neither."""
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise BadRecordError("messages must be a list of objects")
     if not any(map(is_item, values)):
@@ -35,8 +35,8 @@ def is_item(value: Mapping[str, Any]) -> bool:
 
 
 def output_text(message: Any) -> str:
-    """The text of an answer: a string, a message with reasoning, content and tool calls, or a response of items; raises
-    BadRecordError if it is none of these."""
+    """The text of an answer: a string, a message with reasoning, content and tool calls, or a response of items. Raises
+    BadRecordError for anything else."""
     if isinstance(message, str):
         return message
     if not isinstance(message, dict):

@@ -1,6 +1,6 @@
 """A random sample of a log's sessions in bounded memory, from one pass over the log.
 
-A session's place in the draw is a hash of its name and the seed. Its calls are therefore kept or dropped together
+A session's place in the draw is a hash of its name and the seed. Its calls are therefore kept or dropped together,
 wherever they are in the log, and the kept sessions are a uniform sample at any time. The first sessions of the draw are
 *measured*: their calls are kept with their prompts and replayed. The outputs of all kept sessions are *learnt*.
 """
@@ -20,7 +20,7 @@ from agentspec.analysis.logs.encoding import Encoder
 from agentspec.errors import ConfigError
 
 _CALL_BYTES = 400
-"""The approximate size of a kept output without its tokens."""
+"""The approximate size of a kept output without its tokens, in bytes."""
 _MAX_NAMES = 1000
 """The number of sets that are counted separately."""
 _OTHER = "(other)"
@@ -35,7 +35,7 @@ class SampleLimits:
     """
 
     learnt_bytes: int = 16 << 20
-    """The size of all kept outputs, some 2M to 3M tokens. More outputs would cost time and add little."""
+    """The size of all kept outputs in bytes, some 2M to 3M tokens. More outputs would cost time and add little."""
     measured_tokens: int = 30_000
     """The number of output tokens to replay."""
     measured_prompt_characters: int = 8_000_000

@@ -1,1 +1,1 @@
-"""What is measured of recorded outputs: entropy, repetition, accept lengths, speed-up."""
+"""Measures of recorded outputs: entropy, repetition, accept lengths, speed-up."""

@@ -17,10 +17,10 @@ _DEVIATIONS = 1.645
 
 
 def profile_spread(profile: Profile, rows: int) -> float:
-    """The relative error of the ratio between verify and plain steps of about `rows` rows that 9 in 10 ratios keep to;
-    0 where nothing was measured.
+    """The relative error that 9 in 10 ratios of verify to plain steps of about `rows` rows keep to; 0 if no step was
+    measured.
 
-    It is that of the nearest measured batch size: nearly all steps of a server with c clients have about c rows.
+    The nearest measured batch size is used, because nearly all steps of a server with c clients have about c rows.
     """
     return _DEVIATIONS * math.hypot(
         _of_verifications(profile, rows), _of_other_servers(profile, rows), _of_plain_steps(profile.plain, rows)

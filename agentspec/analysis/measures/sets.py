@@ -1,5 +1,5 @@
-"""What is known of each set: all outputs together, and those of a role, a tenant, a day or a file; and which sets of one
-kind behave differently."""
+"""Measures of each set of outputs, and differences between sets of one kind. A set is all outputs, or those of a role,
+a tenant, a day or a file."""
 
 from __future__ import annotations
 

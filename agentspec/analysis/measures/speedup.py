@@ -6,7 +6,7 @@ It is a range, from a server that has learnt nothing (*cold*) to one that has le
 a range of its own:
 
     1. Every recorded call is served, in the order in which it was recorded.
-    2. Steps take the times of the profile's points of that batch size, and its costs of serving beside verification.
+    2. Steps take the times of the profile's points of that batch size, and its costs of serving besides verification.
     3. Both ends are widened by the possible difference between the accept lengths of future work and of the log, and
        between the step times of a server and of the profile: 9 in 10 speed-ups should be within the range.
 """

@@ -37,7 +37,7 @@ def as_draft(row: DraftRow) -> Draft:
 
 
 class EngineSystem:
-    """An `Engine` of its own; `suffixdecoding` is the same engine with the paper's plain rule.
+    """A system with an `Engine` of its own. `suffixdecoding` is the same engine with the paper's plain rule.
 
     Args:
         system: See config_for().

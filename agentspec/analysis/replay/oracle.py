@@ -1,8 +1,8 @@
 """The upper bound of drafting by copying.
 
-At each step the oracle drafts the longest text that the output says next and that occurred before, anywhere: in a
-prompt or an output seen so far, its own included. No context has to match, and it knows which occurrence is the right
-one, so that no drafter that copies one text a step accepts more.
+At each step the oracle drafts the longest text that comes next in the output and occurred before in any prompt or
+output seen so far, its own included. No context has to match, and the oracle knows the right occurrence. Therefore no
+drafter that copies one text per step accepts more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agentspec.analysis.replay.traces import Call
 
 
 def longest_copies(text: NDArray[np.int64], max_length: int) -> NDArray[np.int32]:
-    """For each position p the largest n <= max_length such that text[p:p+n] occurs within text[:p].
+    """For each position p, the largest n <= max_length such that text[p:p+n] occurs within text[:p].
 
     Args:
         text: Symbols, int64[m].
@@ -26,7 +26,7 @@ def longest_copies(text: NDArray[np.int64], max_length: int) -> NDArray[np.int32
     Returns:
         int32[m].
     """
-    # ranks[i] numbers the n-gram at positions[i]; positions whose n-gram is unique have dropped out, since no longer
+    # ranks[i] numbers the n-gram at positions[i]. Positions with a unique n-gram have been dropped, since no longer
     # n-gram that begins there can repeat either.
     longest = np.zeros(len(text), dtype=np.int32)
     symbols = np.unique(text, return_inverse=True)[1].reshape(-1)
@@ -48,7 +48,7 @@ def longest_copies(text: NDArray[np.int64], max_length: int) -> NDArray[np.int32
 
 
 class Oracle:
-    """A system that gets all calls in advance, those to remember first; they must be replayed in that order."""
+    """A system that gets all calls in advance, those to remember first. They must be replayed in that order."""
 
     def __init__(self, calls: Sequence[Call], max_draft_tokens: int) -> None:
         self._text, self._starts = _lay_out(calls)
@@ -82,8 +82,8 @@ class Oracle:
 def _lay_out(calls: Sequence[Call]) -> tuple[NDArray[np.int64], list[int]]:
     """Joins all calls to one text, and returns the start of each output in it.
 
-    A prompt that continues the call before, its prompt and output, is laid out from where it goes on. Otherwise a
-    symbol of its own precedes it, so that no copy spans two texts.
+    Of a prompt that continues the previous call's prompt and output, only the new part is added. Any other prompt
+    follows a unique symbol, so that no copy spans two texts.
     """
     parts: list[NDArray[np.int32]] = []
     starts: list[int] = []

@@ -1,4 +1,4 @@
-"""Trains a payoff predictor on recorded calls (Hybrid Verified Decoding: replayed traces, no inference).
+"""Trains a payoff predictor on recorded calls, without inference, as Hybrid Verified Decoding does.
 
 calls ─> replay ─> features and number of accepted tokens of each suffix draft ─> least squares
 """
@@ -35,7 +35,7 @@ class Payoffs:
     """The features and results of n suffix drafts."""
 
     features: NDArray[np.float64]
-    """[n, f], see agentspec.scheduling.hybrid.FEATURES."""
+    """[n, f], see FEATURES in agentspec/scheduling/baselines/payoff.py."""
     scores: NDArray[np.float64]
     """[n], the number of accepted tokens that the estimates predict."""
     accepted: NDArray[np.float64]

@@ -1,14 +1,14 @@
-"""Replays drafting along a recorded output, which shows which tokens the model would have accepted.
+"""Replays drafting along a recorded output, which tells the tokens that the model would have accepted.
 
     step     draft a tree ─> walk it along the true output ─> k tokens accepted ─> advance by k + 1
 
 Verification is greedy: a node is accepted if its parent is and its token is the output's next. The token after the
-last accepted one, the bonus, comes from the model in the same step, so that an output's last token is always one. A
-call's first token comes from its prefill and takes no step. Hence, for any drafter,
+last accepted one, the bonus token, comes from the model in the same step, so an output's last token is always a bonus
+token. A call's first token comes from its prefill and takes no step. Hence, for any drafter,
 
-    accept length = accepted tokens a step + 1 = (output tokens - calls) / steps
+    accept length = accepted tokens per step + 1 = (output tokens - calls) / steps
 
-Outputs cannot differ from the record, and `replay` checks that they do not.
+Outputs cannot differ from the record, and `replay` checks this.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Measurement:
     """Whether each of these nodes was accepted."""
 
     def record(self) -> dict[str, float | int | None]:
-        """The figures; means over steps are 0 where there was none, the calibration error None without estimates."""
+        """The figures. Means over steps are 0 if there was no step, and the calibration error is None without
+        estimates."""
         steps, calls = max(self.steps, 1), max(self.calls, 1)
         return {
             "accepted_per_step": round(self.accepted / steps, 4),
@@ -101,7 +102,7 @@ class Measurement:
 
 def calibration_error(estimated: ArrayLike, came_true: ArrayLike, num_bins: int = 10) -> float:
     """Expected calibration error: the distance of mean estimate and mean truth in equal bins of the estimate, weighted
-    by their sizes; 0 where there is nothing."""
+    by the sizes of the bins; 0 without estimates."""
     estimates, truths = np.asarray(estimated, dtype=np.float64), np.asarray(came_true, dtype=np.float64)
     if not len(estimates):
         return 0.0
@@ -111,7 +112,7 @@ def calibration_error(estimated: ArrayLike, came_true: ArrayLike, num_bins: int 
 
 
 def accepted_nodes(draft: Draft, truth: Sequence[int]) -> list[int]:
-    """The nodes of a draft that verification accepts if the model writes `truth`, from the root on."""
+    """The nodes of a draft that verification accepts if the model writes `truth`, in order from the root."""
     nodes: list[int] = []
     node = -1
     for i, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
@@ -129,10 +130,10 @@ def replay(
     max_draft_tokens: int,
     on_call: Callable[[Measurement], None] | None = None,
 ) -> Measurement:
-    """Replays calls one after another; `on_call` gets the sums after each.
+    """Replays calls one after another, and passes the sums to `on_call` after each.
 
     Raises:
-        AssertionError: The system drafted more than `max_draft_tokens`, or a call's output came out otherwise.
+        AssertionError: The system drafted more than `max_draft_tokens`, or a replayed output differs from the record.
     """
     sums = Measurement()
     for call in calls:
@@ -143,7 +144,7 @@ def replay(
 
 
 def replay_call(call: Call, system: System, max_draft_tokens: int, sums: Measurement) -> None:
-    """Replays one call and adds to the sums."""
+    """Replays one call and adds its figures to `sums`."""
     clock = time.thread_time_ns
     prompt, output = call.prompt, call.output
     truth = output.tolist()

@@ -1,4 +1,4 @@
-"""Finds the tokenizer of a served model by a file, a model's folder or a package, and reads the file."""
+"""Finds the tokenizer of a served model in a file, a model's folder or a package, and reads it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _PACKAGE_NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokenizer:
-    """Text to token ids; special tokens are neither added nor, but for tokenizer.json files, looked for."""
+    """Converts text to token ids. It adds no special tokens, and recognizes them in text only for tokenizer.json
+    files."""
 
     name: str
     """File name and the first twelve hex digits of its SHA-256."""
@@ -70,7 +71,7 @@ def load_tokenizer(path: Path | None = None) -> Tokenizer:
     """Loads a tokenizer from a file; None: the newest tekken that the installed mistral_common has.
 
     Raises:
-        ConfigError: There is no such file, it is of no known kind, or the package that reads it is missing.
+        ConfigError: There is no such file, its kind is unknown, or the package that reads it is missing.
     """
     path = default_tokenizer_path() if path is None else path
     try:
@@ -124,7 +125,7 @@ def _load_tekken(path: Path, name: str, content: dict[str, Any]) -> Tokenizer:
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} looks like a tekken file but is not whole: {error!r}; get it again") from error
     encoding = _package("tiktoken").Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-    # The specials lie below the ranks; the third of them is </s>.
+    # The special tokens lie below the ranks. The third of them is </s>.
     return Tokenizer(name, vocab_size, 2, encoding.encode_ordinary, special, _byte_decoder(ranks))
 
 
@@ -137,7 +138,7 @@ def _load_tiktoken(path: Path, name: str, data: bytes) -> Tokenizer:
     if sorted(ranks.values()) != list(range(len(ranks))):
         raise ConfigError(f"the ranks in {path} must be 0 to {len(ranks) - 1}, each once; get the file again")
     encoding = _package("tiktoken").Encoding(name, pat_str=_QWEN_PATTERN, mergeable_ranks=ranks, special_tokens={})
-    # The specials follow the ranks; the first of them ends a text.
+    # The special tokens follow the ranks. The first of them ends a text.
     return Tokenizer(name, len(ranks) + 1, len(ranks), encoding.encode_ordinary, 0, _byte_decoder(ranks))
 
 
@@ -205,7 +206,7 @@ def _file_in_package(name: str) -> Path | None:
         return None
     for folder in (found.submodule_search_locations or []) if found else []:
         for pattern in _PATTERNS:
-            # Where a package has several, the last one by name is the newest.
+            # If a package has several, the last one by name is the newest.
             files = sorted(Path(folder).rglob(pattern))
             if files:
                 return files[-1]

@@ -1,19 +1,19 @@
 """Recorded model calls as token ids.
 
-One JSON object a line, plain or compressed (.xz, .gz), of one of two kinds:
+A file has one JSON object per line, plain or compressed (.xz, .gz). An object is of one of two kinds:
 
     chat     {"session", "task", "run", "messages": [{"role", "content", "tool_calls"?}, ...]}
     staged   {"session", "task", "run", "calls": [{"stage", "output", "messages"?}, ...]}
 
-Each assistant message of a chat is one call. Its prompt is all messages before it and the assistant's header, its
-output the rest of the message:
+Each assistant message of a chat is one call. Its prompt is all messages before it and the assistant's header. Its
+output is the rest of the message:
 
     <|user|>\\nWhat time is it?END<|assistant|>\\nHalf past two.{"name": "clock", "arguments": {}}END
     └───────────────── prompt ─────────────────┘└──────────────────── output ─────────────────────┘
 
-A header is ordinary text, END the tokenizer's token for the end of a turn. Content and each tool call stand on lines
-of their own; arguments recorded as a string stay as the model wrote them. A staged call's prompt is that of a chat
-where its messages were recorded, else the name of its stage on a line; its output is the text and END.
+A header is ordinary text. END is the tokenizer's token for the end of a turn. Content and each tool call are on lines
+of their own. Arguments recorded as a string stay as the model wrote them. The prompt of a staged call is that of a chat
+if its messages were recorded, and otherwise a line with the name of its stage. Its output is the text and END.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Call:
     task: str
     run: str
     prompt_parts: tuple[NDArray[np.int32], ...]
-    """The prompt in pieces, which the calls of a session share; together one token at least."""
+    """The prompt in pieces, which the calls of a session share. Together they have at least one token."""
     output: NDArray[np.int32]
     """int32[n], n >= 1; the last token is the end of the turn."""
 
     @property
     def prompt(self) -> NDArray[np.int32]:
-        """int32[n], made anew each time: a session's prompts together would not fit the memory."""
+        """int32[n], joined anew on each access, because all prompts of a session would not fit into memory."""
         return np.concatenate(self.prompt_parts)
 
 
@@ -64,10 +64,10 @@ class Trace:
 
 
 def read_trace(argument: str, tokenizer: Tokenizer) -> Trace:
-    """Reads `PATH` or `PATH@START:STOP`, a slice of its good lines as Python slices a list.
+    """Reads `PATH`, or a slice of its good lines, `PATH@START:STOP`, with the meaning of a slice of a list.
 
     Raises:
-        ConfigError: The file cannot be read, the slice is none, or no session is left.
+        ConfigError: The file cannot be read, the slice is invalid, or no session is left.
     """
     path, chosen = _split_argument(argument)
     reader = SessionReader(tokenizer)
@@ -127,7 +127,7 @@ class _BadSessionError(ValueError):
 
 
 def check_session(session: Any) -> None:
-    """Raises ValueError where the session lacks what `SessionReader` reads."""
+    """Raises ValueError if the session lacks a part that `SessionReader` reads."""
     if not isinstance(session, dict):
         raise _BadSessionError("not an object")
     if "messages" in session:
@@ -154,7 +154,7 @@ def _check_messages(messages: Any) -> None:
 
 
 def message_text(message: dict[str, Any]) -> str:
-    """A message's content and tool calls, each on lines of their own; raises ValueError if they are none."""
+    """A message's content and tool calls, each on lines of their own. Raises ValueError if they are malformed."""
     content = message.get("content")
     if isinstance(content, list):
         parts = [part.get("text", "") if isinstance(part, dict) else "" for part in content]
@@ -178,8 +178,8 @@ def _tool_call_text(tool_call: Any) -> str:
 
 
 class SessionReader:
-    """Makes calls of sessions that check_session() took. Tokenizes each text once: sessions of one task share their
-    first messages, and so the memory of those that were read grows with what was read."""
+    """Makes calls of sessions that check_session() accepted. It tokenizes each text once, because sessions of one task
+    share their first messages. Its memory therefore grows with the texts read."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -1,11 +1,11 @@
 """Fits an engine's estimates of acceptance to recorded calls (SSSD, section 3.1.3).
 
-    calls ─> replay, noting what the drafter weighed and what came next ─> trials ─> logistic regression ─> estimates
+    calls ─> replay, noting weighed continuations and the next tokens ─> trials ─> logistic regression ─> estimates
 
-Each row of the regression is a continuation that was weighed on the way a recorded output really took: its contexts'
-log odds, and whether it was the output's next token. The estimates so fitted are calibrated probabilities by source,
-length of match, depth, counts and age, where the paper scales probabilities by weights from a grid search. What is
-left to a grid is how unlikely a token may be and still be drafted.
+Each row of the regression is a continuation that the drafter weighed along a recorded output: the log odds of its
+contexts, and whether it was the output's next token. The fitted estimates are calibrated probabilities by source,
+length of match, depth, counts and age. The paper instead scales probabilities by weights from a grid search. Here only
+the least probability of a drafted token comes from a grid.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from agentspec.estimates import NUM_WEIGHTS, Estimates
 
 _ID = "tune"
 _SHRINK = 5.0
-"""Penalty on the square of a weight's change, in trials: weights that few trials touch stay what they were."""
+"""Penalty on the square of a weight's change, in trials. Weights that few trials touch hardly change."""
 _SMOOTH = 1.0
 """Penalty on the square of the difference of two neighbours' changes, in trials."""
 _MAX_ROUNDS = 150
@@ -48,7 +48,7 @@ class Quality:
     steps: int
     calibration_error: float
     """Expected calibration error over ten equal bins of the estimate: mean distance of estimated and true acceptance,
-    weighted by how many drafted tokens a bin has."""
+    weighted by the number of drafted tokens in a bin."""
 
 
 def collect_trials(
@@ -58,7 +58,7 @@ def collect_trials(
     max_draft_tokens: int = 32,
     on_call: Callable[[int], object] = _nothing,
 ) -> Trials:
-    """Replays calls from nothing learnt and returns all that was weighed, with the estimates as they were given.
+    """Replays calls on an engine that has learnt nothing, and returns all weighed continuations with their estimates.
 
     Raises:
         ConfigError: Nothing was weighed: the outputs are too short, or nothing in them occurred before.
@@ -83,7 +83,7 @@ def collect_trials(
 
 
 def check_scipy() -> None:
-    """Raises ConfigError where the package that fit() needs is not installed."""
+    """Raises ConfigError if scipy, which fit() needs, is not installed."""
     try:
         import scipy.optimize
         import scipy.sparse  # noqa: F401
@@ -184,7 +184,7 @@ def steps_of(engine: Engine, call: Call) -> Iterator[tuple[DraftRow, NDArray[np.
 
 
 def _design(trials: Trials, csr_matrix: Any) -> Any:
-    """Rows by weights, each context counting with two neighbours."""
+    """The design matrix, rows by weights. Each context counts for two neighbouring weights."""
     present = trials.weights >= 0
     rows = np.broadcast_to(np.arange(len(present))[:, None], present.shape)[present]
     columns, fractions = trials.weights[present], trials.fractions[present]

@@ -52,7 +52,8 @@ class ReportConfig:
     """
 
     profiles: tuple[str, ...] = ("smartspec-a100-7b",)
-    """Files of `agentspec profile`, or names in agentspec.simulation.BUILT_IN_PROFILES."""
+    """Files of `agentspec profile`, or names in agentspec.simulation.BUILT_IN_PROFILES. The verdict is for the device of
+    the first one."""
     concurrency: tuple[int, ...] = (1, 8, 64)
     memory_mb: int = 1024
     """The approximate memory of the whole process. A log that does not fit is sampled."""

@@ -14,6 +14,7 @@ import itertools
 import math
 import re
 import shlex
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 from jinja2 import ChainableUndefined, Environment, PackageLoader
 from markupsafe import Markup
 
-from agentspec.analysis.report import page_numbers, page_text
+from agentspec.analysis.report import page_numbers
 from agentspec.analysis.report.page_axis import Axis, linear, logarithmic
 from agentspec.analysis.report.page_numbers import Interval, interval, known
 
@@ -31,6 +32,12 @@ _KINDS = ("all", "role", "tenant", "day", "file")
 _PLAIN = (1.0, "plain decoding, 1 token per step")
 _LOGARITHMIC_FROM = 20.0
 """Ratio of the last number of outputs to the first from which a linear axis would crowd the early outputs."""
+# Joiners only change how letters and emoji are drawn.
+_HARMLESS = {"\N{ZERO WIDTH JOINER}", "\N{ZERO WIDTH NON-JOINER}"}
+# Categories without a glyph: controls, formats (bidi marks among them), surrogates, private use, line separators.
+_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+# More marks on one letter would be drawn over the lines above and below.
+_MAX_MARKS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,13 +90,13 @@ def page(facts: Mapping[str, Any]) -> str:
 
 @functools.cache
 def environment() -> Environment:
-    """What renders the templates; it escapes every string and shows what would be invisible."""
+    """The environment that renders the templates. It escapes every string and makes invisible characters visible."""
     made = Environment(
         loader=PackageLoader("agentspec.analysis.report"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Facts may lack anything: what is missing is empty in text and "not known" as a number.
+        # Facts may lack anything: a missing value is empty as text and "not known" as a number.
         undefined=ChainableUndefined,
         finalize=_written,
     )
@@ -108,21 +115,57 @@ def environment() -> Environment:
     )
     made.filters |= {key: getattr(page_numbers, key) for key in (*filters, "interval")}
     made.filters |= {
-        "lines": page_text.lines,
-        "name": page_text.name,
-        "visible": lambda text, limit: page_text.visible(str(text), limit),
+        "lines": lines,
+        "name": name,
+        "visible": lambda text, limit: visible(str(text), limit),
         "largest": largest,
-        "shell": lambda words: shlex.join(page_text.visible(str(word)) for word in words if word is not None),
+        "shell": lambda words: shlex.join(visible(str(word)) for word in words if word is not None),
         "by_flag": lambda text: re.split(r"(?<= )(?=--)", str(text)),
     }
     return made
 
 
 def _written(value: object) -> object:
-    """What a template writes for a value: every string but markup is made visible."""
+    """The text that a template writes for a value. Every string except markup is made visible."""
     if value is None:
         return ""
-    return page_text.visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def visible(text: str, limit: int | None = None, lines: bool = False) -> str:
+    """The text with each invisible character as ⟨U+XXXX⟩.
+
+    Args:
+        text: Any text.
+        limit: The number of characters to cut it to.
+        lines: Whether line feeds and tabs stay.
+    """
+    if limit is not None and len(text) > limit:
+        text = text[: limit - 1].rstrip() + "…"
+    parts: list[str] = []
+    marks = 0
+    for character in text:
+        category = unicodedata.category(character)
+        marks = marks + 1 if category in ("Mn", "Me") else 0
+        if marks > _MAX_MARKS:
+            continue
+        unseen = category in _UNSEEN or ord(character) & 0xFFFE == 0xFFFE
+        if unseen and character not in _HARMLESS and not (lines and character in "\n\t"):
+            parts.append(f"⟨U+{ord(character):04X}⟩")
+        else:
+            parts.append(character)
+    return "".join(parts)
+
+
+def name(text: object, limit: int = 80) -> Markup:
+    """A name or sentence that may come from a log, isolated from the direction of the text around it."""
+    shown = "" if text is None else str(text)
+    return Markup("<bdi>{}</bdi>").format(visible(shown, limit)) if shown else Markup("(no name)")
+
+
+def lines(text: object) -> Markup:
+    """Text that keeps its line feeds and tabs."""
+    return Markup("{}").format(visible(str(text), lines=True))
 
 
 def _finite(value: Any) -> Any:
@@ -141,7 +184,7 @@ def _sets(facts: Mapping[str, Any]) -> list[OutputSet]:
         by, lengths = str(entry.get("by") or ""), entry.get("accept_length") or {}
         sets.append(
             OutputSet(
-                label="All outputs" if by == "all" else page_text.visible(str(entry.get("name") or "(no name)"), 60),
+                label="All outputs" if by == "all" else visible(str(entry.get("name") or "(no name)"), 60),
                 by=by,
                 outputs=entry.get("outputs"),
                 tokens=entry.get("output_tokens"),
@@ -160,7 +203,7 @@ def _sets(facts: Mapping[str, Any]) -> list[OutputSet]:
 
 
 def largest(sets: Sequence[OutputSet]) -> list[tuple[str, list[OutputSet]]]:
-    """Of each kind the sets that a plot has room for: those with the most output tokens, in the order given."""
+    """The sets of each kind that a plot has room for: those with the most output tokens, in the given order."""
     kinds = []
     for kind, members in itertools.groupby(sets, key=lambda found: found.by):
         of_kind = list(members)

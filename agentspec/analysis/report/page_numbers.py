@@ -1,4 +1,4 @@
-"""Numbers of a report as a person reads them, each with its unit; what was not measured is "not known"."""
+"""Numbers of a report as a person reads them, each with its unit. A value that was not measured is "not known"."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Interval(NamedTuple):
 
 
 def known(value: object) -> float | None:
-    """The value as a number; None where it is none, is not finite or was not measured."""
+    """The value as a number; None if it is not a number, not finite, or was not measured."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
 def interval(value: object) -> Interval | None:
-    """An interval of the facts; None where its mean is not known."""
+    """An interval of the facts; None if its mean is not known."""
     if not isinstance(value, Mapping):
         return None
     mean, low, high = (known(value.get(key)) for key in ("mean", "low", "high"))
@@ -77,7 +77,7 @@ def times(value: object) -> str:
 
 
 def share(value: object) -> str:
-    """A part of a whole: 31 %. Only nothing is 0 %, and only all of it is 100 %."""
+    """A part of a whole: 31 %. Only exactly nothing is shown as 0 %, and only the whole as 100 %."""
     number = known(value)
     if number is None:
         return UNKNOWN
@@ -110,7 +110,7 @@ def seconds(value: object) -> str:
 
 
 def between(value: object, digits: int = 2) -> str:
-    """The bounds of an interval: 2.60 to 3.20, or "" where there are none."""
+    """The bounds of an interval: 2.60 to 3.20, or "" if it has none."""
     if not isinstance(value, Interval) or value.low is None or value.high is None:
         return ""
     return f"{value.low:.{digits}f} to {value.high:.{digits}f}"

@@ -1,8 +1,8 @@
-"""What to serve with, and what would change that.
+"""The verdict of a report: how to serve, why, and what would change that.
 
 none      by the cost profile no speculation pays at the given concurrencies
 suffix    suffix drafts reach the accept length that EAGLE-3 heads have on chat
-hybrid    suffix drafts are good in a part of the steps, and a draft model can serve the others
+hybrid    suffix drafts are good in some steps, and a draft model can serve the others
 model     suffix drafts gain little, and a draft model alone gains more
 unknown   the log is too small, or the tokenizer is not the served model's
 """
@@ -23,19 +23,16 @@ _PAYS = 1.05
 _MIN_OUTPUTS, _MIN_SESSIONS = 20, 3
 _MAX_LOST_SHARE = 0.2
 _DRAFTER_LENGTH, _DRAFTER_TOKENS, _DRAFTER_SHARE = 2.5, 4, 0.1
-"""The draft model that is assumed where none was measured: accept length, tokens drafted, and the time of one pass as a
+"""The draft model that is assumed if none was measured: accept length, drafted tokens, and the time of one pass as a
 share of a plain step's."""
-_DEFAULT_WIDTH = 64
-"""The default width where graphs are captured. A server picks narrower steps by itself, so only wider ones need a flag.
-Without graphs, as on a CPU, the default is 16."""
-_SIMULATED_WIDTH = 16
-"""The width to simulate where the replay grid is empty."""
+_WIDTH_WITH_GRAPHS, _WIDTH_WITHOUT_GRAPHS = 64, 16
+"""A server's default of --speculative-num-draft-tokens with captured graphs, as on a GPU, and without, as on a CPU."""
 _MB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a verdict is based on."""
+    """The facts that a verdict is based on."""
 
     num_outputs: int
     num_sessions: int
@@ -50,6 +47,7 @@ class Evidence:
     rows: Sequence[dict[str, Any]]
     """The rows of the replay grid."""
     profile: Profile
+    """The profile of the device that the verdict is for."""
     concurrency: Sequence[int]
     context: float
     """The mean number of tokens in a request's prompt and half of its output."""
@@ -105,9 +103,13 @@ def best_width(rows: Sequence[dict[str, Any]]) -> int:
         if row["rule"] == "calibrated" and row["tau"] == 0.0
     }
     if not lengths:
-        return _SIMULATED_WIDTH
+        return _WIDTH_WITHOUT_GRAPHS
     best = max(lengths.values())
     return int(min(width for width, length in lengths.items() if length >= 0.97 * best and width >= 8))
+
+
+def _default_width(profile: Profile) -> int:
+    return _WIDTH_WITHOUT_GRAPHS if profile.key.graphs == "none" else _WIDTH_WITH_GRAPHS
 
 
 def _flags(kind: str, evidence: Evidence) -> list[str]:
@@ -117,7 +119,7 @@ def _flags(kind: str, evidence: Evidence) -> list[str]:
         return ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "DRAFTER"]
     flags = ["--speculative-algorithm", "AGENTSPEC"]
     width = best_width(evidence.rows)
-    if width > _DEFAULT_WIDTH:
+    if width > _default_width(evidence.profile):  # A server picks narrower steps by itself.
         flags += ["--speculative-num-draft-tokens", str(width)]
     if evidence.budget_mb != 256:
         flags += ["--agentspec-budget-mb", str(evidence.budget_mb)]
@@ -168,6 +170,13 @@ def _reasons(kind: str, evidence: Evidence) -> list[str]:
         reasons.append(
             f"At concurrency {row['concurrency']} under the profile {row['profile']}: {row['low']:.2f} to "
             f"{row['high']:.2f} times plain decoding."
+        )
+    if kind in ("suffix", "hybrid"):
+        key = evidence.profile.key
+        graphs = "without captured graphs" if key.graphs == "none" else "with captured graphs"
+        reasons.append(
+            f"The flags are for {key.device} {graphs}, where a row verifies up to "
+            f"{_default_width(evidence.profile)} tokens by default."
         )
     if kind in ("model", "hybrid"):
         reasons.append(

@@ -1,1 +1,1 @@
-"""The rules of papers and rivals, which the registry offers beside our own."""
+"""The rules of papers and other systems, which the registry offers besides agentspec's own."""

@@ -19,14 +19,14 @@ _MAX_LENGTH = 63
 
 @dataclass(frozen=True, slots=True)
 class LengthCurve:
-    """l(s) = scale * s ** exponent, the accepted tokens of a draft of s (equation 5)."""
+    """l(s) = scale * s ** exponent, the number of accepted tokens of a draft of s tokens (equation 5)."""
 
     scale: float
     exponent: float
 
     @staticmethod
     def fit(accepted: Sequence[float]) -> LengthCurve:
-        """Fits it to l(1), l(2), ... by least squares of logarithms.
+        """Fits the curve to l(1), l(2), ... by least squares of logarithms.
 
         Raises:
             ConfigError: There are fewer than two lengths, or one is not positive.
@@ -44,10 +44,10 @@ class BatchTable:
     lengths: tuple[tuple[int, int], ...]
     """(batch size, length), ascending."""
     curve: LengthCurve | None = None
-    """What the lengths were computed from, approximated."""
+    """An approximation of the accepted tokens that the lengths were computed from."""
 
     def length(self, rows: int) -> int:
-        """Of a batch size that is not in the table, the smaller one of the two nearest."""
+        """The length for a batch size. Between two sizes of the table it is the smaller one of their lengths."""
         place = bisect_left(self.lengths, (rows, -1))
         if place == len(self.lengths):
             return self.lengths[-1][1]
@@ -57,7 +57,7 @@ class BatchTable:
 
     @staticmethod
     def of(config: ControlConfig, profile: Profile | None) -> BatchTable:
-        """The table of the settings, or else one computed; raises ConfigError if there is no profile for that."""
+        """The table of the settings, or else one computed from the profile. Raises ConfigError if there is neither."""
         if config.table:
             return BatchTable(config.table)
         if profile is None:
@@ -67,16 +67,16 @@ class BatchTable:
 
 
 def accepted_lengths(acceptance: float, longest: int) -> list[float]:
-    """l(1) to l(longest), tokens accepted of a chain whose tokens each are with that probability (equation 6)."""
+    """l(1) to l(longest), the accepted tokens of a chain whose tokens each have that acceptance rate (equation 6)."""
     return [float(length) for length in np.cumsum(acceptance ** np.arange(1, longest + 1))]
 
 
 def table_of_profile(profile: Profile, accepted: Sequence[float]) -> BatchTable:
-    """For the powers of two in the profile's range the length s, 0 included, with the least seconds a token
-    (T_verify + s * T_draft) / (l(s) + 1), equation 7.
+    """For each power of two in the profile's range, the length s >= 0 with the least seconds per token,
+    (T_verify + s * T_draft) / (l(s) + 1) (equation 7).
 
     Args:
-        profile: Costs; contexts are taken in the middle of what was measured.
+        profile: Costs. The context is the middle of the measured range.
         accepted: l(1), l(2), ..., accepted tokens of drafts of these lengths.
     """
     least, most = profile.measured.batch_sizes
@@ -95,7 +95,7 @@ def table_of_profile(profile: Profile, accepted: Sequence[float]) -> BatchTable:
 
 
 def table_of_speeds(seconds_per_token: Mapping[tuple[int, int], float]) -> BatchTable:
-    """For each batch size measured, the length that was fastest; keys are (batch size, length).
+    """The fastest length for each measured batch size. Keys are (batch size, length).
 
     Raises:
         ConfigError: Nothing was measured, or seconds are not positive.
@@ -108,7 +108,7 @@ def table_of_speeds(seconds_per_token: Mapping[tuple[int, int], float]) -> Batch
 
 
 class BatchTableController(LengthController):
-    """The best length for each batch size, looked up (Su et al., section 4)."""
+    """Looks up the best length for each batch size (Su et al., section 4)."""
 
     name = "batch-table"
 

@@ -1,7 +1,7 @@
-"""How many tokens a drafter proposes before the target verifies them: the stopping rule of SpecDec++.
+"""The number of tokens that a draft model proposes before the target verifies them: the stopping rule of SpecDec++.
 
-Notation (SpecDec++, section 3.2): Y_1, Y_2, ... are the tokens of one draft, p_i is the predicted probability that Y_i is
-accepted given that all before it are, h the stopping threshold. A draft stops behind its first token at which the
+Notation (SpecDec++, section 3.2): Y_1, Y_2, ... are the tokens of one draft. p_i is the predicted probability that Y_i
+is accepted if all tokens before it are. h is the stopping threshold. A draft ends with its first token at which the
 predicted probability that some token is rejected, 1 - p_1 p_2 ... p_k, exceeds h (algorithm 2).
 """
 
@@ -14,7 +14,7 @@ from agentspec.errors import ConfigError
 
 
 def check_threshold(h: float) -> float:
-    """Gives `h`; raises ConfigError unless it is within 0 and 1."""
+    """Returns `h`. Raises ConfigError unless it is in [0, 1]."""
     if not 0 <= h <= 1:
         raise ConfigError(
             f"the stopping threshold h is a probability, from 0 (drafts of one token) to 1 (never stop), got {h!r}"
@@ -23,18 +23,19 @@ def check_threshold(h: float) -> float:
 
 
 def candidate_length(probabilities: ArrayLike, h: float) -> NDArray[np.int64]:
-    """Candidates of each draft, the one at which it stops among them: it is drafted already, and verifying it is free.
+    """The number of candidates of each draft. The token at which a draft stops is one: it is drafted already, and its
+    verification is free.
 
     Args:
-        probabilities: [..., K], p_i of the tokens of each draft. What stands behind the end of a draft does not count,
-            so it may be computed for all drafts of a batch before any of them has stopped.
-        h: stop once 1 - p_1 ... p_k > h; 0 gives drafts of one token unless it is certain, 1 gives K.
+        probabilities: [..., K], p_i of the tokens of each draft. Values behind the end of a draft do not count, so they
+            may be computed for all drafts of a batch before any of them has stopped.
+        h: A draft stops once 1 - p_1 ... p_k > h. 0 gives one token, or more while tokens are certain; 1 gives K.
 
     Returns:
-        [...], within 1 and K; 0 where K is 0.
+        [...], from 1 to K; 0 if K is 0.
 
     Raises:
-        ConfigError: h is no probability.
+        ConfigError: h is not in [0, 1].
     """
     accepted = np.cumprod(np.asarray(probabilities, np.float64), axis=-1)
     stops = 1 - accepted > check_threshold(h)

@@ -18,9 +18,9 @@ def absolute_parents(drafts: DraftBatch) -> NDArray[np.int64]:
 
 
 def path_sums(values: NDArray[np.int16], parents: NDArray[np.int64]) -> NDArray[np.int16]:
-    """[n], sums of the values on the path from the root to each node, by absolute parents; the roots' must be 0.
+    """[n], for each node the sum of the values on the path from its root. Roots must have the value 0.
 
-    Each round follows ancestors twice as far.
+    `parents` are absolute. Each round follows ancestors twice as far.
     """
     sums, ancestors = values, parents
     while True:
@@ -33,24 +33,24 @@ def path_sums(values: NDArray[np.int16], parents: NDArray[np.int64]) -> NDArray[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DepthProfile:
-    """How deep and how broad the trees are at w widths, by d depths from 1."""
+    """Depth and breadth of a batch's trees, at w widths and for d depths from 1."""
 
     num_rows: int
     rows: NDArray[np.int64]
-    """[w, d], rows that reach the depth."""
+    """[w, d], number of rows that reach the depth."""
     branches: NDArray[np.float64]
-    """[w, d], children of each node that has some, the mean; 1 where there are none."""
+    """[w, d], mean number of children over the nodes that have any; 1 if none has."""
 
     @staticmethod
     def of(drafts: DraftBatch, widths: NDArray[np.int64]) -> DepthProfile:
-        """Of the first w - 1 drafted nodes of each row."""
+        """The profile of the first w - 1 drafted nodes of each row, for each width w."""
         parents = absolute_parents(drafts)
         own = np.arange(len(parents))
         is_drafted = parents != own
         depths = path_sums(is_drafted.astype(np.int16), parents)
         num_depths = int(depths.max(initial=0)) + 1
-        # A node is the first child of its parent, or the first of its depth in its row, if it is what the last of some
-        # assignments in reverse order leaves there. A root is its own parent: nodes are marked, not parents.
+        # Assignments in reverse order leave the first node: the first child of each parent here, and below the first
+        # node of each depth in a row. A root is its own parent, so nodes are marked, not parents.
         first = np.empty(len(own), np.int64)
         first[parents[::-1]] = own[::-1]
         first[drafts.offsets[:-1]] = _first_drafted(drafts)
@@ -61,7 +61,7 @@ class DepthProfile:
         first = np.empty(len(drafts) * num_depths, np.int64)
         first[places[::-1]] = own[::-1]
         kinds += 2 * (first.take(places) == own)
-        # The first width that has room for a node: places in the row, the root's is 0, less than the width.
+        # The first width that has room for a node: the node's place in its row, 0 for the root, is below the width.
         columns = own - drafts.offsets[:-1].take(rows)
         tiers = np.searchsorted(widths, np.arange(int(counts.max(initial=1))) + 1).take(columns)
         cells = (tiers * num_depths + depths) * 4 + kinds
@@ -72,10 +72,10 @@ class DepthProfile:
         return DepthProfile(len(drafts), reached, np.maximum(nodes, 1) / np.maximum(with_children, 1))
 
     def expected(self, acceptances: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[w], tokens generated over the batch: each row by equation 10, with the mean breadth of its depths.
+        """[w], tokens generated over the batch: each row by equation 10, with the mean breadth of each depth.
 
         Args:
-            acceptances: By depth, of one candidate; what is deeper is as the last of them.
+            acceptances: Acceptance rate of one candidate at each depth. Deeper ones have the last rate.
         """
         depths = np.minimum(np.arange(self.rows.shape[1]), len(acceptances) - 1)
         some = 1.0 - (1.0 - acceptances[depths]) ** self.branches
@@ -84,5 +84,5 @@ class DepthProfile:
 
 
 def _first_drafted(drafts: DraftBatch) -> NDArray[np.int64]:
-    """[b], the node after each root, which is its first child if it is of the same row."""
+    """[b], the node after each root. It is the root's first child if it belongs to the same row."""
     return drafts.offsets[:-1].astype(np.int64) + 1

@@ -1,4 +1,4 @@
-"""Controllers whose length the drafts do not decide: what they share, the fixed length, and the sweep over widths."""
+"""Controllers whose length does not depend on the drafts: their base class, a fixed length, and a sweep over widths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALL_NODES = 1 << 16
 
 
 class LengthController:
-    """Verifies `_length(rows)` drafted nodes a row, padded to the next width; whatever is drafted."""
+    """Verifies at most `_length(rows)` drafted nodes per row, padded to the next width, whatever the drafts are."""
 
     name = ""
     reason: Reason = "length"
@@ -27,7 +27,7 @@ class LengthController:
         self.config = config
         self.costs = OnlineCosts(profile)
         self._accepted_a_node = 0.0
-        """Running share of verified nodes that were accepted, to predict by."""
+        """Running share of verified nodes that were accepted, used for predictions."""
 
     def _length(self, rows: int) -> int:
         raise NotImplementedError
@@ -75,8 +75,8 @@ class FixedController(LengthController):
 
 
 class SweepController(LengthController):
-    """Each width in turn, 1, 2, 4, ... where any is at hand, so that one server tells what steps of all widths take: for
-    profiles, not for serving."""
+    """Takes each width in turn, so that one server measures steps of all widths. If every width is allowed, these are
+    1, 2, 4, and so on. It serves profiles, not users."""
 
     name = "sweep"
 
@@ -95,5 +95,5 @@ class SweepController(LengthController):
 
 
 def _powers_of_two(most: int) -> tuple[int, ...]:
-    """1, 2, 4, ... and `most` itself."""
+    """1, 2, 4, ... below `most`, and `most` itself."""
     return (*(1 << power for power in range((most - 1).bit_length())), most)

@@ -26,9 +26,10 @@ FEATURES = (
     "first_token_estimate",
     "running_accepted",
 )
-"""What the network sees of a row's suffix draft: tokens that match, sum of the estimates, drafted nodes, tokens of the
-longest path, largest estimate, the estimates of the root's children together, and the mean of accepted tokens of the
-request's latest suffix drafts, 0 before any. The first three as log(1 + x)."""
+"""The network's input for a row's suffix draft: number of matching tokens, sum of the estimates, number of drafted
+nodes, number of tokens on the longest path, largest estimate, sum of the estimates of the root's children, and the mean
+number of accepted tokens of the request's latest suffix drafts, 0 before any. The first three are given as log(1 +
+x)."""
 _FORMAT = "agentspec-payoff-1"
 
 
@@ -37,7 +38,7 @@ class PayoffPredictor:
     """The network: prediction = max(tanh(z @ hidden + hidden_bias) @ output + output_bias, 0), z = (x - mean) / scale.
 
     Raises:
-        ConfigError: The weights are of shapes that do not fit, or not finite.
+        ConfigError: The shapes of the weights do not fit, or a weight is not finite.
     """
 
     mean: NDArray[np.float64]
@@ -52,7 +53,7 @@ class PayoffPredictor:
     """[h]"""
     output_bias: float
     note: str = ""
-    """What it was fitted on."""
+    """The data that it was fitted on."""
 
     def __post_init__(self) -> None:
         f, h = len(FEATURES), len(self.hidden_bias) if self.hidden_bias.ndim == 1 else -1
@@ -71,19 +72,19 @@ class PayoffPredictor:
             )
 
     def predict(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Accepted tokens, float64[n], of drafts with the features float64[n, f] that draft_features() gives."""
+        """Accepted tokens, float64[n], of drafts with the features float64[n, f] of draft_features()."""
         hidden = np.tanh((features - self.mean) / self.scale @ self.hidden + self.hidden_bias)
         predicted: NDArray[np.float64] = np.maximum(hidden @ self.output + self.output_bias, 0.0)
         return predicted
 
     @staticmethod
     def default() -> PayoffPredictor:
-        """The one that comes with agentspec."""
+        """The predictor that agentspec ships."""
         return PayoffPredictor.load(str(files("agentspec") / "scheduling" / "baselines" / "payoff.json"))
 
     @staticmethod
     def load(path: str | Path) -> PayoffPredictor:
-        """Reads a file that save() or `agentspec tune --payoff` wrote; raises ConfigError if it is none."""
+        """Reads a file that save() or `agentspec tune --payoff` wrote. Raises ConfigError for any other file."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             found = (content["format"], tuple(content["features"]))
@@ -107,7 +108,7 @@ class PayoffPredictor:
         return PayoffPredictor(**arrays, output_bias=bias, note=note)
 
     def save(self, path: str | Path) -> None:
-        """Writes it as JSON."""
+        """Writes the predictor as JSON."""
         content: dict[str, object] = {"format": _FORMAT, "note": self.note, "features": list(FEATURES)}
         for name in ("mean", "scale", "hidden", "hidden_bias", "output"):
             content[name] = np.round(getattr(self, name), 5).tolist()

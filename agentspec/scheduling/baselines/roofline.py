@@ -14,10 +14,10 @@ from agentspec.scheduling.plan import Reason, StepPlan, StepState
 
 
 def free_tokens(profile: Profile | None) -> float:
-    """b * s_q, rows times tokens a row, that a matrix product of the model's hidden size h gets for nothing.
+    """The greatest b * s_q, rows times tokens per row, for which a matrix product of hidden size h takes no extra time.
 
-    The solution of 1 / (2 * (1 / h + 1 / (2 * b * s_q))) = peak FLOP/s / peak bytes/s: two bytes a parameter. Where h
-    is not known, it is taken as large; where the device computes less than such a product reads, everything is free.
+    The solution of 1 / (2 * (1 / h + 1 / (2 * b * s_q))) = peak FLOP/s / peak bytes/s, with two bytes per parameter. If
+    h is not known, it is taken as infinite. If no b * s_q reaches the device's ratio, the result is infinite.
 
     Raises:
         ConfigError: There is no profile, or it has no peak figures.
@@ -35,7 +35,8 @@ def free_tokens(profile: Profile | None) -> float:
 
 
 class RooflineController(LengthController):
-    """As many tokens as take no time beyond reading the weights, by the device's peak figures (SSSD, section 3.2)."""
+    """Verifies as many tokens as take no longer than reading the weights, by the device's peak figures (SSSD, section
+    3.2)."""
 
     name = "roofline"
     reason: Reason = "budget"
@@ -47,7 +48,7 @@ class RooflineController(LengthController):
         """b * s_q"""
 
     def plan(self, state: StepState) -> StepPlan:
-        # Padding takes from the budget as well: the greatest width that is within it.
+        # Padding uses the budget too, so the width is the greatest one within it.
         widths = candidate_widths(state.widths, state.max_width)
         within = widths[widths * len(state.drafts) <= self.budget]
         greatest = int(within[-1]) if len(within) else 1

@@ -1,6 +1,6 @@
-"""Rules that choose between a suffix draft and the draft model row by row, whatever the other rows need.
+"""Rules that choose between the suffix draft and the draft model for each row alone.
 
-Each says which rows of a batch have a suffix draft that is too weak, so that they ask for the draft model's.
+Each rule says which rows of a batch have a suffix draft that is too weak. These rows use the draft model.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ if TYPE_CHECKING:
 
 
 class RowRule(Protocol):
-    """Says which of b rows have a weak suffix draft."""
+    """Tells which of b rows have a weak suffix draft."""
 
     def __call__(
         self, config: HybridConfig, suffix: DraftBatch, expected: NDArray[np.float64], model: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
-        """bool[b].
+        """bool[b], whether each row's suffix draft is weak.
 
         Args:
             config: Settings.
             suffix: The suffix drafts of the rows.
-            expected: float64[b], accepted tokens to expect of each.
-            model: float64[b], those to expect of the draft model's drafts.
+            expected: float64[b], expected number of accepted tokens of each suffix draft.
+            model: float64[b], the same for drafts of the draft model.
         """
 
 
 def weak_by_score(
     config: HybridConfig, suffix: DraftBatch, expected: NDArray[np.float64], model: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
-    """SCORE <= tau (SuffixDecoding, hybrid decoding); tau is the draft model's own accepted length where it is "auto"."""
+    """SCORE <= tau (SuffixDecoding, hybrid decoding). "auto" sets tau to the draft model's expected number of accepted
+    tokens."""
     weak: NDArray[np.bool_] = ~(expected > (model if config.tau == "auto" else config.tau))
     return weak
 

@@ -1,4 +1,4 @@
-"""SmartSpec: the length of the whole step, by goodput and a moving average of acceptance (algorithms 1 to 3)."""
+"""SmartSpec: one length for the whole step, by goodput and a moving average of acceptance (algorithms 1 to 3)."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ from agentspec.scheduling.costs.profile import Profile
 from agentspec.scheduling.plan import StepPlan, StepState
 
 _DEPTHS = 64
-"""Depths that are told apart; what is deeper is as the last of them."""
+"""Number of depths that are told apart. Deeper nodes count as the last of them."""
 _RENEWAL = 0.05
 _SAMPLED = 16
 
 
 def chain_tokens(acceptance: float, length: int) -> float:
-    """Tokens generated of a chain of `length` tokens, the bonus token included (equation 8)."""
+    """Expected tokens that a chain of `length` tokens yields, the bonus token included (equation 8)."""
     return length + 1.0 if acceptance == 1.0 else (1.0 - acceptance ** (length + 1)) / (1.0 - acceptance)
 
 
 def tree_tokens(acceptances: ArrayLike, branches: ArrayLike) -> float:
-    """Tokens generated of a tree, the bonus token included: depth i has branches[i] candidates below each node, of
-    which each is right with acceptances[i], whatever the others are (equation 10).
+    """Expected tokens that a tree yields, the bonus token included (equation 10). At depth i each node has branches[i]
+    candidates. Each candidate is right with probability acceptances[i], independently of the others.
 
-    The sum over i of (i + 1) P(just i tokens are accepted), as the mean of a count: the sum over i of P(at least i).
-    Equation 10 as printed lacks the term of no token accepted, which generates one, and has 1 - alpha for the
-    probability that all of the next depth's candidates are wrong, (1 - alpha)^k.
+    The sum over i of (i + 1) P(exactly i tokens are accepted) is computed as the sum over i of P(at least i). Equation
+    10 as printed lacks the term for no accepted token, which yields one token, and has 1 - alpha where the probability
+    that all k candidates of the next depth are wrong, (1 - alpha)^k, belongs.
     """
     some = 1.0 - (1.0 - np.asarray(acceptances, np.float64)) ** np.asarray(branches, np.float64)
     return 1.0 + float(some.cumprod().sum())
 
 
 class SmartSpecController:
-    """Takes the width with the most (generated tokens) / seconds, as the acceptance of previous steps predicts it.
+    """Takes the width with the most generated tokens per second, as the acceptance of previous steps predicts it.
 
-    Acceptance is counted over the last steps that verified anything: accepted tokens over tokens examined, of which the
-    last is the one rejected. A row that has fewer nodes than the width has room for counts with those it has
-    (equation 9). Seconds include those of a model drafter, a pass for each token of the length (equations 4 and 5).
+    Acceptance is counted over the last steps that verified drafts: accepted tokens divided by examined tokens. The
+    first rejected token of a row is its last examined one. A row with fewer nodes than the width has room for counts
+    with the nodes it has (equation 9). Seconds include the draft model's, one pass for each token of the length
+    (equations 4 and 5).
     """
 
     name = "smartspec"
@@ -71,7 +72,7 @@ class SmartSpecController:
 
     @property
     def acceptance(self) -> float:
-        """The moving average over all depths."""
+        """The moving average of acceptance over all depths."""
         examined = int(self._examined_sum.sum())
         return int(self._accepted_sum.sum()) / examined if examined else self.config.acceptance
 
@@ -104,8 +105,8 @@ class SmartSpecController:
         )
 
     def wants_draft(self, num_rows: int, context: int) -> bool:
-        """Where a model drafter proposes, it is run if rows that all propose alike should have some length; otherwise
-        the length depends on what is found."""
+        """With a draft model: whether full drafts of equal length should be verified at all. Without one always true,
+        as the length depends on the drafts found."""
         if self._drafter is None or len(self._widths) == 1 or not num_rows:
             return True
         counts = np.full(num_rows, self._widths[-1] - 1, np.int32)
@@ -117,7 +118,8 @@ class SmartSpecController:
         drafted = plan.num_nodes > 0
         if not drafted.any():
             return
-        # Depth i was reached by the rows that accepted i tokens at least, and examined by those that had as many nodes.
+        # A row accepted at depth i if it accepted at least i tokens. It examined depth i if it accepted at least i - 1
+        # and has at least i nodes.
         accepted = column_sizes(num_accepted[drafted], _DEPTHS)
         examined = column_sizes(np.minimum(num_accepted[drafted] + 1, plan.num_nodes[drafted]), _DEPTHS)
         for window, total, new in (
@@ -140,7 +142,7 @@ class SmartSpecController:
     def _expected(
         self, drafts: DraftBatch, counts: NDArray[np.int32], widths: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """[len(widths)], accepted and bonus tokens over the batch."""
+        """[len(widths)], expected accepted and bonus tokens over the batch."""
         if self.config.length_model == "chain":
             return self._chain(counts, widths)
         trees = self._trees = DepthProfile.of(self._sample(drafts), widths)
@@ -152,7 +154,7 @@ class SmartSpecController:
         return _up_to(len(counts), gains, widths)
 
     def _sample(self, drafts: DraftBatch) -> DraftBatch:
-        """At most _SAMPLED rows next to each other, others in each step: only means are asked for."""
+        """At most _SAMPLED adjacent rows, different ones in each step. Only means are needed of them."""
         rows = len(drafts)
         if rows <= _SAMPLED:
             return drafts
@@ -161,8 +163,9 @@ class SmartSpecController:
         return rows_between(drafts, first, first + _SAMPLED)
 
     def _candidate_acceptances(self) -> NDArray[np.float64]:
-        """[_DEPTHS], of one candidate: what makes the depth's own rate with as many as were verified, the mean."""
-        # Where little is known, it is that of all depths.
+        """[_DEPTHS], the acceptance of one candidate that gives a depth's observed rate with its mean number of
+        verified candidates."""
+        # A depth with few observations takes the rate of all depths.
         some = (self._accepted_sum + self.acceptance) / (self._examined_sum + 1.0)
         found: NDArray[np.float64] = 1.0 - (1.0 - some) ** (1.0 / self._branches)
         return found
@@ -183,15 +186,18 @@ def _up_to(rows: int, gains: NDArray[np.float64], widths: NDArray[np.int64]) -> 
 
 
 def _proposed(drafts: DraftBatch, least: float) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The part of a draft that a drafter proposes which goes on while its last token's confidence, its probability after
-    its parent, is above `least` (algorithm 3): nodes of each row, [b], and estimates, [n], 0 for what is not proposed.
+    """The part of each draft up to the first token whose confidence, its probability after its parent, is at most
+    `least` (algorithm 3).
+
+    Returns:
+        The number of proposed nodes of each row, [b], and the estimates, [n], 0 for nodes that are not proposed.
     """
     if not len(drafts):
         return num_drafted(drafts), drafts.estimates
     parents = absolute_parents(drafts)
     doubtful = drafts.estimates <= np.float32(least) * drafts.estimates.take(parents)
     doubtful[drafts.offsets[:-1]] = False
-    # The first node of a row behind a doubtful one has it as its parent; the doubtful one itself is proposed.
+    # A row ends before the first node whose parent is doubtful. The doubtful node itself is proposed.
     own = np.arange(len(parents), dtype=np.int32)
     ends = np.minimum.reduceat(np.where(doubtful.take(parents), own, np.int32(len(own))), drafts.offsets[:-1])
     ends = np.minimum(ends, drafts.offsets[1:]).astype(np.int32)

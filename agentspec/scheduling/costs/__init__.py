@@ -1,1 +1,1 @@
-"""What a step costs: cost model, profile file, and both kept true while a server runs."""
+"""What a step costs: the cost model, the profile file, and the fit that a running server keeps up to date."""

@@ -2,7 +2,7 @@
 
     T = alpha * N_context + gamma * N_batched + delta
 
-alpha stands for reading the KV cache, gamma for computing, delta for reading the weights.
+alpha is the cost of reading the KV cache, gamma of computing, delta of reading the weights.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from numpy.typing import NDArray
 from agentspec.errors import ConfigError
 
 _MIN_POINTS = 4
-"""One more than there are coefficients: with fewer, residuals would say nothing."""
+"""One more than there are coefficients. With fewer points, all residuals would be zero."""
 _MIN_OWN_SHARE = 0.01
 """How much of a column the others must leave unexplained for its coefficient to be determined."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Seconds of a forward pass, by the tokens of the KV cache it reads and the tokens it computes.
+    """The coefficients for the seconds of a forward pass.
 
     Raises:
         ConfigError: A coefficient is negative or not finite.
     """
 
     alpha: float
-    """Seconds a token of context, over all rows."""
+    """Seconds per token of context, over all rows."""
     gamma: float
-    """Seconds a batched token; padding counts."""
+    """Seconds per batched token; padding counts."""
     delta: float
-    """Seconds of every pass."""
+    """Constant seconds of a pass."""
 
     def __post_init__(self) -> None:
         for name, value in (("alpha", self.alpha), ("gamma", self.gamma), ("delta", self.delta)):
@@ -48,7 +48,8 @@ class StepCost:
         return self.alpha * context + self.gamma * batched + self.delta
 
     def drafting(self, context: float, rows: int, length: int) -> float:
-        """Seconds in which this model, as a drafter, proposes `length` tokens a row, one pass each (equation 5)."""
+        """Seconds that this model, as the draft model, takes to propose `length` tokens per row, one pass for each
+        (equation 5)."""
         return length * self.seconds(context, rows)
 
 
@@ -72,18 +73,18 @@ class CostFit:
 
     cost: StepCost
     r2: float
-    """Share of the variance of the seconds that it explains."""
+    """Share of the seconds' variance that the fit explains."""
     residuals: tuple[float, ...]
-    """Measured less fitted seconds, point by point."""
+    """Measured minus fitted seconds of each point."""
 
 
 def fit_step_cost(points: Sequence[MeasuredPoint]) -> CostFit:
-    """Fits the plane by least squares of relative errors, no coefficient negative.
+    """Fits the plane by non-negative least squares of relative errors.
 
-    Relative, because what makes steps vary, clocks and other work, makes long ones vary more.
+    Errors are relative because clocks and other work make long steps vary more than short ones.
 
     Raises:
-        ConfigError: A point is no measurement, there are too few, or they cannot determine a coefficient.
+        ConfigError: A point has impossible values, there are too few points, or they do not determine a coefficient.
     """
     for point in points:
         if min(point.rows, point.width) < 1 or point.context < 0 or not 0 < point.seconds < math.inf:
@@ -114,10 +115,14 @@ def _check_determined(design: NDArray[np.float64]) -> None:
 
 
 def non_negative_least_squares(design: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Coefficients float64[k] >= 0 of design float64[n, k].
+    """The coefficients, float64[k] >= 0, that fit design @ coefficients to `target`.
 
-    The optimum is the plain least squares over those columns whose coefficients are positive in it: all sets of columns
-    are tried, which three columns make seven.
+    The optimum is the unconstrained least-squares solution over the columns whose coefficients are positive in it. The
+    function tries every set of columns; three columns have seven.
+
+    Args:
+        design: float64[n, k]
+        target: float64[n]
     """
     best, best_error = np.zeros(design.shape[1]), float(target @ target)
     for chosen in product((False, True), repeat=design.shape[1]):

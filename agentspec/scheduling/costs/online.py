@@ -1,4 +1,4 @@
-"""The cost model of a running server: a profile's, kept true by the steps it takes."""
+"""The cost model of a running server: it starts from a profile and follows the observed steps."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from agentspec.scheduling.costs.profile import Profile
 from agentspec.scheduling.costs.running_fit import RunningFit
 
 _UNKNOWN = 0.02
-"""Seconds of any step before one was observed: only ratios matter then."""
+"""Seconds assumed for every step before one was observed. Only ratios matter then."""
 
 
 class OnlineCosts:
-    """StepCost, refined by observed steps: outliers count little, drift is followed, and alpha and gamma stay where
-    the steps do not tell them apart."""
+    """A StepCost that observed steps refine. Outliers count little, and drift is followed. alpha and gamma stay as they
+    are while the steps do not tell them apart."""
 
     def __init__(self, profile: Profile | None = None) -> None:
-        """`profile`: where to start; None: nothing is known."""
+        """`profile`: the costs to start from. None: nothing is known."""
         self.profile = profile
         self._outside = 0
         start = None
@@ -23,11 +23,11 @@ class OnlineCosts:
             start = (profile.target.alpha, profile.target.gamma, profile.target.delta)
         self._fit = RunningFit([0.1, 0.1], start)
         self._cost: StepCost | None = None
-        """What the fit says; None: to be asked again."""
+        """The fitted cost; None: to be taken from the fit again."""
 
     @property
     def cost(self) -> StepCost:
-        """The coefficients at present."""
+        """The present coefficients."""
         if self._cost is None:
             self._cost = StepCost(*self.coefficients)
         return self._cost
@@ -42,17 +42,17 @@ class OnlineCosts:
 
     @property
     def known(self) -> bool:
-        """Whether there is anything to go by."""
+        """Whether there was a profile or an observed step."""
         return self.profile is not None or self._fit.num_observed > 0
 
     @property
     def num_observed(self) -> int:
-        """Steps taken in."""
+        """Number of observed steps."""
         return self._fit.num_observed
 
     @property
     def num_surprises(self) -> int:
-        """How often steps showed that the coefficients were wrong."""
+        """Number of times that steps showed the coefficients to be wrong."""
         return self._fit.num_surprises
 
     def seconds(self, context: float, batched: float) -> float:
@@ -60,20 +60,20 @@ class OnlineCosts:
         return self._fit.at(context, batched) if self.known else _UNKNOWN
 
     def covers(self, rows: int, width: int, context: float) -> bool:
-        """Whether the profile was measured on such steps; without one nothing was. Steps that it does not cover are
-        counted."""
+        """Whether the profile was measured on such steps; False without a profile. Counts the steps that are not
+        covered."""
         covered = self.profile is not None and self.profile.covers(rows, width, context)
         self._outside += not covered
         return covered
 
     def observe(self, context: float, batched: float, seconds: float) -> None:
-        """Takes in the seconds of a verification; those that no clock can have are left out."""
+        """Learns from the seconds of a verification. Impossible values are ignored."""
         self._fit.observe([max(context, 1.0), batched], seconds)
         self._cost = None
 
     def describe(self) -> dict[str, float | str | None]:
-        """The coefficients, in microseconds a token and milliseconds, how many steps they were refined by, and how
-        many were decided on outside of what was measured."""
+        """alpha and gamma in microseconds per token, delta in milliseconds, the number of observed steps, and the
+        number of steps outside the profile's measured range."""
         cost = self.cost
         return {
             "alpha_us": cost.alpha * 1e6,

@@ -1,4 +1,4 @@
-"""What was measured of a model on a device: the cost model, and the range in which it holds."""
+"""The profile of a model on a device: a fitted cost model, and the measured range in which it holds."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileKey:
-    """What a profile is of; it is of use for nothing else."""
+    """What a profile was measured on. It is valid for nothing else."""
 
     model: str
     device: str
     engine: str
     """Name and version."""
     graphs: str
-    """Settings of the graphs that steps run in, as text."""
+    """The graphs that steps run in, as text: "captured", "none", or a remark."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -40,11 +40,11 @@ class ProfileKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRange:
-    """Least and greatest values measured."""
+    """The least and the greatest measured values."""
 
     batch_sizes: Span
     context_lengths: Span
-    """Tokens in the KV cache, the mean of a step's rows."""
+    """Tokens in the KV cache, as the mean over a step's rows."""
     widths: Span
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class MeasuredRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The cost model of a target and its drafter.
+    """The cost model of a target model and its draft model.
 
     Raises:
         ConfigError: Widths do not ascend from 1, or a value has the wrong type or lies outside its range.
@@ -83,24 +83,25 @@ class Profile:
     widths: tuple[int, ...]
     """Width tiers, ascending from 1."""
     drafter: StepCost | None = None
-    """A pass of a model drafter."""
+    """The cost of one pass of the draft model."""
     speculative: ServingCosts | None = None
-    """What a server with agentspec takes beside verification; None: not measured."""
+    """The costs besides verification on a server with agentspec; None: not measured."""
     plain: ServingCosts | None = None
-    """What a server that does not speculate takes."""
+    """The costs on a server without speculation; None: not measured."""
     points: tuple[MeasuredPoint, ...] = ()
-    """What `target` was fitted to; (): it was not fitted here."""
+    """The points that `target` was fitted to; (): it was not fitted here."""
     r2: float | None = None
+    """Share of the seconds' variance that the fit explains."""
     residuals: tuple[float, ...] = ()
-    """Measured less fitted seconds of each point."""
+    """Measured minus fitted seconds of each point."""
     peak_flops: float | None = None
-    """Operations a second, for the roofline."""
+    """Floating-point operations per second, for the roofline."""
     peak_bandwidth: float | None = None
-    """Bytes of memory a second."""
+    """Bytes of memory read per second."""
     hidden_size: int | None = None
-    """Of the model."""
+    """The model's hidden size."""
     note: str = ""
-    """Where the figures come from."""
+    """The source of the figures."""
 
     def __post_init__(self) -> None:
         widths = self.widths
@@ -147,15 +148,15 @@ class Profile:
         )
 
     def require(self, key: ProfileKey) -> None:
-        """Raises ConfigError unless the profile is of just what is asked for."""
+        """Raises ConfigError unless the profile's key equals `key`."""
         for field in fields(ProfileKey):
             wanted, got = getattr(key, field.name), getattr(self.key, field.name)
             if wanted != got:
                 raise ConfigError(f"the profile must be of the {field.name} {wanted!r}, got {got!r}; {_REMEDY}")
 
     def covers(self, rows: int, width: int, context: float) -> bool:
-        """Whether a step of `rows` rows of `width` tokens, with `context` tokens in the KV cache in all, lies within
-        what was measured."""
+        """Whether a step lies in the measured range: `rows` rows of `width` tokens, with `context` tokens in the KV
+        cache over all rows."""
         measured = self.measured
         return (
             measured.batch_sizes[0] <= rows <= measured.batch_sizes[1]
@@ -164,17 +165,17 @@ class Profile:
         )
 
     def seconds_checked(self, rows: int, width: int, context: float) -> tuple[float, bool]:
-        """Seconds of a verification, and whether that was measured: False says that they are extrapolated."""
+        """Seconds of a verification, and whether it lies in the measured range; False: they are extrapolated."""
         return self.target.seconds(context, rows * width), self.covers(rows, width, context)
 
     def save(self, path: str | Path) -> None:
-        """Writes it as JSON."""
+        """Writes the profile as JSON."""
         content = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
         Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     @staticmethod
     def load(path: str | Path) -> Profile:
-        """Reads a file that save() wrote; raises ConfigError if it is none, or a value in it is not valid."""
+        """Reads a file that save() wrote. Raises ConfigError if the file is not a profile, or a value is not valid."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             return _parse(content)
@@ -217,11 +218,11 @@ def _is_number(value: object) -> bool:
 
 
 class StepTimes:
-    """The profile's plane, and what its points leave of it: their mean by batch size and width, interpolated between
-    those measured and constant beyond them.
+    """The profile's plane plus the mean residual of its points by batch size and width. Residuals are interpolated
+    between measured sizes and constant beyond them.
 
-    A plane has no place for what costs a device only from the second row on, or only in wide steps. Where the profile
-    has no points the plane is all there is.
+    A plane cannot express a cost that begins with the second row, or one of wide steps only. If the profile has no
+    points, the plane is used alone.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -231,11 +232,17 @@ class StepTimes:
         self._cost = profile.target
         self._rows = sorted({rows for rows, _ in left})
         self._widths = sorted({width for _, width in left})
-        # Nothing is known of a cell without points.
+        # A cell without points has no residual.
         self._left = [[float(np.mean(left.get((rows, width), 0.0))) for width in self._widths] for rows in self._rows]
 
     def seconds(self, rows: int, width: float, context: float) -> float:
-        """Of a step of `rows` rows of `width` tokens, the mean where they differ, that reads `context` tokens of the KV cache in all."""
+        """Seconds of a step.
+
+        Args:
+            rows: Number of rows.
+            width: Tokens per row; the mean if rows differ.
+            context: Tokens of the KV cache that the step reads, over all rows.
+        """
         seconds = self._cost.seconds(context, rows * width)
         if self._rows:
             of_rows = [np.interp(width, self._widths, left) for left in self._left]

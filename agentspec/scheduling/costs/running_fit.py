@@ -1,4 +1,4 @@
-"""Seconds as a sum of terms, learnt while a server runs: robust against outliers, following what drifts."""
+"""Seconds as a sum of terms, fitted while a server runs. The fit is robust against outliers and follows drift."""
 
 from __future__ import annotations
 
@@ -12,47 +12,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 _WARM_UP = 16
-"""Observations that are fitted anew with each: the first steps of a server compile and allocate."""
+"""Up to this number of observations, each one starts the fit anew: the first steps of a server compile and allocate."""
 _ROUNDS, _NEAR = 10, 4.0
-"""Rounds of that fit, and how many median errors away observations may lie that are believed."""
+"""Rounds of that first fit, and the distance, in median errors, up to which it believes an observation."""
 _FAITH = 0.3
-"""What the shares that terms are given at first count in it, against an observation."""
+"""The weight of the terms' first shares in that fit. An observation has the weight 1."""
 _OUTLIER = 3.0
-"""Later, farther than that many standard deviations from what was predicted, they count the less the farther."""
+"""Later, an observation farther than this many standard deviations from its prediction counts less with its
+distance."""
 _LASTING = 5
-"""So many outliers more than other observations are no outliers."""
+"""When outliers outnumber other observations by this many, treat them as the new normal."""
 _DOUBT = 0.5
-"""Standard deviation of a coefficient about which nothing is known lately, as a share of it."""
+"""Standard deviation of a coefficient of which nothing was learnt lately, as a share of the coefficient."""
 _LEAST_TERM = 0.1
-"""Or of what it would be if its term made that share of the seconds, if that is more: what is 0 can rise."""
+"""The deviation is at least the coefficient with which the term would be this share of the seconds, so that a
+coefficient of 0 can rise."""
 _DRIFT = 0.01
-"""How far a coefficient wanders in a step, as a share of its doubt."""
+"""Standard deviation of a coefficient's change in a step, as a share of its doubt."""
 _LEAST_NOISE, _FIRST_NOISE, _MOST_NOISE = 0.02, 0.1, 0.3
-"""Standard deviation of observations as a share of them: at least, before any is known, and at most: errors beyond are
-the coefficients'."""
+"""Standard deviation of an observation as a share of it: the least, the one before any is known, and the most. Larger
+errors are blamed on the coefficients."""
 
 
 class RunningFit:
     """Seconds = coefficients[0] * size_0 + coefficients[1] * size_1 + ... + coefficients[-1], none ever negative.
 
-    A Kalman filter whose coefficients are random walks. Where sizes do not tell two of them apart both stay, as far
-    as their sum allows.
+    A Kalman filter whose coefficients are random walks. Where the sizes do not tell two coefficients apart, both stay
+    as far as their sum allows.
 
-    It is asked in every step, some times over, and has two or three coefficients: plain numbers take half the time that
-    arrays of them would.
+    Each step uses it several times, and it has two or three coefficients. Python's floats take half the time of numpy
+    arrays of that size.
     """
 
     def __init__(self, shares: Sequence[float], start: Sequence[float] | None = None) -> None:
         """
         Args:
-            shares: Of a first observation's seconds, how much each size's term makes; the constant makes the rest.
-            start: Coefficients known already, the constant last; None: they are learnt from the first observations.
+            shares: The share of each size's term in the seconds of a first observation. The constant has the rest.
+            start: Known coefficients, the constant last. None: they are learnt from the first observations.
         """
         self._shares = [*shares, 1.0 - sum(shares)]
         self.coefficients = [0.0] * len(self._shares)
         self.num_observed = 0
         self.num_surprises = 0
-        """How often the coefficients turned out to be wrong."""
+        """Number of times that the coefficients turned out to be wrong."""
         self._covariance = _diagonal(self.coefficients)
         self._first: list[tuple[list[float], float]] = []
         self._relative_errors: deque[float] = deque(maxlen=31)
@@ -60,12 +62,12 @@ class RunningFit:
         self._fits_anew = start is None
         if start is not None:
             self.coefficients = [float(coefficient) for coefficient in start]
-            # Terms that are 0 get their doubt with the first observation.
+            # Coefficients of 0 get their doubt with the first observation.
             self._covariance = _diagonal([(_DOUBT / 2 * coefficient) ** 2 for coefficient in self.coefficients])
 
     @property
     def is_known(self) -> bool:
-        """Whether something was observed, or known from the start."""
+        """Whether there was an observation, or there were coefficients to start from."""
         return self.num_observed > 0 or not self._fits_anew
 
     def at(self, *sizes: float) -> float:
@@ -73,8 +75,8 @@ class RunningFit:
         return _dot(self.coefficients, (*sizes, 1.0))
 
     def observe(self, sizes: Sequence[float], seconds: float) -> None:
-        """Takes in a measured time. Sizes and seconds that are not positive and finite are faults of a clock and are
-        left out."""
+        """Learns from a measured time. Sizes and seconds that are not positive and finite are faults of a clock and are
+        ignored."""
         if not all(0 < value < math.inf for value in (*sizes, seconds)):
             return
         self.num_observed += 1
@@ -86,8 +88,8 @@ class RunningFit:
         self._begin(np.array([one for one, _ in self._first]), np.array([one for _, one in self._first]))
 
     def _begin(self, terms: NDArray[np.float64], seconds: NDArray[np.float64]) -> None:
-        """Starts from some observations: by least absolute errors, as shares of what was observed, which long outliers
-        hardly draw, and then again with those that lie near."""
+        """Starts from the first observations. A fit by least absolute relative errors comes first, because long
+        outliers hardly move it. The observations near that fit then update it one by one."""
         middle = (len(seconds) - 1) // 2
         unit = np.sort(seconds)[middle] / np.sort(terms, axis=0)[middle]
         design = np.vstack([terms / seconds[:, None], np.diag(_FAITH / unit)])
@@ -105,7 +107,7 @@ class RunningFit:
             self._update(terms[i].tolist(), float(seconds[i]))
 
     def _update(self, terms: list[float], seconds: float) -> None:
-        # Step 1: the coefficients have wandered, but not beyond any doubt.
+        # Step 1: the coefficients have drifted, by at most their doubt.
         coefficients = self.coefficients
         predicted = max(_dot(coefficients, terms), 1e-12)
         doubts = [
@@ -115,7 +117,7 @@ class RunningFit:
         for i, doubt in enumerate(doubts):
             row = self._covariance[i]
             row[i] += min(max(doubt * doubt - row[i], 0.0), (_DRIFT * doubt) ** 2)
-        # Step 2: an observation far from what was predicted hardly counts, unless many are.
+        # Step 2: an observation far from its prediction hardly counts, unless there are many such observations.
         noise = _FIRST_NOISE
         if self._relative_errors:
             noise = min(max(1.5 * median(self._relative_errors), _LEAST_NOISE), _MOST_NOISE)
@@ -126,7 +128,7 @@ class RunningFit:
         is_outlier = abs(error) > limit
         self._outliers = max(self._outliers + (1 if is_outlier else -1), 0)
         if self._outliers >= _LASTING or error < -2 * limit:
-            # It is the coefficients that are wrong: nothing makes a single step much faster than it can be.
+            # The coefficients are wrong: nothing can make a single step much faster than they allow.
             self.num_surprises += 1
             self._outliers = 0
             self._covariance = _diagonal([(2 * doubt) ** 2 for doubt in doubts])
@@ -135,14 +137,14 @@ class RunningFit:
             is_outlier = False
             error = min(max(error, -limit), limit)
         elif is_outlier:
-            # The farther the less it counts: a step that waited for something else says nothing.
+            # It counts less with its distance: a step that waited for something else tells nothing.
             error = limit * (limit / error)
-        # Step 3: the filter's update. What hardly counts does not make the coefficients more certain.
+        # Step 3: the filter's update. An outlier does not make the coefficients more certain.
         _add_scaled(coefficients, gain, error / variance)
         if not is_outlier:
             for row, share in zip(self._covariance, gain, strict=True):
                 _add_scaled(row, gain, -share / variance)
-        # Step 4: a negative coefficient becomes 0, and the others what they then most likely are.
+        # Step 4: a negative coefficient becomes 0, and the others take their most likely values given that.
         for _ in coefficients:
             worst = min(range(len(coefficients)), key=coefficients.__getitem__)
             if coefficients[worst] >= 0:

@@ -1,7 +1,7 @@
-"""What serving takes beside verification: the scheduler, prefills, the processes around it.
+"""The costs of serving besides verification: the scheduler, prefills, and the processes around it.
 
-A server's scheduler alternates between prefills and decode steps; other processes bring requests to it and answers back.
-A request that comes alone takes `request_seconds`, a prefill, and a decode step for each further token.
+A server's scheduler alternates between prefills and decode steps. Other processes carry requests to it and answers
+back. A request on an idle server takes `request_seconds`, a prefill, and a decode step for each further token.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from agentspec.scheduling.costs.cost_model import MeasuredPoint, StepCost, non_n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTotals:
-    """Decode steps that ran after another, all together."""
+    """Totals of consecutive decode steps."""
 
     rows: int
-    """Of each step."""
+    """Number of rows of each step."""
     steps: int
     context: float
     """Tokens in the KV cache, summed over steps."""
     batched: float
     """Tokens computed, summed over steps."""
     wall: float
-    """Seconds from the first step's beginning to the last one's end."""
+    """Seconds from the beginning of the first step to the end of the last one."""
     outside: float
-    """Of these, those that were no verification."""
+    """The part of `wall` outside verification, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +41,21 @@ class ServingCosts:
     """
 
     request_seconds: float
-    """Of each request outside of the scheduler: HTTP, tokens to text, messages between processes."""
+    """Seconds of each request outside the scheduler: HTTP, detokenizing, messages between processes."""
     prefill: StepCost
-    """Of a step that computes prompts, from when decoding stops until it goes on; N_batched are computed tokens."""
+    """The cost of a step that computes prompts, from the moment decoding stops until it goes on. N_batched counts
+    computed tokens."""
     step: StepCost
-    """Of a decode step what is no verification; for a server that does not verify the whole step. N_batched are tokens
-    of all rows, padding too."""
+    """The cost of a decode step outside verification; on a server that does not verify, of the whole step. N_batched
+    counts the tokens of all rows, padding included."""
     overlap: bool = False
-    """Whether a step begins before the results of the last one are looked at: on a device that does not run steps in the
-    background an answer then waits for one step more."""
+    """Whether a step begins before the results of the last one are processed. On a device that does not run steps in
+    the background, an answer then waits for one more step."""
     by_rows: tuple[tuple[int, float], ...] = ()
-    """Ascending batch sizes, and the seconds that steps of so many rows take beyond what `step` says, negative where
-    they take less; interpolated between them. No plane holds what only a row alone is spared."""
+    """Ascending batch sizes, each with the seconds that its steps take beyond `step`, negative if they take less.
+    Interpolated between sizes. A plane cannot express a cost that a single row is spared."""
     measured: tuple[StepTotals, ...] = ()
-    """What `step` was fitted to; (): it was not fitted here."""
+    """The totals that `step` was fitted to; (): it was not fitted here."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.request_seconds < math.inf:
@@ -68,7 +69,7 @@ class ServingCosts:
             )
 
     def step_seconds(self, rows: int, context: float, batched: float) -> float:
-        """What `step` and `by_rows` say of a decode step of `rows` rows."""
+        """Seconds of a decode step of `rows` rows outside verification, by `step` and `by_rows`."""
         seconds = self.step.seconds(context, batched)
         if self.by_rows:
             sizes, beyond = zip(*self.by_rows, strict=True)
@@ -78,23 +79,24 @@ class ServingCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPoints:
-    """What was measured of a server."""
+    """Measurements of a server."""
 
     steps: tuple[StepTotals, ...]
     prefills: tuple[MeasuredPoint, ...]
-    """Prompts of `width` tokens: how long they hold up a request that is being decoded."""
+    """Prompts of `width` tokens, with the seconds by which each delays a request that is being decoded."""
     alone: tuple[MeasuredPoint, ...]
-    """The same prompts, asked for one token on an idle server: from sending to the answer."""
+    """The same prompts on an idle server, for one token each, with the seconds from sending to the answer."""
     overlap: bool
 
 
 def fit_serving_costs(points: ServingPoints) -> ServingCosts:
-    """Fits the costs to what was measured, no coefficient negative.
+    """Fits the costs to the measurements. No coefficient is negative.
 
-    1. Steps: the plane of SmartSpec's equation 7, by least squares of errors relative to `wall`, of which all of them
-       are a part; and what is left of them by the batch size, the mean of a size's steps.
+    1. Steps: the plane of SmartSpec's equation 7, by least squares of errors relative to `wall`, and the mean residual
+       of each batch size.
     2. Prefills: a line over computed tokens, by least squares of relative errors.
-    3. What a request takes alone beyond its prefill is spent outside of the scheduler; the median of all.
+    3. Requests: the median of the seconds that a request takes on an idle server beyond its prefill. They are spent
+       outside the scheduler.
 
     Raises:
         ConfigError: There are too few points.

@@ -8,8 +8,7 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentspec.analysis.report.page import environment
-from agentspec.analysis.report.page_text import lines, name, visible
+from agentspec.analysis.report.page import environment, lines, name, visible
 
 # Surrogates and unassigned characters too, since JSON may hold any.
 TEXT = st.text(st.characters(exclude_categories=[]), min_size=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,18 +77,22 @@ def test_flags_are_those_of_the_command() -> None:
     assert judged(concurrency=(1024,), warm=1.2, speedups=[speedup(1.0)])["flags"] == []
 
 
-@pytest.mark.parametrize("width", [8, 16, 32, 64])
-def test_a_width_up_to_the_default_needs_no_flag(width: int) -> None:
+@pytest.mark.parametrize(("graphs", "default"), [("captured", 64), ("not stated", 64), ("none", 16)])
+@pytest.mark.parametrize("width", [8, 16, 32, 64, 128])
+def test_a_width_up_to_the_default_of_the_device_needs_no_flag(graphs: str, default: int, width: int) -> None:
     row = {"rule": "calibrated", "tau": 0.0, "width": width, "accept_length_warm": 4.0, "accept_length_cold": 1.0}
-    assert "--speculative-num-draft-tokens" not in judged(rows=[row])["flags"]
+    found = judged(rows=[row], profile=replace(SPARE, key=replace(SPARE.key, device="box", graphs=graphs)))
+    assert ("--speculative-num-draft-tokens" in found["flags"]) == (width > default)
+    (reason,) = (reason for reason in found["reasons"] if "box" in reason)
+    assert f"up to {default} tokens" in reason and ("without" in reason) == (graphs == "none")
 
 
 @pytest.mark.sglang
-def test_the_default_width_is_that_of_a_server_with_graphs() -> None:
+def test_the_default_widths_are_those_of_servers() -> None:
     from agentspec.analysis.report import verdict as module
     from agentspec.integrations.sglang.widths import graph_sizes
 
-    assert (module._DEFAULT_WIDTH, module._SIMULATED_WIDTH) == (
+    assert (module._WIDTH_WITH_GRAPHS, module._WIDTH_WITHOUT_GRAPHS) == (
         graph_sizes.DEFAULT_WIDTHS[0],
         graph_sizes.DEFAULT_WIDTH,
     )
