@@ -43,7 +43,7 @@ class Entry:
 
     namespace: str
     position: str
-    """Where it stands in its namespace's log, in the store's own words; never used again."""
+    """Its position in the namespace's log, in the store's own format; never reused."""
     data: bytes
 
 
@@ -54,17 +54,17 @@ class NamespaceInfo:
     namespace: str
     num_entries: int
     log_bytes: int
-    """Of the entries' data; where the store cannot tell exactly, what it takes in the store's memory."""
+    """Bytes of the entries' data or, where the store cannot tell exactly, of the memory that the log takes."""
     snapshot_bytes: int
     last_position: str | None
-    """Of the latest entry; None if the log is empty and nothing is known of earlier ones."""
+    """Position of the latest entry; None if the log is empty and no earlier entry is known."""
     last_time: float
     """When the latest entry was appended, in seconds since 1970 by the store's clock; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """What a store is and how much it holds, over all scopes where it cannot tell them apart."""
+    """What a store is and how much it holds; of all scopes together where it cannot tell them apart."""
 
     kind: str
     """"memory", "sqlite" or "redis"."""
@@ -72,15 +72,15 @@ class StoreInfo:
     """Product and version behind it."""
     used_bytes: int
     limit_bytes: int
-    """0: none."""
+    """0 means no limit."""
 
 
 class Reader(Protocol):
-    """Follows all logs of a scope, CONTROL's included. For one thread; holds a connection of its own."""
+    """Follows all logs of a scope, CONTROL's included. Not thread-safe; holds its own connection."""
 
     broken: dict[str, str]
-    """Namespaces whose logs cannot be read, as something else stands in their place, and why. They are tried again
-    every few seconds; all others are read as ever."""
+    """Namespaces whose logs cannot be read because something else is stored in their place, and the reason. They are
+    tried again every few seconds; all others are read as usual."""
 
     def read(self, wait: float, max_bytes: int = 8 << 20) -> list[Entry]:
         """The next entries, at most about `max_bytes` of them, each log in its order.
@@ -99,12 +99,12 @@ class Reader(Protocol):
 
 
 class Store(Protocol):
-    """The logs and snapshots of one scope. Safe for threads, but for readers.
+    """The logs and snapshots of one scope. Thread-safe, except for readers.
 
-    Every call ends within the store's time-outs and raises StoreUnavailableError where the store does not answer,
-    StoreError where it answers with an error that trying again may not mend, or was closed.
+    Every call ends within the store's time-outs. It raises StoreUnavailableError if the store does not answer, and
+    StoreError if the store was closed or answers with an error that a retry may not mend.
 
-    Entries of CONTROL are forgotten 30 days after they were appended, when others are.
+    Entries of CONTROL that are older than 30 days are removed when others are appended to it.
     """
 
     url: str
@@ -123,7 +123,7 @@ class Store(Protocol):
         """Returns a reader that starts after the given positions, and at the beginning of all other logs."""
 
     def scan(self, namespace: str, after: str | None = None, max_bytes: int = 8 << 20) -> list[Entry]:
-        """The log's next entries behind a position, at most about `max_bytes` but one at least; [] at its end."""
+        """The log's next entries after a position: about `max_bytes` at most, but at least one; [] at its end."""
 
     def namespaces(self) -> Iterator[NamespaceInfo]:
         """All namespaces that have a log or a snapshot, CONTROL left out, in no order."""
@@ -142,11 +142,11 @@ class Store(Protocol):
         """The manifest of the namespace's snapshot, if it has one."""
 
     def segment(self, namespace: str, name: str) -> Iterator[bytes]:
-        """The chunks of a segment in order; raises StoreError if it is not there, whole."""
+        """The chunks of a segment in order; raises StoreError if the segment is missing or incomplete."""
 
     def write_segment(self, namespace: str, name: str, chunks: Iterable[bytes]) -> None:
-        """Puts a segment there, replacing one of the same name. A writer that dies leaves nothing that counts and
-        that stays."""
+        """Writes a segment, replacing one of the same name. A writer that dies leaves no valid segment, and nothing
+        that stays for good."""
 
     def write_manifest(self, namespace: str, manifest: bytes, segments: Collection[str]) -> None:
         """Makes this the manifest, in one step, and removes all segments but those named."""
@@ -158,10 +158,10 @@ class Store(Protocol):
         """
 
     def compact(self) -> None:
-        """Gives space of what was removed back to the system, where the store does not by itself."""
+        """Returns freed space to the system, where the store does not do so by itself."""
 
     def info(self) -> StoreInfo:
         """What the store is and how much it holds."""
 
     def close(self) -> None:
-        """Closes all connections but those of readers. Never raises; may be called twice."""
+        """Closes all connections except those of readers. Never raises; may be called twice."""

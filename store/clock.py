@@ -1,4 +1,4 @@
-"""The time by which outputs expire."""
+"""The clock that decides when outputs expire."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _BELIEVED_SECONDS = 600.0
 
 
 class SteadyClock:
-    """Seconds since 1970, like the system's clock, of which a step counts only once it has stood for ten minutes.
+    """Seconds since 1970 by the system's clock, except that a step of that clock counts only after ten minutes.
 
-    So a clock that is wrong for a moment makes nobody remove what is not old. Safe for threads.
+    A clock that is wrong for a moment thus expires nothing that is not old. Thread-safe.
     """
 
     def __init__(self) -> None:

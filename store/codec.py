@@ -1,4 +1,4 @@
-"""Records, manifests and segments as the bytes that a store holds, and back.
+"""Converts records, manifests and segments to the bytes that a store holds, and back.
 
 A frame, whose numbers are little-endian:
 
@@ -45,7 +45,7 @@ from agentspec.store.record_layout import (
 from agentspec.store.records import Deletion, Manifest, OutputRecord
 
 CHUNK_BYTES = 4 << 20
-"""A chunk holds so much of a segment, the last one less."""
+"""Bytes of a segment in each chunk; the last chunk may be shorter."""
 MAX_RECORD_BYTES = 64 << 20
 """The largest payload of a record or manifest, which bounds what a forged one can make a reader allocate."""
 
@@ -64,14 +64,14 @@ _MAX_SEGMENT_BYTES = 1 << 38
 
 
 class Codec:
-    """Encodes and decodes what stands in the store of one scope. Safe for threads.
+    """Encodes and decodes the contents of one scope's store. Thread-safe.
 
     Whatever bytes it is given, decoding raises RecordError or nothing, and takes no more memory than the record may
     have; its message names no text, its `fault` says whether the bytes are damaged, newer, foreign or encrypted.
     """
 
     num_unencrypted: int
-    """Frames that were read though they are not encrypted, with a key given."""
+    """Number of frames that were read unencrypted although a key was given."""
 
     def __init__(self, scope: Scope, key: bytes | None = None) -> None:
         """`key`: at least 32 bytes, with which everything is encrypted; None: nothing is.
@@ -86,13 +86,13 @@ class Codec:
         self._counting = threading.Lock()
 
     def encode(self, namespace: str, record: OutputRecord | Deletion) -> bytes:
-        """An entry for a namespace's log, a Deletion for CONTROL's; raises RecordError if a field is out of range."""
+        """Encodes an entry of a namespace's log, or a Deletion of CONTROL's; raises RecordError for a bad field."""
         if isinstance(record, Deletion):
             return self._seal(namespace, _DELETION, pack_deletion(record), self._place(namespace))
         return self._seal(namespace, _OUTPUT, pack_output(record), self._place(namespace))
 
     def decode(self, namespace: str, data: bytes) -> OutputRecord | Deletion:
-        """What an entry of a namespace's log says; raises RecordError."""
+        """Decodes an entry of a namespace's log; raises RecordError if it cannot be read."""
         expected = _DELETION if namespace == CONTROL else _OUTPUT
         payload = self._open(namespace, expected, data, self._place(namespace), MAX_RECORD_BYTES)
         return unpack_deletion(payload) if expected == _DELETION else unpack_output(payload)
@@ -108,7 +108,7 @@ class Codec:
     def encode_segment(
         self, namespace: str, name: str, blob: bytes | bytearray | memoryview | NDArray[np.uint8]
     ) -> Iterator[bytes]:
-        """The chunks of a segment, each made when it is asked for."""
+        """The chunks of a segment, each encoded when it is requested."""
         view = memoryview(blob.data if isinstance(blob, np.ndarray) else blob).cast("B")
         for number, start in enumerate(range(0, len(view), CHUNK_BYTES)):
             place = self._place(namespace, name, number, len(view))
@@ -183,7 +183,7 @@ class Codec:
 
 
 def _check_frame(data: bytes, expected: int) -> tuple[int, int]:
-    """The frame's flags and size, if it is whole, of this version and of the expected kind."""
+    """The frame's flags and size; raises RecordError unless it is whole and of the expected kind and version."""
     if len(data) < _HEADER.size + _CHECKSUM.size or data[: len(_MAGIC)] != _MAGIC:
         raise RecordError("damaged: it does not begin as a record of agentspec, or ends too early")
     (checksum,) = _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)
@@ -209,7 +209,7 @@ def _allocate(num_bytes: int) -> NDArray[np.uint8]:
 
 
 class _Zstd(threading.local):
-    """Compressors, which serve one thread each."""
+    """Compressors, each for use by one thread."""
 
     def __init__(self) -> None:
         self.records = zstandard.ZstdCompressor(level=_RECORD_LEVEL)
@@ -217,9 +217,9 @@ class _Zstd(threading.local):
         self._decompressor = zstandard.ZstdDecompressor()
 
     def decompress(self, body: memoryview, size: int) -> bytes:
-        """A payload of `size` bytes; no more than that is allocated, whatever the frame says."""
+        """A payload of `size` bytes; never allocates more than that, even if the frame states a larger size."""
         try:
-            # A frame that says its size is given that much memory at once.
+            # The decompressor allocates the size that a frame states at once.
             if zstandard.frame_content_size(body) != size:
                 raise RecordError(f"damaged: a record says another size than its {size} bytes")
             return self._decompressor.decompress(body, max_output_size=size, allow_extra_data=False)

@@ -1,4 +1,4 @@
-"""How a store is used: limits of the queue, of the log and of the time that loading may take."""
+"""Settings of a store's use: limits of the queue, of the log and of the time to load."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class SharingConfig:
     """Maximum number of tokens of finished outputs in the queue; beyond that, the oldest are dropped and counted."""
 
     ttl_seconds: float = 30 * 86400.0
-    """Age in seconds at which outputs are removed and no longer drafted from; 0: never."""
+    """Age in seconds at which outputs are removed and no longer drafted from; 0 means never."""
 
     quota_bytes: int = 256 << 20
-    """Upper limit of each namespace's log in the store; 0: none. Snapshots come on top."""
+    """Upper limit in bytes of each namespace's log in the store, without snapshots; 0 means no limit."""
 
     load_seconds: float = 60.0
     """Seconds that a starting server waits for the store's contents; then it serves while loading goes on."""
 
     keep_seconds: float = 10.0
-    """How often snapshots are written and the log is trimmed, at most."""
+    """Shortest interval, in seconds, at which snapshots are written and the log is trimmed."""
 
     def __post_init__(self) -> None:
         for name, low in (("queue_tokens", 1), ("quota_bytes", 0)):

@@ -1,4 +1,4 @@
-"""Encryption of what is written in a store: AES-256-GCM with keys that are derived from the operator's one.
+"""Encrypts a store's contents: AES-256-GCM with keys derived from the operator's key.
 
     operator's key ─HKDF-SHA256─> key of (scope, namespace, salt) ─> each message with a nonce of its own
 
@@ -39,7 +39,7 @@ class _Key:
 
 
 class Cipher:
-    """Seals and opens messages of one scope. Safe for threads."""
+    """Seals and opens messages of one scope. Thread-safe."""
 
     def __init__(self, scope: Scope, key: bytes) -> None:
         """Raises ConfigError if the key is shorter than 32 bytes, or the package `cryptography` is missing."""
@@ -61,7 +61,7 @@ class Cipher:
         self._scope = scope
         self._secret = key
         self._lock = threading.Lock()
-        # The latest used come last.
+        # The most recently used key comes last.
         self._writing: OrderedDict[str, _Key] = OrderedDict()
         self._reading: OrderedDict[tuple[str, bytes], _Key] = OrderedDict()
 
@@ -72,7 +72,7 @@ class Cipher:
         return b"".join((key.salt, key.check, nonce, key.cipher.encrypt(nonce, message, associated)))
 
     def open(self, namespace: str, sealed: bytes, associated: bytes) -> bytes:
-        """What seal() was given; raises RecordError if the key is another one or anything was changed since."""
+        """Decrypts what seal() returned; raises RecordError if the key differs or anything was changed."""
         salt, check = sealed[:_SALT_BYTES], sealed[_SALT_BYTES : _SALT_BYTES + _CHECK_BYTES]
         nonce = sealed[_SALT_BYTES + _CHECK_BYTES : _PREFIX_BYTES]
         if len(nonce) < _NONCE_BYTES:

@@ -1,4 +1,4 @@
-"""What a store's contents say about how well they can be drafted from, without a server."""
+"""Checks without a server how well a store's contents can be drafted from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentspec.store.urls import redact
 
 _SHOWN = 5
 _MOST_TOKENS = 20_000_000
-"""So many tokens of each scope are looked at; hashing and sorting them takes some seconds and a gigabyte."""
+"""Maximum number of tokens examined in each scope; hashing and sorting them takes some seconds and a gigabyte."""
 _OFTEN = 0.5
 
 

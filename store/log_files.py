@@ -29,17 +29,17 @@ from agentspec.engine import request_hash
 from agentspec.errors import ConfigError
 from agentspec.store.records import OutputRecord
 
-# So many lines share what was tokenized, so that memory is bounded.
+# This number of lines shares tokenized text, which bounds the memory.
 _LINES_PER_READER = 500
 
 
 @dataclass(slots=True)
 class LogReading:
-    """What was read so far."""
+    """Counts of what was read so far."""
 
     outputs: int = 0
     tokens: int = 0
-    """Of the outputs, without the ends of their prompts."""
+    """Tokens of the outputs, without the ends of their prompts."""
     bad: list[str] = field(default_factory=list)
     """The first lines that were skipped, as `file:line: reason`."""
     num_bad: int = 0
@@ -47,11 +47,11 @@ class LogReading:
 
 @dataclass(frozen=True, slots=True)
 class LoggedOutput:
-    """An output as a file has it."""
+    """An output as read from a file."""
 
     record: OutputRecord
     namespace: str | None
-    """As the line says; None: it says nothing."""
+    """As given in the line; None if the line has none."""
 
 
 class _BadLineError(ValueError):
@@ -102,7 +102,7 @@ class LogFiles:
                 yield output
 
     def _outputs(self, line: Any, reader: SessionReader | None) -> list[LoggedOutput]:
-        """Raises ValueError where a line is none of the three."""
+        """Raises ValueError if a line is none of the three."""
         if isinstance(line, dict) and "tokens" in line:
             return [self._exported(line)]
         check_session(line)
@@ -117,7 +117,7 @@ class LogFiles:
         tail = self._end_of_prompt(call)
         tokens = np.concatenate([tail, call.output])
         if name is None:
-            # Logs that repeat a conversation with each of its turns have each output once.
+            # Where a log repeats a conversation with each turn, each output is taken once.
             content = hashlib.sha256(len(call.output).to_bytes(8, "little"))
             for part in (*call.prompt_parts, call.output):
                 content.update(part.tobytes())

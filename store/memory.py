@@ -1,4 +1,4 @@
-"""The store in this process's memory: for tests, and where nothing may or can be kept."""
+"""The store in this process's memory: for tests, and where nothing may or can be stored permanently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agentspec.store.rules import (
 
 @dataclass(slots=True)
 class _Log:
-    # Parallel, in order.
+    # Parallel lists in the order of the log.
     numbers: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
@@ -47,7 +47,7 @@ class _Snapshot:
 
 
 class _Contents:
-    """Of one scope."""
+    """The contents of one scope."""
 
     def __init__(self) -> None:
         self.epoch = secrets.token_hex(8)
@@ -62,7 +62,7 @@ class _Memory:
     """All scopes of a store."""
 
     def __init__(self) -> None:
-        # Guards everything below; told of every entry.
+        # Guards everything below; notified of every entry.
         self.changed = threading.Condition()
         self.models: dict[str, str] = {}
         self.scopes: dict[str, _Contents] = {}
@@ -78,8 +78,8 @@ _named_lock = threading.Lock()
 
 
 class MemoryPlace:
-    """Where a URL memory://NAME leads: all stores of one name in a process share their contents; without a name a
-    store has its own."""
+    """The `Place` of a memory:// URL. All stores of one name in a process share their contents; a store without a name
+    has its own."""
 
     def __init__(self, name: str = "") -> None:
         self.url = f"memory://{name}"
@@ -87,7 +87,7 @@ class MemoryPlace:
             self._memory = _named.setdefault(name, _Memory()) if name else _Memory()
 
     def open(self, scope: Scope, *, create: bool = True) -> MemoryStore:
-        """Raises StoreError where the model has another tokenizer, or is new and `create` is False."""
+        """Raises StoreError if the model has another tokenizer, or is new and `create` is False."""
         memory = self._memory
         with memory.changed:
             check_model(self.url, scope, memory.models.get(scope.model), list(memory.models), create=create)
@@ -95,12 +95,12 @@ class MemoryPlace:
         return MemoryStore(self.url, scope, memory)
 
     def scopes(self) -> list[Scope]:
-        """All that were opened."""
+        """All scopes that were opened."""
         with self._memory.changed:
             return [Scope(model, tokenizer) for model, tokenizer in self._memory.models.items()]
 
     def delete_scope(self, scope: Scope) -> bool:
-        """Removes all that is stored of a scope; False if there was nothing."""
+        """Removes a scope; returns False if nothing was stored of it."""
         with self._memory.changed:
             known = self._memory.models.get(scope.model) == scope.tokenizer
             if known:
@@ -119,7 +119,7 @@ class MemoryPlace:
 class MemoryStore:
     """A `Store` that lives as long as this process, or the last reference to it if its URL has no name.
 
-    No call waits for anything but other threads' calls. Positions are decimal numbers. A crash loses everything.
+    Calls wait only for other threads' calls. Positions are decimal numbers. A crash loses everything.
     """
 
     def __init__(self, url: str, scope: Scope, memory: _Memory) -> None:
@@ -138,7 +138,7 @@ class MemoryStore:
         check_entries(entries)
         with self._memory.changed:
             contents, now = self._contents(), self._clock.now()
-            # Entered again after everything was lost.
+            # Registers the model again after wipe().
             self._memory.models.setdefault(self.scope.model, self.scope.tokenizer)
             for namespace, data in entries:
                 contents.last += 1
@@ -274,7 +274,7 @@ class MemoryStore:
 
 
 class MemoryReader:
-    """A `Reader` of a MemoryStore; goes on after the store is closed."""
+    """A `Reader` of a MemoryStore; keeps working after the store is closed."""
 
     def __init__(self, memory: _Memory, scope: Scope, starts: dict[str, int], epoch: str) -> None:
         self.broken: dict[str, str] = {}

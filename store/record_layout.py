@@ -1,4 +1,4 @@
-"""The bytes of records before they are compressed: little-endian fields one after another, no padding.
+"""The layout of records before compression: little-endian fields one after another, without padding.
 
     output      output_id u64, time f64, num_prompt_tail u32, n u32, request_id text,
                 the tokens' low 16 bits u16[n], their high 8 bits u8[n]
@@ -34,7 +34,7 @@ def pack_output(record: OutputRecord) -> bytes:
     tokens = record.tokens
     if tokens.ndim != 1 or tokens.dtype != np.int32:
         raise RecordError(f"a record's tokens must be int32[n], got {tokens.dtype}{list(tokens.shape)}")
-    # As unsigned numbers the negative ones are the largest.
+    # Viewed as unsigned, negative ids are the largest, so one comparison finds them.
     if len(tokens) and int(tokens.view(np.uint32).max()) >= MAX_TOKEN_IDS:
         raise RecordError(f"a record's token ids must be in [0, {MAX_TOKEN_IDS}), got one outside")
     if not 0 <= record.num_prompt_tail <= len(tokens):
@@ -109,7 +109,7 @@ def _checked_time(time: float) -> float:
 
 
 def _pack_text(name: str, text: str) -> bytes:
-    # Ids come from clients and may hold half a surrogate pair.
+    # Ids come from clients and may contain an unpaired surrogate.
     data = text.encode("utf-8", "surrogatepass")
     if len(data) > _MAX_TEXT:
         raise RecordError(f"a {name} must be at most {_MAX_TEXT} bytes long, got {len(data)}; use a shorter one")
@@ -117,7 +117,7 @@ def _pack_text(name: str, text: str) -> bytes:
 
 
 class _Fields:
-    """Reads fields one after another; whatever does not fit raises RecordError."""
+    """Reads fields one after another; raises RecordError if the data is too short or invalid."""
 
     def __init__(self, payload: bytes) -> None:
         self._payload = payload
@@ -131,7 +131,7 @@ class _Fields:
         return taken
 
     def take(self, layout: struct.Struct) -> tuple[int, ...]:
-        # Floats come as what struct makes of them; the type says int to spare a cast for each count.
+        # Floats are returned as floats; the annotation says int to avoid a cast for each count.
         return layout.unpack(self.bytes(layout.size))
 
     def text(self) -> str:

@@ -35,7 +35,7 @@ class Deletion:
     namespace: str
     """Or ANY_NAMESPACE, for a request."""
     request_id: str | None
-    """The request whose outputs are deleted; None: all that the namespace had finished up to `time`."""
+    """The request whose outputs are deleted; None deletes all outputs that the namespace had finished up to `time`."""
     time: float
     """Seconds since 1970 by the clock of whoever asked for it."""
 
@@ -55,9 +55,9 @@ class Manifest:
     """The list of sealed segments that form a namespace's snapshot."""
 
     position: str
-    """Everything in the log up to here is in the segments, or was not kept by the engine that made them. What comes
-    after may be in them too. "": nothing is, as in the manifest of a snapshot that was deleted."""
+    """Every log entry up to this position is in the segments or was not kept by the engine that made them. Later
+    entries may be in them too. "" covers no entry, as in the manifest of a deleted snapshot."""
     segments: tuple[SegmentRef, ...]
     """Oldest first."""
     time: float
-    """When it was written, in seconds since 1970."""
+    """When the manifest was written, in seconds since 1970."""

@@ -32,7 +32,7 @@ def check_namespace(namespace: str) -> None:
 
 
 def check_entries(entries: Sequence[tuple[str, bytes]]) -> None:
-    """Raises StoreError where a namespace is none; TypeError where an entry is not bytes."""
+    """Raises StoreError for an invalid namespace and TypeError for an entry that is not bytes."""
     for namespace, data in entries:
         check_namespace(namespace)
         if not isinstance(data, bytes):
@@ -47,9 +47,11 @@ def check_tenant(namespace: str) -> None:
 
 
 def check_model(url: str, scope: Scope, registered: str | None, models: Sequence[str], *, create: bool) -> None:
-    """Raises StoreError where a store may not be opened for a scope.
+    """Raises StoreError if a store may not be opened for a scope.
 
-    registered: the tokenizer that the store has for the scope's model. models: all that it has.
+    Args:
+        registered: The tokenizer that the store has for the scope's model; None if it does not know the model.
+        models: All models that the store knows.
     """
     if registered is None and not create:
         known = ", ".join(sorted(models)) or "none yet"

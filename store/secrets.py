@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentspec.errors import ConfigError
 
-# Where secrets are looked for when no file is named.
+# Environment variables that hold the secrets when no file is named.
 PASSWORD_VARIABLE = "AGENTSPEC_STORE_PASSWORD"
 STORE_KEY_VARIABLE = "AGENTSPEC_STORE_KEY"
 NAMESPACE_KEY_VARIABLE = "AGENTSPEC_NAMESPACE_KEY"
@@ -21,7 +21,7 @@ _MAX_FILE_BYTES = 1 << 16
 
 
 class Secret(bytes):
-    """Bytes that do not show in logs, messages and tracebacks: `repr`, `str` and formats hide them."""
+    """Bytes that do not appear in logs, messages and tracebacks: `repr`, `str` and formatting hide them."""
 
     def __repr__(self) -> str:
         return "Secret(...)"
@@ -32,7 +32,7 @@ class Secret(bytes):
         return format(str(self), spec)
 
     def text(self) -> str:
-        """The secret itself as text, for a library that asks for it; raises ConfigError if it is none."""
+        """The secret itself as text, for a library that needs it; raises ConfigError if it is not text."""
         try:
             return self.decode()
         except UnicodeDecodeError:
@@ -93,7 +93,7 @@ def write_key(path: str | Path) -> None:
 
 
 def _read(path: str | Path | None, variable: str | None) -> tuple[bytes | None, str]:
-    """The bytes given, and where they came from. An empty variable counts as none."""
+    """The secret's bytes and their origin. An empty variable counts as unset."""
     if path is not None:
         return _read_private(Path(path)), str(path)
     value = os.environb.get(variable.encode()) if variable else None

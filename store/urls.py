@@ -17,12 +17,12 @@ DEFAULT_URL = "sqlite://"
 """A file in the user's data directory."""
 
 DEFAULT_TIMEOUT = 5.0
-"""Seconds that a call may wait for an answer of the store; a connection must stand within 2 seconds, or this if it
-is less."""
+"""Seconds that a call may wait for an answer of the store. A connection must be made within 2 seconds, or within this
+time if it is shorter."""
 
 
 class Place(Protocol):
-    """Where a URL leads: the scopes that are stored there."""
+    """The place that a URL names, and the scopes stored there."""
 
     url: str
     """Without passwords."""
@@ -40,9 +40,9 @@ class Place(Protocol):
 def open_store(
     url: str, scope: Scope, *, password: str | None = None, timeout: float = DEFAULT_TIMEOUT, create: bool = True
 ) -> Store:
-    """Opens a store for a scope. Tries the store out, so that what would fail later fails now.
+    """Opens a store for a scope. Tries the store out, so that faults show now rather than later.
 
-        memory://                  this process's; memory://NAME is shared by all of the process that give the name
+        memory://                  in this process; memory://NAME is shared by all stores of the process with that name
         sqlite://                  a file; store.sqlite3 in $XDG_DATA_HOME/agentspec or ~/.local/share/agentspec
         sqlite:///PATH             a relative path; sqlite:////PATH an absolute one
         redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]
@@ -54,15 +54,15 @@ def open_store(
         valkey://, valkeys://, ... as redis://, rediss://, ...
 
     Args:
-        password: Of a server; instead of one in the URL.
+        password: The server's password; replaces one in the URL.
         timeout: Seconds that a call may wait for an answer.
         create: Whether to create the file and to enter the scope's model. Otherwise the store must know the model.
 
     Raises:
-        ConfigError: The URL, or what is needed to follow it.
-        StoreUnavailableError: The store does not answer, or takes nothing at this time.
-        StoreError: It answers with an error, does not keep what it is given, lacks a permission, holds something
-            else in agentspec's place, or has the model with another tokenizer.
+        ConfigError: The URL is invalid, or a package or file that it needs is missing.
+        StoreUnavailableError: The store does not answer, or accepts no data at this time.
+        StoreError: The store answers with an error, does not keep its data, lacks a permission, holds other data under
+            agentspec's keys, or has the model with another tokenizer.
     """
     return place(url, password=password, timeout=timeout).open(scope, create=create)
 
@@ -73,12 +73,12 @@ def list_scopes(url: str, *, password: str | None = None, timeout: float = DEFAU
 
 
 def delete_scope(url: str, scope: Scope, *, password: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> bool:
-    """Removes all that is stored of a scope, for good; False if there was nothing. Raises as open_store() does."""
+    """Removes a scope permanently; returns False if nothing was stored of it. Raises as open_store() does."""
     return place(url, password=password, timeout=timeout).delete_scope(scope)
 
 
 def place(url: str, *, password: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> Place:
-    """Where a URL leads; opens nothing. Raises ConfigError."""
+    """The place that a URL names; opens nothing. Raises ConfigError."""
     if not timeout > 0:
         raise ConfigError(f"a store's timeout must be > 0 seconds, got {timeout}")
     scheme, separator, rest = url.partition("://")

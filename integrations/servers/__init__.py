@@ -1,1 +1,1 @@
-"""SGLang servers as processes: their command line, their life, and what serving costs."""
+"""Starts, stops and queries SGLang servers as processes, and measures what serving costs."""

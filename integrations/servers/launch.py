@@ -11,7 +11,7 @@ from agentspec.errors import ConfigError
 from agentspec.integrations.emulated_device import setting as emulated_device
 from agentspec.integrations.sglang_cpu import activate, environment
 
-# What SGLang's CPU path needs to be told, and float32 because a CPU without AMX is no faster in bfloat16.
+# Flags that SGLang's CPU path needs. float32, because a CPU without AMX is no faster in bfloat16.
 _CPU_DEFAULTS: dict[str, str | None] = {
     "--device": "cpu",
     "--dtype": "float32",

@@ -1,4 +1,4 @@
-"""A server under test: started as its own process, waited for, asked, stopped."""
+"""Starts a server under test as a process of its own, waits for it, queries it and stops it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from agentspec.errors import ServerError
 from agentspec.integrations.servers.launch import launch_command
 
 REPLAYED = {"AGENTSPEC_REPLAY": "requests"}
-"""Variables with which a server writes the answers that requests bring."""
+"""Environment variables that make a server give the answers recorded in its requests."""
 
 _IDLE_SECONDS = 30
-"""For requests that end."""
-# Below what the system gives to outgoing connections: a server binds its port many seconds after it was found free.
+"""Longest time that flush() waits for requests that are about to end."""
+# Below the range of outgoing connections, because a server binds its port many seconds after it was found free.
 _PORTS = range(12000, 32768)
 _TRIES = 100
 
@@ -44,18 +44,18 @@ class RunningServer:
         """POST `body` as JSON to `path`.
 
         Raises:
-            urllib.error.HTTPError: the server refused; its body tells why.
+            urllib.error.HTTPError: the server refused; the error's reason includes the server's answer.
         """
         data = json.dumps({} if body is None else body).encode()
         return _read(urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}), timeout)
 
     def flush(self) -> None:
-        """Drops what was cached and learnt, once the last request is over: it still is running for a moment when its
-        answer is there. Raises urllib.error.HTTPError where others go on."""
+        """Drops everything cached and learned. First waits for the last request, which runs for a moment after its
+        answer arrived. Raises urllib.error.HTTPError if requests are still running."""
         self.post(f"/flush_cache?timeout={_IDLE_SECONDS}")
 
     def stream(self, path: str, body: Any, timeout: float = 300.0) -> Iterator[Any]:
-        """POST `body` as JSON to `path`, and each event of the answer as it comes, parsed."""
+        """POST `body` as JSON to `path`; yields each event of the answer as it arrives, parsed."""
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=timeout) as response:
@@ -64,19 +64,19 @@ class RunningServer:
                     yield json.loads(line[len(b"data: ") :])
 
     def agentspec_state(self) -> dict[str, Any] | None:
-        """The block `agentspec` of `/server_info`, or None without one; it says whether agentspec is active, for a server
-        that replays recorded answers has one in any case."""
+        """The block `agentspec` of `/server_info`, or None without one. Only the block itself says whether agentspec is
+        active, because a server that replays recorded answers always has one."""
         states = self.get("/server_info")["internal_states"]
         found = states[0].get("agentspec") if states else None
         return found if isinstance(found, dict) else None
 
     def replay_state(self) -> dict[str, Any] | None:
-        """The block `agentspec.replay`, of a server with any algorithm, or None where its answers are its model's own."""
+        """The block `agentspec.replay` of a server with any algorithm; None if its answers are its model's own."""
         found = (self.agentspec_state() or {}).get("replay")
         return found if isinstance(found, dict) else None
 
     def check_replay(self, wanted: bool) -> None:
-        """Raises ServerError unless the server replays recorded answers just where that is `wanted`, and exactly."""
+        """Raises ServerError unless the server replays recorded answers exactly where `wanted`, and none otherwise."""
         state = self.replay_state()
         if wanted and state is None:
             raise ServerError("the server does not replay recorded answers; start it with AGENTSPEC_REPLAY=requests")
@@ -127,8 +127,7 @@ class Server(RunningServer):
         self._on_wait = on_wait
         rest = ["--host", "127.0.0.1", "--port", str(self.port), *arguments]
         self.command, variables = launch_command(str(model), algorithm, rest, python, emulate)
-        # Nothing may be looked up or fetched from outside, and no server may know what an earlier one has learned
-        # unless it is told so.
+        # By default the server fetches nothing from outside and keeps nothing that an earlier server has learned.
         defaults = {"HF_HUB_OFFLINE": "1", "AGENTSPEC_STORE": "memory://"}
         self._environment = {**defaults, **os.environ, **variables, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -171,11 +170,11 @@ class Server(RunningServer):
         return self._process is not None and self._process.poll() is None
 
     def processes(self) -> list[int]:
-        """Ids of the server's processes, all that it started included; as Linux tells them."""
+        """Ids of the server's processes, including all that it started; read from /proc (Linux only)."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                # The name may hold anything but ends with the last bracket.
+                # The process name may contain any character and ends at the last bracket.
                 fields = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             except OSError:
                 continue
@@ -184,7 +183,7 @@ class Server(RunningServer):
         return found
 
     def cpu_seconds(self) -> float:
-        """CPU time that its processes have taken so far; as Linux tells it."""
+        """CPU time in seconds that its processes have used so far; read from /proc (Linux only)."""
         ticks = 0
         for process in self.processes():
             try:
@@ -229,7 +228,7 @@ def _read(request: urllib.request.Request, timeout: float) -> Any:
             body = response.read()
             is_json = "json" in response.headers.get("Content-Type", "")
     except urllib.error.HTTPError as error:
-        # The error holds the connection; whoever catches it should not have to close it.
+        # The error holds the connection. It is closed here, so that callers need not do so.
         with error:
             reason = f"{error.reason}: {error.read().decode(errors='replace')[:1000]}"
         raise urllib.error.HTTPError(request.full_url, error.code, reason, error.headers, None) from None
@@ -237,13 +236,13 @@ def _read(request: urllib.request.Request, timeout: float) -> Any:
 
 
 def free_port(above: int = 0) -> int:
-    """A port of 127.0.0.1 that nobody listens on now.
+    """A port of 127.0.0.1 on which nobody listens now.
 
     Args:
-        above: How far above it a port lies that the server binds as well; 0: none.
+        above: Offset of a second port that the server binds too and that must be free; 0 means there is none.
 
     Raises:
-        ServerError: None was found.
+        ServerError: No free port was found.
     """
     for port in random.SystemRandom().sample(_PORTS[: len(_PORTS) - above], _TRIES):
         if all(_is_free(bound) for bound in {port, port + above}):

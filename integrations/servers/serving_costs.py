@@ -1,8 +1,9 @@
-"""What serving takes beside verification, measured as clients see it: `agentspec profile`'s second part.
+"""Measures the time that serving takes besides verification, as clients see it, for `agentspec profile --serving`.
 
-Metric: seconds of decode steps and prefills, and of a request outside of the scheduler; see agentspec.scheduling.costs.serving.
-Pattern: differences only. Steps are what long answers take longer than short ones; a prefill is what it holds up a
-request whose tokens are streamed meanwhile. Medians, as other work on the machine only ever adds.
+Metric: seconds of decode steps, of prefills and of a request outside the scheduler; see
+agentspec.scheduling.costs.serving.
+Pattern: differences only. The cost of steps is the extra time of long answers over short ones. The cost of a prefill is
+the delay of a request that is streamed meanwhile. Medians are taken, because other work on the machine only adds time.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from agentspec.integrations.servers.server import RunningServer
 from agentspec.scheduling import MeasuredPoint, ServingPoints, StepTotals
 
 Steps = Sequence[tuple[int, int, int, float]]
-"""(rows, width, context, seconds of the verification) of decode steps."""
-# The answers whose difference is measured, and steps that the longer one has at least.
+"""(rows, width, context in tokens, seconds of the verification) of each decode step."""
+# Tokens of the short and the long answers, and the least number of steps of a long one.
 _SHORT, _LONG, _LONG_STEPS = 4, 44, 8
 _STREAMED = 160
 _STREAMED_PROMPT = 32
 _PREFILL_ROUNDS = 7
-# Prompts come one by one, some steps apart.
+# Pause between two prompts, some steps long.
 _PAUSE_SECONDS = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is measured together: so many rows with so much context each."""
+    """One point of a measurement: a batch of `rows` requests with prompts of `length` tokens each."""
 
     rows: int
     length: int
@@ -49,7 +50,7 @@ class _Asked:
 
 
 class ServingMeter:
-    """Asks a server with drawn prompts, no two alike."""
+    """Sends a server prompts of random token ids, which all differ."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class ServingMeter:
         width: int = 1,
         drafts: bool = True,
     ) -> None:
-        """`width` is the most tokens that a step gives a row; without `drafts` agentspec gives each row one."""
+        """`width`: maximum number of tokens that a step gives a row. `drafts`: without it each step gives a row one."""
         self._server = server
         self._vocabulary = vocabulary
         self._rng = rng
@@ -72,13 +73,13 @@ class ServingMeter:
     def points(
         self, cells: Sequence[Cell], lengths: Sequence[int], told: Callable[[], Steps] | None = None
     ) -> ServingPoints:
-        """Everything that ServingCosts are fitted to.
+        """Measures all points to which ServingCosts are fitted.
 
         Args:
-            cells: For decode steps.
-            lengths: Prompt tokens for prefills, two or more.
-            told: The decode steps since it was asked last, of a server that tells them; None: it does not verify, and
-                each step gives each row a token.
+            cells: Batches for the decode steps.
+            lengths: Two or more prompt lengths, in tokens, for the prefills.
+            told: Returns the decode steps since its last call, as the server reports them; None for a server that does
+                not verify, where each step gives each row one token.
         """
         # The first steps pay for lazy set-up.
         self._ask(cells[0], _SHORT)
@@ -93,9 +94,9 @@ class ServingMeter:
         )
 
     def steps(self, cells: Sequence[Cell], told: Callable[[], Steps] | None = None) -> tuple[StepTotals, ...]:
-        """Of each cell the steps that make the longer answers.
+        """Measures for each cell the additional steps of the longer answers.
 
-        Cells take turns, so that a machine whose pace changes meanwhile makes no cell dearer than another.
+        Cells take turns, so that a change of the machine's speed affects all cells alike.
         """
         asked: dict[tuple[Cell, int], list[_Asked]] = defaultdict(list)
         for _ in range(self._repeats):
@@ -105,7 +106,7 @@ class ServingMeter:
         return tuple(_more(cell, asked[cell, _SHORT], asked[cell, self._long]) for cell in cells)
 
     def prefills(self, lengths: Sequence[int]) -> list[MeasuredPoint]:
-        """How long a prompt of each length holds up another request."""
+        """Measures for how long a prompt of each length delays another request."""
         found: dict[int, list[float]] = defaultdict(list)
         for _ in range(_PREFILL_ROUNDS):
             for length, seconds in self._held_up(lengths).items():
@@ -121,7 +122,7 @@ class ServingMeter:
         return _Asked(wall, steps)
 
     def _held_up(self, lengths: Sequence[int]) -> dict[int, float]:
-        """Each length once, while one request is streamed."""
+        """Sends one prompt of each length while another request is streamed."""
         times: list[float] = []
         body = {**self._body(1, _STREAMED_PROMPT, _STREAMED), "stream": True}
         first = threading.Event()
@@ -163,7 +164,7 @@ class ServingMeter:
 
 
 def _more(cell: Cell, short: Sequence[_Asked], long: Sequence[_Asked]) -> StepTotals:
-    """What long answers have more than short ones, of medians."""
+    """The difference between the medians of long and of short answers."""
 
     def more(figure: Callable[[_Asked], float]) -> float:
         return statistics.median(map(figure, long)) - statistics.median(map(figure, short))
@@ -180,14 +181,14 @@ def _more(cell: Cell, short: Sequence[_Asked], long: Sequence[_Asked]) -> StepTo
 
 
 def held_up(times: Sequence[float], windows: Sequence[tuple[int, float, float]]) -> dict[int, float]:
-    """How much longer than usual the pauses of each window were, all together.
+    """The total excess of the pauses in each window over the usual pause, in seconds, by prompt length.
 
-    Where steps overlap, tokens are told a step late, so that the pause with the prefill has no step in it and the next
-    one has two: only their sum is what the prefill took.
+    With the overlap scheduler tokens arrive one step late: the pause of the prefill contains no step and the next pause
+    contains two, so only their sum gives the prefill's time.
 
     Args:
-        times: When tokens came, seconds.
-        windows: (length, begin, end); those after the last token are left out.
+        times: Arrival times of tokens, in seconds.
+        windows: (length, begin, end) of each prompt; windows after the last token are left out.
     """
     pauses = list(pairwise(times))
     free = [b - a for a, b in pauses if not any(a < end and b > begin for _, begin, end in windows)]

@@ -1,4 +1,4 @@
-"""What a server tells of its steps while it is profiled (`AGENTSPEC_PROFILING`), and medians of that."""
+"""Reads the step times that a server reports while it is profiled (`AGENTSPEC_PROFILING`), and takes their medians."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from agentspec.progress import say
 from agentspec.scheduling import MeasuredPoint, ProfileKey
 
 LEAST_STEPS = 3
-"""Fewer say nothing certain of a cell."""
+"""Least number of steps from which a median is taken."""
 _MOST_TRIES = 3
-"""Of a cell. On a busy machine requests of one call may begin one after the other all the same."""
+"""Maximum number of attempts for a cell. On a busy machine the requests of one call may still start one by one."""
 Told = Literal["steps", "drafts"]
-"""Verifications as (rows, width, context, seconds), or a model drafter's drafts as (rows, passes, context, seconds)."""
+"""Verify steps as (rows, width, context, seconds), or a draft model's drafts as (rows, passes, context, seconds)."""
 
 
 def measured(
     server: RunningServer, cells: Sequence[Cell], tokens: int, rng: random.Random, told: Told = "steps"
 ) -> list[MeasuredPoint]:
-    """The median step, or draft, of each cell and width; one that had too few of all its rows is left out with a word.
+    """The median step or draft of each cell and width. Cells with too few full batches are left out with a message.
 
-    A draft's point is that of one of its passes, which computes a token a row.
+    A draft's point is that of one pass, which computes one token for each row.
     """
     found = []
     vocabulary = vocabulary_of(server)
@@ -65,7 +65,7 @@ def measured(
 
 
 def told_since_then(server: RunningServer) -> Callable[[], Steps]:
-    """A function that gives the steps since it was called last."""
+    """Returns a function that returns the steps since its last call."""
     seen = _number(server, "steps")
 
     def new() -> Steps:
@@ -93,7 +93,7 @@ def _number(server: RunningServer, told: Told) -> int:
 
 
 def _latest(server: RunningServer, told: Told, since: int) -> list[tuple[int, int, int, float]]:
-    """All after the first `since`, as far as they are kept."""
+    """All steps or drafts after the first `since`, as far as the server still keeps them."""
     control = _control(server)
     new = int(control[f"num_{told}"]) - since
     return [tuple(one) for one in control[told][-new:]] if new > 0 else []
@@ -109,5 +109,5 @@ def vocabulary_of(server: RunningServer) -> int:
     try:
         return int(json.loads(config.read_text(encoding="utf-8"))["vocab_size"])
     except (OSError, KeyError, ValueError):
-        # Every tokenizer has that many.
+        # Every tokenizer has at least this many tokens.
         return 256

@@ -134,7 +134,7 @@ def extend_attention_cpu(
         output.copy_(_attended(query, sequences, tree_mask).reshape(output.shape))
         return
     if tree_mask is not None:
-        # Padded to the largest tree. Padding sees the prefix, and nothing sees padding.
+        # Rows are padded to the largest tree. Padding attends to the prefix, and nothing attends to padding.
         places = _kept.places(lens)
         every = spread(query, places, len(lens) * width)
         result = _attended(every, sequences, tree_mask, missing=width - extend_seq_lens)
@@ -161,7 +161,7 @@ _MAX_PADDED_QUERIES = 64
 
 @dataclass(frozen=True, slots=True)
 class _Sequences:
-    """What the B requests of a batch attend to; shapes as of extend_attention_cpu."""
+    """What the B requests of a batch attend to; shapes as in extend_attention_cpu."""
 
     k_cache: Tensor
     v_cache: Tensor
@@ -172,7 +172,7 @@ class _Sequences:
 
 
 def _attended(query: Tensor, sequences: _Sequences, tree_mask: Tensor | None, missing: Tensor | None = None) -> Tensor:
-    """One computation for requests of as many queries each, padded to the longest sequence.
+    """One computation for requests with equally many queries, padded to the longest sequence.
 
     Args:
         query: [B * n, H, K], the last n tokens of each request.
@@ -200,7 +200,7 @@ def _attended(query: Tensor, sequences: _Sequences, tree_mask: Tensor | None, mi
 
 
 class _Kept(threading.local):
-    """What the next layer can use again."""
+    """Memory and masks that the next layer reuses."""
 
     def __init__(self) -> None:
         self._places: Tensor | None = None
@@ -210,13 +210,13 @@ class _Kept(threading.local):
         self._mask_of: tuple[Tensor, int, Tensor | None, int] | None = None
 
     def gathered(self, name: str, cache: Tensor, slots: Tensor) -> Tensor:
-        """As `gather`, in memory that the next call with this name overwrites."""
+        """As `gather`, but into memory that the next call with this name overwrites."""
         if cache.dtype != torch.float32:
             return gather(cache, slots)
         count = slots.numel() * cache[0].numel()
         memory = self._memory.get(name)
         if memory is None or memory.numel() < count:
-            # Such as was made in inference mode could not be written outside of it.
+            # A tensor made in inference mode could not be written to outside of it.
             with torch.inference_mode(False):
                 memory = self._memory[name] = torch.empty(count)
         rows = memory[:count].view(slots.numel(), -1)
@@ -233,7 +233,7 @@ class _Kept(threading.local):
             shared: Query heads that share a key-value head.
         """
         if n == 1:
-            # A root sees itself.
+            # A root attends to itself.
             tree_mask = None
             if seq_lens.shape[0] == 1:
                 return None
@@ -242,14 +242,14 @@ class _Kept(threading.local):
             trees = known[2]
             if trees is tree_mask or (trees is not None and tree_mask is not None and torch.equal(trees, tree_mask)):
                 return self._mask
-        # Copies: what was given may be written to before the next call.
+        # Copies, because the caller may overwrite its tensors before the next call.
         self._mask_of = seq_lens.clone(), n, None if tree_mask is None else tree_mask.clone(), shared
         seen = _seen(seq_lens, n, torch.arange(int(seq_lens.max())), tree_mask)
         self._mask = per_head(added(seen), shared)
         return self._mask
 
     def places(self, lens: list[int]) -> Tensor:
-        """int64 [n], where tokens of rows of such lengths lie among rows of the greatest."""
+        """int64 [n], the places of the rows' tokens when all rows are padded to the greatest length."""
         if self._places is None or self._places_of != lens:
             self._places, self._places_of = own_places(torch.tensor(lens), max(lens)), lens
         return self._places
@@ -270,7 +270,7 @@ def _seen(seq_lens: Tensor, n: int, columns: Tensor, tree_mask: Tensor | None) -
 
 
 def added(seen: Tensor) -> Tensor:
-    """Of what each query sees, bool [B, n, width], what is added to its scores: float32 of that shape."""
+    """The additive mask, float32 [B, n, width], of the positions that each query sees, bool of the same shape."""
     return torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))
 
 

@@ -27,14 +27,14 @@ _PACKAGE = "agentspec.integrations.sglang_cpu"
 
 
 def install() -> None:
-    """Put the hooks in front of all other finders, once a process."""
+    """Put the hooks in front of all other finders, once per process."""
     if not is_installed():
         sys.meta_path.insert(0, ReferenceFinder())
 
 
 def is_installed() -> bool:
-    """Whether this process has the hooks."""
-    # By name: where sitecustomize has loaded this file too, the class exists twice.
+    """Whether the hooks are installed in this process."""
+    # Compared by name, because the class exists twice where sitecustomize has loaded this file too.
     return any(type(finder).__name__ == ReferenceFinder.__name__ for finder in sys.meta_path)
 
 

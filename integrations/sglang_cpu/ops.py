@@ -84,7 +84,7 @@ _library: Any = None
 
 
 def register_ops() -> None:
-    """Define the ops, once a process."""
+    """Define the ops, once per process."""
     global _library
     if _library is None:
         library: Any = torch.library

@@ -26,9 +26,9 @@ from typing import Any
 import torch
 
 _PER_TOKEN = ("input_ids", "positions", "out_cache_loc")
-"""What a model and its attention are given of each token."""
+"""The inputs of a model and its attention that have one value for each token."""
 _NUM_NODES = "agentspec_num_nodes"
-"""Of a batch that is verified without its padding: int64 [b], nodes of each row."""
+"""Attribute of the spec_info of a batch verified without padding: int64 [b], the number of nodes of each row."""
 
 
 class _VerifiesUnpadded:
@@ -61,14 +61,14 @@ def patch_ragged() -> None:
     @functools.wraps(forward)
     def ragged_forward(self: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
         num_nodes = _num_nodes(forward_batch) if self.verifies_unpadded else None
-        # Attention that was told of this batch before was told of its padding.
+        # Attention metadata that was prepared earlier for this batch includes its padding.
         if num_nodes is None or forward_batch.forward_metadata_ready:
             return forward(self, forward_batch, *args, **kwargs)
         kept = own_places(num_nodes, forward_batch.spec_info.draft_token_num)
         whole = {name: getattr(forward_batch, name) for name in _PER_TOKEN}
         for name, values in whole.items():
             setattr(forward_batch, name, values[kept])
-        # Not on the batch itself, which an eager forward copies before its attention is told.
+        # Not set on the batch itself, because an eager forward copies it before it prepares its attention.
         setattr(forward_batch.spec_info, _NUM_NODES, num_nodes)
         try:
             result = forward(self, forward_batch, *args, **kwargs)
@@ -101,7 +101,7 @@ def patch_ragged() -> None:
 
 
 def _num_nodes(forward_batch: Any) -> torch.Tensor | None:
-    """int64 [b], of a verification of rows that differ; None of anything else."""
+    """int64 [b], the number of nodes of each row if rows of a verification differ; None for any other batch."""
     if not forward_batch.forward_mode.is_target_verify():
         return None
     tree = forward_batch.spec_info
@@ -112,7 +112,7 @@ def _num_nodes(forward_batch: Any) -> torch.Tensor | None:
     linked = torch.cat([children, siblings], dim=1)
     num_linked = (linked >= 0).sum(1)
     if not torch.equal(linked.amax(1).clamp_min(0), num_linked):
-        # Nodes that do not come first: of trees that are made elsewhere.
+        # Trees that are built elsewhere may have nodes that do not come first.
         return None
     num_nodes = num_linked + 1
     return None if int(num_nodes.min()) == tree.draft_token_num else num_nodes

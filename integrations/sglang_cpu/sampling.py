@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Keeps the division by a threshold of 0 defined; any mass above 0 is then enough, as is meant.
+# Keeps the division by a threshold of 0 defined; any mass above 0 is then enough, as intended.
 _LEAST_THRESHOLD = 1e-9
 
 

@@ -1,4 +1,4 @@
-"""How many threads each forward runs on.
+"""Chooses the number of threads for each forward.
 
 A parallel region costs some ten microseconds, and a forward has hundreds of them. A small model that decodes one token
 is quicker on one thread; the same model is half as quick again on two where it reads a prompt or verifies drafts.
@@ -22,25 +22,25 @@ _most = torch.get_num_threads()
 
 
 def most_threads() -> int:
-    """What this process may use: at first as many as torch had when this module was imported."""
+    """Maximum number of threads for this process; initially torch's number when this module was imported."""
     return _most
 
 
 def limit_threads(most: int) -> None:
-    """From now on so many at most. What was made for more, such as a native model, keeps them."""
+    """Limits the number of threads from now on. A native model that was made with more threads keeps them."""
     global _most
     _most = most
     torch.set_num_threads(most)
 
 
 def num_threads(num_tokens: int, num_weights: int, most: int) -> int:
-    """Of `most` threads those that a forward of so many tokens through so many weights is worth; at least 1."""
+    """The number of threads, from 1 to `most`, that pays off for `num_tokens` tokens through `num_weights` weights."""
     return max(min(num_tokens * num_weights // _LEAST_WORK, most), 1)
 
 
 @contextmanager
 def threads_for(num_tokens: int, num_weights: int) -> Iterator[None]:
-    """Torch's threads are as many as the forward of this work is worth; afterwards as many as before."""
+    """Sets torch's number of threads to what pays off for this forward, and restores it afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads(num_tokens, num_weights, _most))
     try:
@@ -50,7 +50,7 @@ def threads_for(num_tokens: int, num_weights: int) -> Iterator[None]:
 
 
 def patch_threads() -> None:
-    """Let SGLang's forwards run on the threads that they are worth; imports SGLang.
+    """Let each of SGLang's forwards run on the number of threads that pays off; imports SGLang.
 
     Once there was one, what comes between forwards has one thread: a few operations on small tensors, some of which
     torch would share out however small they are, and then wait for a thread that sleeps. Calling it again changes

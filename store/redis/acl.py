@@ -1,4 +1,4 @@
-"""What a Redis user must be allowed for agentspec, and no more."""
+"""The permissions that agentspec needs of a Redis user."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ COMMANDS = (
 """All commands that a store and its readers use."""
 
 CLUSTER_COMMANDS = ("cluster|slots",)
-"""Used besides where the URL is redis-cluster://."""
+"""Needed in addition for redis-cluster:// URLs."""
 
 DATABASE_COMMANDS = ("select",)
-"""Used besides where the URL names a database other than 0."""
+"""Needed in addition where the URL names a database other than 0."""
 
 
 def acl_rules(user: str, scope: Scope | None = None, *, cluster: bool = False, database: bool = False) -> str:
-    """The command that gives a Redis user just the rights that agentspec needs, but for its password.
+    """The command that gives a Redis user exactly the rights that agentspec needs, without a password.
 
-    Append >PASSWORD, or #SHA256 of one, and enter it at the server, or in its ACL file without the leading ACL SETUSER.
+    Append >PASSWORD or #SHA256 and run it at the server, or put it into the ACL file without the leading ACL SETUSER.
 
     Args:
-        scope: The only one that the user may use; None: all.
+        scope: The only scope that the user may use; None allows all scopes.
         cluster: For redis-cluster://.
         database: For a database other than 0.
 
     Raises:
-        ConfigError: The name has characters that end it.
+        ConfigError: The name is empty or contains a blank or a null character.
     """
     if not user or any(character.isspace() or character == "\0" for character in user):
         raise ConfigError(f"a Redis user's name must have no blanks and not be empty, got {user!r}")

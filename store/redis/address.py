@@ -1,4 +1,4 @@
-"""Where a Redis store is: its URL, taken apart."""
+"""Parses the URL of a Redis store."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class RedisAddress:
     """A server, a socket, the sentinels of a service, or nodes of a cluster. Its repr shows no password."""
 
     url: str
-    """Without passwords, user and options."""
+    """The URL without user, password and options."""
     kind: Kind
     hosts: tuple[tuple[str, int], ...] = ()
     path: str = ""
-    """Of a socket."""
+    """Path of the Unix socket."""
     service: str = ""
-    """That sentinels watch."""
+    """Name of the service that the sentinels watch."""
     db: int = 0
     tls: bool = False
     files: tuple[tuple[str, str], ...] = ()
-    """ssl_ca_certs, ssl_certfile and ssl_keyfile, as far as given."""
+    """(option, file) for each of ssl_ca_certs, ssl_certfile and ssl_keyfile that is given."""
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     sentinel_username: str | None = None
@@ -38,12 +38,12 @@ class RedisAddress:
 
 
 def parse(scheme: str, rest: str, password: str | None = None) -> RedisAddress:
-    """The address of SCHEME://REST; a password given beside it goes before the one in it. Raises ConfigError."""
+    """Parses SCHEME://REST. `password`, if given, replaces the one in the URL. Raises ConfigError."""
     product, _, kind_name = scheme.partition("-")
     tls = product in ("rediss", "valkeys")
     kind: Kind = "unix" if product == "unix" else _KINDS[kind_name]
     body, _, query = rest.partition("?")
-    # A password may hold any character by mistake, so the last @ ends it.
+    # A password may contain an unescaped @, so the last @ ends it.
     user, _, place = body.rpartition("@")
     username, colon, secret = user.partition(":")
     options = _options(query, kind, tls)

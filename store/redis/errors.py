@@ -1,4 +1,4 @@
-"""What the errors of redis-py mean to a store."""
+"""Maps the errors of redis-py to those of a store."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import ssl
 
 from agentspec.errors import StoreError, StoreUnavailableError
 
-# By the name of redis-py's class; one that is not here means what its nearest base does.
+# Keyed by the name of the redis-py class. A class that is missing here has the meaning of its nearest base class.
 MEANINGS = {
-    # Again later.
+    # Temporary: a later attempt may succeed.
     "ConnectionError": "unavailable",
     "TimeoutError": "unavailable",
     "BusyLoadingError": "unavailable",
@@ -23,13 +23,13 @@ MEANINGS = {
     "OutOfMemoryError": "full",
     "ReadOnlyError": "readonly",
     "WatchError": "unavailable",
-    # Another password, another permission.
+    # These need another password or permission.
     "AuthenticationError": "password",
     "AuthorizationError": "password",
     "AuthenticationWrongNumberOfArgsError": "password",
     "ExternalAuthProviderError": "password",
     "NoPermissionError": "permission",
-    # What the server answers to something that it does not take; its text begins with a code.
+    # The server refused the command; the text begins with an error code.
     "ResponseError": "answer",
     "ExecAbortError": "answer",
     "RedisError": "answer",
@@ -39,7 +39,7 @@ MEANINGS = {
     "CrossSlotTransactionError": "answer",
     "RedisClusterException": "answer",
     "InvalidPipelineStack": "answer",
-    # Of features that no store uses.
+    # Errors of features that no store uses.
     "PubSubError": "answer",
     "NoScriptError": "answer",
     "ModuleError": "answer",
@@ -50,16 +50,16 @@ MEANINGS = {
     "IncorrectPolicyType": "answer",
 }
 
-# Codes of answers that redis-py, or an older release of it, has no class for.
+# Codes of temporary errors for which some release of redis-py has no class.
 _LATER = (
     "MISCONF", "NOREPLICAS", "BUSY", "UNBLOCKED", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED ", "ASK ",
 )  # fmt: skip
 
 
 def store_error(error: Exception, url: str, user: str | None, timeout: float) -> StoreError | None:
-    """The error that a store raises in place of one of redis-py or the system; None if it is neither.
+    """Maps an error of redis-py or the system to a store's error; returns None for any other error.
 
-    Server's words are passed on; commands, which hold texts, are not.
+    The message quotes the server's answer but never a command, because commands contain users' text.
     """
     if isinstance(error, ssl.SSLError) or "CERTIFICATE_VERIFY_FAILED" in str(error):
         return _tls_error(error, url)
@@ -69,7 +69,7 @@ def store_error(error: Exception, url: str, user: str | None, timeout: float) ->
     if meaning is None or not type(error).__module__.startswith("redis."):
         return None
     text = str(error)
-    # EXEC is refused in other words than the rest.
+    # The answer to a refused EXEC has another form than other refusals.
     if "NOPERM" in text:
         meaning = "permission"
     if meaning == "answer":

@@ -3,8 +3,8 @@
     agentspec:1:models         hash: model -> tokenizer
 
     agentspec:1:{SCOPE}: and
-      epoch                    string, random: another one, or none, means that the contents are others
-      lease                    string with a time to live: who tidies up
+      epoch                    string, random: another value, or none, means that the contents were replaced
+      lease                    string with a time to live: the replica that maintains the scope
       names                    set: the namespaces that have a log or a snapshot
       news                     stream, the last 4096 changes: n = a namespace whose log grew, r = one that was removed
       control                  stream, field d: the log of CONTROL, the last 30 days
@@ -14,8 +14,8 @@
       segment:NS:NAME          hash: 0, 1, ... -> a chunk; n -> their number; w -> random, who wrote it
       writing:NS:NAME:RANDOM   the same while it is written; lives for ten minutes after each chunk
 
-So a namespace has three keys and one more for each segment, and a snapshot has few of those. Only keys that are being
-written and the lease have a time to live: where a server evicts keys with one (volatile-*), nothing else can go.
+A namespace thus has three keys and one more for each of its few segments. Only the lease and unfinished segments have a
+time to live, so a server that evicts keys with one (volatile-*) cannot evict anything else.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class RedisKeys:
         return f"{self.prefix}writing:{namespace}:{name}:{token}"
 
     def probe(self, token: str) -> str:
-        """Of a key that is there only while a store is opened."""
+        """A temporary key that exists only while a store is opened."""
         return f"{self.prefix}writing:probe:{token}"
 
     def types(self) -> dict[str, str]:
-        """What the keys that no namespace has must hold, if they are there."""
+        """The required type of each key that belongs to no namespace, if the key exists."""
         return {
             self.epoch: "string",
             self.lease: "string",

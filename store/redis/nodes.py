@@ -1,7 +1,7 @@
-"""Connections to the Redis server, or to the node of several, that has a store's keys.
+"""Connections to the Redis server or cluster node that holds a store's keys.
 
-Only redis-py's connections are used: they speak the protocol, TLS and the log-in. What it would add on its own,
-retries above all, would hide from the callers how long a call takes and whether it was done.
+Only the connection classes of redis-py are used, for the protocol, TLS and log-in. Its clients retry on their own,
+which would hide from callers how long a call takes and whether a command ran.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Session:
         return answer
 
     def batch(self, commands: Sequence[Command]) -> list[Any]:
-        """The answers to commands sent together; errors that the server answers are among them."""
+        """Sends commands together and returns their answers; error answers are returned, not raised."""
         import redis
 
         self.connection.send_packed_command(self.connection.pack_commands(commands))
@@ -51,10 +51,10 @@ class Session:
         return _named(answers, commands)
 
     def transaction(self, commands: Sequence[Command]) -> list[Any] | None:
-        """The answers to commands done all at once; None, and nothing done, if a watched key has changed.
+        """Runs commands in MULTI/EXEC and returns their answers; None, with nothing done, if a watched key has changed.
 
-        Errors that arise while they are done are among the answers; if the server refuses one before, nothing is
-        done, and its error is raised.
+        Errors of commands during EXEC are among the answers. If the server refuses a command before EXEC, nothing is
+        done and its error is raised.
         """
         *queued, answers = self.batch([("MULTI",), *commands, ("EXEC",)])
         for answer in (*queued, answers):
@@ -63,9 +63,10 @@ class Session:
         return None if answers is None else _named(answers, commands)
 
     def read(self, commands: Sequence[Command]) -> list[Any]:
-        """The answers to commands that only read, of one moment; errors are among them.
+        """Runs read-only commands as one transaction and returns their answers, errors included.
 
-        Not of one moment where the server is full: it refuses whatever is in a transaction then.
+        A full server refuses transactions. The commands are then sent as a plain batch, and data may change between
+        them.
         """
         try:
             answers = self.transaction(commands)
@@ -85,13 +86,17 @@ class RedisNodes:
         self.url = address.url
         self._timeout = timeout
         self._lock = threading.Lock()
-        # Which node has a slot, where several may; and connections that nobody uses at the time, by node.
+        # The node that owns each slot (slot 0 stands for the sentinels' master), and the idle connections of each node.
         self._owners: dict[int, tuple[str, int]] = {}
         self._idle: dict[tuple[str, int], list[Session]] = {}
         self._closed = False
 
     def run(self, key: str, work: Callable[[Session], _T]) -> _T:
-        """What `work` returns, given a connection to the node that has a key. It raises StoreError only."""
+        """Calls `work` with a connection to the node that holds `key` and returns its result.
+
+        Follows at most two MOVED answers and retries nothing else. Errors of redis-py and of the system become
+        StoreError.
+        """
         import redis
 
         for attempt in range(3):
@@ -108,17 +113,17 @@ class RedisNodes:
             except Exception as error:
                 if session is not None:
                     session.connection.disconnect()
-                # Older releases of redis-py have this class for their own cluster client only.
+                # In older releases of redis-py only the cluster client raises MovedError; connections do not.
                 moved = isinstance(error, redis.exceptions.MovedError) or str(error).startswith("MOVED ")
                 mapped = store_error(error, self.url, self.address.username, self._timeout)
                 if moved or mapped is None or isinstance(mapped, StoreUnavailableError):
                     self._forget(node)
-                # A node that does not have the key has done nothing.
+                # A node that answers MOVED has not run the command, so it is safe to send it again.
                 if moved and attempt < 2:
                     continue
                 if mapped is None:
                     raise
-                # Without its cause, which may show what was sent.
+                # The cause may contain the data that was sent, so it is left out.
                 raise mapped from None
             except BaseException:
                 if session is not None:
@@ -178,7 +183,7 @@ class RedisNodes:
         password: str | None,
         what: str,
     ) -> tuple[str, int]:
-        """The first answer of the nodes that the address names."""
+        """Asks the nodes that the address names in turn and returns the first answer."""
         reasons: list[str] = []
         failed: StoreError | None = None
         for host, port in self.address.hosts:
@@ -212,7 +217,7 @@ class RedisNodes:
                 session = idle.pop() if idle else None
             if session is None:
                 return self._connect(node, self.address.db, self.address.username, self.address.password)
-            # Whatever there is to read, its end above all, says that it cannot be used any more.
+            # An idle connection with something to read was closed by the server or is out of step.
             with suppress(Exception):
                 if not session.connection.can_read(timeout=0):
                     return session
@@ -276,7 +281,7 @@ class RedisNodes:
 
 
 def require_redis() -> None:
-    """Raises ConfigError unless redis-py is there."""
+    """Raises ConfigError unless redis-py is installed."""
     try:
         import redis  # noqa: F401
     except ImportError:
@@ -284,7 +289,7 @@ def require_redis() -> None:
 
 
 def whole(answers: list[Any]) -> list[Any]:
-    """The answers, if no error is among them; raises the first otherwise."""
+    """Returns the answers; raises the first error among them."""
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
@@ -292,7 +297,7 @@ def whole(answers: list[Any]) -> list[Any]:
 
 
 def passable(answers: list[Any]) -> list[Any]:
-    """The answers, with None where a key is not there or something else stands in its place; raises other errors."""
+    """Returns the answers, with None for a missing key or a key of another type; raises the first other error."""
     return whole(
         [
             None if isinstance(answer, Exception) and str(answer).startswith(("WRONGTYPE", "no such key")) else answer
@@ -302,12 +307,12 @@ def passable(answers: list[Any]) -> list[Any]:
 
 
 def is_full(error: Exception) -> bool:
-    """Whether a server refuses a command because it has no memory for it."""
+    """Whether the server refused a command because it is out of memory."""
     return type(error).__name__ == "OutOfMemoryError" or str(error).startswith("OOM ")
 
 
 def _named(answers: list[Any], commands: Sequence[Command]) -> list[Any]:
-    """The answers; errors because of what stands under a key tell the key."""
+    """Returns the answers; WRONGTYPE errors among them name the key."""
     for answer, command in zip(answers, commands, strict=True):
         if isinstance(answer, Exception) and str(answer).startswith("WRONGTYPE"):
             answer.args = (f"{answer} ({command[1]})",)
@@ -315,7 +320,7 @@ def _named(answers: list[Any], commands: Sequence[Command]) -> list[Any]:
 
 
 def _anonymous() -> dict[str, None]:
-    """Arguments with which a connection does not tell the server what library it is: not every user may."""
+    """Arguments that keep a connection from sending the library's name, which a user may not be allowed to do."""
     from redis.connection import AbstractConnection
 
     known = inspect.signature(AbstractConnection.__init__).parameters

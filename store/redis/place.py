@@ -1,4 +1,4 @@
-"""A Redis store is opened, its scopes are listed and deleted here."""
+"""Opens a Redis store, and lists and deletes its scopes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BATCH = 256
 
 
 class RedisPlace:
-    """Where a redis:// URL, or one like it, leads."""
+    """The `Place` of a Redis or Valkey URL."""
 
     def __init__(self, address: RedisAddress, *, timeout: float) -> None:
         require_redis()
@@ -28,7 +28,7 @@ class RedisPlace:
         self._timeout = timeout
 
     def open(self, scope: Scope, *, create: bool = True) -> RedisStore:
-        """As open_store(); tries every command on keys of its own, unless it may create nothing."""
+        """As open_store(). With `create`, tries every command on temporary keys first."""
         nodes = RedisNodes(self._address, self._timeout)
         keys = RedisKeys(scope)
         try:
@@ -39,7 +39,7 @@ class RedisPlace:
             if create:
                 nodes.run(keys.epoch, lambda session: _probe(session, keys))
                 nodes.run(MODELS, lambda session: session.call("HSETNX", MODELS, scope.model, scope.tokenizer))
-                # Another may have been first.
+                # Another replica may have entered the model first.
                 nodes.run(MODELS, lambda session: self._check_model(session, scope, create))
                 nodes.run(keys.epoch, lambda session: session.call("SET", keys.epoch, secrets.token_hex(8), "NX"))
         except BaseException:
@@ -100,7 +100,7 @@ def _models(session: Session) -> dict[str, str]:
 
 
 def _probe(session: Session, keys: RedisKeys) -> None:
-    """Uses every command, so that one that is not allowed is named now; leaves nothing."""
+    """Uses every command, so that a missing permission is found now; leaves no keys behind."""
     stream, table, names, text = (keys.probe(secrets.token_hex(8)) for _ in range(4))
     session.call("WATCH", text)
     session.call("UNWATCH")
@@ -140,7 +140,7 @@ def _probe(session: Session, keys: RedisKeys) -> None:
 
 
 def _delete(session: Session, keys: RedisKeys) -> bool:
-    """Removes all keys of a scope; what a live replica is writing meanwhile expires or is a beginning anew."""
+    """Removes all keys of a scope. Keys that a live replica writes meanwhile expire or start a new log."""
     removed: int = 0
     names = namespaces_of(session.call("SMEMBERS", keys.names))
     for start in range(0, len(names), _BATCH):

@@ -16,22 +16,22 @@ from agentspec.store.redis.nodes import Command, RedisNodes, Session, whole
 from agentspec.store.rules import BROKEN_SECONDS, is_namespace
 
 START = "0-0"
-# Behind it nothing can be appended, nor asked for.
+# The last possible id: nothing can be appended or requested after it.
 LAST = f"{2**64 - 1}-{2**64 - 1}"
 _MAX_LOGS = 256
-# Until entries have been seen.
+# Mean size of an entry that is assumed until entries have been read.
 _GUESSED_BYTES = 16 << 10
 
 
 class RedisReader:
     """A `Reader` of a Redis store, with a connection of its own.
 
-    Blocks on the stream of news alone, then reads the logs that grew: however many namespaces there are, only the
-    busy ones cost anything. Each step is one transaction, so that the epoch, the news and the logs are of one moment
-    (where a full server takes none, entries may come twice if the store loses its contents just then):
+    Blocks on the news stream alone, then reads the logs that grew, so that idle namespaces cost nothing. Each step is
+    one transaction, so that the epoch, the news and the logs are consistent. A full server refuses transactions;
+    entries may then come twice if the store loses its contents during a step.
 
-    1. Another epoch, or news that end before those read last: the contents are others. Begin anew.
-    2. News that begin after those read last: some were missed. Read all logs on.
+    1. If the epoch changed, or the news end before those read last, the contents were replaced: start again.
+    2. If the news begin after those read last, some were missed: continue reading all logs.
     3. Otherwise read the logs that the news name.
     """
 
@@ -47,11 +47,11 @@ class RedisReader:
     def _begin(self, positions: dict[str, str]) -> None:
         self._positions = positions
         self._epoch: bytes | None = None
-        # The last news that were read; None before the first.
+        # Id of the last news entry that was read; None before the first.
         self._news: str | None = None
-        # Logs that may have more, in turn.
+        # Logs that may have more entries, in the order in which they are read.
         self._growing: dict[str, None] = {}
-        # Read, and not yet returned.
+        # Entries that were read but not yet returned.
         self._ready: deque[Entry] = deque()
         self._mean_bytes = float(_GUESSED_BYTES)
         self._retry_at = 0.0
@@ -116,7 +116,7 @@ class RedisReader:
 
     def _start(self, session: Session) -> None:
         if session.call("GET", self._keys.epoch) is None:
-            # Not otherwise: a server that is full, or read-only, can be followed.
+            # Written only if missing, because a full or read-only server can still be followed.
             session.call("SET", self._keys.epoch, secrets.token_hex(8), "NX")
         answers = session.read(
             [
@@ -134,7 +134,7 @@ class RedisReader:
         return StoreResetError(f"the store {self._nodes.url} {how}; reading goes on from the beginning")
 
     def _follow(self, session: Session, news: list[Any], oldest: list[Any]) -> set[str]:
-        """Takes the news in, those read last at their head; returns the namespaces that were removed."""
+        """Applies the news, which begin with the entry read last; returns the namespaces that were removed."""
         removed: set[str] = set()
         assert self._news is not None
         if self._news == START:
@@ -149,7 +149,7 @@ class RedisReader:
         for _, (what, *about) in news:
             for name in namespaces_of(about):
                 if what == b"r":
-                    # What comes may have smaller positions, if the server's clock was set back.
+                    # New entries may have smaller positions if the server's clock was set back.
                     removed.add(name)
                     self._positions.pop(name, None)
                 self._growing[name] = None
@@ -163,7 +163,7 @@ class RedisReader:
     def _accept(self, namespace: str, rows: Any, count: int) -> None:
         broken = ""
         if isinstance(rows, Exception):
-            # Whatever comes in its place is another log.
+            # A log that appears there later is a new one.
             self._positions.pop(namespace, None)
             broken, rows = str(rows), []
         elif rows and rows[-1][0].decode() == LAST:
@@ -180,15 +180,14 @@ class RedisReader:
             self._positions[namespace] = rows[-1][0].decode()
             mean = sum(len(entry.data) for entry in entries) / len(rows)
             self._mean_bytes = max(64.0, mean, 0.75 * self._mean_bytes + 0.25 * mean)
-        # Those that have more wait for their turn behind the others.
+        # A log that has more entries goes to the end of the queue.
         del self._growing[namespace]
         if len(rows) >= count:
             self._growing[namespace] = None
 
 
 def entries_of(namespace: str, rows: list[Any]) -> list[Entry]:
-    """The entries of a stream's rows; one without the field d, which nobody of us wrote, is given as it is: no
-    record."""
+    """The entries of a stream's rows. A row without the field d is foreign: its data is passed on and is no record."""
     return [
         Entry(namespace, position.decode(), fields[1] if fields and fields[0] == b"d" else b"".join(fields or ()))
         for position, fields in rows
@@ -196,12 +195,12 @@ def entries_of(namespace: str, rows: list[Any]) -> list[Entry]:
 
 
 def namespaces_of(names: Iterable[bytes]) -> list[str]:
-    """Those of the names that are namespaces or CONTROL."""
+    """The names that are namespaces or CONTROL."""
     return [name for name in (each.decode(errors="replace") for each in names) if is_namespace(name)]
 
 
 def check_position(position: str) -> str:
-    """The position; raises StoreError where it is none of a Redis store."""
+    """Returns the position; raises StoreError if it is not a position of a Redis store."""
     if re.fullmatch(r"[0-9]{1,20}-[0-9]{1,20}", position) is None:
         raise StoreError(
             f"a position of a Redis store is a stream's id, such as 1700000000000-0, got {position[:40]!r}"

@@ -29,22 +29,22 @@ _LEASE = b"held by "
 
 
 class RedisStore:
-    """A `Store` in one Redis or Valkey server of version 6.2 or later, or in a slot of a cluster; keys in
-    keys.py, the commands that it uses in acl.py.
+    """A `Store` in one Redis or Valkey server of version 6.2 or later, or in one slot of a cluster. Its keys are listed
+    in keys.py, the commands that it uses in acl.py.
 
-    Time-outs: 2 s for a connection, 5 s for each answer unless told otherwise; nothing is tried again here, but at the
-    node that a cluster names instead. A reader wakes as soon as an entry is there.
+    Time-outs: 2 s for a connection and 5 s for each answer, unless told otherwise. Nothing is retried here, except at
+    another node that a cluster names. A reader wakes as soon as there is an entry.
 
-    Crashes: what the server has answered is as safe as it keeps it (appendfsync, replicas). One that comes back
-    with less, or with nothing, is found by its epoch and news, and readers raise StoreResetError. A client that dies
-    leaves nothing half done: every change is a single command or a MULTI/EXEC transaction, and the keys of a segment
-    that is being written expire.
+    Crashes: an acknowledged change is as durable as the server's configuration makes it (appendfsync, replicas). If the
+    server comes back with less data or none, readers notice by the epoch and the news and raise StoreResetError. A
+    client that dies leaves nothing half done: every change is a single command or a MULTI/EXEC transaction, and the
+    keys of an unfinished segment expire.
 
-    Idempotence: append() is not; everything else may be repeated. An append that fails because something else stands
-    under the keys that all namespaces share was done the first time, and not when it is tried again.
+    Idempotence: every call except append() may be repeated. An append that fails because a key that all namespaces
+    share holds another type was done at the first attempt, and is not done again when it is retried.
 
-    Times are by the server's clock, as its streams have them: ids go on rising where it is set back. Where it was far
-    ahead for a while, entries of that while and after it seem younger than they are, and are trimmed by age late.
+    Times are those of the server's clock, taken from stream ids, which keep rising if the clock is set back. If the
+    clock was far ahead for a while, entries from then on seem younger than they are and are trimmed by age late.
     """
 
     def __init__(self, nodes: RedisNodes, scope: Scope, address: RedisAddress, timeout: float) -> None:
@@ -55,14 +55,14 @@ class RedisStore:
         self._address = address
         self._timeout = timeout
         self._closed = False
-        # The last append met an error under the keys that all namespaces share.
+        # Whether the last append failed at a key that all namespaces share.
         self._doubtful = False
 
     def _call(self, *command: Any) -> Any:
         return self._nodes.run(self._keys.epoch, lambda session: session.call(*command))
 
     def _transaction(self, commands: Sequence[Command]) -> list[Any]:
-        """The answers to commands that are done all at once; raises the first error among them."""
+        """Runs commands in MULTI/EXEC and returns their answers; raises the first error among them."""
 
         def work(session: Session) -> list[Any]:
             answers = session.transaction(commands)
@@ -86,7 +86,7 @@ class RedisStore:
 
         def work(session: Session) -> list[Any]:
             if self._doubtful:
-                # Otherwise each try would append to the logs, then fail. News of nothing do no harm.
+                # Without this check each retry would append to the logs before it fails. Needless news do no harm.
                 whole(session.transaction(news) or [])
             answers = session.transaction([begin, *adds, *news])
             assert answers is not None
@@ -96,14 +96,14 @@ class RedisStore:
 
         began, *answers = self._nodes.run(keys.epoch, work)
         if began is not None:
-            # Everything was lost before this.
+            # The epoch was missing, so the server had lost its contents.
             self._nodes.run(
                 MODELS, lambda session: session.call("HSETNX", MODELS, self.scope.model, self.scope.tokenizer)
             )
         refused = {entry[0]: answer for entry, answer in zip(entries, answers, strict=False) if _is_error(answer)}
         if CONTROL in touched and CONTROL not in refused:
             last = max(index for index, (namespace, _) in enumerate(entries) if namespace == CONTROL)
-            # By the earlier of two clocks, as either may be ahead.
+            # The earlier of the two clocks counts, because either may be ahead.
             now = min(_milliseconds(answers[last]), int(time.time() * 1000))
             self._call("XTRIM", keys.control, "MINID", f"{max(0, now - int(CONTROL_SECONDS * 1000))}-0")
         if refused:
@@ -191,7 +191,8 @@ class RedisStore:
             except Exception as error:
                 if not is_full(error):
                     raise
-                # This makes room. Nobody appends now, and readers need the news only if the clock is set back.
+                # The removal makes room. While the server is full nobody appends, and readers need the news only if the
+                # clock is set back.
                 answers = session.batch(removal)
             return None if answers is None else whole(answers)[0] > 0
 
@@ -202,7 +203,7 @@ class RedisStore:
         key, removed = self._keys.log(namespace), 0
         if before is not None and before > 0:
             removed += self._call("XTRIM", key, "MINID", f"{_ceil(before * 1000)}-0")
-        # Entries are not all of a size: a share of them is a share of the bytes only roughly, so again.
+        # Entries differ in size, so trimming by number removes only about the wanted bytes: repeat.
         for _ in range(_TRIES if max_bytes is not None else 0):
             assert max_bytes is not None
             count, used = self._nodes.run(
@@ -230,7 +231,7 @@ class RedisStore:
         key = self._keys.segment(namespace, name)
         for number in range(num_chunks):
             by, chunk = self._call("HMGET", key, "w", number)
-            # Chunks of two writers are no segment.
+            # Chunks of two writers do not form a segment.
             if by != writer or chunk is None:
                 raise missing_segment(namespace, name)
             yield chunk
@@ -245,7 +246,7 @@ class RedisStore:
             for chunk in chunks:
                 self._transaction([("HSET", key, count, chunk), ("EXPIRE", key, expire)])
                 count, num_bytes = count + 1, num_bytes + len(chunk)
-            # A key that expired meanwhile would begin again with this field, without a writer.
+            # If the key expired meanwhile, this command creates it anew, without the writer's field.
             self._transaction([("HSET", key, "n", count), ("EXPIRE", key, expire)])
             (writer,) = self._call("HMGET", key, "w")
             if writer is None:
@@ -262,7 +263,7 @@ class RedisStore:
             try:
                 self._call("UNLINK", key)
             except StoreError:
-                # It expires.
+                # The key expires by itself.
                 pass
             raise
 
@@ -293,7 +294,7 @@ class RedisStore:
 
         def work(session: Session) -> bool | None:
             session.call("WATCH", key)
-            # What is no lease has no time to live, and nobody would ever tidy up.
+            # A foreign value is overwritten: it does not expire, and maintenance would stop for good.
             (holder,) = passable(session.batch([("GET", key)]))
             if holder is not None and holder.startswith(_LEASE) and holder != value:
                 session.call("UNWATCH")
@@ -305,7 +306,7 @@ class RedisStore:
             except Exception as error:
                 if not is_full(error) or holder != value:
                     raise
-                # A full server must be tidied up most of all. Nobody else can take the lease now.
+                # A full server needs maintenance most, and nobody else can take the lease while it is full.
                 change = ("EXPIRE", key, -(-milliseconds // 1000)) if seconds > 0 else change
                 return bool(session.call(*change)) and seconds > 0
             return None if answers is None else bool(whole(answers)) and seconds > 0
@@ -313,7 +314,7 @@ class RedisStore:
         return self._watched(work)
 
     def compact(self) -> None:
-        """Nothing: Redis frees what is removed."""
+        """Does nothing, because Redis frees removed data by itself."""
         if self._closed:
             raise closed(self.url)
 
@@ -330,7 +331,7 @@ class RedisStore:
         return [name.decode(errors="replace") for name in session.call("HKEYS", self._keys.segments(namespace))]
 
     def _watched(self, work: Any) -> bool:
-        """What `work` returns, which is None where a key that it watched was changed meanwhile."""
+        """Runs `work` and returns its result; runs it again while it returns None because a watched key changed."""
         for _ in range(_TRIES):
             done: bool | None = self._nodes.run(self._keys.epoch, work)
             if done is not None:
@@ -339,7 +340,7 @@ class RedisStore:
 
 
 def server_facts(session: Session) -> dict[str, str]:
-    """What INFO tells of a server."""
+    """The fields that INFO reports."""
     lines = session.call("INFO").decode(errors="replace").splitlines()
     return {name: value for name, _, value in (line.partition(":") for line in lines) if value}
 

@@ -1,1 +1,1 @@
-"""An engine and a store kept in step: outbox, writer, follower, snapshots, deletion."""
+"""Keeps an engine and a store in step: outbox, writer, follower, snapshots, deletion."""

@@ -1,4 +1,4 @@
-"""When to try again, after a store has failed."""
+"""Waits between attempts after a store has failed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import threading
 import time
 from collections.abc import Callable
 
-# Waits double from the first to the longest; with jitter, so that replicas do not all come back at once.
+# Waits in seconds double from the first to the longest. Jitter keeps replicas from returning all at once.
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 5.0
-# So many failures in a row open the breaker: from then on waits are the longest ones.
+# This number of consecutive failures opens the breaker. From then on every wait is the longest.
 _FAILURES_TO_OPEN = 8
 
 
 class Retry:
-    """Counts one thread's failures in a row and waits between its tries.
+    """Counts the consecutive failures of one thread and waits between its attempts, for any kind of store.
 
-    Closed: waits grow. Open: a try each five seconds or so, and the health report says so. One success closes it.
+    Closed: waits grow. Open: one attempt every 2.5 to 5 seconds, and the health report says so. One success closes the
+    breaker. A wait ends as soon as `stopping` is set, unlike the sleep in redis.retry.Retry.
     """
 
     def __init__(self, stopping: threading.Event, on_open: Callable[[], None]) -> None:
@@ -24,9 +25,9 @@ class Retry:
         self._on_open = on_open
         self._random = random.Random()
         self.num_failures = 0
-        """In a row."""
+        """Number of consecutive failures."""
         self.failed_since: float | None = None
-        """When the first of them was, by time.monotonic()."""
+        """Time of the first of these failures, by time.monotonic(); None without one."""
 
     @property
     def is_open(self) -> bool:
@@ -37,7 +38,7 @@ class Retry:
         self.failed_since = None
 
     def failed(self) -> bool:
-        """Waits before the next try; False where there is to be none, because all is stopping."""
+        """Waits before the next attempt; returns False if there should be none because the threads are stopping."""
         self.num_failures += 1
         self.failed_since = self.failed_since or time.monotonic()
         if self.num_failures == _FAILURES_TO_OPEN:

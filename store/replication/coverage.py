@@ -1,4 +1,4 @@
-"""How far the log of each namespace is in sealed segments, hence where a reader of a snapshot has to go on."""
+"""Tracks how much of each log is in sealed segments, so that whoever loads a snapshot knows where to continue."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from dataclasses import dataclass, field
 @dataclass(slots=True)
 class _Log:
     position: str = ""
-    """Everything up to here is in sealed segments, or not kept."""
+    """Every entry up to this position is in a sealed segment or was not kept."""
     waiting: deque[tuple[str, int]] = field(default_factory=deque)
-    """Position and output id of the entries after that, as far as they were read."""
+    """Position and output id of each later entry that was read."""
 
 
 class Coverage:
-    """What one follower has read of each log, and how much of that its engine has sealed. Safe for threads."""
+    """What one follower has read of each log, and how much of that its engine has sealed. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._logs: dict[str, _Log] = {}
 
     def start(self, namespace: str, position: str) -> None:
-        """A snapshot was loaded that covers the log up to a position."""
+        """Notes that a loaded snapshot covers the log up to a position."""
         with self._lock:
             self._logs[namespace] = _Log(position)
 
     def read(self, namespace: str, position: str, output_id: int) -> None:
-        """An entry was read, whatever became of it."""
+        """Notes an entry that was read, whether or not the engine kept it."""
         with self._lock:
             self._logs.setdefault(namespace, _Log()).waiting.append((position, output_id))
 
@@ -42,6 +42,6 @@ class Coverage:
             return log.position
 
     def forget(self) -> None:
-        """The logs begin anew."""
+        """Forgets all logs, because the store's contents were replaced."""
         with self._lock:
             self._logs.clear()

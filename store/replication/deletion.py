@@ -1,10 +1,10 @@
-"""Deleting what was learned, from a store and from every replica that is alive.
+"""Deletes learned outputs from a store and from every live replica.
 
     CONTROL's log ─> replicas forget            first, so that none writes the text again after it was removed
     namespace's log ─> entries are removed
     snapshot ─> deleted whole, since a sealed segment cannot lose one output; replicas write it again
 
-Deleting again what is deleted does no harm. Where the store fails in between, do it again.
+Every deletion may be repeated. If the store fails midway, repeat the deletion.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _BATCH = 1000
 
 @dataclass(slots=True)
 class Deleted:
-    """What was removed from a store."""
+    """Counts of what was removed from a store."""
 
     namespaces: int = 0
-    """In which something was removed."""
+    """Number of namespaces in which something was removed."""
     entries: int = 0
-    """Of logs: the outputs, and where a whole namespace was deleted also what could not be read."""
+    """Log entries: outputs and, where a whole namespace was deleted, unreadable entries too."""
     snapshots: int = 0
 
     def add(self, entries: int, snapshots: int) -> None:
@@ -37,15 +37,15 @@ class Deleted:
 
 
 def announce(store: Store, codec: Codec, deletions: Iterable[Deletion]) -> None:
-    """Tells all replicas what to forget; raises StoreError if it may not have reached the log."""
+    """Tells all replicas what to forget; raises StoreError if the log may lack a deletion."""
     entries = [(CONTROL, codec.encode(CONTROL, deletion)) for deletion in deletions]
     for start in range(0, len(entries), _BATCH):
         store.append(entries[start : start + _BATCH])
 
 
 def delete_namespaces(store: Store, codec: Codec, namespaces: Sequence[str], now: float) -> Deleted:
-    """Deletes all that namespaces had finished up to now, in seconds since 1970; replicas forget it also where
-    nothing is stored of a namespace."""
+    """Deletes all outputs that the namespaces had finished up to `now`, in seconds since 1970. Replicas forget them
+    even where the store has nothing of a namespace."""
     announce(store, codec, [Deletion(namespace, None, now) for namespace in namespaces])
     deleted = Deleted()
     wanted = set(namespaces)
@@ -56,9 +56,9 @@ def delete_namespaces(store: Store, codec: Codec, namespaces: Sequence[str], now
 
 
 def delete_request(store: Store, codec: Codec, namespace: str, request_id: str, now: float) -> Deleted:
-    """Deletes a request's outputs in a namespace or in ANY_NAMESPACE, whenever it finishes.
+    """Deletes a request's outputs in a namespace or in ANY_NAMESPACE, including those that finish later.
 
-    A snapshot is deleted wherever there is one: it may hold what the log has lost.
+    Snapshots of these namespaces are deleted too, because they may hold outputs that the log has lost.
     """
     announce(store, codec, [Deletion(namespace, request_id, now)])
     everywhere = namespace == ANY_NAMESPACE
@@ -67,13 +67,13 @@ def delete_request(store: Store, codec: Codec, namespace: str, request_id: str, 
 
 
 def delete_older(store: Store, codec: Codec, namespaces: Sequence[str], before: float, now: float) -> Deleted:
-    """Deletes what namespaces had finished up to a time in seconds since 1970, and their snapshots."""
+    """Deletes the outputs that namespaces had finished up to `before`, in seconds since 1970, and their snapshots."""
     announce(store, codec, [Deletion(namespace, None, before) for namespace in namespaces])
     return _delete_outputs(store, codec, namespaces, lambda record: record.time <= before, now)
 
 
 def drop_snapshot(store: Store, codec: Codec, namespace: str, now: float) -> bool:
-    """Deletes a namespace's snapshot and leaves its log; False if there was none."""
+    """Deletes a namespace's snapshot but keeps its log; returns False if there was no snapshot."""
     manifest = store.manifest(namespace)
     if manifest is None or _is_empty(codec, namespace, manifest):
         return False

@@ -1,4 +1,4 @@
-"""What a server tells about its store. Counts and times only, never text, tenants or passwords."""
+"""The health report of a store: counts and times only, never text, tenants or passwords."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from collections import deque
 from typing import Any
 
-# Lags of the latest deliveries, for their 99th percentile.
+# Number of latest lags from which the percentiles are computed.
 _KEPT_LAGS = 1000
 
 
 class Health:
-    """Counters of all threads that use a store. Safe for threads."""
+    """Counters of all threads that use a store. Thread-safe."""
 
     NAMES = (
         "delivered_outputs",
@@ -40,14 +40,14 @@ class Health:
             self._counts[name] += amount
 
     def received(self, num_bytes: int, finished: float) -> None:
-        """An output of another replica that finished at a time by its clock was given to the engine."""
+        """Counts an output that the engine got from another replica; `finished` is a time of that replica's clock."""
         with self._lock:
             self._counts["received_outputs"] += 1
             self._counts["received_bytes"] += num_bytes
             self._lags.append(max(time.time() - finished, 0.0))
 
     def failed(self, what: str, error: Exception) -> None:
-        """Notes an error; messages of agentspec's own errors name no secret."""
+        """Notes an error. Messages of agentspec's own errors contain no secrets."""
         with self._lock:
             self._counts["errors"] += 1
             self._last_error = (time.time(), f"{what}: {error}")
@@ -57,7 +57,7 @@ class Health:
             return self._counts[name]
 
     def snapshot(self) -> dict[str, Any]:
-        """All counts, and lag_seconds: median, 99th percentile and largest of the latest received outputs."""
+        """All counts, and `lag_seconds`: median, 99th percentile and maximum over the latest received outputs."""
         with self._lock:
             lags = sorted(self._lags)
             result: dict[str, Any] = dict(self._counts)

@@ -1,4 +1,4 @@
-"""What keeps a store small and quick to load: expiry, snapshots, trimmed logs."""
+"""Keeps a store small and quick to load: expires outputs, writes snapshots and trims logs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from agentspec.store.replication.coverage import Coverage
 from agentspec.store.replication.health import Health
 from agentspec.store.replication.snapshots import write_snapshot
 
-# A full look at all namespaces of the store, whether or not anything was read of them.
+# Interval between full checks of all namespaces, including those without new entries.
 _THOROUGH_SECONDS = 600.0
-# Snapshots may take this share of the time, no more.
+# Writing snapshots may take at most this share of the time.
 _SNAPSHOT_SHARE = 0.05
 # A log may outgrow its quota by this share before it is trimmed.
 _QUOTA_SLACK = 0.125
 
 
 class Keeper:
-    """Runs in every replica; those that do not hold the store's lease only let their own outputs expire.
+    """Runs in every replica. A replica that does not hold the store's lease only expires its own outputs.
 
-    run() is for one thread at a time, the rest may be called from any.
+    Thread-safe; rounds of run() take turns.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Keeper:
         stopping: threading.Event,
     ) -> None:
         self.clock = SteadyClock()
-        """By which outputs are timed and expire."""
+        """The clock that times outputs and decides when they expire."""
         self._engine = engine
         self._store = store
         self._codec = codec
@@ -73,35 +73,35 @@ class Keeper:
         return self._config.keep_seconds * self._random.uniform(0.75, 1.25)
 
     def expired_before(self) -> int:
-        """Outputs that finished before this time, in seconds since 1970, are too old; 0 where none is."""
+        """The time, in seconds since 1970, before which finished outputs have expired; 0 if outputs never expire."""
         return math.floor(self.clock.now() - self._config.ttl_seconds) if self._config.ttl_seconds else 0
 
     def grew(self, namespace: str, num_bytes: int) -> None:
-        """An entry of the namespace's log was read."""
+        """Notes that an entry of the namespace's log was read."""
         with self._lock:
             self._grown[namespace] = self._grown.get(namespace, 0) + num_bytes
 
     def rewrite(self, namespace: str) -> None:
-        """The namespace's snapshot is no longer what it should be."""
+        """Notes that the namespace's snapshot is outdated."""
         with self._lock:
             self._rewrite.add(namespace)
 
     def leave_out(self, namespace: str) -> None:
-        """This engine has not all of a namespace: its snapshot is left to others."""
+        """Leaves the namespace's snapshot to other replicas, because this engine does not hold all of the namespace."""
         with self._lock:
             self._left_out.add(namespace)
 
     def stop_snapshots(self) -> None:
-        """This engine has not all of any namespace any more."""
+        """Stops writing snapshots, because this engine no longer holds all of any namespace."""
         self._snapshots_stopped = True
 
     def sizes(self) -> dict[str, int]:
-        """What the store held at the last thorough look, by a replica that held the lease."""
+        """What the store held at this replica's last full check, made while it held the lease."""
         with self._lock:
             return dict(self._sizes)
 
     def run(self, thoroughly: bool = False) -> None:
-        """One round, as far as the store allows. Then raises the first StoreError; the next round goes on."""
+        """Runs one round as far as the store allows, then raises the first StoreError. The next round continues."""
         with self._running:
             now = time.monotonic()
             self._expire(now, thoroughly)

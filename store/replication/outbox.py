@@ -1,4 +1,4 @@
-"""Finished outputs on their way to the store."""
+"""The queue of finished outputs that wait to be written to the store."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-# How often take() looks while there is nothing: put() wakes nobody, since that takes longer than all else it does.
+# take() polls an empty queue at this interval. put() notifies nobody, because that would cost more than the rest of it.
 _LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedOutput:
-    """An output as the step hands it over: nothing of it is copied or encoded yet."""
+    """An output as the step hands it over, neither copied nor encoded yet."""
 
     namespace: str
     output_id: int
@@ -23,7 +23,7 @@ class FinishedOutput:
     """Seconds since 1970."""
     prompt_tail: Sequence[int]
     output: Sequence[int]
-    """Its first `num_output_tokens` count; only appended to from now on."""
+    """The first `num_output_tokens` tokens count. From now on the list may only be appended to."""
     num_output_tokens: int
 
     @property
@@ -32,11 +32,12 @@ class FinishedOutput:
 
 
 class Outbox:
-    """A queue with an upper limit of tokens, from the step's thread to the one that writes.
+    """A queue with an upper limit of tokens, from the step's thread to the writer's thread.
 
-    Invariant: `waiting_tokens` is the sum over what waits, and at most `max_tokens`. What does not fit pushes out
-    the oldest, what is set aside first. put() takes some microseconds and never waits for more than another call's few
-    instructions. Only one thread takes; it says what became of what it took by delivered() or put_back().
+    Invariant: `waiting_tokens` is the sum over all waiting outputs and at most `max_tokens`, except that a single
+    output is kept whatever its size. Outputs beyond the limit push out the oldest, those set aside first. put() takes
+    some microseconds and waits only for the few instructions of another call. Only one thread may call take(); it then
+    reports the result with delivered() or put_back().
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -47,11 +48,11 @@ class Outbox:
         self._closed = threading.Event()
         self.waiting_tokens = 0
         self.num_dropped = 0
-        """Pushed out before they could be delivered."""
+        """Number of outputs that were dropped before they could be delivered."""
         self._num_taken = 0
 
     def __len__(self) -> int:
-        """Outputs that wait, are set aside, or are taken and not yet delivered."""
+        """Number of outputs that wait, are set aside, or are taken and not yet delivered."""
         with self._lock:
             return len(self._waiting) + len(self._aside) + self._num_taken
 
@@ -63,7 +64,7 @@ class Outbox:
                 self._drop_oldest()
 
     def take(self, max_outputs: int, max_tokens: int, wait: float) -> list[FinishedOutput]:
-        """The oldest outputs, at most so many, but one at least; [] if none came within `wait` seconds."""
+        """Takes the oldest outputs within both limits, but at least one; [] if none came within `wait` seconds."""
         deadline = time.monotonic() + wait
         while not self._waiting and (left := deadline - time.monotonic()) > 0:
             if self._closed.wait(min(left, _LOOK_SECONDS)):
@@ -82,7 +83,7 @@ class Outbox:
             return taken
 
     def delivered(self, *, aside: Sequence[FinishedOutput] = (), num_dropped: int = 0) -> None:
-        """What was taken is where it should be, but for what is to be set aside, and what can never be delivered."""
+        """Reports the taken outputs as delivered, except those to set aside and those that can never be delivered."""
         with self._lock:
             self._num_taken = 0
             self._aside.extend(aside)
@@ -91,13 +92,13 @@ class Outbox:
             self._drop_oldest()
 
     def bring_back(self) -> None:
-        """What was set aside waits again, at the head of the queue."""
+        """Moves the outputs that were set aside to the head of the queue."""
         with self._lock:
             self._waiting.extendleft(reversed(self._aside))
             self._aside.clear()
 
     def put_back(self, outputs: Sequence[FinishedOutput]) -> None:
-        """Returns what take() gave to the head of the queue; what does not fit any more is dropped, oldest first."""
+        """Returns taken outputs to the head of the queue; drops the oldest outputs if they no longer fit."""
         with self._lock:
             self._num_taken = 0
             self._waiting.extendleft(reversed(outputs))
@@ -105,7 +106,7 @@ class Outbox:
             self._drop_oldest()
 
     def remove(self, is_unwanted: Callable[[FinishedOutput], bool]) -> int:
-        """Takes out what may not be delivered; returns how many outputs that was."""
+        """Removes outputs that may not be delivered; returns the number of outputs removed."""
         with self._lock:
             num_before = len(self._waiting) + len(self._aside)
             self._waiting, self._aside = (
@@ -116,7 +117,7 @@ class Outbox:
             return num_before - len(kept)
 
     def close(self) -> None:
-        """Wakes take() up, for good."""
+        """Ends the current wait of take() and all later ones."""
         self._closed.set()
 
     def _drop_oldest(self) -> None:

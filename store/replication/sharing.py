@@ -50,20 +50,20 @@ logger = logging.getLogger("agentspec")
 
 # At most this number of outputs wait for the engine to index them.
 _MOST_WAITING = 16
-# How long a thread waits at most before it looks whether it is to stop.
+# Longest time, in seconds, that a thread waits before it checks whether to stop.
 _WAIT = 0.2
 _SEEN_IDS = 1 << 17
 _SNAPSHOT_TRIES = 3
-# How often listeners are told of the store's health.
+# Interval, in seconds, at which the listener is told of the store's health.
 _HEALTH_SECONDS = 2.0
-# An index takes about so many bytes for each byte of the log.
+# Approximate bytes of index for each byte of the log.
 _INDEX_GROWTH = 10
 
 
 class Sharing:
-    """Makes an engine's finished outputs outlive it and reach other replicas, and theirs reach it.
+    """Stores an engine's finished outputs, so that they outlive it and reach other replicas, and gives it theirs.
 
-    Owns its threads and readers; the engine and the store are the caller's.
+    Owns its threads and readers; the caller owns the engine and the store.
     """
 
     def __init__(self, engine: Engine, store: Store, codec: Codec, config: SharingConfig) -> None:
@@ -129,12 +129,12 @@ class Sharing:
         )
 
     def engine_cleared(self) -> None:
-        """The engine forgot everything. The store keeps it, and no snapshot is made from what is left here."""
+        """Notes that the engine forgot everything. The store keeps its outputs but gets no more snapshots from here."""
         self._keeper.stop_snapshots()
 
     def forget(self, namespace: str) -> Deleted:
-        """Deletes what a namespace has finished up to now from the store, and has all replicas forget it, this one
-        included; raises StoreError where it may not have been told to all: do it again."""
+        """Deletes all finished outputs of a namespace from the store and from all replicas, this one included. Raises
+        StoreError if some replica may not have been told; the call must then be repeated."""
         return delete_namespaces(self._store, self._codec, [namespace], self._keeper.clock.now())
 
     def flush(self, timeout: float) -> bool:
@@ -147,11 +147,11 @@ class Sharing:
         return True
 
     def keep_now(self) -> None:
-        """Does at once what the keeper does from time to time; raises StoreError where that fails."""
+        """Runs a full round of the keeper now; raises StoreError if it fails."""
         self._keeper.run(thoroughly=True)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Delivers what waits, for so many seconds at most, and ends the threads."""
+        """Tries for `timeout` seconds to deliver waiting outputs, then ends the threads."""
         self.flush(timeout)
         self._stopping.set()
         self._outbox.close()
@@ -214,7 +214,7 @@ class Sharing:
             reader.close()
 
     def _pace(self) -> None:
-        """Prompts are indexed on the thread that also indexes what is given here: a long log must not hold them up."""
+        """Waits for the indexing thread now and then, because a long log must not delay the prompts it also indexes."""
         self._num_given += 1
         if self._num_given % _MOST_WAITING == 0:
             self._engine.wait_indexed()
@@ -273,9 +273,9 @@ class Sharing:
                 raise
             except (StoreError, SegmentError) as error:
                 if tries_left and not isinstance(error, RecordError | SegmentError):
-                    # Another may have replaced it meanwhile.
+                    # Another replica may have replaced the snapshot meanwhile.
                     continue
-                # The log has it all, at the price of indexing it.
+                # The log holds the same outputs, but they must be indexed again.
                 self._failed("loading a snapshot", error)
                 break
         self._loaded[namespace] = position
@@ -307,12 +307,12 @@ class Sharing:
         self._coverage.read(namespace, entry.position, record.output_id)
         self._keeper.grew(namespace, len(entry.data))
         if self._tombstones.covers(namespace, record.request_id, record.time):
-            # Delivered late, by a replica that had not heard of the deletion.
+            # A replica that had not heard of the deletion delivered this output late.
             self._health.add("refused_outputs")
             try:
                 self._store.remove(namespace, [entry.position])
             except StoreError as error:
-                # Whoever reads it next tries again.
+                # The next replica that reads the entry tries again.
                 self._failed("removing what was deleted", error)
             return
         if not self._seen.add(record.output_id) or record.output_id in self._known.get(namespace, ()):
@@ -351,7 +351,7 @@ class Sharing:
             self.ready.set()
 
     def _store_was_reset(self) -> None:
-        """The reader begins anew, and what is there now may be what the engine has already."""
+        """Prepares for a reader that starts again: the log may now hold outputs that the engine already has."""
         self._health.add("resets")
         self._coverage.forget()
         for name in self._engine_namespaces():

@@ -1,4 +1,4 @@
-"""Snapshots of an engine's sealed segments: what spares a starting server from indexing the whole log."""
+"""Snapshots of an engine's sealed segments, which spare a starting server from indexing the whole log."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def write_snapshot(
     *,
     anew: bool = False,
 ) -> int:
-    """Brings a namespace's snapshot to what the engine has sealed; segments that are there already stay as they are.
+    """Updates a namespace's snapshot to the segments that the engine has sealed. Writes only missing segments.
 
     Args:
-        covered: says, given the ids of the outputs that are not in sealed segments, up to where the log is covered.
-        anew: Write the manifest though its segments are the same: it may say of an earlier log what is covered.
+        covered: Returns the position up to which the log is covered, given the ids of outputs outside sealed segments.
+        anew: Write the manifest even if its segments are the same, because its position may be of an earlier log.
 
     Returns:
         Bytes of the segments written; 0 if there was nothing new.

@@ -1,5 +1,5 @@
-"""What was deleted, so that a late delivery does not bring it back, and which outputs a replica has seen lately, since an
-append that was tried twice may be in the log twice."""
+"""Deletions, so that a late delivery does not bring an output back, and recently seen output ids, since a retried
+append may be in the log twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentspec.store.records import ANY_NAMESPACE, Deletion
 
 
 class Tombstones:
-    """All deletions that the CONTROL log has told of. Safe for threads."""
+    """All deletions that were read from the CONTROL log. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class Tombstones:
             return (namespace, request_id) in self._requests or (ANY_NAMESPACE, request_id) in self._requests
 
     def of_namespaces(self) -> dict[str, float]:
-        """Until when each namespace's outputs are deleted."""
+        """For each namespace the time, in seconds since 1970, up to which its outputs are deleted."""
         with self._lock:
             return dict(self._namespaces)
 
@@ -50,23 +50,23 @@ class Tombstones:
 
 
 class SeenIds:
-    """The latest ids added, up to a number of them. Safe for threads."""
+    """The latest `max_ids` ids that were added. Thread-safe."""
 
     def __init__(self, max_ids: int) -> None:
         self._max_ids = max_ids
         self._lock = threading.Lock()
-        # A dict keeps the order of insertion.
+        # Used as an ordered set: a dict keeps the order of insertion.
         self._ids: dict[int, None] = {}
 
     def update(self, output_ids: Sequence[int]) -> None:
-        """Adds ids, the latest last."""
+        """Adds ids, which must be ordered from oldest to latest."""
         with self._lock:
             self._ids.update(dict.fromkeys(output_ids[-self._max_ids :]))
             for old in list(islice(self._ids, max(0, len(self._ids) - self._max_ids))):
                 del self._ids[old]
 
     def add(self, output_id: int) -> bool:
-        """False if the id is there already."""
+        """Adds an id; returns False if it was present already."""
         with self._lock:
             if output_id in self._ids:
                 return False

@@ -1,4 +1,4 @@
-"""Takes finished outputs from the outbox to the store."""
+"""Writes finished outputs from the outbox to the store."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from agentspec.store.replication.tombstones import SeenIds, Tombstones
 from agentspec.store.rules import BROKEN_SECONDS
 
 _BATCH_OUTPUTS, _BATCH_TOKENS = 256, 1 << 19
-# How long it waits for an output before it looks whether it is to stop.
+# Longest time, in seconds, that the writer waits for an output before it checks whether to stop.
 _WAIT = 0.2
 
 
 class Writer:
-    """Appends outputs in batches, in the order in which they finished, and tries again whatever fails.
+    """Appends outputs in batches, in the order in which they finished, and retries failed appends.
 
-    What was deleted meanwhile is left out. Outputs whose namespace's log is broken are set aside for a while, so that
-    they hold up no other. run() is for one thread.
+    Outputs that were deleted meanwhile are left out. Outputs whose namespace's log is broken are set aside for a while,
+    so that they delay no others. Only one thread may call run().
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class Writer:
         self._seen = seen
         self._health = health
         self._on_failure = on_failure
-        # Namespaces whose logs could not be appended to, and when that is tried again, by time.monotonic().
+        # Namespaces whose logs could not be appended to, and the time of the next attempt, by time.monotonic().
         self._broken: set[str] = set()
         self._mended_at = 0.0
 
     @property
     def num_broken(self) -> int:
-        """Logs that outputs are set aside for."""
+        """Number of broken logs, whose outputs are set aside."""
         return len(self._broken)
 
     def run(self, retry: Retry, stopping: threading.Event) -> None:
-        """Works until `stopping` is set."""
+        """Writes outputs until `stopping` is set."""
         while not stopping.is_set():
             if self._broken and time.monotonic() >= self._mended_at:
                 self._broken.clear()
@@ -72,15 +72,15 @@ class Writer:
                     retry.succeeded()
             except Exception as error:  # noqa: BLE001 - the thread must go on; whoever listens logs it
                 self._on_failure("writing to the store", error)
-                # Back under the queue's bound: what waits here must not come on top of it.
+                # Outputs that wait for a retry go back, because they must count towards the queue's limit.
                 self._outbox.put_back(outputs)
                 retry.failed()
 
     def _deliver(self, outputs: Sequence[FinishedOutput]) -> bool:
-        """Appends outputs, and sets those aside whose logs are broken; whether any was appended.
+        """Appends outputs and sets aside those whose logs are broken; returns whether any was appended.
 
         Raises:
-            StoreError: The store takes none of them.
+            StoreError: The store accepted none of them.
         """
         wanted = [each for each in outputs if each.namespace not in self._broken and not self._is_deleted(each)]
         encoded = [(output.namespace, data) for output in wanted if (data := self._encode(output)) is not None]
@@ -100,7 +100,7 @@ class Writer:
         return bool(delivered)
 
     def _is_deleted(self, output: FinishedOutput) -> bool:
-        """Whether it was deleted while it was being written, or while it waited."""
+        """Whether the output was deleted while it was generated or waited; if so, the engine forgets it too."""
         if not self._tombstones.covers(output.namespace, output.request_id, output.time):
             return False
         self._engine.delete_request(output.namespace, output.request_id)
@@ -108,7 +108,7 @@ class Writer:
         return True
 
     def _encode(self, output: FinishedOutput) -> bytes | None:
-        """What to append for an output; None if it can never be delivered, so that it keeps no other waiting."""
+        """The entry for an output; None if it cannot be encoded, so that it does not block the outputs after it."""
         try:
             data = self._codec.encode(output.namespace, _record(output))
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it; whoever listens logs it

@@ -3,11 +3,11 @@
 Schema, version 1 (PRAGMA user_version; PRAGMA application_id tells that the file is agentspec's):
 
     models    model -> tokenizer
-    scopes    a scope's number here, its epoch (random; another one means that its contents are others), its lease
-    entries   all logs of all scopes; positions count over the whole file and are never used again
-    manifests one a namespace
-    segments  num_chunks is NULL while one is being written; touched: seconds since 1970, when its last chunk came
-    chunks    of segments; go with their segment
+    scopes    a scope's number in this file, its epoch (random; another value means other contents), its lease
+    entries   all logs of all scopes; positions count over the whole file and are never reused
+    manifests one for each namespace
+    segments  num_chunks is NULL while a segment is written; touched: time of its last chunk, in seconds since 1970
+    chunks    the chunks of segments; deleted with their segment
 """
 
 from __future__ import annotations
@@ -54,36 +54,36 @@ _T = TypeVar("_T")
 
 
 class SqliteFile:
-    """One connection to a store's file, for one thread at a time. Notices that another file stands in its place."""
+    """One connection to a store's file. Not thread-safe. Notices when another file has replaced it."""
 
     def __init__(self, path: Path, timeout: float, *, create: bool = True) -> None:
         self.path = path
         self.url = f"sqlite:///{path}"
         self.identity = (0, 0)
-        """Of the file that is open; another one, when it was replaced or removed."""
+        """Device and inode of the open file, by which a replaced or removed file is noticed."""
         self._timeout = timeout
         self._connection: sqlite3.Connection | None = None
         with _mapped_errors(self):
             self._open(create)
 
     def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """What `work` returns, which reads one state of the file."""
+        """Runs `work` in a transaction that reads one state of the file, and returns its result."""
         with _mapped_errors(self), _transaction(self._current(), "BEGIN") as connection:
             return work(connection)
 
     def write(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """What `work` returns, which writes: all of it or nothing, and nobody else meanwhile."""
+        """Runs `work` in an exclusive write transaction, which is done whole or not at all, and returns its result."""
         with _mapped_errors(self), _transaction(self._current(), "BEGIN IMMEDIATE") as connection:
             return work(connection)
 
     def version(self) -> int:
-        """Another number whenever others have written."""
+        """A number that changes whenever another connection has written."""
         with _mapped_errors(self):
             number: int = self._current().execute("PRAGMA data_version").fetchone()[0]
             return number
 
     def num_bytes(self) -> int:
-        """The file's size and that of its log."""
+        """The size of the file and of its write-ahead log."""
         with _mapped_errors(self):
             connection = self._current()
             pages: int = connection.execute("PRAGMA page_count").fetchone()[0]
@@ -92,7 +92,7 @@ class SqliteFile:
         return pages * page + (wal.stat().st_size if wal.exists() else 0)
 
     def compact(self, num_pages: int = 2000) -> None:
-        """Shortens the file by its free pages, so many at a time that others hardly wait, and empties its log."""
+        """Releases free pages, `num_pages` at a time so that others hardly wait, and empties the write-ahead log."""
         with _mapped_errors(self):
             connection = self._current()
             while connection.execute("PRAGMA freelist_count").fetchone()[0]:
@@ -135,7 +135,7 @@ class SqliteFile:
 
 
 def register(connection: sqlite3.Connection, scope: Scope) -> int:
-    """The number of a scope, which is entered if it is not there."""
+    """The number of a scope, which is added if it is missing."""
     row = connection.execute("SELECT number FROM scopes WHERE id = ?", (scope.id,)).fetchone()
     if row is None:
         connection.execute("INSERT OR IGNORE INTO models VALUES (?, ?)", (scope.model, scope.tokenizer))
@@ -147,13 +147,13 @@ def register(connection: sqlite3.Connection, scope: Scope) -> int:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
-    # These two matter to a new file only, and before anything is in it.
+    # The next two settings take effect only in a new, empty file.
     connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     _use_wal(connection, timeout)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
-    # Fails here where the file is only for reading.
+    # A read-only file fails here.
     with _transaction(connection, "BEGIN IMMEDIATE"):
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]

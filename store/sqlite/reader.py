@@ -104,7 +104,7 @@ class SqliteReader:
 
 
 def take(rows: sqlite3.Cursor | Iterable[tuple[str, int, bytes]], max_bytes: int) -> list[Entry]:
-    """The first of (namespace, position, data), at most about `max_bytes` but one at least."""
+    """The first (namespace, position, data) rows: about `max_bytes` at most, but at least one row."""
     found: list[Entry] = []
     for namespace, position, data in rows:
         if found and len(data) > max_bytes:
@@ -115,7 +115,7 @@ def take(rows: sqlite3.Cursor | Iterable[tuple[str, int, bytes]], max_bytes: int
 
 
 def number_of(position: str) -> int:
-    """Raises StoreError where a position is none of an SQLite store."""
+    """Raises StoreError if a position is not one of an SQLite store."""
     if not (position.isascii() and position.isdecimal() and len(position) < 19):
         raise StoreError(f"a position of an SQLite store is a decimal number below 2**63, got {position[:40]!r}")
     return int(position)

@@ -31,7 +31,7 @@ _FINISHED = "SELECT number, num_chunks FROM segments WHERE scope = ? AND namespa
 
 
 class SqlitePlace:
-    """Where a URL sqlite:///PATH leads."""
+    """The `Place` of an sqlite:/// URL."""
 
     def __init__(self, path: Path, *, timeout: float, make_folder: bool = False) -> None:
         self.url = f"sqlite:///{path}"
@@ -100,18 +100,18 @@ class SqlitePlace:
 class SqliteStore:
     """A `Store` in one SQLite file; schema and version in sqlite/file.py.
 
-    Time-outs: a call waits up to the store's time-out (5 s) for other processes' and threads' writes, then raises
-    StoreUnavailableError. Readers look for entries every 50 ms.
+    Time-outs: a call waits up to the store's time-out (5 s) for writes of other processes and threads, then raises
+    StoreUnavailableError. Readers poll for entries every 50 ms.
 
-    Crashes: an append is one transaction, appended in WAL mode with synchronous=NORMAL. A process that is killed
-    loses nothing that append() returned from. If the machine loses power, what the system had not yet written is
-    lost, in order from the newest: seconds of entries at worst; the file stays sound.
+    Crashes: an append is one transaction, in WAL mode with synchronous=NORMAL. A killed process loses nothing once
+    append() has returned. If the machine loses power, the newest entries that the system had not yet written are lost,
+    some seconds at worst; the file stays sound.
 
-    Idempotence: append() is not; everything else may be repeated. A segment that is being written counts once it is
-    whole; what a dead writer left of one is removed ten minutes later, by whoever writes next.
+    Idempotence: every call except append() may be repeated. A segment counts once it is complete. The first write after
+    ten minutes removes what a dead writer left of one.
 
-    Times of entries are by this machine's clock, whose steps count once they have stood for ten minutes. Positions are
-    decimal numbers.
+    Entries are timed by this machine's clock; a step of that clock counts only after ten minutes. Positions are decimal
+    numbers.
     """
 
     def __init__(self, file: SqliteFile, scope: Scope, timeout: float) -> None:

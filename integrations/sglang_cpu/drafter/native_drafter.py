@@ -26,7 +26,7 @@ _WEIGHT_CHANGES = (
 )
 """Methods of SGLang's `WeightUpdater`, of any release, that write to weights."""
 
-# How often weights of any model of this process were written to.
+# Number of times that weights of any model in this process were written.
 _num_changes = 0
 
 
@@ -42,7 +42,7 @@ class NativeDrafter:
 
     @property
     def model(self) -> _drafter.Llama | None:
-        """None where the native code does not compute what SGLang's model does, or is not worth it."""
+        """None where the native code does not support SGLang's model or does not pay off."""
         if self._built_at != _num_changes:
             self._model, self._built_at = self._build(), _num_changes
         return self._model
@@ -53,7 +53,7 @@ class NativeDrafter:
         return is_head(self._worker.draft_runner.model)
 
     def knows_positions(self, number: int) -> bool:
-        """Whether the model can turn queries and keys by so many positions."""
+        """Whether the model's rotary embedding covers this number of positions."""
         cache = self._worker.draft_runner.model.model.layers[0].self_attn.rotary_emb.cos_sin_cache
         return number <= len(cache)
 
@@ -91,7 +91,7 @@ def flat(tensor: Tensor) -> NDArray[np.float32]:
 
 
 def follow_weights() -> None:
-    """From now on native models are made anew when SGLang replaces weights. Imports SGLang; a second call changes
+    """Makes SGLang's weight updates rebuild the native models from now on. Imports SGLang; a second call changes
     nothing."""
     updater: Any = importlib.import_module(
         "sglang.srt.model_executor.model_runner_components.weight_updater"

@@ -20,7 +20,7 @@ logger = logging.getLogger("agentspec")
 
 
 def patch_draft_workers() -> None:
-    """From now on draft workers on a CPU draft and read in native code where that computes what they do.
+    """Lets draft workers on a CPU draft and read in native code from now on, where that code supports their model.
 
     Imports SGLang; a second call changes nothing.
     """
@@ -42,7 +42,7 @@ def patch_draft_workers() -> None:
 
 
 def is_wanted(worker: Any) -> bool:
-    """Whether SGLANG_CPU_DRAFTER asks for native code in this draft worker.
+    """Whether SGLANG_CPU_DRAFTER requests native code for this draft worker.
 
     Raises:
         ConfigError: It is none of `all`, `ours` and `off`.

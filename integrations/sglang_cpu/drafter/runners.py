@@ -1,4 +1,4 @@
-"""What stands in a draft worker where SGLang keeps its captured graphs, with the same methods."""
+"""Runners that a draft worker holds in place of SGLang's captured graphs, with the same methods."""
 
 from __future__ import annotations
 
