@@ -27,7 +27,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments
 
 TREE_BACKENDS = frozenset({"triton", "flashinfer", "fa3", "fa4", "intel_amx"})
 CHAIN_BACKENDS = frozenset(
@@ -56,7 +56,7 @@ _CHAIN_FLAGS = ("enable_unified_memory", "enable_linear_replayssm_spec")
 def backends_in_use(server_args: Any) -> list[str]:
     """The attention backends of prefill, decode and so of verification, sorted; [] before SGLang has chosen."""
     names = ("attention_backend", "decode_attention_backend", "prefill_attention_backend")
-    found = [compat.server_args_setting(server_args, name) for name in names]
+    found = [arguments.setting(server_args, name) for name in names]
     # The common one is not in use where both of the others are named.
     used = found[1:] if found[1] and found[2] else found
     return sorted({str(name) for name in used if name})
@@ -76,9 +76,9 @@ def tree_obstacle(server_args: Any, *, has_draft_model: bool) -> str:
     for name in backends:
         if _serving(name) not in TREE_BACKENDS:
             return f"the attention backend {name} verifies chains only; {remedy}"
-        if name == "flashinfer" and compat.uses_mla(server_args):
+        if name == "flashinfer" and arguments.uses_mla(server_args):
             return f"flashinfer verifies chains only where the model has MLA; {remedy}"
-    page_size = int(compat.server_args_setting(server_args, "page_size") or 1)
+    page_size = int(arguments.setting(server_args, "page_size") or 1)
     paged = _PAGED_WITH_DRAFT_MODEL if has_draft_model else _PAGED_WITHOUT_DRAFT_MODEL
     if page_size > 1 and not paged.issuperset(backends):
         return (
@@ -86,7 +86,7 @@ def tree_obstacle(server_args: Any, *, has_draft_model: bool) -> str:
             f"{', '.join(backends)}; set --page-size 1, or choose another --attention-backend"
         )
     for name in _CHAIN_FLAGS:
-        if compat.server_args_setting(server_args, name):
+        if arguments.setting(server_args, name):
             flag = "--" + name.replace("_", "-")
             return f"{flag} verifies chains only; drop it"
     return ""
@@ -94,8 +94,8 @@ def tree_obstacle(server_args: Any, *, has_draft_model: bool) -> str:
 
 def verifies_trees(server_args: Any) -> bool:
     """Whether the server of a resolved record verifies trees: SGLang's topk exceeds 1, and nothing stands in the way."""
-    topk = int(compat.server_args_setting(server_args, "speculative_eagle_topk") or 1)
-    return topk > 1 and not tree_obstacle(server_args, has_draft_model=compat.has_draft_model(server_args))
+    topk = int(arguments.setting(server_args, "speculative_eagle_topk") or 1)
+    return topk > 1 and not tree_obstacle(server_args, has_draft_model=arguments.has_draft_model(server_args))
 
 
 def takes_any_width(server_args: Any) -> bool:

@@ -1,17 +1,17 @@
-"""Everything that differs between the SGLang releases agentspec runs on, found by probing, never by version.
+"""Everything of a running SGLang that differs between supported releases. It is found by probing, never by version.
 
-Supported: 0.5.17 and 0.5.23. Where they differ:
+The supported releases are 0.5.17 and 0.5.23. They differ in:
 
-* settings of the running process: `server_args` itself, or the namespaces of `runtime_context`;
+* the settings of the running process: `server_args` itself, or the namespaces of `runtime_context`;
 * the place where `/server_info` is filled: `Scheduler.get_internal_state`, or `InternalStateComponent._add_speculative`;
-* attributes of an unpublished record: a plain dataclass, or a frozen msgspec struct with a `__dict__`;
-* what ends an answer whose last step reaches max_tokens behind a stop: max_tokens, or the stop.
+* what ends an answer that reaches max_tokens and a stop in the same step: max_tokens, or the stop.
+
+How the record of server arguments is read is in arguments.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import inspect
 import sys
@@ -20,133 +20,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentspec.errors import UnsupportedError
+from agentspec.integrations.sglang import arguments
 
-ALGORITHM = "AGENTSPEC"
-# The built-in algorithm whose schedule, memory and graph handling agentspec takes over, without a drafter.
-BASE_ALGORITHM = "NGRAM"
-# And with one.
-DRAFTER_ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE")
-# Attribute of a ServerArgs record that carries the resolved settings to the scheduler processes. The underscore
-# matters: only such attributes may be set on the frozen record, and they survive pickling.
-SETTINGS_ATTRIBUTE = "_agentspec_settings"
-# And another one for what was asked of a draft model.
+# Attribute of a ServerArgs record for what was asked of a draft model; see arguments.SETTINGS_ATTRIBUTE.
 SHAPE_ATTRIBUTE = "_agentspec_asked_shape"
-# And one for what bounds the memory of captured graphs.
-LIMITS_ATTRIBUTE = "_agentspec_graph_limits"
 DRAFT_SHAPE_FIELDS = ("speculative_num_steps", "speculative_eagle_topk")
 # A draft model's steps, at most where a draft can stop by itself, and the tokens it goes on with in each.
 DRAFT_STEPS = 4
 MOST_DRAFT_STEPS = 8
 DRAFT_TOPK = 2
-
-
-def server_args_setting(server_args: Any, name: str, default: Any = None) -> Any:
-    """A field of the record as far as it is resolved, or `default` where this release has no such field."""
-    # A process that holds a record has loaded what its release needs to read it.
-    overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
-    view = getattr(overrides, "resolving_view", None) or getattr(overrides, "resolved_view", None)
-    return getattr(server_args if view is None else view(server_args), name, default)
-
-
-def record_of(server_args: Any) -> Any:
-    """The record beneath the stand-in that a release hands to a registered algorithm; a record is returned as it is."""
-    overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
-    try:
-        return overrides.record_of(object.__getattribute__(server_args, "_cfg"))  # type: ignore[union-attr]
-    except AttributeError:
-        return server_args
-
-
-def decide(server_args: Any, **fields: Any) -> None:
-    """Sets fields of a record while SGLang resolves it, as SGLang's own handlers of arguments do."""
-    declare = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "declare_resolution", None)
-    if declare is not None:
-        declare(server_args, "agentspec", **fields)
-        return
-    for name, value in fields.items():
-        setattr(server_args, name, value)
-
-
-def mark(server_args: Any, settings: dict[str, Any]) -> None:
-    """Notes on the record that agentspec is wanted, with its resolved settings."""
-    try:
-        setattr(server_args, SETTINGS_ATTRIBUTE, settings)
-    except AttributeError:
-        object.__setattr__(server_args, SETTINGS_ATTRIBUTE, settings)
-
-
-def marked_settings(server_args: Any) -> dict[str, Any] | None:
-    """The settings that `mark` noted, or None."""
-    found = getattr(server_args, SETTINGS_ATTRIBUTE, None)
-    return found if isinstance(found, dict) else None
-
-
-@dataclass(frozen=True, slots=True)
-class GraphLimits:
-    """What bounds the memory of captured graphs. The launcher finds it, so that all ranks agree."""
-
-    tokens: int
-    """Tokens of a captured verify step, at most: its rows times their width."""
-    attention_bytes: int
-    """What attention backends keep for each of these tokens, in each width's graphs."""
-    spare_gb: float
-    """Of each device, what neither weights nor KV cache take; 0 where the device's memory is unknown."""
-
-
-def note_graph_limits(server_args: Any, limits: GraphLimits) -> None:
-    """Notes the limits on the record for the scheduler processes."""
-    setattr(server_args, LIMITS_ATTRIBUTE, dataclasses.asdict(limits))
-
-
-def graph_limits(server_args: Any) -> GraphLimits | None:
-    """The limits that were noted, or None."""
-    noted = getattr(server_args, LIMITS_ATTRIBUTE, None)
-    return GraphLimits(**noted) if isinstance(noted, dict) else None
-
-
-def captures_graphs(server_args: Any) -> bool:
-    """Whether a server will capture graphs of its verify steps: it runs on a GPU and was not told to do without.
-
-    Known once SGLang has resolved the device and its configuration of graphs. An emulated GPU replaces this function.
-    """
-    if server_args_setting(server_args, "device") in (None, "cpu"):
-        return False
-    decode = getattr(server_args_setting(server_args, "cuda_graph_config"), "decode", None)
-    is_disabled = server_args_setting(server_args, "disable_cuda_graph")
-    return not is_disabled and getattr(decode, "backend", "full") != "disabled"
-
-
-def spare_memory(server_args: Any) -> float:
-    """GB of each device that SGLang leaves for everything but weights and KV cache; 0 where that is unknown, or the device
-    is the CPU, whose memory is no reserve of this server."""
-    if server_args_setting(server_args, "device") == "cpu":
-        return 0.0
-    utils: Any = importlib.import_module("sglang.srt.utils.common")
-    megabytes = utils.get_device_memory_capacity(server_args_setting(server_args, "device"))
-    fraction = server_args_setting(server_args, "mem_fraction_static")
-    return float(megabytes) / 1024 * (1.0 - float(fraction)) if megabytes and fraction else 0.0
-
-
-def enables_adapters(server_args: Any) -> bool:
-    """Whether requests of a server may ask for adapters (LoRA)."""
-    return bool(server_args_setting(server_args, "enable_lora") or server_args_setting(server_args, "lora_paths"))
-
-
-def target_config(server_args: Any) -> Any:
-    """SGLang's configuration of the target; reads the target's config."""
-    base = sys.modules.get("sglang.srt.arg_groups.model_override_base")
-    find = getattr(base, "model_config_of", None)
-    return server_args.get_model_config() if find is None else find(server_args)
-
-
-def keeps_token_states(server_args: Any) -> bool:
-    """Whether the target has layers (Mamba, linear attention) that keep a state for every token of a verify step."""
-    return _keeps_states(target_config(server_args))
-
-
-def _keeps_states(model_config: Any) -> bool:
-    hybrid: Any = importlib.import_module("sglang.srt.configs.hybrid_arch")
-    return hybrid.mambaish_config(model_config) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +44,7 @@ class DraftShape:
 def note_asked_shape(server_args: Any) -> None:
     """Notes on the record what the operator asked of the draft model, before SGLang's arguments are replaced."""
     if asked_shape(server_args) is None:
-        asked = {name: server_args_setting(server_args, name) for name in DRAFT_SHAPE_FIELDS}
+        asked = {name: arguments.setting(server_args, name) for name in DRAFT_SHAPE_FIELDS}
         setattr(server_args, SHAPE_ATTRIBUTE, asked)
 
 
@@ -178,46 +60,26 @@ def draft_shape(server_args: Any) -> DraftShape:
     `--speculative-num-steps` and `--speculative-eagle-topk` ask for it. What SGLang itself gets under these names is
     the shape of the verification, see registration.py.
     """
-    trees = int(server_args_setting(server_args, "speculative_eagle_topk") or 1) > 1
+    trees = int(arguments.setting(server_args, "speculative_eagle_topk") or 1) > 1
     return asked_draft_shape(server_args, trees=trees)
 
 
 def asked_draft_shape(server_args: Any, *, trees: bool) -> DraftShape:
     """The same before SGLang's arguments are replaced, where it is known whether `trees` are verified."""
     asked = asked_shape(server_args) or {}
-    is_cpu = server_args_setting(server_args, "device") == "cpu"
+    is_cpu = arguments.setting(server_args, "device") == "cpu"
     steps = asked.get("speculative_num_steps") or (MOST_DRAFT_STEPS if is_cpu else DRAFT_STEPS)
     topk = (asked.get("speculative_eagle_topk") or DRAFT_TOPK) if trees else 1
     # A draft that is longer than what is verified would be cut anyway.
-    longest = int(server_args_setting(server_args, "speculative_num_draft_tokens")) - 1
+    longest = int(arguments.setting(server_args, "speculative_num_draft_tokens")) - 1
     return DraftShape(min(int(steps), longest), int(topk))
-
-
-def wants_agentspec(server_args: Any) -> bool:
-    """Whether the record is of a server that runs agentspec, in any process that holds it.
-
-    Either `mark` noted so, or the record was built with the name itself, as `sglang.Engine(...)` does.
-    """
-    if marked_settings(server_args) is not None:
-        return True
-    raw = getattr(server_args, "_raw_input", None) or {}
-    name = raw.get("speculative_algorithm") or getattr(server_args, "speculative_algorithm", None)
-    return isinstance(name, str) and name.upper() == ALGORITHM
-
-
-def verify_width(server_args: Any) -> int:
-    """The number of tokens a row of a verify step may hold, its root included."""
-    with contextlib.suppress(ImportError, AttributeError):
-        spec = importlib.import_module("sglang.srt.runtime_context").get_spec()
-        return int(spec.speculative_num_draft_tokens)
-    return int(server_args.speculative_num_draft_tokens)
 
 
 def extra_row_slots() -> int:
     """The most slots that a row needs beyond its text, in a process whose server runs agentspec, else 0."""
     try:
         context = importlib.import_module("sglang.srt.runtime_context")
-        if not wants_agentspec(context.get_context().server_args):
+        if not arguments.wants_agentspec(context.get_context().server_args):
             return 0
         spec = context.get_spec()
         width, drafted = spec.speculative_num_draft_tokens, spec.speculative_num_steps * spec.speculative_eagle_topk
@@ -242,35 +104,9 @@ def tensor_parallel_group() -> Any:
     return group if group.world_size > 1 else None
 
 
-def has_draft_model(server_args: Any) -> bool:
-    """Whether the base of a resolved record is an algorithm with a draft model."""
-    return str(server_args_setting(server_args, "speculative_algorithm")) in DRAFTER_ALGORITHMS
-
-
-def uses_mla(server_args: Any) -> bool:
-    """Whether SGLang runs the target with multi-head latent attention; reads the target's config."""
-    find = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "use_mla_backend", None)
-    return bool(server_args.use_mla_backend() if find is None else find(server_args))
-
-
-def verifies_trees(server_args: Any) -> bool:
-    """See attention_backends.py."""
-    return bool(importlib.import_module("agentspec.integrations.sglang.attention_backends").verifies_trees(server_args))
-
-
 def draft_model_path(server_args: Any) -> str:
     """The drafter's checkpoint; empty where there is none."""
-    return str(server_args_setting(server_args, "speculative_draft_model_path") or "")
-
-
-def tokenizer_folder(server_args: Any) -> str:
-    """Where the served tokenizer's files are, if it is a local folder."""
-    return str(server_args_setting(server_args, "tokenizer_path") or server_args_setting(server_args, "model_path"))
-
-
-def served_model_name(server_args: Any) -> str:
-    """The name that clients call the model by; its path, where it was given none."""
-    return str(server_args_setting(server_args, "served_model_name") or server_args_setting(server_args, "model_path"))
+    return str(arguments.setting(server_args, "speculative_draft_model_path") or "")
 
 
 def verify_graphs(model_runner: Any) -> Any:
@@ -437,18 +273,6 @@ def is_capturing() -> bool:
     return module is not None and bool(module.get_is_capture_mode())
 
 
-def metrics_enabled(server_args: Any) -> bool:
-    return bool(getattr(server_args, "enable_metrics", False))
-
-
-def admin_key(server_args: Any) -> str:
-    """What SGLang's --admin-api-key was given; empty: nothing."""
-    with contextlib.suppress(ImportError, AttributeError):
-        found = importlib.import_module("sglang.srt.runtime_context").get_serving().admin_api_key
-        return str(found or "")
-    return str(server_args_setting(server_args, "admin_api_key") or "")
-
-
 def http_application() -> Any:
     """The application whose routes this process serves, or None where it serves none."""
     return getattr(sys.modules.get("sglang.srt.entrypoints.http_server"), "app", None)
@@ -570,14 +394,14 @@ def leave_lengths_to_worker(model_runner: Any) -> bool:
     To be called before the scheduler's relay is made. Returns False, and changes nothing, where more of SGLang than the
     worker reads the lengths: where a batch is split in two, and for layers that keep states.
     """
-    splits = server_args_setting(model_runner.server_args, "enable_two_batch_overlap", False)
-    if splits or _keeps_states(model_runner.model_config):
+    splits = arguments.setting(model_runner.server_args, "enable_two_batch_overlap", False)
+    if splits or arguments.has_token_states(model_runner.model_config):
         return False
     name = "decide_needs_cpu_seq_lens"
     modules = [importlib.import_module(f"sglang.srt.managers.{module}") for module in ("overlap_utils", "scheduler")]
     for module in modules:
         if hasattr(module, name):
-            setattr(module, name, lambda *arguments: False)
+            setattr(module, name, lambda *unused: False)
     return True
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from agentspec.errors import UnsupportedError
-from agentspec.integrations.sglang.compat import ALGORITHM, server_args_setting
+from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.tenants import request_options
 
 # argument -> (is this value refused, what to change). A field that a release does not have is None and passes.
@@ -48,14 +48,14 @@ def refuse_unsupported(server_args: Any) -> None:
     """Raises UnsupportedError naming every refused argument, its value and the remedy."""
     problems = []
     refused = dict(_REFUSED)
-    if server_args_setting(server_args, "speculative_draft_model_path"):
+    if arguments.setting(server_args, "speculative_draft_model_path"):
         refused.update(_REFUSED_WITH_DRAFTER)
     for name, (is_refused, remedy) in refused.items():
-        value = server_args_setting(server_args, name)
+        value = arguments.setting(server_args, name)
         if is_refused(value):
             problems.append(f"{name}={value!r}: {remedy}")
     if problems:
-        raise UnsupportedError(f"--speculative-algorithm {ALGORITHM} cannot run with " + "; ".join(problems))
+        raise UnsupportedError(f"--speculative-algorithm {arguments.ALGORITHM} cannot run with " + "; ".join(problems))
 
 
 def check_request(obj: Any, input_ids: Sequence[int] | None, vocab_size: int) -> None:

@@ -31,7 +31,7 @@ import os
 from typing import Any
 
 from agentspec.errors import ConfigError, UnsupportedError
-from agentspec.integrations.sglang import compat, setting_sources, settings
+from agentspec.integrations.sglang import arguments, compat, setting_sources, settings
 from agentspec.integrations.sglang.admin import wire
 from agentspec.integrations.sglang.attention_backends import tree_obstacle
 from agentspec.integrations.sglang.draft_model_checkpoint import (
@@ -75,10 +75,10 @@ def install() -> None:
             return True
 
     @SpeculativeAlgorithm.register(  # type: ignore[untyped-decorator]
-        compat.ALGORITHM, supports_overlap=True, validate_server_args=_rewrite_late, spec_class=Umbrella
+        arguments.ALGORITHM, supports_overlap=True, validate_server_args=_rewrite_late, spec_class=Umbrella
     )
     def _worker(server_args: Any) -> type:
-        return _worker_class(compat.server_args_setting(server_args, "speculative_algorithm"))
+        return _worker_class(arguments.setting(server_args, "speculative_algorithm"))
 
     record = "sglang.srt.server_args.ServerArgs"
     HookRegistry.register(f"{record}.add_cli_args", _add_cli_args, HookType.AFTER)
@@ -108,7 +108,7 @@ def install() -> None:
 
 
 def _is_ours(name: Any) -> bool:
-    return isinstance(name, str) and name.upper() == compat.ALGORITHM
+    return isinstance(name, str) and name.upper() == arguments.ALGORITHM
 
 
 def _add_cli_args(result: Any, parser: argparse.ArgumentParser) -> Any:
@@ -121,7 +121,7 @@ def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
     if not _is_ours(getattr(args, "speculative_algorithm", None)):
         if flags:
             names = ", ".join(map(settings.flag_of, flags))
-            raise ConfigError(f"{names} need --speculative-algorithm {compat.ALGORITHM}")
+            raise ConfigError(f"{names} need --speculative-algorithm {arguments.ALGORITHM}")
         server_args = original(cls, args)
         replay_hooks.activate(setting_sources.resolve({}, replay_setting.variables(os.environ)), server_args)
         return server_args
@@ -135,52 +135,52 @@ def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
         _launched.reset(launched)
     refuse_unsupported(server_args)
     check_store(chosen, served_scope(chosen, server_args))
-    compat.mark(server_args, chosen.as_dict())
+    arguments.mark(server_args, chosen.as_dict())
     replay_hooks.activate(chosen, server_args)
     return server_args
 
 
 def _rewrite_late(server_args: Any) -> None:
     """Does the work of `_from_cli_args` for `sglang.Engine(speculative_algorithm="AGENTSPEC")`."""
-    record = compat.record_of(server_args)
+    record = arguments.record_of(server_args)
     chosen = setting_sources.resolve({}, os.environ)
     refuse_unsupported(record)
     check_store(chosen, served_scope(chosen, record))
-    compat.mark(record, chosen.as_dict())
+    arguments.mark(record, chosen.as_dict())
     replaced = _base_settings(record, chosen)
     # The name stays AGENTSPEC until `Umbrella` handles the arguments.
     del replaced["speculative_algorithm"]
-    compat.decide(record, **replaced)
+    arguments.decide(record, **replaced)
 
 
 def _handle_base_arguments(server_args: Any) -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    record = compat.record_of(server_args)
-    base, _ = _base(record, settings.Settings(**(compat.marked_settings(record) or {})))
-    compat.decide(record, speculative_algorithm=base)
+    record = arguments.record_of(server_args)
+    base, _ = _base(record, settings.Settings(**(arguments.marked_settings(record) or {})))
+    arguments.decide(record, speculative_algorithm=base)
     SpeculativeAlgorithm[base].handle_server_args(record)
 
 
 def _handle_server_args(original: Any, algorithm: Any, server_args: Any) -> Any:
     """Sets the verified shape. At this point SGLang has already chosen the attention backends and the page size."""
-    marked = compat.marked_settings(server_args)
+    marked = arguments.marked_settings(server_args)
     chosen = _launched.get() if marked is None else settings.Settings(**marked)
     if chosen is not None:
         base = str(algorithm.name)
-        if base not in (compat.BASE_ALGORITHM, *compat.DRAFTER_ALGORITHMS):
+        if base not in (arguments.BASE_ALGORITHM, *arguments.DRAFTER_ALGORITHMS):
             raise UnsupportedError(
                 f"agentspec does not draft with the draft model {compat.draft_model_path(server_args)}, for which SGLang "
                 f"chose the algorithm {base}; serve it with --speculative-algorithm {base}, or choose another draft model"
             )
         # Checked again because SGLang sets some arguments itself, depending on the model.
         refuse_unsupported(server_args)
-        if compat.server_args_setting(server_args, "speculative_num_draft_tokens") is None:
+        if arguments.setting(server_args, "speculative_num_draft_tokens") is None:
             width = graph_sizes.default_width(server_args, chosen.widths)
-            compat.decide(server_args, speculative_num_draft_tokens=width)
-        compat.decide(server_args, **_verified_shape(server_args, chosen, base))
-        if compat.captures_graphs(server_args):
-            compat.note_graph_limits(server_args, graph_sizes.limits(server_args))
+            arguments.decide(server_args, speculative_num_draft_tokens=width)
+        arguments.decide(server_args, **_verified_shape(server_args, chosen, base))
+        if arguments.captures_graphs(server_args):
+            arguments.note_graph_limits(server_args, graph_sizes.limits(server_args))
     return original(algorithm, server_args)
 
 
@@ -190,7 +190,7 @@ def _verified_shape(server_args: Any, chosen: settings.Settings, base: str) -> d
     Raises:
         ConfigError: The settings ask for trees, but only chains can be verified.
     """
-    has_draft_model = base != compat.BASE_ALGORITHM
+    has_draft_model = base != arguments.BASE_ALGORITHM
     obstacle = tree_obstacle(server_args, has_draft_model=has_draft_model)
     if chosen.mode == "tree" and obstacle:
         raise ConfigError(f"{settings.FLAG_PREFIX}mode tree needs trees to be verified: {obstacle}, or set mode auto")
@@ -206,7 +206,7 @@ def _verified_shape(server_args: Any, chosen: settings.Settings, base: str) -> d
         raise ConfigError(
             f"--speculative-eagle-topk {topk} makes trees, and only chains are verified: {why}; or drop it"
         )
-    width = int(compat.server_args_setting(server_args, "speculative_num_draft_tokens"))
+    width = int(arguments.setting(server_args, "speculative_num_draft_tokens"))
     if chains:
         return {"speculative_eagle_topk": 1, "speculative_num_steps": width - 1}
     shape = compat.asked_draft_shape(server_args, trees=True)
@@ -219,11 +219,11 @@ def _base(args: Any, chosen: settings.Settings) -> tuple[str, str | None]:
     Raises:
         ConfigError: The draft model is not supported by SGLang, or does not fit the target.
     """
-    path = compat.server_args_setting(args, "speculative_draft_model_path")
-    target = str(compat.server_args_setting(args, "model_path") or compat.server_args_setting(args, "model"))
+    path = arguments.setting(args, "speculative_draft_model_path")
+    target = str(arguments.setting(args, "model_path") or arguments.setting(args, "model"))
     if not path:
         if chosen.base == AUTO:
-            return compat.BASE_ALGORITHM, None
+            return arguments.BASE_ALGORITHM, None
         if chosen.base.upper() not in ("EAGLE", "NEXTN") or not has_next_token_layers(target):
             raise ConfigError(
                 f"{BASE_FLAG} {chosen.base} needs a draft model, and there is none; pass {DRAFT_FLAG} or drop the flag. "
@@ -239,9 +239,9 @@ def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
     wanted: dict[str, Any] = {"speculative_algorithm": base}
     if draft_model is None:
         return wanted
-    if not compat.server_args_setting(args, "speculative_draft_model_path"):
+    if not arguments.setting(args, "speculative_draft_model_path"):
         wanted["speculative_draft_model_path"] = draft_model
-        wanted["speculative_draft_model_revision"] = compat.server_args_setting(args, "revision")
+        wanted["speculative_draft_model_revision"] = arguments.setting(args, "revision")
     return wanted
 
 
@@ -251,7 +251,7 @@ def _worker_class(name: Any) -> type:
         from agentspec.integrations.sglang.workers.hybrid import HybridStandaloneWorker
 
         return HybridStandaloneWorker
-    if name in compat.DRAFTER_ALGORITHMS:
+    if name in arguments.DRAFTER_ALGORITHMS:
         from agentspec.integrations.sglang.workers.hybrid import HybridEagleWorker
 
         return HybridEagleWorker
@@ -261,7 +261,7 @@ def _worker_class(name: Any) -> type:
 
 
 def _create_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
-    if compat.wants_agentspec(server_args):
+    if arguments.wants_agentspec(server_args):
         return _worker_class(getattr(algorithm, "name", None))
     return original(algorithm, server_args)
 
@@ -283,7 +283,7 @@ def _bounded_batch_sizes(
     """Keeps only the batch sizes whose verify steps are small enough to capture; see graph_sizes.py."""
     del rest
     # Draft-extend reads the rows of a verify step, but its runner calls without a width.
-    width = compat.verify_width(model_runner.server_args) if _captures_draft_extend.get() else captured_req_width
+    width = arguments.verify_width(model_runner.server_args) if _captures_draft_extend.get() else captured_req_width
     sizes = graph_sizes.bounded(result[0], width, model_runner)
     return sizes, [size for size in result[1] if size in sizes]
 
@@ -304,7 +304,7 @@ def _capture_draft_extend(original: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _before_validation(manager: Any, obj: Any, input_ids: Any) -> None:
-    if compat.wants_agentspec(manager.server_args):
+    if arguments.wants_agentspec(manager.server_args):
         # Some bases refuse prompts that leave less room in the context than one draft. Our rows are wide enough.
         manager.num_reserved_tokens = 0
         check_request(obj, input_ids, int(manager.model_config.vocab_size))
@@ -338,7 +338,7 @@ def _answer_administrator(original: Any, scheduler: Any, recv_req: Any) -> Any:
 def _after_manager(result: Any, manager: Any, *args: Any, **kwargs: Any) -> Any:
     del args, kwargs
     replay_hooks.manager_made(manager)
-    if compat.wants_agentspec(manager.server_args):
+    if arguments.wants_agentspec(manager.server_args):
         from agentspec.integrations.sglang.admin import endpoints
 
         endpoints.serve(manager)

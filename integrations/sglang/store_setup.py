@@ -8,7 +8,7 @@ from typing import Any
 from agentspec.engine import Engine
 from agentspec.errors import AgentspecError
 from agentspec.fingerprint import fingerprint
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.settings import Settings
 from agentspec.store.base import Scope, Store
 from agentspec.store.codec import Codec
@@ -29,9 +29,9 @@ _NOTHING = "memory://"
 
 def served_scope(settings: Settings, server_args: Any) -> Scope:
     """The model and tokenizer that a server was told to serve; a tokenizer whose files are not here goes by name."""
-    folder = compat.tokenizer_folder(server_args)
+    folder = arguments.tokenizer_folder(server_args)
     return Scope(
-        model=settings.store_model or compat.served_model_name(server_args),
+        model=settings.store_model or arguments.served_model_name(server_args),
         tokenizer=fingerprint(folder) or f"name:{folder}",
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from agentspec.errors import ManagementError
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.admin import access, uploads
 from agentspec.integrations.sglang.admin.orders import chosen_namespace, corpus_head, file_below
 
@@ -148,10 +148,10 @@ def serve(manager: Any) -> None:
     app = compat.http_application()
     if app is None:
         return
-    settings = resolve_for_process(compat.marked_settings(manager.server_args))
+    settings = resolve_for_process(arguments.marked_settings(manager.server_args))
     Endpoints(
         functools.partial(wire.ask, manager),
-        key=compat.admin_key(manager.server_args),
+        key=arguments.admin_key(manager.server_args),
         upload_bytes=settings.admin_upload_mb << 20,
         folder=settings.admin_folder,
     ).install(app)

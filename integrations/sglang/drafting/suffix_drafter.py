@@ -21,7 +21,7 @@ import agentspec
 from agentspec._core import Rows
 from agentspec.drafts import DraftBatch, DraftBuffers, Outcome
 from agentspec.engine import Engine
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments, attention_backends, compat
 from agentspec.integrations.sglang.admin import wire
 from agentspec.integrations.sglang.admin.corpora import Served
 from agentspec.integrations.sglang.admin.desk import AdminDesk
@@ -88,8 +88,8 @@ class SuffixDrafter:
         Raises:
             ConfigError: A file or the store cannot be used.
         """
-        settings = self.settings = resolve_for_process(compat.marked_settings(server_args))
-        max_width = self.max_width = compat.verify_width(server_args)
+        settings = self.settings = resolve_for_process(arguments.marked_settings(server_args))
+        max_width = self.max_width = arguments.verify_width(server_args)
         """The most nodes a row, its root included."""
         self.widths = tier_widths(settings.widths, max_width)
         """To capture graphs for, where steps run in captured graphs."""
@@ -102,7 +102,7 @@ class SuffixDrafter:
         self.config = settings.engine_config(
             vocab_size=int(model_config.vocab_size),
             max_draft_tokens=max_width - 1,
-            trees=compat.verifies_trees(server_args),
+            trees=attention_backends.verifies_trees(server_args),
             tokenizer=scope.tokenizer,
         )
         self.engine = Engine(self.config)
@@ -110,14 +110,14 @@ class SuffixDrafter:
             self.engine.attach_corpus(path)
         self._sharing = open_sharing(settings, self.engine, scope) if drafts_here else None
         self._draftless = DraftlessRows()
-        self._requests = RequestCounts(compat.tokenizer_folder(server_args), int(model_config.vocab_size))
+        self._requests = RequestCounts(arguments.tokenizer_folder(server_args), int(model_config.vocab_size))
         tenants = Tenants(settings.namespace_from, namespace_key(settings))
         self._desk: AdminDesk | None = None
         if drafts_here:
             self._desk = AdminDesk(
                 self.engine,
                 Served(
-                    tokenizer=compat.tokenizer_folder(server_args),
+                    tokenizer=arguments.tokenizer_folder(server_args),
                     identity=scope.tokenizer,
                     vocab_size=int(model_config.vocab_size),
                     most_bytes=settings.admin_corpora_mb << 20,
@@ -157,8 +157,8 @@ class SuffixDrafter:
         )
         """What of the drafts is verified."""
         self.state_metrics: StateMetrics | None = None
-        if drafts_here and compat.metrics_enabled(server_args):
-            labels = {"model_name": compat.served_model_name(server_args)}
+        if drafts_here and arguments.metrics_enabled(server_args):
+            labels = {"model_name": arguments.served_model_name(server_args)}
             counters.export(labels)
             self._draftless.counts.export(labels)
             self._requests.export(labels)

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentspec.errors import UnsupportedError
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.replay.setting import REQUESTS, UNMATCHED_VARIABLE, VARIABLE
 from agentspec.integrations.sglang.tenants import OPTIONS_KEY, REPLAY_KEY
 
@@ -63,7 +63,7 @@ def activate(chosen: Settings, server_args: Any) -> None:
     problems = [
         f"{name}={value!r}"
         for name, fitting in _FITTING.items()
-        if (value := compat.server_args_setting(server_args, name)) not in fitting
+        if (value := arguments.setting(server_args, name)) not in fitting
     ]
     if problems:
         raise UnsupportedError(f"{VARIABLE} cannot run with {', '.join(problems)}: drop these arguments")
@@ -86,8 +86,8 @@ def manager_made(manager: Any) -> None:
     end = end_token(manager.tokenizer, getattr(config, "hf_eos_token_id", None))
     unmatched = os.environ.get(UNMATCHED_VARIABLE) or "refuse"
     _front = ReplayFront(os.environ[VARIABLE], unmatched, manager.tokenizer, end, int(config.vocab_size))
-    if compat.metrics_enabled(manager.server_args):
-        _front.counts.export({"model_name": compat.served_model_name(manager.server_args)})
+    if arguments.metrics_enabled(manager.server_args):
+        _front.counts.export({"model_name": arguments.served_model_name(manager.server_args)})
     _front.warn_for_ever()
 
 

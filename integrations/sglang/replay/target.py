@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.drafting.requests import visible_length
 from agentspec.integrations.sglang.metrics import Exported
 from agentspec.integrations.sglang.replay.forced_tokens import ForcedTokens
@@ -113,7 +113,7 @@ class ReplayTarget:
         pool = runner.req_to_token_pool.req_to_token
         table = self._table = ForcedTokens(pool.shape[0], pool.device)
         server_args = runner.server_args
-        if compat.metrics_enabled(server_args) and compat.tp_rank(runner) == 0:
-            self.export({"model_name": compat.served_model_name(server_args)})
+        if arguments.metrics_enabled(server_args) and compat.tp_rank(runner) == 0:
+            self.export({"model_name": arguments.served_model_name(server_args)})
         logger.warning("agentspec REPLAYS RECORDED ANSWERS: the target's logits are overwritten")
         return table

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from agentspec.drafts import DraftBatch
 from agentspec.environment import processor
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.metrics import ControlMetrics, Counters
 from agentspec.integrations.sglang.widths.step_rest import StepRest
@@ -285,7 +285,7 @@ class WidthControl:
 
 def profile_key(server_args: Any) -> ProfileKey:
     """What a server is that runs steps without captured graphs, as far as its step times depend on it."""
-    device = str(compat.server_args_setting(server_args, "device", "cpu"))
+    device = str(arguments.setting(server_args, "device", "cpu"))
     is_cpu = device == "cpu"
     return ProfileKey(
         model=os.path.basename(os.path.normpath(str(server_args.model_path))),

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.attention_backends import graph_bytes_per_token
 from agentspec.integrations.sglang.widths.tiers import ONE, parse_widths, tier_widths
 
@@ -57,31 +57,31 @@ def default_width(server_args: Any, widths: str) -> int:
         server_args: Resolved as far as the device, the attention backends and the configuration of graphs.
         widths: The setting of this name.
     """
-    if not compat.captures_graphs(server_args) or widths == ONE or compat.enables_adapters(server_args):
+    if not arguments.captures_graphs(server_args) or widths == ONE or arguments.enables_adapters(server_args):
         return DEFAULT_WIDTH
     if named := parse_widths(widths):
         return max(named[-1], DEFAULT_WIDTH)
-    if compat.keeps_token_states(server_args):
+    if arguments.keeps_token_states(server_args):
         # Such a state takes megabytes for each token of each running request.
         return DEFAULT_WIDTH
-    rows = int(compat.server_args_setting(server_args, "max_running_requests") or _MAX_RUNNING)
+    rows = int(arguments.setting(server_args, "max_running_requests") or _MAX_RUNNING)
     fitting = (width for width in DEFAULT_WIDTHS if _STEPS_AHEAD * width * rows <= _RESERVED_SLOTS)
     return next(fitting, DEFAULT_WIDTH)
 
 
-def limits(server_args: Any) -> compat.GraphLimits:
+def limits(server_args: Any) -> arguments.GraphLimits:
     """What bounds the graphs of a server that captures some; of a resolved record, in the launcher."""
-    config = compat.target_config(server_args)
+    config = arguments.target_config(server_args)
     attention = graph_bytes_per_token(
         server_args, context_length=int(config.context_len), hidden_size=int(config.hidden_size)
     )
-    if compat.has_draft_model(server_args):
+    if arguments.has_draft_model(server_args):
         attention *= 2
-    spare = compat.spare_memory(server_args)
+    spare = arguments.spare_memory(server_args)
     tokens = MOST_TOKENS
     if spare:
         tokens = min(tokens, int(_SPARE_SHARE * spare * 1e9 / (_LOGIT_BYTES * int(config.vocab_size) + attention)))
-    return compat.GraphLimits(tokens=tokens, attention_bytes=attention, spare_gb=spare)
+    return arguments.GraphLimits(tokens=tokens, attention_bytes=attention, spare_gb=spare)
 
 
 def captured_widths(model_runner: Any) -> tuple[int, ...]:
@@ -91,14 +91,14 @@ def captured_widths(model_runner: Any) -> tuple[int, ...]:
     """
     server_args = model_runner.server_args
     text = _bounded_setting(server_args)
-    return tier_widths(text, compat.verify_width(server_args)) if text is not None else ()
+    return tier_widths(text, arguments.verify_width(server_args)) if text is not None else ()
 
 
 def bounded(batch_sizes: Sequence[int], width: int, model_runner: Any) -> list[int]:
     """Those of SGLang's batch sizes, which ascend, that verify steps of `width` tokens a row get graphs for: at least the
     smallest, and all for the narrowest width, since every batch can use it."""
     text = _bounded_setting(model_runner.server_args)
-    noted = compat.graph_limits(model_runner.server_args)
+    noted = arguments.graph_limits(model_runner.server_args)
     if text is None or noted is None or width <= (*parse_widths(text), 1)[0]:
         return list(batch_sizes)
     return [size for size in batch_sizes if size * width <= noted.tokens or size == batch_sizes[0]]
@@ -106,8 +106,8 @@ def bounded(batch_sizes: Sequence[int], width: int, model_runner: Any) -> list[i
 
 def _bounded_setting(server_args: Any) -> str | None:
     """The setting of the widths of a server with several; None where agentspec captures one, or none."""
-    chosen = compat.marked_settings(server_args)
-    if chosen is None or compat.graph_limits(server_args) is None or compat.enables_adapters(server_args):
+    chosen = arguments.marked_settings(server_args)
+    if chosen is None or arguments.graph_limits(server_args) is None or arguments.enables_adapters(server_args):
         return None
     text = str(chosen["widths"])
     return None if text == ONE else text

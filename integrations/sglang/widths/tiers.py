@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.attention_backends import takes_any_width
 
 logger = logging.getLogger("agentspec")
@@ -255,7 +255,7 @@ class _MemoryBudget:
 
     def __init__(self, model_runner: Any, widest: _Tier) -> None:
         self._runner = model_runner
-        noted = compat.graph_limits(model_runner.server_args)
+        noted = arguments.graph_limits(model_runner.server_args)
         self._token_gb = noted.attention_bytes / 1e9 if noted is not None else 0.0
         # Half of what SGLang leaves free is for prefills and sampling.
         self._spare = noted.spare_gb / 2 if noted is not None else 0.0
