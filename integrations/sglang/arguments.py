@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from agentspec.integrations.sglang.sglang_types import ModelConfig, ServerArgs
+
 ALGORITHM = "AGENTSPEC"
 # The built-in algorithm whose schedule, memory and graph handling agentspec takes over where there is no draft model.
 BASE_ALGORITHM = "NGRAM"
@@ -25,7 +27,7 @@ SETTINGS_ATTRIBUTE = "_agentspec_settings"
 LIMITS_ATTRIBUTE = "_agentspec_graph_limits"
 
 
-def setting(server_args: Any, name: str, default: Any = None) -> Any:
+def setting(server_args: ServerArgs, name: str, default: Any = None) -> Any:
     """A field of the record as far as it is resolved, or `default` where this release has no such field."""
     # A process that holds a record has loaded what its release needs to read it.
     overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
@@ -33,16 +35,17 @@ def setting(server_args: Any, name: str, default: Any = None) -> Any:
     return getattr(server_args if view is None else view(server_args), name, default)
 
 
-def record_of(server_args: Any) -> Any:
+def record_of(server_args: ServerArgs) -> ServerArgs:
     """The record beneath the stand-in that a release hands to a registered algorithm; a record is returned as it is."""
     overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
     try:
-        return overrides.record_of(object.__getattribute__(server_args, "_cfg"))  # type: ignore[union-attr]
+        record: ServerArgs = overrides.record_of(object.__getattribute__(server_args, "_cfg"))  # type: ignore[union-attr]
+        return record
     except AttributeError:
         return server_args
 
 
-def decide(server_args: Any, **fields: Any) -> None:
+def decide(server_args: ServerArgs, **fields: object) -> None:
     """Sets fields of a record while SGLang resolves it, as SGLang's own handlers of arguments do."""
     declare = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "declare_resolution", None)
     if declare is not None:
@@ -52,7 +55,7 @@ def decide(server_args: Any, **fields: Any) -> None:
         setattr(server_args, name, value)
 
 
-def mark(server_args: Any, settings: dict[str, Any]) -> None:
+def mark(server_args: ServerArgs, settings: dict[str, object]) -> None:
     """Notes on the record that agentspec is wanted, with its resolved settings."""
     try:
         setattr(server_args, SETTINGS_ATTRIBUTE, settings)
@@ -60,7 +63,7 @@ def mark(server_args: Any, settings: dict[str, Any]) -> None:
         object.__setattr__(server_args, SETTINGS_ATTRIBUTE, settings)
 
 
-def marked_settings(server_args: Any) -> dict[str, Any] | None:
+def marked_settings(server_args: ServerArgs) -> dict[str, Any] | None:
     """The settings that `mark` noted, or None."""
     found = getattr(server_args, SETTINGS_ATTRIBUTE, None)
     return found if isinstance(found, dict) else None
@@ -78,18 +81,18 @@ class GraphLimits:
     """Of each device, what neither weights nor KV cache take; 0 where the device's memory is unknown."""
 
 
-def note_graph_limits(server_args: Any, limits: GraphLimits) -> None:
+def note_graph_limits(server_args: ServerArgs, limits: GraphLimits) -> None:
     """Notes the limits on the record for the scheduler processes."""
     setattr(server_args, LIMITS_ATTRIBUTE, dataclasses.asdict(limits))
 
 
-def graph_limits(server_args: Any) -> GraphLimits | None:
+def graph_limits(server_args: ServerArgs) -> GraphLimits | None:
     """The limits that were noted, or None."""
     noted = getattr(server_args, LIMITS_ATTRIBUTE, None)
     return GraphLimits(**noted) if isinstance(noted, dict) else None
 
 
-def captures_graphs(server_args: Any) -> bool:
+def captures_graphs(server_args: ServerArgs) -> bool:
     """Whether a server will capture graphs of its verify steps: it runs on a GPU and was not told to do without.
 
     Known once SGLang has resolved the device and its configuration of graphs. An emulated GPU replaces this function.
@@ -101,40 +104,41 @@ def captures_graphs(server_args: Any) -> bool:
     return not is_disabled and getattr(decode, "backend", "full") != "disabled"
 
 
-def spare_memory(server_args: Any) -> float:
+def spare_memory(server_args: ServerArgs) -> float:
     """GB of each device that SGLang leaves for everything but weights and KV cache; 0 where that is unknown, or the device
     is the CPU, whose memory is no reserve of this server."""
     if setting(server_args, "device") == "cpu":
         return 0.0
-    utils: Any = importlib.import_module("sglang.srt.utils.common")
+    utils = importlib.import_module("sglang.srt.utils.common")
     megabytes = utils.get_device_memory_capacity(setting(server_args, "device"))
     fraction = setting(server_args, "mem_fraction_static")
     return float(megabytes) / 1024 * (1.0 - float(fraction)) if megabytes and fraction else 0.0
 
 
-def enables_adapters(server_args: Any) -> bool:
+def enables_adapters(server_args: ServerArgs) -> bool:
     """Whether requests of a server may ask for adapters (LoRA)."""
     return bool(setting(server_args, "enable_lora") or setting(server_args, "lora_paths"))
 
 
-def target_config(server_args: Any) -> Any:
+def target_config(server_args: ServerArgs) -> ModelConfig:
     """SGLang's configuration of the target; reads the target's config."""
     base = sys.modules.get("sglang.srt.arg_groups.model_override_base")
     find = getattr(base, "model_config_of", None)
-    return server_args.get_model_config() if find is None else find(server_args)
+    config: ModelConfig = server_args.get_model_config() if find is None else find(server_args)
+    return config
 
 
-def keeps_token_states(server_args: Any) -> bool:
+def keeps_token_states(server_args: ServerArgs) -> bool:
     """Whether the target has layers (Mamba, linear attention) that keep a state for every token of a verify step."""
     return has_token_states(target_config(server_args))
 
 
-def has_token_states(model_config: Any) -> bool:
-    hybrid: Any = importlib.import_module("sglang.srt.configs.hybrid_arch")
+def has_token_states(model_config: ModelConfig) -> bool:
+    hybrid = importlib.import_module("sglang.srt.configs.hybrid_arch")
     return hybrid.mambaish_config(model_config) is not None
 
 
-def wants_agentspec(server_args: Any) -> bool:
+def wants_agentspec(server_args: ServerArgs) -> bool:
     """Whether the record is of a server that runs agentspec, in any process that holds it.
 
     Either `mark` noted so, or the record was built with the name itself, as `sglang.Engine(...)` does.
@@ -146,7 +150,7 @@ def wants_agentspec(server_args: Any) -> bool:
     return isinstance(name, str) and name.upper() == ALGORITHM
 
 
-def verify_width(server_args: Any) -> int:
+def verify_width(server_args: ServerArgs) -> int:
     """The number of tokens a row of a verify step may hold, its root included."""
     with contextlib.suppress(ImportError, AttributeError):
         spec = importlib.import_module("sglang.srt.runtime_context").get_spec()
@@ -154,32 +158,32 @@ def verify_width(server_args: Any) -> int:
     return int(server_args.speculative_num_draft_tokens)
 
 
-def has_draft_model(server_args: Any) -> bool:
+def has_draft_model(server_args: ServerArgs) -> bool:
     """Whether the base of a resolved record is an algorithm with a draft model."""
     return str(setting(server_args, "speculative_algorithm")) in DRAFTER_ALGORITHMS
 
 
-def uses_mla(server_args: Any) -> bool:
+def uses_mla(server_args: ServerArgs) -> bool:
     """Whether SGLang runs the target with multi-head latent attention; reads the target's config."""
     find = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "use_mla_backend", None)
     return bool(server_args.use_mla_backend() if find is None else find(server_args))
 
 
-def tokenizer_folder(server_args: Any) -> str:
+def tokenizer_folder(server_args: ServerArgs) -> str:
     """Where the served tokenizer's files are, if it is a local folder."""
     return str(setting(server_args, "tokenizer_path") or setting(server_args, "model_path"))
 
 
-def served_model_name(server_args: Any) -> str:
+def served_model_name(server_args: ServerArgs) -> str:
     """The name that clients call the model by; its path, where it was given none."""
     return str(setting(server_args, "served_model_name") or setting(server_args, "model_path"))
 
 
-def metrics_enabled(server_args: Any) -> bool:
+def metrics_enabled(server_args: ServerArgs) -> bool:
     return bool(getattr(server_args, "enable_metrics", False))
 
 
-def admin_key(server_args: Any) -> str:
+def admin_key(server_args: ServerArgs) -> str:
     """What SGLang's --admin-api-key was given; empty: nothing."""
     with contextlib.suppress(ImportError, AttributeError):
         found = importlib.import_module("sglang.srt.runtime_context").get_serving().admin_api_key

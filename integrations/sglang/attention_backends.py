@@ -25,9 +25,10 @@ other backend, a new or unknown one included, gets chains, which all backends ve
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Mapping
 
 from agentspec.integrations.sglang import arguments
+from agentspec.integrations.sglang.sglang_types import ServerArgs
 
 TREE_BACKENDS = frozenset({"triton", "flashinfer", "fa3", "fa4", "intel_amx"})
 CHAIN_BACKENDS = frozenset(
@@ -53,7 +54,7 @@ _PAGED_WITH_DRAFT_MODEL = frozenset({"flashinfer", "fa3", "triton"})
 _CHAIN_FLAGS = ("enable_unified_memory", "enable_linear_replayssm_spec")
 
 
-def backends_in_use(server_args: Any) -> list[str]:
+def backends_in_use(server_args: ServerArgs) -> list[str]:
     """The attention backends of prefill, decode and so of verification, sorted; [] before SGLang has chosen."""
     names = ("attention_backend", "decode_attention_backend", "prefill_attention_backend")
     found = [arguments.setting(server_args, name) for name in names]
@@ -62,7 +63,7 @@ def backends_in_use(server_args: Any) -> list[str]:
     return sorted({str(name) for name in used if name})
 
 
-def tree_obstacle(server_args: Any, *, has_draft_model: bool) -> str:
+def tree_obstacle(server_args: ServerArgs, *, has_draft_model: bool) -> str:
     """Why a server cannot verify trees, with the remedy; empty where it can.
 
     Args:
@@ -92,19 +93,19 @@ def tree_obstacle(server_args: Any, *, has_draft_model: bool) -> str:
     return ""
 
 
-def verifies_trees(server_args: Any) -> bool:
+def verifies_trees(server_args: ServerArgs) -> bool:
     """Whether the server of a resolved record verifies trees: SGLang's topk exceeds 1, and nothing stands in the way."""
     topk = int(arguments.setting(server_args, "speculative_eagle_topk") or 1)
     return topk > 1 and not tree_obstacle(server_args, has_draft_model=arguments.has_draft_model(server_args))
 
 
-def takes_any_width(server_args: Any) -> bool:
+def takes_any_width(server_args: ServerArgs) -> bool:
     """Whether verify steps without captured graphs may differ in width."""
     backends = backends_in_use(server_args)
     return bool(backends) and all(_serving(name) in _ANY_WIDTH_BACKENDS for name in backends)
 
 
-def graph_bytes_per_token(server_args: Any, *, context_length: int, hidden_size: int) -> int:
+def graph_bytes_per_token(server_args: ServerArgs, *, context_length: int, hidden_size: int) -> int:
     """Bytes that the attention backends' buffers for the graphs of one width take for each token of the largest step;
     more rather than less for backends that are not known here.
 
@@ -123,5 +124,5 @@ def _serving(name: str) -> str:
     """The name of the implementation that serves a backend: where a plugin has replaced one by another, the other's."""
     if name in TREE_BACKENDS:
         return name
-    registry: Any = importlib.import_module("sglang.srt.layers.attention.attention_registry").ATTENTION_BACKENDS
+    registry: Mapping[str, object] = importlib.import_module("sglang.srt.layers.attention.attention_registry").ATTENTION_BACKENDS
     return next((known for known in TREE_BACKENDS if name in registry and registry[name] is registry.get(known)), name)

@@ -40,7 +40,7 @@ def find_folder(name: str) -> Path | None:
     return Path(cached).parent if isinstance(cached, str) else None
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, object]:
     """The folder's config.json.
 
     Raises:
@@ -57,10 +57,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {error}; it must be a model's configuration in JSON") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{path} must hold one JSON object, got {type(config).__name__}")
-    return cast(dict[str, Any], config)
+    return cast(dict[str, object], config)
 
 
-def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def text_config(config: Mapping[str, object]) -> Mapping[str, object]:
     """The part that describes the language model: of a model with other inputs it is a section of its own."""
     nested = config.get("text_config")
     return nested if isinstance(nested, Mapping) else config

@@ -15,12 +15,27 @@ import contextlib
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentspec.errors import UnsupportedError
 from agentspec.integrations.sglang import arguments
+from agentspec.integrations.sglang.sglang_types import (
+    DraftWorker,
+    ForwardBatch,
+    GraphRunner,
+    HttpApplication,
+    ModelRunner,
+    ProcessGroup,
+    Req,
+    ServerArgs,
+    TokenizerManager,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Attribute of a ServerArgs record for what was asked of a draft model; see arguments.SETTINGS_ATTRIBUTE.
 SHAPE_ATTRIBUTE = "_agentspec_asked_shape"
@@ -29,6 +44,8 @@ DRAFT_SHAPE_FIELDS = ("speculative_num_steps", "speculative_eagle_topk")
 DRAFT_STEPS = 4
 MOST_DRAFT_STEPS = 8
 DRAFT_TOPK = 2
+# Attribute of a model runner that verifies each row with its own nodes alone. SGLang's own runners have none.
+_UNPADDED = "verifies_unpadded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +58,20 @@ class DraftShape:
     """Tokens with which each pass goes on, >= 1; 1 makes chains."""
 
 
-def note_asked_shape(server_args: Any) -> None:
+def note_asked_shape(server_args: ServerArgs) -> None:
     """Notes on the record what the operator asked of the draft model, before SGLang's arguments are replaced."""
     if asked_shape(server_args) is None:
         asked = {name: arguments.setting(server_args, name) for name in DRAFT_SHAPE_FIELDS}
         setattr(server_args, SHAPE_ATTRIBUTE, asked)
 
 
-def asked_shape(server_args: Any) -> dict[str, int | None] | None:
+def asked_shape(server_args: ServerArgs) -> dict[str, int | None] | None:
     """The `DRAFT_SHAPE_FIELDS` that the operator asked for, None for each left to agentspec; None if nobody noted."""
     noted = getattr(server_args, SHAPE_ATTRIBUTE, None)
     return noted if isinstance(noted, dict) else None
 
 
-def draft_shape(server_args: Any) -> DraftShape:
+def draft_shape(server_args: ServerArgs) -> DraftShape:
     """The shape of a draft model's drafts, of a resolved record with agentspec's arguments, in any process that holds it.
 
     `--speculative-num-steps` and `--speculative-eagle-topk` ask for it. What SGLang itself gets under these names is
@@ -64,7 +81,7 @@ def draft_shape(server_args: Any) -> DraftShape:
     return asked_draft_shape(server_args, trees=trees)
 
 
-def asked_draft_shape(server_args: Any, *, trees: bool) -> DraftShape:
+def asked_draft_shape(server_args: ServerArgs, *, trees: bool) -> DraftShape:
     """The same before SGLang's arguments are replaced, where it is known whether `trees` are verified."""
     asked = asked_shape(server_args) or {}
     is_cpu = arguments.setting(server_args, "device") == "cpu"
@@ -89,103 +106,104 @@ def extra_row_slots() -> int:
     return max(int(width), int(drafted))
 
 
-def tp_rank(worker: Any) -> int:
+def tp_rank(worker: object) -> int:
     with contextlib.suppress(ImportError, AttributeError):
         return int(importlib.import_module("sglang.srt.runtime_context").get_parallel().tp_rank)
     return int(getattr(worker, "tp_rank", 0))
 
 
-def tensor_parallel_group() -> Any:
+def tensor_parallel_group() -> ProcessGroup | None:
     """The group whose ranks must verify the same trees, or None where there is one rank only."""
     with contextlib.suppress(ImportError, AttributeError):
-        group = importlib.import_module("sglang.srt.runtime_context").get_parallel().tp_group
+        group: ProcessGroup = importlib.import_module("sglang.srt.runtime_context").get_parallel().tp_group
         return group if group.world_size > 1 else None
     group = importlib.import_module("sglang.srt.distributed").get_tp_group()
     return group if group.world_size > 1 else None
 
 
-def draft_model_path(server_args: Any) -> str:
+def draft_model_path(server_args: ServerArgs) -> str:
     """The drafter's checkpoint; empty where there is none."""
     return str(arguments.setting(server_args, "speculative_draft_model_path") or "")
 
 
-def verify_graphs(model_runner: Any) -> Any:
+def verify_graphs(model_runner: ModelRunner) -> GraphRunner | None:
     """The runner of the graphs that SGLang captured for verify steps of a target, or None where it captured none."""
-    graphs = getattr(model_runner, "decode_cuda_graph_runner", None)
+    graphs: GraphRunner | None = getattr(model_runner, "decode_cuda_graph_runner", None)
     mode = getattr(graphs, "capture_forward_mode", None)
     return graphs if mode is not None and mode.is_target_verify() else None
 
 
-def target_graphs(model_runner: Any) -> tuple[Any, Any]:
-    """The attention backend and the runner of captured graphs that a target's verify steps run with."""
-    return model_runner.attn_backend, verify_graphs(model_runner)
+def target_graphs(model_runner: ModelRunner) -> tuple[object, GraphRunner] | None:
+    """The attention backend and the runner of captured graphs of a target's verify steps; None where none were captured."""
+    graphs = verify_graphs(model_runner)
+    return None if graphs is None else (model_runner.attn_backend, graphs)
 
 
-def has_adapters(model_runner: Any) -> bool:
+def has_adapters(model_runner: ModelRunner) -> bool:
     """Whether requests may ask for adapters (LoRA). The older release knows of none where they are not enabled."""
     return getattr(model_runner, "lora_manager", None) is not None
 
 
-def batch_sizes_to_capture(model_runner: Any, width: int) -> tuple[int, ...]:
+def batch_sizes_to_capture(model_runner: ModelRunner, width: int) -> tuple[int, ...]:
     """The batch sizes, ascending, that SGLang would capture verify steps of `width` tokens a row for."""
-    module: Any = importlib.import_module("sglang.srt.model_executor.runner.base_cuda_graph_runner")
+    module = importlib.import_module("sglang.srt.model_executor.runner.base_cuda_graph_runner")
     return tuple(module.get_batch_sizes_to_capture(model_runner, width)[0])
 
 
-def captured_batch_sizes(graphs: Any) -> tuple[int, ...]:
+def captured_batch_sizes(graphs: GraphRunner) -> tuple[int, ...]:
     """The batch sizes, ascending, that a runner of captured graphs has graphs for; smaller ones are padded."""
     return tuple(graphs.capture_bs)
 
 
-def free_memory(model_runner: Any) -> float:
+def free_memory(model_runner: ModelRunner) -> float:
     """GB that are free on this rank's device; all ranks may ask at different times."""
-    utils: Any = importlib.import_module("sglang.srt.utils")
+    utils = importlib.import_module("sglang.srt.utils")
     return float(utils.get_available_gpu_memory(model_runner.device, model_runner.gpu_id))
 
 
-def graph_memory(model_runner: Any, draft_worker: Any) -> float:
+def graph_memory(model_runner: ModelRunner, draft_worker: DraftWorker | None) -> float:
     """GB that SGLang's own graphs of a verify step and, where there is a draft worker, of its draft-extend took."""
     extend = getattr(draft_worker, "_specialized_graph_memory_usage", {})
     return float(model_runner.graph_memory_usage.get("target_verify", 0.0) + extend.get("draft_extend", 0.0))
 
 
-def graph_seconds(model_runner: Any, draft_worker: Any) -> float:
+def graph_seconds(model_runner: ModelRunner, draft_worker: DraftWorker | None) -> float:
     """Seconds that SGLang's own captures of the same took."""
     extend = getattr(draft_worker, "_specialized_graph_time_usage", {})
     own = getattr(model_runner, "graph_time_usage", {})
     return float(own.get("target_verify", 0.0) + extend.get("draft_extend", 0.0))
 
 
-def verifies_unpadded(model_runner: Any) -> bool:
+def verifies_unpadded(model_runner: ModelRunner) -> bool:
     """Whether rows of a verification may differ in width at no cost. SGLang's own runners pad; one may say otherwise."""
-    return bool(getattr(model_runner, "verifies_unpadded", False))
+    return bool(getattr(model_runner, _UNPADDED, False))
 
 
-def verify_padded(model_runner: Any) -> None:
+def verify_padded(model_runner: ModelRunner) -> None:
     """From now on rows of a verification are padded to one width, also by a runner that could do without."""
     if verifies_unpadded(model_runner):
-        model_runner.verifies_unpadded = False
+        setattr(model_runner, _UNPADDED, False)
 
 
-def padding_skipped(model_runner: Any) -> int:
+def padding_skipped(model_runner: ModelRunner) -> int:
     """Tokens of padding that such a runner has left out so far."""
     return int(getattr(model_runner, "padding_skipped", 0))
 
 
 @contextlib.contextmanager
-def configured(record: Any = None, **values: Any) -> Iterator[None]:
+def configured(record: ServerArgs | None = None, **values: object) -> Iterator[None]:
     """While attention backends and graphs are made, SGLang's configuration of speculation has these values.
 
     Args:
         record: The arguments that a model runner keeps. The older release reads some of the values from it, and lets
             nobody assign to it but by this method.
     """
-    context: Any = importlib.import_module("sglang.srt.runtime_context")
+    context = importlib.import_module("sglang.srt.runtime_context")
     spec = context.get_spec()
     kept = {name: getattr(spec, name) for name in values}
     override_record = getattr(record, "override", None)
 
-    def publish(source: str, of: dict[str, Any]) -> None:
+    def publish(source: str, of: dict[str, object]) -> None:
         context.get_context().override(source, **of)
         if override_record is not None:
             override_record(source, **of)
@@ -197,15 +215,17 @@ def configured(record: Any = None, **values: Any) -> Iterator[None]:
         publish("agentspec.captured", kept)
 
 
-def capture_verify_graphs(model_runner: Any, width: int) -> tuple[Any, Any]:
+def capture_verify_graphs(model_runner: ModelRunner, width: int) -> tuple[object, GraphRunner]:
     """An attention backend and a graph runner for verify steps of `width` tokens a row, beside those that there are."""
-    new_workspace = model_runner.init_new_workspace
+    widest, new_workspace = verify_graphs(model_runner), model_runner.init_new_workspace
+    assert widest is not None
     steps = max(width - 1, 1)
     # Backends size their buffers by the configuration that is published.
     with configured(speculative_num_draft_tokens=width, speculative_num_steps=steps):
         try:
             backend = model_runner._get_attention_backend(init_new_workspace=True)
-            graphs = type(verify_graphs(model_runner))(
+            make: Callable[..., GraphRunner] = type(widest)
+            graphs = make(
                 model_runner,
                 attn_backend=backend,
                 speculative_num_steps=steps,
@@ -224,13 +244,14 @@ _MADE_BY_DRAFT_WORKER = (
 _MADE_FOR_DRAFT_RUNNER = ("attn_backend", "draft_attn_backend")
 
 
-def capture_draft_extend(draft_worker: Any, width: int) -> tuple[Any, Any]:
+def capture_draft_extend(draft_worker: DraftWorker, width: int) -> tuple[object, GraphRunner]:
     """An attention backend and a graph runner for draft-extends over rows of `width` tokens, beside those that there are.
 
     The graphs of the draft model's passes do not depend on the width and are not captured again.
     """
     runner = draft_worker.draft_runner
-    kept = [(draft_worker, name, getattr(draft_worker, name)) for name in _MADE_BY_DRAFT_WORKER]
+    kept: list[tuple[object, str, object]] = []
+    kept += [(draft_worker, name, getattr(draft_worker, name)) for name in _MADE_BY_DRAFT_WORKER]
     kept += [(runner, name, getattr(runner, name)) for name in _MADE_FOR_DRAFT_RUNNER]
     shape = {"speculative_num_steps": draft_worker.speculative_num_steps, "speculative_eagle_topk": draft_worker.topk}
     with (
@@ -243,16 +264,18 @@ def capture_draft_extend(draft_worker: Any, width: int) -> tuple[Any, Any]:
             draft_worker.speculative_num_steps = 1
             draft_worker.init_attention_backend()
             draft_worker._capture_cuda_graphs()
-            return draft_worker.draft_extend_attn_backend, draft_worker.cuda_graph_runner_for_draft_extend
+            graphs = draft_worker.cuda_graph_runner_for_draft_extend
+            assert graphs is not None
+            return draft_worker.draft_extend_attn_backend, graphs
         finally:
             for owner, name, value in kept:
                 setattr(owner, name, value)
 
 
 @contextlib.contextmanager
-def draft_model_context(draft_worker: Any) -> Iterator[None]:
+def draft_model_context(draft_worker: DraftWorker) -> Iterator[None]:
     """What SGLang's workers enter around each forward of their draft model."""
-    module: Any = importlib.import_module("sglang.srt.speculative.eagle_worker_v2")
+    module = importlib.import_module("sglang.srt.speculative.eagle_worker_v2")
     # The layout of the draft model's ranks, or, in the older release, their group.
     layout = getattr(draft_worker, "parallel_layout", None)
     with contextlib.ExitStack() as stack:
@@ -269,19 +292,20 @@ def draft_model_context(draft_worker: Any) -> Iterator[None]:
 def is_capturing() -> bool:
     """Whether a graph is being captured in this process, or a forward runs to warm up for it."""
     # A process that captures has loaded this.
-    module: Any = sys.modules.get("sglang.srt.model_executor.runner_utils.capture_mode")
+    module = sys.modules.get("sglang.srt.model_executor.runner_utils.capture_mode")
     return module is not None and bool(module.get_is_capture_mode())
 
 
-def http_application() -> Any:
+def http_application() -> HttpApplication | None:
     """The application whose routes this process serves, or None where it serves none."""
-    return getattr(sys.modules.get("sglang.srt.entrypoints.http_server"), "app", None)
+    app: HttpApplication | None = getattr(sys.modules.get("sglang.srt.entrypoints.http_server"), "app", None)
+    return app
 
 
-def mark_admin_endpoint(endpoint: Any) -> None:
+def mark_admin_endpoint(endpoint: Callable[..., object]) -> None:
     """Tells SGLang's middleware, where there is one, that an endpoint takes the admin key and not the clients' key."""
     # The process that serves it has loaded what its middleware needs.
-    auth: Any = sys.modules.get("sglang.srt.utils.auth")
+    auth = sys.modules.get("sglang.srt.utils.auth")
     if auth is not None:
         auth.auth_level(auth.AuthLevel.ADMIN_OPTIONAL)(endpoint)
 
@@ -296,30 +320,30 @@ def internal_state_hook() -> tuple[str, bool]:
     return "sglang.srt.managers.scheduler.Scheduler.get_internal_state", False
 
 
-def is_target_verify(forward_batch: Any) -> bool:
+def is_target_verify(forward_batch: ForwardBatch) -> bool:
     return bool(forward_batch.forward_mode.is_target_verify())
 
 
-def logit_positions(forward_batch: Any, rows: int) -> tuple[Any, Any]:
+def logit_positions(forward_batch: ForwardBatch, rows: int) -> tuple[Tensor, Tensor]:
     """The request slot and the position, int[rows] each, of each row of a target's logits: the last token of each
     request, or, in a verify step, every node of its tree."""
     slots = forward_batch.req_pool_indices
     if not is_target_verify(forward_batch):
         return slots[:rows], forward_batch.seq_lens[:rows] - 1
-    positions = getattr(forward_batch.spec_info, "positions", None)
+    positions: Tensor | None = getattr(forward_batch.spec_info, "positions", None)
     if positions is None:
         positions = forward_batch.positions
     return slots.repeat_interleave(rows // slots.shape[0]), positions[:rows]
 
 
-def request_slot(request: Any) -> int:
+def request_slot(request: Req) -> int:
     """The row of the token table that a scheduled `Req` has."""
     holder = getattr(request, "kv", None)
     slot = getattr(request, "req_pool_idx", None) if holder is None else holder.req_pool_idx
     return int(slot)  # type: ignore[arg-type]
 
 
-def is_starting(manager: Any) -> bool:
+def is_starting(manager: TokenizerManager) -> bool:
     """Whether the server of a `TokenizerManager` has not said yet that it is up; it then asks itself to warm up."""
     return getattr(getattr(manager, "server_status", None), "name", "") == "Starting"
 
@@ -342,24 +366,27 @@ def draft_workers(eagle: type, standalone: type) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def draft_configuration(draft_runner: Any, shape: DraftShape) -> Iterator[None]:
+def draft_configuration(draft_runner: ModelRunner, shape: DraftShape) -> Iterator[None]:
     """While a draft model's attention backends and graphs are made, SGLang's configuration has the shape of its drafts;
     at any other time it has the shape of what is verified."""
     with configured(draft_runner.server_args, speculative_num_steps=shape.steps, speculative_eagle_topk=shape.topk):
         yield
 
 
-def draft_step_context(backend: Any, forward_batch: Any) -> Any:
+def draft_step_context(backend: object, forward_batch: ForwardBatch) -> AbstractContextManager[object]:
     """The context of one step of the drafting loop; the newer release wants to know the batch."""
-    module: Any = importlib.import_module("sglang.srt.model_executor.forward_context")
+    module = importlib.import_module("sglang.srt.model_executor.forward_context")
     known = inspect.signature(module.forward_context).parameters
     rest = {"forward_batch": forward_batch} if "forward_batch" in known else {}
-    return module.forward_context(module.ForwardContext(attn_backend=backend), **rest)
+    context: AbstractContextManager[object] = module.forward_context(
+        module.ForwardContext(attn_backend=backend), **rest
+    )
+    return context
 
 
-def capture_last_hidden(forward_batch: Any) -> None:
+def capture_last_hidden(forward_batch: ForwardBatch) -> None:
     """Has the drafter's hidden states returned, also of a small model of its own."""
-    module: Any = importlib.import_module("sglang.srt.model_executor.forward_batch_info")
+    module = importlib.import_module("sglang.srt.model_executor.forward_batch_info")
     forward_batch.capture_hidden_mode = module.CaptureHiddenMode.LAST
 
 
@@ -369,7 +396,7 @@ def full_mask_by_default() -> bool:
     return bool(mode.name == "FULL_MASK")
 
 
-def wants_full_mask(backend: Any) -> bool:
+def wants_full_mask(backend: object) -> bool:
     """Whether a verify step's mask covers the prefix too.
 
     Raises:
@@ -386,7 +413,7 @@ def wants_full_mask(backend: Any) -> bool:
     return bool(mode.name == "FULL_MASK")
 
 
-def leave_lengths_to_worker(model_runner: Any) -> bool:
+def leave_lengths_to_worker(model_runner: ModelRunner) -> bool:
     """From now on the scheduler of this process does not wait for what a step has accepted before it prepares the next
     one: for NGRAM it would read back how long texts are, whatever the attention backend needs. A worker then finds None in
     the place of a batch's lengths on the host, as with EAGLE on a GPU, and puts them there itself.
@@ -405,14 +432,14 @@ def leave_lengths_to_worker(model_runner: Any) -> bool:
     return True
 
 
-def verify_mask(backend: Any, mask: Any, rows: int) -> Any:
+def verify_mask(backend: object, mask: Tensor, rows: int) -> Tensor:
     """The mask of a verify step, in the attention backend's own memory where it has some that a graph reads."""
     own = getattr(backend, "verify_mask", None)
     if own is None or not own.fits(rows):
         return mask
-    flat = own.buffer.view(-1)
-    flat[: mask.numel()].copy_(mask)
-    return own.buffer
+    buffer: Tensor = own.buffer
+    buffer.view(-1)[: mask.numel()].copy_(mask)
+    return buffer
 
 
 @contextlib.contextmanager
@@ -430,7 +457,7 @@ def without_ngram_corpus() -> Iterator[None]:
 class NoCorpus:
     """Stands where NGRAMWorker keeps its trie. agentspec's engine drafts instead, so nothing is kept here."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: object) -> None:
         del settings
 
     def reset(self) -> None:

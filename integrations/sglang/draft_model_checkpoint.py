@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 
@@ -135,7 +135,7 @@ def _out_of_reach(draft_path: str, chosen: Base | None) -> DrafterCheckpoint:
     return DrafterCheckpoint(base=chosen)
 
 
-def _architecture(config: Mapping[str, Any], folder: Path) -> str:
+def _architecture(config: Mapping[str, object], folder: Path) -> str:
     names = config.get("architectures")
     if not isinstance(names, Sequence) or not names or not isinstance(names[0], str):
         raise ConfigError(
@@ -145,7 +145,7 @@ def _architecture(config: Mapping[str, Any], folder: Path) -> str:
     return names[0]
 
 
-def _recognise(config: Mapping[str, Any], architecture: str, folder: Path, chosen: Base | None) -> Base:
+def _recognise(config: Mapping[str, object], architecture: str, folder: Path, chosen: Base | None) -> Base:
     """The checkpoint's base; `chosen` decides where its architecture leaves it open."""
     if _FOREIGN_HEAD.search(architecture):
         raise ConfigError(
@@ -184,7 +184,7 @@ def _recognise(config: Mapping[str, Any], architecture: str, folder: Path, chose
     return found
 
 
-def _check_vocabulary(draft: Mapping[str, Any], folder: Path, target: Mapping[str, Any], target_path: str) -> None:
+def _check_vocabulary(draft: Mapping[str, object], folder: Path, target: Mapping[str, object], target_path: str) -> None:
     got, needed = _number(draft, "vocab_size"), _number(target, "vocab_size")
     if got is not None and needed is not None and got != needed:
         raise ConfigError(
@@ -208,7 +208,7 @@ def _check_tokenizers(folder: Path, target_folder: Path | None) -> None:
 
 
 def _check_hidden_size(
-    base: Base, draft: Mapping[str, Any], folder: Path, target: Mapping[str, Any], target_path: str
+    base: Base, draft: Mapping[str, object], folder: Path, target: Mapping[str, object], target_path: str
 ) -> None:
     """A head reads the target's hidden states. Only an EAGLE-3 head may be of another width itself and say so."""
     key = "target_hidden_size" if base == "EAGLE3" and _number(draft, "target_hidden_size") else "hidden_size"
@@ -220,7 +220,7 @@ def _check_hidden_size(
         )
 
 
-def _check_maps(draft: Mapping[str, Any], folder: Path, *, is_fetched: bool) -> int | None:
+def _check_maps(draft: Mapping[str, object], folder: Path, *, is_fetched: bool) -> int | None:
     """The number of tokens that the head drafts; where they are not all, `d2t` must say which.
 
     A model that is fetched from a hub may not have its weights here yet.
@@ -265,7 +265,7 @@ def _check_maps(draft: Mapping[str, Any], folder: Path, *, is_fetched: bool) -> 
 
 
 def _check_aux_layers(
-    draft: Mapping[str, Any], folder: Path, target: Mapping[str, Any], target_path: str
+    draft: Mapping[str, object], folder: Path, target: Mapping[str, object], target_path: str
 ) -> tuple[int, ...] | None:
     """The layers that an EAGLE-3 head names; each must be one of the target's, or -1 for its embedding."""
     eagle = draft.get("eagle_config")
@@ -299,6 +299,6 @@ def _check_aux_layers(
     return tuple(named)
 
 
-def _number(config: Mapping[str, Any], key: str) -> int | None:
+def _number(config: Mapping[str, object], key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

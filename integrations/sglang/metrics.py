@@ -223,9 +223,9 @@ class Counters:
     def total(self, name: str) -> float:
         return sum(self._counts[name].values())
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, object]:
         """Totals by name, and the split by source under `by_source`."""
-        totals: dict[str, Any] = {
+        totals: dict[str, object] = {
             name: self.total(name) if name == "drafting_seconds" else int(self.total(name)) for name in self._counts
         }
         totals["by_source"] = {name: dict(by_source) for name, by_source in self._counts.items() if by_source}

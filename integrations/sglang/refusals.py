@@ -10,6 +10,7 @@ import numpy as np
 
 from agentspec.errors import UnsupportedError
 from agentspec.integrations.sglang import arguments
+from agentspec.integrations.sglang.sglang_types import ServerArgs
 from agentspec.integrations.sglang.tenants import request_options
 
 # argument -> (is this value refused, what to change). A field that a release does not have is None and passes.
@@ -44,7 +45,7 @@ _REFUSED_WITH_DRAFTER: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def refuse_unsupported(server_args: Any) -> None:
+def refuse_unsupported(server_args: ServerArgs) -> None:
     """Raises UnsupportedError naming every refused argument, its value and the remedy."""
     problems = []
     refused = dict(_REFUSED)
@@ -58,7 +59,7 @@ def refuse_unsupported(server_args: Any) -> None:
         raise UnsupportedError(f"--speculative-algorithm {arguments.ALGORITHM} cannot run with " + "; ".join(problems))
 
 
-def check_request(obj: Any, input_ids: Sequence[int] | None, vocab_size: int) -> None:
+def check_request(obj: object, input_ids: Sequence[int] | None, vocab_size: int) -> None:
     """Raises ValueError, which SGLang answers with status 400, naming the value, the range and the remedy.
 
     Args:

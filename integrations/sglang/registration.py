@@ -28,11 +28,13 @@ import contextvars
 import inspect
 import logging
 import os
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from agentspec.errors import ConfigError, UnsupportedError
 from agentspec.integrations.sglang import arguments, compat, setting_sources, settings
 from agentspec.integrations.sglang.admin import wire
+from agentspec.integrations.sglang.admin.wire import JsonObject
 from agentspec.integrations.sglang.attention_backends import tree_obstacle
 from agentspec.integrations.sglang.draft_model_checkpoint import (
     AUTO,
@@ -44,8 +46,22 @@ from agentspec.integrations.sglang.draft_model_checkpoint import (
 from agentspec.integrations.sglang.refusals import check_request, refuse_unsupported
 from agentspec.integrations.sglang.replay import hooks as replay_hooks
 from agentspec.integrations.sglang.replay import setting as replay_setting
+from agentspec.integrations.sglang.sglang_types import (
+    AbortReq,
+    Algorithm,
+    GenerateReqInput,
+    InternalStateComponent,
+    InternalStateReply,
+    ModelRunner,
+    Scheduler,
+    ServerArgs,
+    TokenizerManager,
+)
 from agentspec.integrations.sglang.store_setup import check_store, served_scope
 from agentspec.integrations.sglang.widths import graph_sizes
+
+if TYPE_CHECKING:
+    from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter
 
 logger = logging.getLogger("agentspec")
 
@@ -68,7 +84,7 @@ def install() -> None:
     class Umbrella(CustomSpecAlgo):  # type: ignore[misc]
         """The algorithm that AGENTSPEC resolves to until the name is rewritten to the base algorithm."""
 
-        def handle_server_args(self, server_args: Any) -> None:
+        def handle_server_args(self, server_args: ServerArgs) -> None:
             _handle_base_arguments(server_args)
 
         def is_ngram(self) -> bool:
@@ -77,7 +93,7 @@ def install() -> None:
     @SpeculativeAlgorithm.register(  # type: ignore[untyped-decorator]
         arguments.ALGORITHM, supports_overlap=True, validate_server_args=_rewrite_late, spec_class=Umbrella
     )
-    def _worker(server_args: Any) -> type:
+    def _worker(server_args: ServerArgs) -> type:
         return _worker_class(arguments.setting(server_args, "speculative_algorithm"))
 
     record = "sglang.srt.server_args.ServerArgs"
@@ -107,16 +123,18 @@ def install() -> None:
     HookRegistry.register(f"{manager}.__init__", _after_manager, HookType.AFTER)
 
 
-def _is_ours(name: Any) -> bool:
+def _is_ours(name: object) -> bool:
     return isinstance(name, str) and name.upper() == arguments.ALGORITHM
 
 
-def _add_cli_args(result: Any, parser: argparse.ArgumentParser) -> Any:
+def _add_cli_args(result: object, parser: argparse.ArgumentParser) -> object:
     setting_sources.add_flags(parser)
     return result
 
 
-def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
+def _from_cli_args(
+    original: Callable[[type, argparse.Namespace], ServerArgs], cls: type, args: argparse.Namespace
+) -> ServerArgs:
     flags = setting_sources.pop_flags(args)
     if not _is_ours(getattr(args, "speculative_algorithm", None)):
         if flags:
@@ -140,7 +158,7 @@ def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
     return server_args
 
 
-def _rewrite_late(server_args: Any) -> None:
+def _rewrite_late(server_args: ServerArgs) -> None:
     """Does the work of `_from_cli_args` for `sglang.Engine(speculative_algorithm="AGENTSPEC")`."""
     record = arguments.record_of(server_args)
     chosen = setting_sources.resolve({}, os.environ)
@@ -153,7 +171,7 @@ def _rewrite_late(server_args: Any) -> None:
     arguments.decide(record, **replaced)
 
 
-def _handle_base_arguments(server_args: Any) -> None:
+def _handle_base_arguments(server_args: ServerArgs) -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     record = arguments.record_of(server_args)
@@ -162,7 +180,9 @@ def _handle_base_arguments(server_args: Any) -> None:
     SpeculativeAlgorithm[base].handle_server_args(record)
 
 
-def _handle_server_args(original: Any, algorithm: Any, server_args: Any) -> Any:
+def _handle_server_args(
+    original: Callable[[Algorithm, ServerArgs], object], algorithm: Algorithm, server_args: ServerArgs
+) -> object:
     """Sets the verified shape. At this point SGLang has already chosen the attention backends and the page size."""
     marked = arguments.marked_settings(server_args)
     chosen = _launched.get() if marked is None else settings.Settings(**marked)
@@ -184,7 +204,7 @@ def _handle_server_args(original: Any, algorithm: Any, server_args: Any) -> Any:
     return original(algorithm, server_args)
 
 
-def _verified_shape(server_args: Any, chosen: settings.Settings, base: str) -> dict[str, Any]:
+def _verified_shape(server_args: ServerArgs, chosen: settings.Settings, base: str) -> dict[str, object]:
     """SGLang's arguments that describe a verify step, see the module's docstring.
 
     Raises:
@@ -213,7 +233,7 @@ def _verified_shape(server_args: Any, chosen: settings.Settings, base: str) -> d
     return {"speculative_eagle_topk": max(2, shape.topk), "speculative_num_steps": shape.steps}
 
 
-def _base(args: Any, chosen: settings.Settings) -> tuple[str, str | None]:
+def _base(args: ServerArgs | argparse.Namespace, chosen: settings.Settings) -> tuple[str, str | None]:
     """The built-in algorithm that agentspec builds on, and the draft model's path.
 
     Raises:
@@ -233,10 +253,10 @@ def _base(args: Any, chosen: settings.Settings) -> tuple[str, str | None]:
     return inspect_drafter(str(path), target, chosen.base).base, str(path)
 
 
-def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
+def _base_settings(args: ServerArgs | argparse.Namespace, chosen: settings.Settings) -> dict[str, object]:
     """The base algorithm and its arguments that SGLang may read before it handles them."""
     base, draft_model = _base(args, chosen)
-    wanted: dict[str, Any] = {"speculative_algorithm": base}
+    wanted: dict[str, object] = {"speculative_algorithm": base}
     if draft_model is None:
         return wanted
     if not arguments.setting(args, "speculative_draft_model_path"):
@@ -245,7 +265,7 @@ def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
     return wanted
 
 
-def _worker_class(name: Any) -> type:
+def _worker_class(name: object) -> type:
     """The class of our worker for a base algorithm."""
     if name == "STANDALONE":
         from agentspec.integrations.sglang.workers.hybrid import HybridStandaloneWorker
@@ -260,13 +280,15 @@ def _worker_class(name: Any) -> type:
     return AgentspecWorker
 
 
-def _create_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
+def _create_worker(
+    original: Callable[[Algorithm, ServerArgs], type], algorithm: Algorithm, server_args: ServerArgs
+) -> type:
     if arguments.wants_agentspec(server_args):
         return _worker_class(getattr(algorithm, "name", None))
     return original(algorithm, server_args)
 
 
-def _roomier_pool(original: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
+def _roomier_pool(original: Callable[..., None], pool: object, *args: object, **kwargs: object) -> None:
     """Widens the rows of the token table if the server runs agentspec. A draft model shares the target's table.
 
     Each decode step reserves slots for two steps ahead, but SGLang's rows end one step's width past the context. So a
@@ -278,7 +300,7 @@ def _roomier_pool(original: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _bounded_batch_sizes(
-    result: tuple[list[int], list[int]], model_runner: Any, captured_req_width: int = 1, **rest: Any
+    result: tuple[list[int], list[int]], model_runner: ModelRunner, captured_req_width: int = 1, **rest: object
 ) -> tuple[list[int], list[int]]:
     """Keeps only the batch sizes whose verify steps are small enough to capture; see graph_sizes.py."""
     del rest
@@ -288,14 +310,14 @@ def _bounded_batch_sizes(
     return sizes, [size for size in result[1] if size in sizes]
 
 
-def _logits_rows(rows: int, model_runner: Any) -> int:
+def _logits_rows(rows: int, model_runner: ModelRunner) -> int:
     """Number of rows of the logits buffer. The graphs of all widths share it; SGLang counts only the greatest width."""
     widths = graph_sizes.captured_widths(model_runner)
     sizes = {width: compat.batch_sizes_to_capture(model_runner, width) for width in widths}
     return max([rows, *(width * batch_sizes[-1] for width, batch_sizes in sizes.items())])
 
 
-def _capture_draft_extend(original: Any, *args: Any, **kwargs: Any) -> None:
+def _capture_draft_extend(original: Callable[..., None], *args: object, **kwargs: object) -> None:
     capturing = _captures_draft_extend.set(True)
     try:
         original(*args, **kwargs)
@@ -303,7 +325,7 @@ def _capture_draft_extend(original: Any, *args: Any, **kwargs: Any) -> None:
         _captures_draft_extend.reset(capturing)
 
 
-def _before_validation(manager: Any, obj: Any, input_ids: Any) -> None:
+def _before_validation(manager: TokenizerManager, obj: GenerateReqInput, input_ids: Sequence[int] | None) -> None:
     if arguments.wants_agentspec(manager.server_args):
         # Some bases refuse prompts that leave less room in the context than one draft. Our rows are wide enough.
         manager.num_reserved_tokens = 0
@@ -311,23 +333,26 @@ def _before_validation(manager: Any, obj: Any, input_ids: Any) -> None:
     replay_hooks.before_validation(manager, obj, input_ids)
 
 
-def _after_abort(result: Any, scheduler: Any, recv_req: Any) -> Any:
+def _after_abort(result: object, scheduler: Scheduler, recv_req: AbortReq) -> object:
     if (drafter := _drafter(scheduler)) is not None:
         drafter.abort(recv_req.rid or "", bool(recv_req.abort_all))
     return result
 
 
-def _on_idle(scheduler: Any) -> None:
+def _on_idle(scheduler: Scheduler) -> None:
     if (drafter := _drafter(scheduler)) is not None:
         drafter.idle()
 
 
-def _drafter(scheduler: Any) -> Any:
+def _drafter(scheduler: Scheduler) -> SuffixDrafter | None:
     """The scheduler's SuffixDrafter; None if the server does not run agentspec."""
-    return getattr(scheduler.draft_worker, "suffix", None)
+    drafter: SuffixDrafter | None = getattr(scheduler.draft_worker, "suffix", None)
+    return drafter
 
 
-def _answer_administrator(original: Any, scheduler: Any, recv_req: Any) -> Any:
+def _answer_administrator(
+    original: Callable[[Scheduler, object], object], scheduler: Scheduler, recv_req: object
+) -> object:
     command = wire.command_in(recv_req)
     if command is None:
         return original(scheduler, recv_req)
@@ -335,7 +360,7 @@ def _answer_administrator(original: Any, scheduler: Any, recv_req: Any) -> Any:
     return wire.reply(wire.NO_DESK if drafter is None else drafter.administer(command))
 
 
-def _after_manager(result: Any, manager: Any, *args: Any, **kwargs: Any) -> Any:
+def _after_manager(result: object, manager: TokenizerManager, *args: object, **kwargs: object) -> object:
     del args, kwargs
     replay_hooks.manager_made(manager)
     if arguments.wants_agentspec(manager.server_args):
@@ -345,18 +370,18 @@ def _after_manager(result: Any, manager: Any, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def _describe_into(result: Any, component: Any, state: dict[str, Any]) -> Any:
+def _describe_into(result: object, component: InternalStateComponent, state: JsonObject) -> object:
     _describe_worker(component.scheduler.draft_worker, state)
     return result
 
 
-def _describe_in_reply(reply: Any, scheduler: Any, recv_req: Any) -> Any:
+def _describe_in_reply(reply: InternalStateReply, scheduler: Scheduler, recv_req: object) -> InternalStateReply:
     del recv_req
     _describe_worker(scheduler.draft_worker, reply.internal_state)
     return reply
 
 
-def _describe_worker(worker: Any, state: dict[str, Any]) -> None:
+def _describe_worker(worker: object, state: JsonObject) -> None:
     describe = getattr(worker, "describe", None)
     if describe is not None:
         state["agentspec"] = describe()

@@ -57,7 +57,7 @@ class _NoFlag(argparse.Action):
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
+        values: str | Sequence[object] | None,
         option_string: str | None = None,
     ) -> NoReturn:
         name = self.dest.removeprefix(_DESTINATION)
@@ -158,11 +158,11 @@ class _Variables(EnvSettingsSource):
         super().__init__(settings_cls)
         self.env_vars = {name.lower(): text for name, text in variables.items()}
 
-    def prepare_field_value(self, field_name: str, field: FieldInfo, value: Any, value_is_complex: bool) -> Any:
+    def prepare_field_value(self, field_name: str, field: FieldInfo, value: Any, value_is_complex: bool) -> object:
         return None if value is None else _typed(field_name, value)
 
 
-def _typed(name: str, text: str) -> Any:
+def _typed(name: str, text: str) -> object:
     """A text as the type of its field. What is none stays a text, which the model refuses by the field's name."""
     kind: Any = FIELDS[name].annotation
     try:
@@ -171,7 +171,7 @@ def _typed(name: str, text: str) -> Any:
         return text
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> dict[str, object]:
     is_yaml = path.suffix.lower() in _YAML
     kind, read = ("YAML", yaml.safe_load) if is_yaml else ("JSON", json.loads)
     try:

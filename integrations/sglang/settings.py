@@ -266,11 +266,11 @@ class Settings(BaseModel):
             load_seconds=self.store_load_seconds,
         )
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """All fields; the store's URL may hold a password."""
         return self.model_dump()
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> dict[str, object]:
         """All fields as they may be logged."""
         return {**self.as_dict(), "store": redact(self.store)}
 
@@ -316,7 +316,7 @@ def requirement(name: str) -> str:
         for limit in limits
         if hasattr(limit, bound)
     ]
-    words: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}
+    words: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a number"}
     return f"{words.get(kind, 'text')} {' and '.join(bounds)}".strip()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from agentspec.engine import Engine
 from agentspec.errors import AgentspecError
 from agentspec.fingerprint import fingerprint
 from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.settings import Settings
+from agentspec.integrations.sglang.sglang_types import ServerArgs
 from agentspec.store.base import Scope, Store
 from agentspec.store.codec import Codec
 from agentspec.store.replication.sharing import Sharing
@@ -27,7 +27,7 @@ logger = logging.getLogger("agentspec")
 _NOTHING = "memory://"
 
 
-def served_scope(settings: Settings, server_args: Any) -> Scope:
+def served_scope(settings: Settings, server_args: ServerArgs) -> Scope:
     """The model and tokenizer that a server was told to serve; a tokenizer whose files are not here goes by name."""
     folder = arguments.tokenizer_folder(server_args)
     return Scope(

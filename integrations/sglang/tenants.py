@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from agentspec.errors import ConfigError
+from agentspec.integrations.sglang.sglang_types import Req
 from agentspec.store.namespaces import namespace_id
 
 _CUSTOM = "custom_params."
@@ -52,7 +52,7 @@ def check_namespace_field(name: str) -> None:
         )
 
 
-def request_options(custom_params: Any) -> Mapping[str, bool]:
+def request_options(custom_params: object) -> Mapping[str, bool]:
     """The options under OPTIONS_KEY of a request's custom_params.
 
     Raises:
@@ -83,7 +83,7 @@ class Tenants:
         self._key = key
         self._cached: dict[str, str] = {}
 
-    def handling(self, request: Any) -> Handling:
+    def handling(self, request: Req) -> Handling:
         """Reads the fields of SGLang's `Req`."""
         custom_params = getattr(getattr(request, "sampling_params", None), "custom_params", None)
         try:
@@ -108,7 +108,7 @@ class Tenants:
             )
         return namespace_id(tenant, self._key)
 
-    def _tenant(self, request: Any, custom_params: Any) -> str | None:
+    def _tenant(self, request: Req, custom_params: object) -> str | None:
         extra_key = getattr(request, "extra_key", None) or ""
         salt = getattr(request, "cache_salt", None) or ""
         if self._field == "auto":

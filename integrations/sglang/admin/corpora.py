@@ -21,12 +21,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from agentspec.analysis.corpus import read_info
 from agentspec.engine import Engine
 from agentspec.errors import ManagementError
 from agentspec.integrations.sglang.admin.jobs import Job, JobCancelled
+from agentspec.integrations.sglang.admin.wire import JsonObject
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 CORPUS_SUFFIX = ".corpus"
@@ -69,7 +69,7 @@ class Corpus:
     def serves(self, namespace: str) -> bool:
         return not self.namespaces or namespace in self.namespaces
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> JsonObject:
         return {
             "name": self.name,
             "documents": self.documents,
@@ -135,7 +135,7 @@ class Corpora:
 
     def adding(
         self, name: str, namespaces: tuple[str, ...], source: Path, *, is_upload: bool
-    ) -> tuple[Callable[[Job], dict[str, Any]], Callable[[], None]]:
+    ) -> tuple[Callable[[Job], JsonObject], Callable[[], None]]:
         """The work of a job that adds a corpus, and what is to be called if the job never runs.
 
         Args:
@@ -162,7 +162,7 @@ class Corpora:
                 raise ManagementError(f"the upload cannot be read on this scheduler's machine: {error}", 500) from None
             raise
 
-        def work(job: Job) -> dict[str, Any]:
+        def work(job: Job) -> JsonObject:
             try:
                 return self._add(job, name, namespaces, source, folder)
             finally:
@@ -186,7 +186,7 @@ class Corpora:
                 raise ManagementError(f"there may be {MOST_CORPORA} corpora, and there are so many; remove some", 409)
             self._coming.add(name)
 
-    def _add(self, job: Job, name: str, namespaces: tuple[str, ...], source: Path, folder: Path) -> dict[str, Any]:
+    def _add(self, job: Job, name: str, namespaces: tuple[str, ...], source: Path, folder: Path) -> JsonObject:
         if source.suffix == CORPUS_SUFFIX:
             path, skipped = source, {"skipped": 0, "skipped_why": []}
             if source.stat().st_size > self.room():
@@ -218,7 +218,7 @@ class Corpora:
             self._corpora[name] = corpus
         return {**corpus.shown(), **skipped}
 
-    def _build(self, job: Job, source: Path, out: Path) -> dict[str, Any]:
+    def _build(self, job: Job, source: Path, out: Path) -> JsonObject:
         """Runs the builder; raises ManagementError with what it says, JobCancelled where the job is to stop."""
         served = self._served
         command = [
@@ -226,7 +226,7 @@ class Corpora:
             *(str(source), str(out), "--tokenizer", served.tokenizer, "--identity", served.identity),
             *("--vocab-size", str(served.vocab_size), "--most-bytes", str(self.room())),
         ]
-        last: dict[str, Any] = {}
+        last: JsonObject = {}
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as process:
@@ -243,11 +243,11 @@ class Corpora:
             raise ManagementError(
                 str(last.get("error", f"the corpus's builder ended with status {process.returncode}"))
             )
-        found: dict[str, Any] = last["result"]
+        found: JsonObject = last["result"]
         return found
 
 
-def _read(process: subprocess.Popen[str], job: Job, last: dict[str, Any]) -> None:
+def _read(process: subprocess.Popen[str], job: Job, last: JsonObject) -> None:
     """Takes over what the builder says, until it ends."""
     for line in process.stdout or ():
         try:

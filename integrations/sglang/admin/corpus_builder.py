@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from agentspec.analysis.corpus import Reading, build_corpus, read_documents
 from agentspec.analysis.replay.tokenizer import Tokenizer, load_tokenizer
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.fingerprint import tokenizer_file
+from agentspec.integrations.sglang.admin.wire import JsonObject
 
 _SECONDS = 0.5
 _SHOWN_BAD = 5
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _build(args: argparse.Namespace) -> dict[str, Any]:
+def _build(args: argparse.Namespace) -> JsonObject:
     reading = Reading()
     tokenizer = _tokenizer(args.tokenizer, args.vocab_size)
     documents = _watched(read_documents([args.source], tokenizer, reading), reading, args.most_bytes)
@@ -103,7 +103,7 @@ def _tokenizer(name: str, vocab_size: int) -> Tokenizer:
         # Tried below.
         pass
     try:
-        transformers: Any = importlib.import_module("transformers")
+        transformers = importlib.import_module("transformers")
         other = transformers.AutoTokenizer.from_pretrained(name)
     except Exception as error:
         raise ConfigError(f"the tokenizer {name} cannot be loaded to read documents: {error}") from error
@@ -127,7 +127,7 @@ def _without_path(reason: str, source: Path) -> str:
     return f"line {rest[1:]}" if rest != reason and rest[1:2].isdigit() else rest.lstrip(": ")
 
 
-def _say(**line: Any) -> None:
+def _say(**line: object) -> None:
     print(json.dumps(line), flush=True)
 
 

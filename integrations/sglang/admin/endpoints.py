@@ -6,12 +6,14 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentspec.errors import ManagementError
 from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.admin import access, uploads
 from agentspec.integrations.sglang.admin.orders import chosen_namespace, corpus_head, file_below
+from agentspec.integrations.sglang.admin.wire import JsonObject
+from agentspec.integrations.sglang.sglang_types import HttpApplication, TokenizerManager
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agentspec")
 
-Ask = Callable[[dict[str, Any]], Awaitable[list[dict[str, Any]]]]
+Ask = Callable[[JsonObject], Awaitable[list[JsonObject]]]
 """Sends a command to all schedulers; their answers."""
 _PREFIX = "/agentspec"
 _MOST_UPLOADS = 2
@@ -45,7 +47,7 @@ class Endpoints:
         self._folder = folder
         self._uploads = asyncio.Semaphore(_MOST_UPLOADS)
 
-    def install(self, app: Any) -> None:
+    def install(self, app: HttpApplication) -> None:
         """Adds the routes to a Starlette application."""
         for path, methods in self._routes().items():
             for method, handler in methods.items():
@@ -126,10 +128,10 @@ class Endpoints:
                 uploads.write_documents(body["documents"], stream)
                 return await self._send_corpus(head, str(uploads.spooled(stream)), is_upload=True)
 
-    async def _send_corpus(self, head: dict[str, Any], path: str, *, is_upload: bool) -> Response:
+    async def _send_corpus(self, head: JsonObject, path: str, *, is_upload: bool) -> Response:
         return await self._send({"do": "add_corpus", "id": uuid.uuid4().hex, **head, "path": path, "upload": is_upload})
 
-    async def _send(self, command: dict[str, Any]) -> Response:
+    async def _send(self, command: JsonObject) -> Response:
         answers = await self._ask(command)
         if len(answers) == 1:
             return _response(answers[0]["status"], answers[0]["body"])
@@ -138,7 +140,7 @@ class Endpoints:
         return _response(worst, {"ranks": [answer["body"] for answer in answers]})
 
 
-def serve(manager: Any) -> None:
+def serve(manager: TokenizerManager) -> None:
     """Adds the routes to the HTTP server that this process is, if it is one."""
     import functools
 
@@ -157,7 +159,7 @@ def serve(manager: Any) -> None:
     ).install(app)
 
 
-def _response(status: int, body: dict[str, Any]) -> Response:
+def _response(status: int, body: JsonObject) -> Response:
     from starlette.responses import JSONResponse
 
     return JSONResponse(body, status_code=status)

@@ -8,9 +8,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from agentspec.errors import AgentspecError, ManagementError
+from agentspec.integrations.sglang.admin.wire import JsonObject
 
 logger = logging.getLogger("agentspec")
 
@@ -32,7 +33,7 @@ class Job:
     """"add_corpus" or "forget_namespace"."""
     subject: str
     """The corpus's name or the namespace's id."""
-    work: Callable[[Job], dict[str, Any]]
+    work: Callable[[Job], JsonObject]
     """Returns the result; looks at `stop` from time to time."""
     can_stop: bool
     abandon: Callable[[], None] = lambda: None
@@ -42,12 +43,12 @@ class Job:
     """Times are in seconds since 1970."""
     started: float | None = None
     finished: float | None = None
-    progress: dict[str, Any] = field(default_factory=dict)
-    result: dict[str, Any] | None = None
+    progress: JsonObject = field(default_factory=dict)
+    result: JsonObject | None = None
     error: str | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> JsonObject:
         return {
             "id": self.id,
             "kind": self.kind,
@@ -93,17 +94,17 @@ class Jobs:
                 self._thread.start()
             self._lock.notify()
 
-    def find(self, job_id: str) -> dict[str, Any]:
+    def find(self, job_id: str) -> JsonObject:
         """Raises ManagementError for one that is not there, or not any more."""
         with self._lock:
             return self._job(job_id).shown()
 
-    def all(self) -> list[dict[str, Any]]:
+    def all(self) -> list[JsonObject]:
         """The latest first."""
         with self._lock:
             return [job.shown() for job in reversed(self._jobs.values())]
 
-    def cancel(self, job_id: str) -> dict[str, Any]:
+    def cancel(self, job_id: str) -> JsonObject:
         """Takes a job from the queue, or asks the one that runs to stop; its state says when it has.
 
         Raises:
@@ -146,7 +147,7 @@ class Jobs:
                 job.error, job.result = error, result
                 self._end(job, state)
 
-    def _outcome(self, job: Job) -> tuple[State, str | None, dict[str, Any] | None]:
+    def _outcome(self, job: Job) -> tuple[State, str | None, JsonObject | None]:
         try:
             return "done", None, job.work(job)
         except JobCancelled:
@@ -167,6 +168,6 @@ class Jobs:
             del self._jobs[old]
 
 
-def _nothing(job: Job) -> dict[str, Any]:
+def _nothing(job: Job) -> JsonObject:
     del job
     return {}

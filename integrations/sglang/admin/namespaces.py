@@ -7,11 +7,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 
 from agentspec.engine import Engine, NamespaceStats
 from agentspec.errors import ManagementError, StoreError
 from agentspec.integrations.sglang.admin.jobs import Job
+from agentspec.integrations.sglang.admin.wire import JsonObject
 from agentspec.store.replication.sharing import Sharing
 
 NAMESPACE = re.compile(r"[0-9a-f]{32}")
@@ -54,13 +54,13 @@ class Namespaces:
         self._last_use = last_use
         self._corpora_of = corpora_of
 
-    def all(self, most: int) -> dict[str, Any]:
+    def all(self, most: int) -> JsonObject:
         """So many of them at most, those with the most memory first."""
         found = [stats for stats in self._engine.namespaces() if NAMESPACE.fullmatch(stats.name)]
         found.sort(key=lambda stats: (-stats.num_bytes, stats.name))
         return {"total": len(found), "namespaces": [self._shown(stats) for stats in found[:most]]}
 
-    def find(self, namespace: str) -> dict[str, Any]:
+    def find(self, namespace: str) -> JsonObject:
         """Raises ManagementError if nothing is known of it."""
         stats = next((stats for stats in self._engine.namespaces() if stats.name == namespace), None)
         if stats is None and self._last_use.of(namespace) is None:
@@ -72,10 +72,10 @@ class Namespaces:
         shown = self._shown(stats or NamespaceStats(namespace, 0, 0, 0))
         return {**shown, "corpora": self._corpora_of(namespace)}
 
-    def forgetting(self, namespace: str) -> Callable[[Job], dict[str, Any]]:
+    def forgetting(self, namespace: str) -> Callable[[Job], JsonObject]:
         """The work of a job that forgets all that was finished in a namespace, here, in the store and in replicas."""
 
-        def work(job: Job) -> dict[str, Any]:
+        def work(job: Job) -> JsonObject:
             stats = next((stats for stats in self._engine.namespaces() if stats.name == namespace), None)
             job.progress = {"stage": "memory"}
             self._engine.delete_namespace(namespace)
@@ -99,7 +99,7 @@ class Namespaces:
 
         return work
 
-    def _shown(self, stats: NamespaceStats) -> dict[str, Any]:
+    def _shown(self, stats: NamespaceStats) -> JsonObject:
         return {
             "namespace": stats.name,
             "outputs": stats.num_outputs,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from agentspec.errors import ManagementError
 from agentspec.integrations.sglang.admin.corpora import NAME
 from agentspec.integrations.sglang.admin.namespaces import NAMESPACE
+from agentspec.integrations.sglang.admin.wire import JsonObject
 
 _MOST_RECIPIENTS = 1024
 _MOST_NAME = 1024
@@ -16,7 +16,7 @@ _FOLDER_VARIABLE = "AGENTSPEC_ADMIN_FOLDER"
 HEAD_FIELDS = ("name", "all", "tenants", "namespaces")
 
 
-def corpus_head(body: Any, *more: str) -> dict[str, Any]:
+def corpus_head(body: object, *more: str) -> JsonObject:
     """A corpus's name and whom it is given to, of a request's object, as the desk wants it.
 
     Args:
@@ -52,7 +52,7 @@ def corpus_head(body: Any, *more: str) -> dict[str, Any]:
     return {"name": name, "all": everybody, "tenants": tenants, "namespaces": namespaces}
 
 
-def chosen_namespace(body: Any) -> dict[str, Any]:
+def chosen_namespace(body: object) -> JsonObject:
     """The one that a request's object names; raises ManagementError unless it names exactly one."""
     if not isinstance(body, dict):
         raise ManagementError(f"a namespace is asked for by a JSON object, got {_kind(body)}")
@@ -63,7 +63,7 @@ def chosen_namespace(body: Any) -> dict[str, Any]:
     return given
 
 
-def file_below(folder: str, name: Any) -> Path:
+def file_below(folder: str, name: object) -> Path:
     """A file of the server's machine that a client named; links are followed before it is looked where it lies.
 
     Raises:
@@ -86,7 +86,7 @@ def file_below(folder: str, name: Any) -> Path:
     return found
 
 
-def _names(body: Mapping[str, Any], field: str) -> list[str]:
+def _names(body: Mapping[str, object], field: str) -> list[str]:
     values = body.get(field, [])
     is_list = isinstance(values, list) and len(values) <= _MOST_RECIPIENTS
     if not is_list or not all(isinstance(value, str) and len(value) <= _MOST_NAME for value in values):
@@ -96,13 +96,13 @@ def _names(body: Mapping[str, Any], field: str) -> list[str]:
     return list(values)
 
 
-def _known(body: Mapping[str, Any], fields: tuple[str, ...]) -> None:
+def _known(body: Mapping[str, object], fields: tuple[str, ...]) -> None:
     unknown = sorted(set(body) - set(fields))
     if unknown:
         raise ManagementError(f"unknown fields {', '.join(map(repr, unknown[:5]))}; known are {', '.join(fields)}")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return (
         repr(value) if isinstance(value, str | int | float | None) and len(repr(value)) < 80 else type(value).__name__
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from agentspec.errors import ManagementError
+from agentspec.integrations.sglang.admin.wire import JsonObject
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -65,7 +66,7 @@ async def read_lines(request: Request, stream: IO[bytes], most_bytes: int) -> An
         raise ManagementError(f"the first line must be a JSON object with the corpus's name: {_told(error)}") from None
 
 
-def write_documents(documents: Any, stream: IO[bytes]) -> None:
+def write_documents(documents: object, stream: IO[bytes]) -> None:
     """Writes what read_json() found under `documents`, a document a line.
 
     Raises:
@@ -75,7 +76,7 @@ def write_documents(documents: Any, stream: IO[bytes]) -> None:
         raise ManagementError("`documents` must be a list of texts or of lists of token ids, and not empty")
     for position, document in enumerate(documents):
         if isinstance(document, str):
-            line: dict[str, Any] = {"text": document}
+            line: JsonObject = {"text": document}
         elif isinstance(document, list) and all(type(token) is int for token in document):
             line = {"tokens": document}
         else:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agentspec.errors import ConfigError
+from agentspec.integrations.sglang.sglang_types import ModelRunner
 from agentspec.scheduling.baselines.candidate_length import check_threshold
 
 WEIGHTS_FILE = "acceptance_head.safetensors"
@@ -125,7 +126,7 @@ class AcceptanceHead(nn.Module):
         head.load_state_dict(_read_tensors(folder / WEIGHTS_FILE, head.state_dict()))
         return head.requires_grad_(False).eval()
 
-    def save(self, folder: str | Path, notes: dict[str, Any]) -> None:
+    def save(self, folder: str | Path, notes: dict[str, object]) -> None:
         """Write acceptance_head.safetensors, in half precision, and acceptance_head.json with `notes` on the training."""
         from safetensors.torch import save_file
 
@@ -139,7 +140,7 @@ class AcceptanceHead(nn.Module):
         (folder / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
 
 
-def find_acceptance_head(chosen: str, draft_model_path: str, draft_runner: Any) -> AcceptanceHead | None:
+def find_acceptance_head(chosen: str, draft_model_path: str, draft_runner: ModelRunner) -> AcceptanceHead | None:
     """The head that a server's settings name, on the drafter's device.
 
     Args:

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 from agentspec._core import Rows
 from agentspec.engine import Engine
+from agentspec.integrations.sglang.drafting.device_clock import DeviceEvent
+from agentspec.integrations.sglang.sglang_types import BatchResult, Req
 
 
 class HostCopy:
@@ -31,7 +33,7 @@ class HostCopy:
     def __init__(self, tensor: torch.Tensor) -> None:
         # A copy on a CPU as well: the next forward may write to the same memory.
         self._host = tensor.to("cpu", non_blocking=True, copy=True)
-        self._copied: Any = None
+        self._copied: DeviceEvent | None = None
         if tensor.device.type != "cpu":
             self._copied = torch.get_device_module(tensor.device).Event()
             self._copied.record()
@@ -50,7 +52,7 @@ class ReadBack:
 
     def __init__(
         self,
-        requests: list[Any],
+        requests: list[Req],
         rows: Rows,
         lengths: NDArray[np.int64],
         packed: torch.Tensor,
@@ -91,11 +93,11 @@ class AcceptedTokens:
         self._pending: deque[ReadBack] = deque()
         self._verified: ReadBack | None = None
         # Where the KV cache ends of requests that were prefilled since.
-        self._prefilled: dict[Any, int] = {}
+        self._prefilled: dict[Req, int] = {}
 
     def prefilled(
         self,
-        requests: Sequence[Any],
+        requests: Sequence[Req],
         rows: Rows,
         ends: NDArray[np.int64],
         lengths: NDArray[np.int64],
@@ -119,7 +121,7 @@ class AcceptedTokens:
         # The token has no KV yet.
         self._prefilled.update(zip(requests, ends.tolist(), strict=True))
 
-    def verified(self, requests: list[Any], rows: Rows, lengths: NDArray[np.int64], result: Any) -> ReadBack:
+    def verified(self, requests: list[Req], rows: Rows, lengths: NDArray[np.int64], result: BatchResult) -> ReadBack:
         """A verification was launched.
 
         Args:
@@ -158,12 +160,12 @@ class AcceptedTokens:
             if lost:
                 self._on_lost(lost)
 
-    def find_again(self, rows: Callable[[list[Any]], Rows]) -> None:
+    def find_again(self, rows: Callable[[list[Req]], Rows]) -> None:
         """Texts were opened anew; `rows` finds the engine's requests of a batch. What was written goes to the new ones."""
         for read in self._pending:
             read.rows = rows(read.requests)
 
-    def ends(self, requests: list[Any]) -> NDArray[np.int64]:
+    def ends(self, requests: list[Req]) -> NDArray[np.int64]:
         """int64[b], tokens in the KV cache of the requests of the next step, as the device has told; -1 where it has
         not. To be called after catch_up()."""
         read = self._verified

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import Any
+from collections.abc import Callable
+
+from agentspec.integrations.sglang.sglang_types import EndingReq
 
 _METHOD = "update_finish_state"
+_Update = Callable[[EndingReq, int], None]
 
 
 def end_at_first_stop() -> None:
     """From now on SGLang's requests in this process end at the first stop. Imports SGLang; a second call changes nothing."""
-    request: Any = importlib.import_module("sglang.srt.managers.schedule_batch").Req
-    update = getattr(request, _METHOD)
+    request: type = importlib.import_module("sglang.srt.managers.schedule_batch").Req
+    update: _Update = getattr(request, _METHOD)
     if hasattr(update, "_agentspec"):
         return
 
     @functools.wraps(update)
-    def update_finish_state(self: Any, new_accepted_len: int = 1) -> None:
+    def update_finish_state(self: EndingReq, new_accepted_len: int = 1) -> None:
         is_running = not self.finished() and not self.to_finish
         update(self, new_accepted_len)
         if is_running and new_accepted_len > 1 and self.finished():
@@ -33,7 +36,7 @@ def end_at_first_stop() -> None:
     setattr(request, _METHOD, update_finish_state)
 
 
-def _find_first(request: Any, num_accepted: int, update: Any) -> None:
+def _find_first(request: EndingReq, num_accepted: int, update: _Update) -> None:
     """Asks again after each of the accepted tokens, and keeps the first end. Where only the grammar tells of one, whose
     state is that behind all tokens, what SGLang found stays."""
     output, grammar = request.output_ids, request.grammar

@@ -15,6 +15,8 @@ import torch
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
 
+from agentspec.integrations.sglang.sglang_types import BatchResult, EagleState, ScheduleBatch
+
 Seconds = Callable[[int, float], None]
 """Takes a number of tokens and the seconds that they took."""
 
@@ -29,15 +31,16 @@ class DraftModelState:
     extend_took: Seconds = staticmethod(lambda tokens, seconds: None)
 
     def _draft_extend_for_prefill(
-        self: Any, batch: Any, hidden: Any, next_token_ids: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> Any:
+        self: Any, batch: ScheduleBatch, hidden: torch.Tensor, next_token_ids: torch.Tensor, *args: object, **kwargs: object
+    ) -> EagleState:
         if not self.follows:
             state = EagleDraftInput(bonus_tokens=next_token_ids, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1)
             return self._without_state(state, len(next_token_ids))
         with self.clock.timed(partial(self.read_took, sum(batch.extend_lens))):
-            return super()._draft_extend_for_prefill(batch, hidden, next_token_ids, *args, **kwargs)  # type: ignore[misc]
+            state = super()._draft_extend_for_prefill(batch, hidden, next_token_ids, *args, **kwargs)  # type: ignore[misc]
+        return state
 
-    def _draft_extend_for_decode(self: Any, batch: Any, batch_result: Any, **kwargs: Any) -> None:
+    def _draft_extend_for_decode(self: Any, batch: ScheduleBatch, batch_result: BatchResult, **kwargs: object) -> None:
         if not self.follows:
             self._without_state(batch_result.next_draft_input, len(batch_result.accept_lens))
             return
@@ -48,10 +51,10 @@ class DraftModelState:
                 super()._draft_extend_for_decode(batch, batch_result, **kwargs)  # type: ignore[misc]
         finally:
             self.topk = self.shape.topk
-        state = batch_result.next_draft_input
+        state: EagleState = batch_result.next_draft_input
         state.topk_p, state.topk_index = state.topk_p[:, : self.topk], state.topk_index[:, : self.topk]
 
-    def _without_state(self: Any, state: Any, rows: int) -> Any:
+    def _without_state(self: Any, state: EagleState, rows: int) -> EagleState:
         """Fills SGLang's place for the draft model's state, whose shape must not change, with what nobody drafts from."""
         state.topk_p = torch.zeros((rows, self.topk), device=self.device)
         state.topk_index = torch.zeros((rows, self.topk), dtype=torch.int64, device=self.device)

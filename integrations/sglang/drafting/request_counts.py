@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +62,7 @@ class RequestCounts:
         """An output that is learned from, int32[n]."""
         self._look("outputs", output)
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, object]:
         """`carriage_returns` is None where they are not counted."""
         returns = None if self._line_ends is None else {**dict.fromkeys(_TEXTS, 0), **self._returns.snapshot()}
         return {"requests": self._requests.snapshot(), "carriage_returns": returns}
@@ -115,9 +116,9 @@ def carriage_returns(path: Path) -> NDArray[np.int32]:
     return _ids(int(rank) for token, rank in pairs if any(mark in token for mark in marks))
 
 
-def _names_byte_level(part: Any) -> bool:
+def _names_byte_level(part: object) -> bool:
     return part is not None and '"ByteLevel"' in json.dumps(part)
 
 
-def _ids(numbers: Any) -> NDArray[np.int32]:
+def _ids(numbers: Iterable[int]) -> NDArray[np.int32]:
     return np.fromiter(numbers, np.int32)

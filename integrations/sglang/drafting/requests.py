@@ -20,27 +20,16 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec._core import Rows
 from agentspec.engine import Engine
+from agentspec.integrations.sglang.sglang_types import Req
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 
 logger = logging.getLogger("agentspec")
-
-
-class Request(Protocol):
-    """The part of SGLang's `Req` that is read here."""
-
-    rid: str
-    origin_input_ids: Sequence[int]
-    output_ids: Sequence[int]
-    sampling_params: Any
-
-    def finished(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +47,7 @@ class KeptOutput:
 
 @dataclass(slots=True)
 class _Entry:
-    request: Request
+    request: Req
     handling: Handling
     # Length of the text prompt.
     num_prompt_tokens: int
@@ -101,7 +90,7 @@ class RequestBook:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def admit(self, request: Request, length: int | None = None) -> None:
+    def admit(self, request: Req, length: int | None = None) -> None:
         """Makes `request` known to the engine, or brings it back to what the scheduler knows.
 
         `length`: tokens of its text up to the end of what is being prefilled; None: nothing is.
@@ -116,11 +105,11 @@ class RequestBook:
         elif length is not None and self._is_stale(entry, length):
             self._open_again(entry)
 
-    def padding(self, requests: Sequence[Request]) -> NDArray[np.int64]:
+    def padding(self, requests: Sequence[Req]) -> NDArray[np.int64]:
         """int64[b], tokens in the KV cache of each request that stand for images and are not in its text."""
         return np.array([len(request.origin_input_ids) - len(_prompt(request)) for request in requests], np.int64)
 
-    def rows(self, requests: Sequence[Request]) -> tuple[Rows, NDArray[np.int64] | None]:
+    def rows(self, requests: Sequence[Req]) -> tuple[Rows, NDArray[np.int64] | None]:
         """The engine's requests of a batch, and padding(); None where no request has any."""
         entries = self._entries
         for request in requests:
@@ -130,7 +119,7 @@ class RequestBook:
                 self.admit(request)
         return self.known_rows(requests), self.padding(requests) if self._num_padded else None
 
-    def known_rows(self, requests: Sequence[Request]) -> Rows:
+    def known_rows(self, requests: Sequence[Req]) -> Rows:
         """The engine's requests of a batch, as far as they are open now; an id that came back for another request is
         not."""
         entries = self._entries
@@ -140,7 +129,7 @@ class RequestBook:
             ids.append(request.rid if entry is not None and entry.request is request else "")
         return self._engine.rows(ids)
 
-    def reopen(self, request: Request) -> bool:
+    def reopen(self, request: Req) -> bool:
         """Brings a text that went astray back to what the scheduler has processed; False where that was done before, in
         vain: the request is then not drafted for any more."""
         entry = self._entries.get(request.rid)
@@ -169,7 +158,7 @@ class RequestBook:
             if everything or rid.startswith(rid_prefix):
                 entry.aborted = True
 
-    def reap(self, decoding: Sequence[Request]) -> None:
+    def reap(self, decoding: Sequence[Req]) -> None:
         """Closes what has ended without a finish event; `decoding` are the requests of the current decode batch."""
         if len(self._entries) <= len(decoding):
             # Nearly always each of the batch has an entry, so that there are no others. Where one of the batch has ended
@@ -201,7 +190,7 @@ class RequestBook:
         processed = entry.num_prompt_tokens + len(entry.request.output_ids)
         return self._engine.num_tokens(entry.request.rid) not in (length, processed)
 
-    def _open(self, request: Request, *, again: bool = False) -> None:
+    def _open(self, request: Req, *, again: bool = False) -> None:
         prompt = _prompt(request)
         padding = len(request.origin_input_ids) - len(prompt)
         entry = _Entry(request, self._tenants.handling(request), num_prompt_tokens=len(prompt), num_padding=padding)
@@ -264,7 +253,7 @@ class RequestBook:
             logger.exception("agentspec could not close a request")
             self._on_error()
 
-    def _max_length(self, request: Request, entry: _Entry) -> int:
+    def _max_length(self, request: Req, entry: _Entry) -> int:
         """Tokens that the text can have: up to max_tokens and the context's end; 0 where nothing may be drafted."""
         if not entry.handling.draft:
             return 0
@@ -281,13 +270,13 @@ class RequestBook:
             self._engine.close(rid, keep=False)
 
 
-def _prompt(request: Any) -> Sequence[int]:
+def _prompt(request: Req) -> Sequence[int]:
     """The prompt's tokens, without those that stand for images."""
     prompt: Sequence[int] = getattr(request, "origin_input_ids_unpadded", None) or request.origin_input_ids
     return prompt
 
 
-def visible_length(request: Any) -> int:
+def visible_length(request: Req) -> int:
     """Output tokens that belong to the answer: a stop inside an accepted draft leaves more in output_ids."""
     finished_len = getattr(request, "finished_len", None)
     return len(request.output_ids) if finished_len is None else int(finished_len)

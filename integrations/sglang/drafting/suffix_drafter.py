@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from agentspec.integrations.sglang import arguments, attention_backends, compat
 from agentspec.integrations.sglang.admin import wire
 from agentspec.integrations.sglang.admin.corpora import Served
 from agentspec.integrations.sglang.admin.desk import AdminDesk
+from agentspec.integrations.sglang.admin.wire import JsonObject
 from agentspec.integrations.sglang.drafting.accepted_tokens import AcceptedTokens
 from agentspec.integrations.sglang.drafting.answer_ends import end_at_first_stop
 from agentspec.integrations.sglang.drafting.breaker import Breaker
@@ -34,6 +34,7 @@ from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestB
 from agentspec.integrations.sglang.drafting.rows import DraftedStep, roots_only
 from agentspec.integrations.sglang.metrics import AdminMetrics, Counters, StateMetrics, StoreMetrics
 from agentspec.integrations.sglang.setting_sources import resolve_for_process
+from agentspec.integrations.sglang.sglang_types import ModelConfig, Req, ServerArgs
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 from agentspec.integrations.sglang.widths.control import WidthControl, profile_key
@@ -46,8 +47,7 @@ logger = logging.getLogger("agentspec")
 class SuffixStep:
     """The suffix drafts of a step of b rows. Arrays are views of memory that the next step overwrites."""
 
-    requests: list[Any]
-    """SGLang's `Req`."""
+    requests: list[Req]
     rows: Rows
     drafts: DraftBatch
     """A row that cannot be drafted for is its root alone, and all are where no draft would pay."""
@@ -76,7 +76,7 @@ class SuffixDrafter:
     Ranks must verify the same trees: the first one drafts for all, and it alone uses the store.
     """
 
-    def __init__(self, server_args: Any, model_config: Any, *, drafts_here: bool, ragged: bool) -> None:
+    def __init__(self, server_args: ServerArgs, model_config: ModelConfig, *, drafts_here: bool, ragged: bool) -> None:
         """Opens the engine, its corpora and the store, by the settings that the launcher resolved.
 
         Args:
@@ -139,9 +139,9 @@ class SuffixDrafter:
         """What forwards write; told by the worker that launches them."""
         # Drafts are read before the next step is drafted, so one place for them is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
-        self._batch: tuple[list[Any], Rows, NDArray[np.int64] | None] | None = None
+        self._batch: tuple[list[Req], Rows, NDArray[np.int64] | None] | None = None
         # Requests whose texts are not what the scheduler decodes.
-        self._astray: list[Any] = []
+        self._astray: list[Req] = []
         self.profile = settings.step_profile()
         """Of the target and its drafter; None: none is known."""
         self.control = WidthControl(
@@ -170,7 +170,7 @@ class SuffixDrafter:
             if self._sharing:
                 self._sharing.on_health(StoreMetrics(labels))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Its part of the block `agentspec` of `/server_info`."""
         stats = self.engine.stats()
         return {
@@ -188,7 +188,7 @@ class SuffixDrafter:
             "store": self._sharing.health() if self._sharing else None,
         }
 
-    def administer(self, command: dict[str, Any]) -> dict[str, Any]:
+    def administer(self, command: JsonObject) -> JsonObject:
         """The answer to a command of the server's administrator; raises nothing."""
         return wire.NO_DESK if self._desk is None else self._desk.answer(command)
 
@@ -198,7 +198,7 @@ class SuffixDrafter:
             self._sharing.engine_cleared()
         self.engine.clear()
 
-    def prefilled(self, requests: Sequence[Any], ends: Sequence[int], next_tokens: torch.Tensor) -> None:
+    def prefilled(self, requests: Sequence[Req], ends: Sequence[int], next_tokens: torch.Tensor) -> None:
         """A prefill of the requests was launched. After the launch: on a GPU a prompt's index is built meanwhile.
 
         Args:
@@ -209,7 +209,7 @@ class SuffixDrafter:
         if self.drafts_here:
             self.guarded(self._prefilled, requests, np.array(ends, np.int64), next_tokens)
 
-    def _prefilled(self, requests: Sequence[Any], ends: NDArray[np.int64], next_tokens: torch.Tensor) -> None:
+    def _prefilled(self, requests: Sequence[Req], ends: NDArray[np.int64], next_tokens: torch.Tensor) -> None:
         # What was accepted before must not be taken for what a retraction dropped.
         self.accepted.catch_up()
         lengths = ends - self._book.padding(requests)
@@ -230,7 +230,7 @@ class SuffixDrafter:
         """The scheduler runs nothing: what ended in its last batch is closed, for no later step will see it."""
         self.guarded(self._book.reap, ())
 
-    def draft(self, requests: list[Any]) -> SuffixStep:
+    def draft(self, requests: list[Req]) -> SuffixStep:
         """Brings the texts to what the device has written, which it waits for, and drafts one tree a row.
 
         Args:
@@ -270,7 +270,7 @@ class SuffixDrafter:
             requests, rows, drafts, buffers.lengths[:b], ends, context, buffers.rooms[:b], outcomes, began
         )
 
-    def nothing(self, requests: list[Any]) -> SuffixStep:
+    def nothing(self, requests: list[Req]) -> SuffixStep:
         """A step without drafts, where draft() or what comes after it failed; texts go on growing."""
         b, began = len(requests), time.perf_counter()
         try:
@@ -324,14 +324,14 @@ class SuffixDrafter:
             self.guarded(self._book.reopen, request)
         self.accepted.find_again(self._book.known_rows)
 
-    def _standing(self, requests: list[Any]) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
+    def _standing(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
         """Where the requests stand after the latest step: the engine's rows, tokens in the KV cache, and of the texts."""
         rows, padding = self._rows_of(requests)
         ends = self.accepted.ends(requests)
         # The last accepted token has no KV yet.
         return rows, ends, ends + 1 if padding is None else ends + 1 - padding
 
-    def _rows_of(self, requests: list[Any]) -> tuple[Rows, NDArray[np.int64] | None]:
+    def _rows_of(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64] | None]:
         """See RequestBook.rows(); found once for all steps of the same batch."""
         if self._batch is None or self._batch[0] != requests:
             self._batch = (list(requests), *self._book.rows(requests))
@@ -357,7 +357,7 @@ class SuffixDrafter:
         self.counters.add("draft_errors", 1)
         self._breaker.failed()
 
-    def guarded(self, call: Callable[..., object], *args: Any) -> None:
+    def guarded(self, call: Callable[..., object], *args: object) -> None:
         """Book-keeping must never stop the scheduler."""
         try:
             call(*args)

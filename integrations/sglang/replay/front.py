@@ -22,6 +22,7 @@ from agentspec.integrations.sglang.metrics import LabelledCounts
 from agentspec.integrations.sglang.replay.recorded_answers import Answer, Messages, RecordedAnswers, with_tool_calls
 from agentspec.integrations.sglang.replay.setting import FREE, REQUESTS, VARIABLE, replay_paths
 from agentspec.integrations.sglang.replay.wire import WIRE_KEY, packed
+from agentspec.integrations.sglang.sglang_types import GenerateReqInput, Tokenizer
 from agentspec.integrations.sglang.tenants import OPTIONS_KEY, REPLAY_KEY
 
 logger = logging.getLogger("agentspec")
@@ -36,7 +37,7 @@ _MAX_FREE = 1 << 16
 class ReplayFront:
     """One a launcher."""
 
-    def __init__(self, replay: str, unmatched: str, tokenizer: Any, end: int | None, vocab_size: int) -> None:
+    def __init__(self, replay: str, unmatched: str, tokenizer: Tokenizer | None, end: int | None, vocab_size: int) -> None:
         """Reads what was recorded.
 
         Args:
@@ -90,7 +91,7 @@ class ReplayFront:
         else:
             self._attach(sampling_params, answer, "matched")
 
-    def before_validation(self, obj: Any, input_ids: Sequence[int] | None, is_starting: bool) -> None:
+    def before_validation(self, obj: GenerateReqInput, input_ids: Sequence[int] | None, is_starting: bool) -> None:
         """Adds the answer to a request, SGLang's `GenerateReqInput`, unless match_chat did.
 
         Raises:
@@ -138,7 +139,7 @@ class ReplayFront:
         """Says in a response whether its text was recorded: `agentspec_replay` is forced or free."""
         meta_info["agentspec_replay"] = "free" if meta_info.get("id") in self._free else "forced"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """The launcher's part of the block `agentspec.replay`."""
         counts = dict.fromkeys(_OUTCOMES, 0) | self.counts.snapshot()
         return {
@@ -193,7 +194,7 @@ class ReplayFront:
         )
         return ids
 
-    def _carried(self, carried: Any) -> tuple[Answer, bool]:
+    def _carried(self, carried: object) -> tuple[Answer, bool]:
         """The answer that a request brings, and whether it ends for its length."""
         try:
             if not isinstance(carried, Mapping) or len(carried.keys() & {"text", "ids"}) != 1:
@@ -221,7 +222,7 @@ class ReplayFront:
             raise ValueError(f"custom_params.{OPTIONS_KEY}.{REPLAY_KEY}: {error}") from None
         return answer, carried.get("finish") == "length"
 
-    def _by_text(self, obj: Any, input_ids: Sequence[int] | None) -> Answer | None:
+    def _by_text(self, obj: GenerateReqInput, input_ids: Sequence[int] | None) -> Answer | None:
         text = getattr(obj, "text", None)
         if not isinstance(text, str):
             if input_ids is None:
@@ -244,7 +245,7 @@ class ReplayFront:
         begin = getattr(self._tokenizer, "bos_token", None)
         return text.removeprefix(begin) if begin else text
 
-    def _unmatched(self, obj: Any, prepared: _Miss | None, is_starting: bool) -> None:
+    def _unmatched(self, obj: GenerateReqInput, prepared: _Miss | None, is_starting: bool) -> None:
         rid = str(getattr(obj, "rid", ""))
         if is_starting or rid.startswith(_HEALTH_CHECK):
             # What the server asks itself.
@@ -284,7 +285,7 @@ class _Miss:
         self.note = note
 
 
-def taken_out(custom_params: dict[str, Any]) -> Any:
+def taken_out(custom_params: dict[str, Any]) -> object:
     """Removes the answer that a request brings, and what then is empty; None where it brings none."""
     options = custom_params.get(OPTIONS_KEY)
     if not isinstance(options, Mapping) or REPLAY_KEY not in options:
@@ -297,7 +298,7 @@ def taken_out(custom_params: dict[str, Any]) -> Any:
     return options[REPLAY_KEY]
 
 
-def end_token(tokenizer: Any, configured: Iterable[int] | None) -> int | None:
+def end_token(tokenizer: Tokenizer | None, configured: Iterable[int] | None) -> int | None:
     """What ends an answer: the tokenizer's end of sequence, else the least of the model's; None without either."""
     end = getattr(tokenizer, "eos_token_id", None)
     return int(end) if end is not None else min((int(i) for i in configured or ()), default=None)

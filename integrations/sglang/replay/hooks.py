@@ -16,12 +16,23 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentspec.errors import UnsupportedError
 from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.replay.setting import REQUESTS, UNMATCHED_VARIABLE, VARIABLE
+from agentspec.integrations.sglang.sglang_types import (
+    ChatRequest,
+    ForwardBatch,
+    ForwardOutput,
+    GenerateReqInput,
+    ModelRunner,
+    ScheduleBatch,
+    ServerArgs,
+    TokenizerManager,
+    TpWorker,
+)
 from agentspec.integrations.sglang.tenants import OPTIONS_KEY, REPLAY_KEY
 
 if TYPE_CHECKING:
@@ -30,13 +41,16 @@ if TYPE_CHECKING:
     from agentspec.integrations.sglang.settings import Settings
 
 # In the other values requests pass by processes that have no hooks, or come without a prefill.
-_FITTING: dict[str, tuple[Any, ...]] = {
+_FITTING: dict[str, tuple[object, ...]] = {
     "tokenizer_worker_num": (None, 1),
     "pp_size": (None, 1),
     "disaggregation_mode": (None, "null"),
     "dllm_algorithm": (None, ""),
     "enable_pdmux": (None, False),
 }
+
+Converted = tuple[object, ...]
+"""SGLang's own request, and the client's."""
 
 _front: ReplayFront | None = None
 _target: ReplayTarget | None = None
@@ -52,7 +66,7 @@ def install() -> None:
             _install_front()
 
 
-def activate(chosen: Settings, server_args: Any) -> None:
+def activate(chosen: Settings, server_args: ServerArgs) -> None:
     """Turns the replay on in the launcher and in all that it starts, if `chosen` has it.
 
     Raises:
@@ -75,7 +89,7 @@ def activate(chosen: Settings, server_args: Any) -> None:
     HookRegistry.apply_hooks()
 
 
-def manager_made(manager: Any) -> None:
+def manager_made(manager: TokenizerManager) -> None:
     """The launcher's tokenizer manager is there: reads the recordings, if there is a replay."""
     global _front
     if not os.environ.get(VARIABLE):
@@ -91,7 +105,7 @@ def manager_made(manager: Any) -> None:
     _front.warn_for_ever()
 
 
-def before_validation(manager: Any, obj: Any, input_ids: Sequence[int] | None) -> None:
+def before_validation(manager: TokenizerManager, obj: GenerateReqInput, input_ids: Sequence[int] | None) -> None:
     """Called for every request of every server; raises ValueError where a request brings an answer and may not."""
     if _front is not None:
         _front.before_validation(obj, input_ids, compat.is_starting(manager))
@@ -129,7 +143,7 @@ def _install_target() -> None:
     _register("sglang.srt.model_executor.model_runner.ModelRunner.forward", _force, "AFTER")
 
 
-def _register(target: str, hook: Any, kind: str) -> None:
+def _register(target: str, hook: Callable[..., object], kind: str) -> None:
     if target in _installed:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -138,7 +152,7 @@ def _register(target: str, hook: Any, kind: str) -> None:
     HookRegistry.register(target, hook, HookType[kind])
 
 
-def _matched_chat(original: Any, serving: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+def _matched_chat(original: Callable[..., Converted], serving: object, request: ChatRequest, *args: object, **kwargs: object) -> Converted:
     # As they came: the chat template's needs may change them.
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
     result = original(serving, request, *args, **kwargs)
@@ -148,7 +162,7 @@ def _matched_chat(original: Any, serving: Any, request: Any, *args: Any, **kwarg
     return result
 
 
-async def _marked(original: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+async def _marked(original: Callable[..., AsyncGenerator[object, None]], *args: object, **kwargs: object) -> AsyncIterator[object]:
     async with contextlib.aclosing(original(*args, **kwargs)) as responses:
         async for response in responses:
             for one in response if isinstance(response, list) else [response]:
@@ -157,7 +171,9 @@ async def _marked(original: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any
             yield response
 
 
-async def _completed_state(original: Any, *args: Any, **kwargs: Any) -> Any:
+async def _completed_state(
+    original: Callable[..., Awaitable[list[dict[str, Any]]]], *args: object, **kwargs: object
+) -> list[dict[str, Any]]:
     states = await original(*args, **kwargs)
     for state in states:
         block = state.setdefault("agentspec", {"active": False})
@@ -166,13 +182,15 @@ async def _completed_state(original: Any, *args: Any, **kwargs: Any) -> Any:
     return states
 
 
-def _admit(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> None:
+def _admit(worker: TpWorker, batch: ScheduleBatch | None, *args: object, **kwargs: object) -> None:
     del args, kwargs
     if _target is not None:
         _target.admit(worker, batch)
 
 
-def _force(output: Any, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
+def _force(
+    output: ForwardOutput, runner: ModelRunner, forward_batch: ForwardBatch, *args: object, **kwargs: object
+) -> ForwardOutput:
     del args, kwargs
     if _target is not None:
         _target.force(runner, output, forward_batch)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentspec.analysis.logs.calls import LoggedCall
+from agentspec.integrations.sglang.sglang_types import Tokenizer
 
 Messages = Sequence[tuple[str, str]]
 """(role, text)."""
@@ -166,7 +167,7 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def with_tool_calls(tokenizer: Any, message: Mapping[str, Any]) -> str | None:
+def with_tool_calls(tokenizer: Tokenizer, message: Mapping[str, Any]) -> str | None:
     """What the served model writes to call the tools that a recorded message calls: what its chat template adds to a
     conversation for this message, without the end of the turn. None where the template tells nothing of tool calls."""
     before = [{"role": "user", "content": "-"}]

@@ -14,13 +14,20 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.drafting.requests import visible_length
 from agentspec.integrations.sglang.metrics import Exported
 from agentspec.integrations.sglang.replay.forced_tokens import ForcedTokens
 from agentspec.integrations.sglang.replay.wire import ForcedAnswer, unpacked
+from agentspec.integrations.sglang.sglang_types import (
+    ForwardBatch,
+    ForwardOutput,
+    ModelRunner,
+    Req,
+    ScheduleBatch,
+    TpWorker,
+)
 
 logger = logging.getLogger("agentspec")
 
@@ -31,7 +38,7 @@ _TOLD = ("finished", "forced_tokens", "diverged")
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    request: Any
+    request: Req
     answer: ForcedAnswer
 
 
@@ -40,13 +47,13 @@ class ReplayTarget:
 
     def __init__(self) -> None:
         self._table: ForcedTokens | None = None
-        self._owners: dict[int, Any] = {}
+        self._owners: dict[int, Req] = {}
         self._open: dict[int, _Open] = {}
         self._next_sweep = 0.0
         self._counts = {"forced_requests": 0, "free_prefills": 0, "forced_tokens": 0, "finished": 0, "diverged": 0}
         self._exported: Exported | None = None
 
-    def admit(self, worker: Any, batch: Any) -> None:
+    def admit(self, worker: TpWorker, batch: ScheduleBatch | None) -> None:
         """Writes the answers of a batch that is about to be prefilled; other batches change nothing."""
         if worker.model_runner.is_draft_worker or batch is None or not batch.forward_mode.is_extend():
             return
@@ -68,7 +75,7 @@ class ReplayTarget:
                 self._open[id(request)] = _Open(request, answer)
                 self._counts["forced_requests"] += 1
 
-    def force(self, runner: Any, output: Any, forward_batch: Any) -> None:
+    def force(self, runner: ModelRunner, output: ForwardOutput, forward_batch: ForwardBatch) -> None:
         """Overwrites the logits that a forward returned."""
         logits = getattr(output.logits_output, "next_token_logits", None)
         if runner.is_draft_worker or self._table is None or logits is None or not len(logits):
@@ -93,7 +100,7 @@ class ReplayTarget:
                 self._add("diverged", 1)
                 logger.error("agentspec replay: an output of %d tokens is not the recorded one", len(output))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """This process's part of the block `agentspec.replay`."""
         self.sweep()
         return {**self._counts, "open_requests": len(self._open)}
@@ -109,7 +116,7 @@ class ReplayTarget:
         if self._exported is not None:
             self._exported.add(f"replay_{name}", amount)
 
-    def _make_table(self, runner: Any) -> ForcedTokens:
+    def _make_table(self, runner: ModelRunner) -> ForcedTokens:
         pool = runner.req_to_token_pool.req_to_token
         table = self._table = ForcedTokens(pool.shape[0], pool.device)
         server_args = runner.server_args

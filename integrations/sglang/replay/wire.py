@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 WIRE_KEY = "agentspec_replay"
 
@@ -31,7 +30,7 @@ def packed(tokens: Sequence[int], end: int) -> list[int]:
     return [end, *tokens]
 
 
-def unpacked(custom_params: Any) -> ForcedAnswer | None:
+def unpacked(custom_params: object) -> ForcedAnswer | None:
     """The answer in a request's custom_params, or None."""
     wire = custom_params.get(WIRE_KEY) if isinstance(custom_params, Mapping) else None
     if not isinstance(wire, list) or not wire:

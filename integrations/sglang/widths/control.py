@@ -9,7 +9,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from agentspec.environment import processor
 from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.metrics import ControlMetrics, Counters
+from agentspec.integrations.sglang.sglang_types import ServerArgs
 from agentspec.integrations.sglang.widths.step_rest import StepRest
 from agentspec.integrations.sglang.widths.tiers import padded_width
 from agentspec.scheduling import ControlConfig, Controller, Profile, ProfileKey, StepPlan, StepState, make_controller
@@ -136,7 +136,7 @@ class WidthControl:
         """Registers its metrics with Prometheus."""
         self._metrics = ControlMetrics(labels)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """The block `control` of `/server_info`: what it goes by, and the last step's plan."""
         last = self._last
         shown = {} if last is None or last.plan is None else {
@@ -147,7 +147,7 @@ class WidthControl:
             "observed_ms": last.seconds * 1e3,
             "predicted_tokens": last.plan.expected_tokens,
         }  # fmt: skip
-        told: dict[str, Any] = {}
+        told: dict[str, object] = {}
         if self._profiling:
             told = {
                 "num_steps": self._num_steps,
@@ -283,7 +283,7 @@ class WidthControl:
         self._breaker.failed()
 
 
-def profile_key(server_args: Any) -> ProfileKey:
+def profile_key(server_args: ServerArgs) -> ProfileKey:
     """What a server is that runs steps without captured graphs, as far as its step times depend on it."""
     device = str(arguments.setting(server_args, "device", "cpu"))
     is_cpu = device == "cpu"
@@ -316,7 +316,7 @@ class ControlRecord:
             self._sums["predicted_seconds"] += plan.seconds
             self._sums["observed_seconds"] += seconds
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, object]:
         """Steps by reason and by width, as strings; seconds of the steps that were measured; tokens of all."""
         return {
             "plans": dict(self._plans),

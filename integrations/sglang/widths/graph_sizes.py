@@ -28,10 +28,10 @@ beside speculation is 48 requests, which hold 6,144 slots, 0.8 GB.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.attention_backends import graph_bytes_per_token
+from agentspec.integrations.sglang.sglang_types import ModelRunner, ServerArgs
 from agentspec.integrations.sglang.widths.tiers import ONE, parse_widths, tier_widths
 
 DEFAULT_WIDTH = 16
@@ -50,7 +50,7 @@ _SPARE_SHARE = 0.1
 _LOGIT_BYTES = 4
 
 
-def default_width(server_args: Any, widths: str) -> int:
+def default_width(server_args: ServerArgs, widths: str) -> int:
     """The most tokens that a row of a verify step has, where the operator does not say.
 
     Args:
@@ -69,7 +69,7 @@ def default_width(server_args: Any, widths: str) -> int:
     return next(fitting, DEFAULT_WIDTH)
 
 
-def limits(server_args: Any) -> arguments.GraphLimits:
+def limits(server_args: ServerArgs) -> arguments.GraphLimits:
     """What bounds the graphs of a server that captures some; of a resolved record, in the launcher."""
     config = arguments.target_config(server_args)
     attention = graph_bytes_per_token(
@@ -84,7 +84,7 @@ def limits(server_args: Any) -> arguments.GraphLimits:
     return arguments.GraphLimits(tokens=tokens, attention_bytes=attention, spare_gb=spare)
 
 
-def captured_widths(model_runner: Any) -> tuple[int, ...]:
+def captured_widths(model_runner: ModelRunner) -> tuple[int, ...]:
     """The widths, ascending, that graphs are wanted for; () where agentspec bounds nothing.
 
     To be asked while SGLang's configuration is that of the greatest width.
@@ -94,7 +94,7 @@ def captured_widths(model_runner: Any) -> tuple[int, ...]:
     return tier_widths(text, arguments.verify_width(server_args)) if text is not None else ()
 
 
-def bounded(batch_sizes: Sequence[int], width: int, model_runner: Any) -> list[int]:
+def bounded(batch_sizes: Sequence[int], width: int, model_runner: ModelRunner) -> list[int]:
     """Those of SGLang's batch sizes, which ascend, that verify steps of `width` tokens a row get graphs for: at least the
     smallest, and all for the narrowest width, since every batch can use it."""
     text = _bounded_setting(model_runner.server_args)
@@ -104,7 +104,7 @@ def bounded(batch_sizes: Sequence[int], width: int, model_runner: Any) -> list[i
     return [size for size in batch_sizes if size * width <= noted.tokens or size == batch_sizes[0]]
 
 
-def _bounded_setting(server_args: Any) -> str | None:
+def _bounded_setting(server_args: ServerArgs) -> str | None:
     """The setting of the widths of a server with several; None where agentspec captures one, or none."""
     chosen = arguments.marked_settings(server_args)
     if chosen is None or arguments.graph_limits(server_args) is None or arguments.enables_adapters(server_args):

@@ -15,15 +15,17 @@ import logging
 import time
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.attention_backends import takes_any_width
+from agentspec.integrations.sglang.sglang_types import DraftWorker, GraphRunner, ModelRunner
 
 logger = logging.getLogger("agentspec")
 
 AUTO, ONE = "auto", "one"
+Graphs = tuple[object, GraphRunner]
+"""An attention backend, and the runner of the graphs that were captured with it."""
 
 
 def parse_widths(text: str) -> tuple[int, ...]:
@@ -72,9 +74,9 @@ def padded_width(width: int, widths: tuple[int, ...]) -> int:
 class _Place:
     """An attribute of SGLang's that differs from width to width."""
 
-    owner: Any
+    owner: object
     name: str
-    value: Any
+    value: object
 
     def put(self) -> None:
         setattr(self.owner, self.name, self.value)
@@ -97,7 +99,7 @@ class WidthTiers:
     """The graphs of each width. SGLang's objects hold those of one width at a time: between steps the widest, which
     whatever else runs expects. Owned by a speculative worker; all ranks use the same widths."""
 
-    def __init__(self, model_runner: Any, draft_worker: Any = None) -> None:
+    def __init__(self, model_runner: ModelRunner, draft_worker: DraftWorker | None = None) -> None:
         """`model_runner`: SGLang's, of the target; `draft_worker`: SGLang's, where there is a draft model."""
         self._model_runner = model_runner
         self._draft_worker = draft_worker
@@ -121,12 +123,11 @@ class WidthTiers:
 
     def _captured(self, widths: tuple[int, ...]) -> tuple[int, ...]:
         runner, draft = self._model_runner, self._draft_worker
-        if compat.verify_graphs(runner) is None:
+        target, extend = compat.target_graphs(runner), _extend_graphs(draft)
+        if target is None:
             return () if takes_any_width(runner.server_args) else widths[-1:]
-        extends = draft is not None and draft.cuda_graph_runner_for_draft_extend is not None
         widest = widths[-1]
         gigabytes, seconds = compat.graph_memory(runner, draft), compat.graph_seconds(runner, draft)
-        target, extend = compat.target_graphs(runner), _extend_graphs(draft) if extends else None
         self._tiers = {widest: self._tier(widest, target, extend, seconds, gigabytes)}
         if compat.has_adapters(runner):
             # SGLang keeps the adapters of a batch in memory that the last runner made for its own width.
@@ -141,7 +142,7 @@ class WidthTiers:
             if not _on_all_ranks(budget.allows(width, free, keeps_spare=place > 0)):
                 left_out.append(width)
                 continue
-            tier = self._capture_one(width, extends=extends, free=free)
+            tier = self._capture_one(width, extends=extend is not None, free=free)
             if not _on_all_ranks(tier is not None):
                 left_out += [other for other in widths if other not in self._tiers and other not in left_out]
                 break
@@ -154,10 +155,10 @@ class WidthTiers:
 
     def _capture_one(self, width: int, *, extends: bool, free: float) -> _Tier | None:
         """None where it failed on this rank."""
-        runner, started = self._model_runner, time.perf_counter()
+        runner, draft, started = self._model_runner, self._draft_worker, time.perf_counter()
         try:
             target = compat.capture_verify_graphs(runner, width)
-            extend = compat.capture_draft_extend(self._draft_worker, width) if extends else None
+            extend = compat.capture_draft_extend(draft, width) if extends and draft is not None else None
         except Exception:
             logger.exception("agentspec could not capture graphs for steps of %d tokens a row", width)
             return None
@@ -203,7 +204,7 @@ class WidthTiers:
         most_tokens = max(tier.width * tier.most_rows for tier in self._tiers.values())
         return tuple(width for width in self._widths if width * rows <= most_tokens) or self._widths[:1]
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[dict[str, object]]:
         """The block `graphs` of `/server_info`: what was captured for each width, ascending."""
         names = ("width", "most_rows", "num_graphs", "seconds", "gigabytes")
         return [{name: getattr(self._tiers[width], name) for name in names} for width in sorted(self._tiers)]
@@ -217,7 +218,7 @@ class WidthTiers:
         elif self._draft_worker is not None:
             self._draft_worker.speculative_num_draft_tokens = width
 
-    def _tier(self, width: int, target: Any, extend: Any, seconds: float, gigabytes: float) -> _Tier:
+    def _tier(self, width: int, target: Graphs, extend: Graphs | None, seconds: float, gigabytes: float) -> _Tier:
         """`target` and `extend`: an attention backend and a graph runner each; None where draft-extend has no graphs."""
         runners = [target[1], *([] if extend is None else [extend[1]])]
         sizes = [compat.captured_batch_sizes(runner) for runner in runners]
@@ -230,14 +231,14 @@ class WidthTiers:
             gigabytes=gigabytes,
         )
 
-    def _places(self, width: int, target: tuple[Any, Any], extend: Any) -> tuple[_Place, ...]:
+    def _places(self, width: int, target: Graphs, extend: Graphs | None) -> tuple[_Place, ...]:
         """Where the attention backend and the graph runner of the target belong, and, unless it is None, those of
         draft-extend."""
         runner, draft = self._model_runner, self._draft_worker
         places = [_Place(runner, "attn_backend", target[0]), _Place(runner, "decode_cuda_graph_runner", target[1])]
         if draft is not None:
             places.append(_Place(draft, "speculative_num_draft_tokens", width))
-        if extend is not None:
+        if draft is not None and extend is not None:
             places += [
                 _Place(draft, "draft_extend_attn_backend", extend[0]),
                 _Place(draft.draft_runner, "attn_backend", extend[0]),
@@ -253,7 +254,7 @@ class _MemoryBudget:
     activations and logits are in memory that all widths share, and which the widest has taken already.
     """
 
-    def __init__(self, model_runner: Any, widest: _Tier) -> None:
+    def __init__(self, model_runner: ModelRunner, widest: _Tier) -> None:
         self._runner = model_runner
         noted = arguments.graph_limits(model_runner.server_args)
         self._token_gb = noted.attention_bytes / 1e9 if noted is not None else 0.0
@@ -262,7 +263,9 @@ class _MemoryBudget:
         # SGLang's own also hold what is shared, so they only stand in until one of ours was captured.
         self._graph_gb = self._of_each_graph(widest)
         self._own = False
-        self._graphs_per_size = widest.num_graphs / len(compat.captured_batch_sizes(compat.verify_graphs(model_runner)))
+        graphs = compat.verify_graphs(model_runner)
+        assert graphs is not None
+        self._graphs_per_size = widest.num_graphs / len(compat.captured_batch_sizes(graphs))
 
     def allows(self, width: int, free: float, *, keeps_spare: bool) -> bool:
         """Whether `free` GB are enough for graphs of this width, and for what has to stay free."""
@@ -300,8 +303,10 @@ def _capture_order(widths: tuple[int, ...]) -> list[int]:
     return order
 
 
-def _extend_graphs(draft_worker: Any) -> tuple[Any, Any]:
-    return draft_worker.draft_extend_attn_backend, draft_worker.cuda_graph_runner_for_draft_extend
+def _extend_graphs(draft_worker: DraftWorker | None) -> Graphs | None:
+    """Those of draft-extend; None where there is no draft model, or SGLang captured none."""
+    graphs = None if draft_worker is None else draft_worker.cuda_graph_runner_for_draft_extend
+    return None if draft_worker is None or graphs is None else (draft_worker.draft_extend_attn_backend, graphs)
 
 
 def _on_all_ranks(holds: bool) -> bool:
