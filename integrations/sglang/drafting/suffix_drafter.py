@@ -1,7 +1,7 @@
-"""Suffix drafts of a server: the engine, the requests it follows, and the store behind it.
+"""Suffix drafts of a server: the engine, the requests that it follows, and the store.
 
-Owned by a speculative worker, on the scheduler's thread. Nothing here raises into a step: what fails costs drafts and
-is counted.
+Owned by a speculative worker, on the scheduler's thread. A failure here is counted and costs drafts only; it never
+stops a step.
 """
 
 from __future__ import annotations
@@ -45,44 +45,44 @@ logger = logging.getLogger("agentspec")
 
 @dataclass(slots=True)
 class SuffixStep:
-    """The suffix drafts of a step of b rows. Arrays are views of memory that the next step overwrites."""
+    """The suffix drafts of a step of b rows. The arrays are views of memory that the next step overwrites."""
 
     requests: list[Req]
     rows: Rows
     drafts: DraftBatch
-    """A row that cannot be drafted for is its root alone, and all are where no draft would pay."""
+    """A row without a draft has only its root. If no draft would pay, all rows do."""
     lengths: NDArray[np.int64]
-    """[b], tokens of the texts."""
+    """[b], number of tokens of each text."""
     ends: NDArray[np.int64]
-    """[b], tokens in the KV cache, as the device has told; -1 where it has not."""
+    """[b], number of tokens in the KV cache as the device reported it; -1 if it did not."""
     context: int
-    """Their sum."""
+    """The sum of `ends`."""
     rooms: NDArray[np.int32]
-    """[b], the most drafted tokens that can count: up to max_tokens, the context's end and the width of a row."""
+    """[b], the most drafted tokens that can be accepted, by max_tokens, the context and the width of a row."""
     outcomes: NDArray[np.uint8] | Reason
-    """[b], values of `Outcome`; or why no row was drafted for."""
+    """[b], values of `Outcome`; or the reason why no row has a draft."""
     began: float
-    """When the last result was there, by time.perf_counter()."""
+    """When the last result had arrived, by time.perf_counter()."""
 
 
 class SuffixDrafter:
     """Drafts from the texts of requests, of finished outputs and of corpora.
 
-        admit ──> draft ─ plan ─ launched, a step at a time ──> finish, abort or idle
+        prefilled ──> draft, plan, launched in each step ──> finish, abort or idle
 
-    What stands between the device's result and the next launch is in draft() and plan(). All else about a step is in
-    launched(), while the device works.
+    The device idles while draft() and plan() run. Everything else about a step is done in launched(), while the device
+    works.
 
-    Ranks must verify the same trees: the first one drafts for all, and it alone uses the store.
+    All ranks must verify the same trees, so the first one drafts for all. Only it uses the store.
     """
 
     def __init__(self, server_args: ServerArgs, model_config: ModelConfig, *, drafts_here: bool, ragged: bool) -> None:
-        """Opens the engine, its corpora and the store, by the settings that the launcher resolved.
+        """Opens the engine, its corpora and the store, with the settings that the launcher resolved.
 
         Args:
-            server_args: SGLang's.
-            model_config: SGLang's, of the target.
-            drafts_here: Whether this process drafts; else every row is its root alone.
+            server_args: SGLang's server arguments.
+            model_config: SGLang's configuration of the target.
+            drafts_here: Whether this process drafts. If not, it receives the drafts of the first rank.
             ragged: Whether rows are verified without padding.
 
         Raises:
@@ -90,9 +90,9 @@ class SuffixDrafter:
         """
         settings = self.settings = resolve_for_process(arguments.marked_settings(server_args))
         max_width = self.max_width = arguments.verify_width(server_args)
-        """The most nodes a row, its root included."""
+        """The most nodes of a row, its root included."""
         self.widths = tier_widths(settings.widths, max_width)
-        """To capture graphs for, where steps run in captured graphs."""
+        """The widths to capture graphs for, if steps run in captured graphs."""
         counters = Counters()
         self.counters = counters
         self.drafts_here = drafts_here
@@ -136,17 +136,17 @@ class SuffixDrafter:
         )
         end_at_first_stop()
         self.accepted = AcceptedTokens(self.engine, lambda rows: counters.add("draft_errors", rows))
-        """What forwards write; told by the worker that launches them."""
-        # Drafts are read before the next step is drafted, so one place for them is enough.
+        """The tokens that forwards wrote. The worker that launches the forwards reports them."""
+        # Drafts are read before the next step is drafted, so one buffer is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
         self._batch: tuple[list[Req], Rows, NDArray[np.int64] | None] | None = None
-        # Requests whose texts are not what the scheduler decodes.
+        # Requests whose texts differ from what the scheduler decodes.
         self._astray: list[Req] = []
         self.profile = settings.step_profile()
-        """Of the target and its drafter; None: none is known."""
+        """The step costs of the target and its draft model; None if no profile was given."""
         self.control = WidthControl(
             settings.control_config(has_drafter=bool(compat.draft_model_path(server_args))),
-            # When it plans a step, what a model drafter takes is spent: the policy has weighed that.
+            # When the controller plans a step, the draft model has already run; the policy has weighed that cost.
             self.profile and replace(self.profile, drafter=None),
             profile_key(server_args),
             max_width=max_width,
@@ -155,7 +155,7 @@ class SuffixDrafter:
             profiling=settings.profiling,
             ragged=ragged,
         )
-        """What of the drafts is verified."""
+        """Decides how much of the drafts is verified."""
         self.state_metrics: StateMetrics | None = None
         if drafts_here and arguments.metrics_enabled(server_args):
             labels = {"model_name": arguments.served_model_name(server_args)}
@@ -171,7 +171,7 @@ class SuffixDrafter:
                 self._sharing.on_health(StoreMetrics(labels))
 
     def describe(self) -> dict[str, object]:
-        """Its part of the block `agentspec` of `/server_info`."""
+        """The drafter's part of the block `agentspec` of `/server_info`."""
         stats = self.engine.stats()
         return {
             "version": agentspec.__version__,
@@ -189,35 +189,35 @@ class SuffixDrafter:
         }
 
     def administer(self, command: JsonObject) -> JsonObject:
-        """The answer to a command of the server's administrator; raises nothing."""
+        """Answers a command of the server's administrator. Raises nothing."""
         return wire.NO_DESK if self._desk is None else self._desk.answer(command)
 
     def clear(self) -> None:
-        """Forgets finished outputs; what is in the store stays there."""
+        """Forgets finished outputs. Those in the store stay there."""
         if self._sharing:
             self._sharing.engine_cleared()
         self.engine.clear()
 
     def prefilled(self, requests: Sequence[Req], ends: Sequence[int], next_tokens: torch.Tensor) -> None:
-        """A prefill of the requests was launched. After the launch: on a GPU a prompt's index is built meanwhile.
+        """Called after a prefill of the requests was launched, so that prompts are indexed while a GPU works.
 
         Args:
-            requests: SGLang's `Req`, one a row.
-            ends: For each row the tokens in the KV cache behind the chunk.
-            next_tokens: integer[b] on the device, what the target wrote behind it.
+            requests: SGLang's `Req`, one for each row.
+            ends: For each row, the number of tokens in the KV cache after the chunk.
+            next_tokens: integer[b] on the device, the token that the target wrote after each chunk.
         """
         if self.drafts_here:
             self.guarded(self._prefilled, requests, np.array(ends, np.int64), next_tokens)
 
     def _prefilled(self, requests: Sequence[Req], ends: NDArray[np.int64], next_tokens: torch.Tensor) -> None:
-        # What was accepted before must not be taken for what a retraction dropped.
+        # Tokens that were accepted before must not look like tokens that a retraction dropped.
         self.accepted.catch_up()
         lengths = ends - self._book.padding(requests)
         for request, length in zip(requests, lengths.tolist(), strict=True):
             self.guarded(self._book.admit, request, length)
         rows = self._book.known_rows(requests)
         self.accepted.prefilled(requests, rows, ends, lengths, next_tokens)
-        # A request may have been opened anew.
+        # A request may have been opened again, so its row may have changed.
         self._batch = None
 
     def finish(self, rid: str) -> None:
@@ -227,19 +227,19 @@ class SuffixDrafter:
         self.guarded(self._book.abort, rid_prefix, everything)
 
     def idle(self) -> None:
-        """The scheduler runs nothing: what ended in its last batch is closed, for no later step will see it."""
+        """Called when the scheduler is idle. Closes the requests that ended in its last batch; no later step would."""
         self.guarded(self._book.reap, ())
 
     def draft(self, requests: list[Req]) -> SuffixStep:
-        """Brings the texts to what the device has written, which it waits for, and drafts one tree a row.
+        """Waits for the tokens that the device has written, appends them to the texts, and drafts one tree for each row.
 
         Args:
-            requests: SGLang's `Req`, one a row.
+            requests: SGLang's `Req`, one for each row.
 
         Raises:
-            Exception: Texts cannot be followed; the step then verifies roots only.
+            Exception: The texts cannot be followed. The caller then verifies roots only.
         """
-        # Whatever does not depend on the accepted tokens is done before the wait for them, while the device works.
+        # Everything that does not depend on the accepted tokens is done before waiting for them, while the device works.
         if self._astray:
             self._call_back()
         b = len(requests)
@@ -271,7 +271,7 @@ class SuffixDrafter:
         )
 
     def nothing(self, requests: list[Req]) -> SuffixStep:
-        """A step without drafts, where draft() or what comes after it failed; texts go on growing."""
+        """A step without drafts, for use after draft() or a later part of the step failed. The texts go on growing."""
         b, began = len(requests), time.perf_counter()
         try:
             rows, ends, lengths = self._standing(requests)
@@ -283,10 +283,10 @@ class SuffixDrafter:
         return SuffixStep(requests, rows, drafts, lengths, ends, int(ends.sum()), rooms, "failed", began)
 
     def launched(self, step: SuffixStep, drafted: DraftedStep) -> None:
-        """The verification of a step was launched: counts its rows, learns, and closes what has ended.
+        """Called after the verification of a step was launched. Counts rows, learns, and closes what has ended.
 
         Args:
-            step: What draft() returned; nothing was drafted since.
+            step: The latest result of draft().
             drafted: What is verified of it.
         """
         drafted.count_drafted(self.counters)
@@ -310,7 +310,7 @@ class SuffixDrafter:
             return "no_match_at_start" if len(request.output_ids) < START_TOKENS else None
         if not self._book.may_draft(request.rid):
             return "disabled_by_request"
-        # One that has ended runs for a step more, and no one reads what it goes on to write.
+        # A request that has ended runs for one more step, whose output nobody reads.
         return "no_room" if outcome is Outcome.NOT_OPEN and request.finished() else None
 
     def _call_back(self) -> None:
@@ -325,14 +325,14 @@ class SuffixDrafter:
         self.accepted.find_again(self._book.known_rows)
 
     def _standing(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
-        """Where the requests stand after the latest step: the engine's rows, tokens in the KV cache, and of the texts."""
+        """The state after the latest step: the engine's rows, and the lengths of the KV cache and of the texts, int64[b]."""
         rows, padding = self._rows_of(requests)
         ends = self.accepted.ends(requests)
         # The last accepted token has no KV yet.
         return rows, ends, ends + 1 if padding is None else ends + 1 - padding
 
     def _rows_of(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64] | None]:
-        """See RequestBook.rows(); found once for all steps of the same batch."""
+        """RequestBook.rows(), looked up once for all steps of the same batch."""
         if self._batch is None or self._batch[0] != requests:
             self._batch = (list(requests), *self._book.rows(requests))
         return self._batch[1], self._batch[2]
@@ -344,21 +344,21 @@ class SuffixDrafter:
 
     @property
     def some_may_not_draft(self) -> bool:
-        """Whether may_draft() is False for some request that is open."""
+        """Whether may_draft() is False for at least one open request."""
         return self._book.num_without_drafts > 0
 
     def may_draft(self, rid: str) -> bool:
-        """False where the request asked for no drafts, whoever makes them."""
+        """False if the request asked for no drafts, neither from suffixes nor from a draft model."""
         return self._book.may_draft(rid)
 
     def failed(self, message: str) -> None:
-        """To be called where an exception is handled: drafting failed, and pauses after some failures in a row."""
+        """Logs and counts a failure of drafting. Call it in an exception handler. Consecutive failures pause drafting."""
         logger.exception(message)
         self.counters.add("draft_errors", 1)
         self._breaker.failed()
 
     def guarded(self, call: Callable[..., object], *args: object) -> None:
-        """Book-keeping must never stop the scheduler."""
+        """Calls `call(*args)`. Logs and counts its exceptions, because bookkeeping must never stop the scheduler."""
         try:
             call(*args)
         except Exception:
