@@ -124,5 +124,7 @@ def _serving(name: str) -> str:
     """The name of the implementation that serves a backend: where a plugin has replaced one by another, the other's."""
     if name in TREE_BACKENDS:
         return name
-    registry: Mapping[str, object] = importlib.import_module("sglang.srt.layers.attention.attention_registry").ATTENTION_BACKENDS
+    registry: Mapping[str, object] = importlib.import_module(
+        "sglang.srt.layers.attention.attention_registry"
+    ).ATTENTION_BACKENDS
     return next((known for known in TREE_BACKENDS if name in registry and registry[name] is registry.get(known)), name)

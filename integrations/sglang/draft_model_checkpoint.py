@@ -184,7 +184,9 @@ def _recognise(config: Mapping[str, object], architecture: str, folder: Path, ch
     return found
 
 
-def _check_vocabulary(draft: Mapping[str, object], folder: Path, target: Mapping[str, object], target_path: str) -> None:
+def _check_vocabulary(
+    draft: Mapping[str, object], folder: Path, target: Mapping[str, object], target_path: str
+) -> None:
     got, needed = _number(draft, "vocab_size"), _number(target, "vocab_size")
     if got is not None and needed is not None and got != needed:
         raise ConfigError(

@@ -162,7 +162,7 @@ class _Variables(EnvSettingsSource):
         return None if value is None else _typed(field_name, value)
 
 
-def _typed(name: str, text: str) -> object:
+def _typed(name: str, text: str) -> Any:
     """A text as the type of its field. What is none stays a text, which the model refuses by the field's name."""
     kind: Any = FIELDS[name].annotation
     try:

@@ -266,7 +266,7 @@ class Settings(BaseModel):
             load_seconds=self.store_load_seconds,
         )
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, Any]:
         """All fields; the store's URL may hold a password."""
         return self.model_dump()
 

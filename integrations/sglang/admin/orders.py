@@ -88,8 +88,12 @@ def file_below(folder: str, name: object) -> Path:
 
 def _names(body: Mapping[str, object], field: str) -> list[str]:
     values = body.get(field, [])
-    is_list = isinstance(values, list) and len(values) <= _MOST_RECIPIENTS
-    if not is_list or not all(isinstance(value, str) and len(value) <= _MOST_NAME for value in values):
+    are_names = (
+        isinstance(values, list)
+        and len(values) <= _MOST_RECIPIENTS
+        and all(isinstance(value, str) and len(value) <= _MOST_NAME for value in values)
+    )
+    if not isinstance(values, list) or not are_names:
         raise ManagementError(
             f"`{field}` must be a list of at most {_MOST_RECIPIENTS} texts of at most {_MOST_NAME} characters"
         )

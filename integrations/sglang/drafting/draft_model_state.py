@@ -31,11 +31,19 @@ class DraftModelState:
     extend_took: Seconds = staticmethod(lambda tokens, seconds: None)
 
     def _draft_extend_for_prefill(
-        self: Any, batch: ScheduleBatch, hidden: torch.Tensor, next_token_ids: torch.Tensor, *args: object, **kwargs: object
+        self: Any,
+        batch: ScheduleBatch,
+        hidden: torch.Tensor,
+        next_token_ids: torch.Tensor,
+        *args: object,
+        **kwargs: object,
     ) -> EagleState:
         if not self.follows:
-            state = EagleDraftInput(bonus_tokens=next_token_ids, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1)
-            return self._without_state(state, len(next_token_ids))
+            state: EagleState = EagleDraftInput(
+                bonus_tokens=next_token_ids, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1
+            )
+            self._without_state(state, len(next_token_ids))
+            return state
         with self.clock.timed(partial(self.read_took, sum(batch.extend_lens))):
             state = super()._draft_extend_for_prefill(batch, hidden, next_token_ids, *args, **kwargs)  # type: ignore[misc]
         return state
@@ -54,11 +62,10 @@ class DraftModelState:
         state: EagleState = batch_result.next_draft_input
         state.topk_p, state.topk_index = state.topk_p[:, : self.topk], state.topk_index[:, : self.topk]
 
-    def _without_state(self: Any, state: EagleState, rows: int) -> EagleState:
+    def _without_state(self: Any, state: EagleState, rows: int) -> None:
         """Fills SGLang's place for the draft model's state, whose shape must not change, with what nobody drafts from."""
         state.topk_p = torch.zeros((rows, self.topk), device=self.device)
         state.topk_index = torch.zeros((rows, self.topk), dtype=torch.int64, device=self.device)
         size, dtype = get_draft_recurrent_hidden_state_spec(self.draft_runner)
         if size is not None:
             state.hidden_states = torch.zeros((rows, size), dtype=dtype, device=self.device)
-        return state

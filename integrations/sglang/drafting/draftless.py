@@ -63,8 +63,7 @@ for _outcome, _reason in (
 
 
 class DraftlessRows:
-    """Counts each verified row without a draft once, by reason. For one thread.
-    """
+    """Counts each verified row without a draft once, by reason. For one thread."""
 
     def __init__(self) -> None:
         self.counts = LabelledCounts("rows_without_draft", REASONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +41,11 @@ class DraftedStep:
             rows = np.bincount(self.sources, minlength=len(_SOURCE_LABELS))
             self._add("accepted_tokens", self._sums(num_accepted), rows, counters)
 
-    def _sums(self, values: Sequence[int] | NDArray[np.int32]) -> NDArray[np.float64]:
+    def _sums(self, values: Sequence[int] | NDArray[np.int32]) -> NDArray[Any]:
         return np.bincount(self.sources, weights=values, minlength=len(_SOURCE_LABELS))
 
     @staticmethod
-    def _add(name: str, amounts: NDArray[np.float64] | NDArray[np.int64], rows: NDArray[np.int64], counters: Counters) -> None:
+    def _add(name: str, amounts: NDArray[Any], rows: NDArray[np.int64], counters: Counters) -> None:
         for source in np.flatnonzero(rows).tolist():
             counters.add(name, int(amounts[source]), _SOURCE_LABELS[source])
 

@@ -37,7 +37,9 @@ _MAX_FREE = 1 << 16
 class ReplayFront:
     """One a launcher."""
 
-    def __init__(self, replay: str, unmatched: str, tokenizer: Tokenizer | None, end: int | None, vocab_size: int) -> None:
+    def __init__(
+        self, replay: str, unmatched: str, tokenizer: Tokenizer | None, end: int | None, vocab_size: int
+    ) -> None:
         """Reads what was recorded.
 
         Args:
@@ -182,14 +184,22 @@ class ReplayFront:
         sampling["custom_params"] = {**(sampling.get("custom_params") or {}), WIRE_KEY: kept}
         self._count(outcome)
 
+    @property
+    def _needed_tokenizer(self) -> Tokenizer:
+        """The tokenizer, for texts. __init__ and _carried refuse texts if there is none."""
+        assert self._tokenizer is not None
+        return self._tokenizer
+
     def _ids(self, answer: Answer) -> list[int]:
         if answer.ids is not None:
             return list(answer.ids)
         written = (
-            None if answer.tool_call_message is None else with_tool_calls(self._tokenizer, answer.tool_call_message)
+            None
+            if answer.tool_call_message is None
+            else with_tool_calls(self._needed_tokenizer, answer.tool_call_message)
         )
         # In a recorded text what looks like a special token is text, and no end.
-        ids: list[int] = self._tokenizer.encode(
+        ids: list[int] = self._needed_tokenizer.encode(
             answer.text if written is None else written, add_special_tokens=False, split_special_tokens=written is None
         )
         return ids
@@ -227,17 +237,19 @@ class ReplayFront:
         if not isinstance(text, str):
             if input_ids is None:
                 return None
-            text = self._tokenizer.decode(list(input_ids), skip_special_tokens=False)
+            text = self._needed_tokenizer.decode(list(input_ids), skip_special_tokens=False)
         return self._answers.take_text(self._bare(text), self._forms)
 
     def _forms(self, messages: Messages, header: str) -> Iterator[str]:
         """A chat as agentspec.analysis.replay writes it, and as the served model's template does."""
-        end = self._tokenizer.decode([self._end], skip_special_tokens=False)
+        end = self._needed_tokenizer.decode([self._end], skip_special_tokens=False)
         yield "".join(f"<|{role}|>\n{text}{end}" for role, text in messages) + header
         if getattr(self._tokenizer, "chat_template", None):
             chat = [{"role": role, "content": text} for role, text in messages]
             try:
-                yield self._bare(self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+                yield self._bare(
+                    self._needed_tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+                )
             except Exception as error:
                 logger.debug("the chat template refuses a recorded chat: %s", type(error).__name__)
 

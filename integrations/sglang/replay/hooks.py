@@ -152,7 +152,9 @@ def _register(target: str, hook: Callable[..., object], kind: str) -> None:
     HookRegistry.register(target, hook, HookType[kind])
 
 
-def _matched_chat(original: Callable[..., Converted], serving: object, request: ChatRequest, *args: object, **kwargs: object) -> Converted:
+def _matched_chat(
+    original: Callable[..., Converted], serving: object, request: ChatRequest, *args: object, **kwargs: object
+) -> Converted:
     # As they came: the chat template's needs may change them.
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
     result = original(serving, request, *args, **kwargs)
@@ -162,7 +164,9 @@ def _matched_chat(original: Callable[..., Converted], serving: object, request: 
     return result
 
 
-async def _marked(original: Callable[..., AsyncGenerator[object, None]], *args: object, **kwargs: object) -> AsyncIterator[object]:
+async def _marked(
+    original: Callable[..., AsyncGenerator[object, None]], *args: object, **kwargs: object
+) -> AsyncIterator[object]:
     async with contextlib.aclosing(original(*args, **kwargs)) as responses:
         async for response in responses:
             for one in response if isinstance(response, list) else [response]:
