@@ -1,4 +1,4 @@
-"""How long parts of a step take on the device that runs them."""
+"""Measures how long parts of a step take on their device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Start = float | DeviceEvent
 
 
 class DeviceClock:
-    """Measures blocks of work; on a GPU without waiting for them, so that reports come some steps late, in order."""
+    """Measures blocks of work. On a GPU it does not wait for them, so reports come in order but some steps later."""
 
     def __init__(self, device: torch.device | str) -> None:
         kind = torch.device(device).type
@@ -40,13 +40,13 @@ class DeviceClock:
 
     @contextlib.contextmanager
     def timed(self, report: Report) -> Iterator[None]:
-        """Reports the seconds of the work that the block launches; nothing where the block raises."""
+        """Reports the seconds of the work that the block launches. Reports nothing if the block raises."""
         start = self.start()
         yield
         self.stop(start, report)
 
     def start(self) -> Start:
-        """Begins to measure; give what it returns to stop()."""
+        """Begins to measure. Pass the result to stop()."""
         if self._module is None:
             return time.perf_counter()
         start: DeviceEvent = self._module.Event(enable_timing=True)
@@ -61,7 +61,7 @@ class DeviceClock:
         assert self._module is not None
         end: DeviceEvent = self._module.Event(enable_timing=True)
         end.record()
-        # Here, where the device has work, and not in start(), where it may wait for some.
+        # Not in start(): there the device may be waiting for work. Here it has some.
         self._report_finished()
         self._running.append((start, end, report))
 

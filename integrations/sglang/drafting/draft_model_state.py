@@ -1,8 +1,9 @@
-"""The state of the draft model: its KV cache and the hidden states that its next draft begins with.
+"""The state of the draft model: its KV cache, and the hidden states with which its next draft begins.
 
-SGLang keeps it. A prefill reads the prompt into it, and after each verification draft-extend reads what was accepted,
-whoever proposed that. While the draft model is paused nothing is read: a request that was admitted or went on meanwhile
-has a gap in its state, and the draft model does not draft for it any more (`_unread` of workers/hybrid.py).
+SGLang keeps this state. A prefill reads the prompt into it. After each verification, draft-extend reads the accepted
+tokens, whichever drafter proposed them. While the draft model is paused, nothing is read. A request that was admitted or
+decoded in that time has a gap in its state, and the draft model does not draft for it any more (`_unread` in
+workers/hybrid.py).
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_
 from agentspec.integrations.sglang.sglang_types import BatchResult, EagleState, ScheduleBatch
 
 Seconds = Callable[[int, float], None]
-"""Takes a number of tokens and the seconds that they took."""
+"""Called with a number of tokens and the seconds that reading them took."""
 
 
 class DraftModelState:
-    """Mixed into SGLang's draft workers: keeps their state, or leaves it as it is while the draft model is paused."""
+    """Mixin for SGLang's draft workers. It updates their state, or leaves it as it is while the draft model is paused."""
 
     # False while the draft model is paused. All ranks must agree.
     follows = True
-    # Where the seconds of reading prompts and of draft-extend go.
+    # Called with the seconds of reading prompts and of draft-extend.
     read_took: Seconds = staticmethod(lambda tokens, seconds: None)
     extend_took: Seconds = staticmethod(lambda tokens, seconds: None)
 
@@ -52,7 +53,7 @@ class DraftModelState:
         if not self.follows:
             self._without_state(batch_result.next_draft_input, len(batch_result.accept_lens))
             return
-        # For chains SGLang keeps no probability of the likeliest token, which here is its estimate.
+        # With topk 1, SGLang keeps no probability of the likeliest token, which we need as its estimate.
         self.topk = max(self.shape.topk, 2)
         try:
             with self.clock.timed(partial(self.extend_took, len(batch_result.next_token_ids))):
@@ -63,7 +64,7 @@ class DraftModelState:
         state.topk_p, state.topk_index = state.topk_p[:, : self.topk], state.topk_index[:, : self.topk]
 
     def _without_state(self: Any, state: EagleState, rows: int) -> None:
-        """Fills SGLang's place for the draft model's state, whose shape must not change, with what nobody drafts from."""
+        """Fills `state` with zeros, which nobody drafts from. Its shapes must be those that SGLang expects."""
         state.topk_p = torch.zeros((rows, self.topk), device=self.device)
         state.topk_index = torch.zeros((rows, self.topk), dtype=torch.int64, device=self.device)
         size, dtype = get_draft_recurrent_hidden_state_spec(self.draft_runner)
