@@ -1,7 +1,7 @@
-"""JsonObjects the commands that the HTTP process sends, in the process that drafts.
+"""Answers the commands of the HTTP process in the process that drafts.
 
-A command is handled on the scheduler's thread, between two steps, so it does no more than look or hand over: whatever
-reads a file or waits is a job.
+A command is handled on the scheduler's thread between two steps. So it only reads state or submits a job. Work that reads
+a file or waits is a job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("agentspec")
 
 
 class AdminDesk:
-    """One a server's data-parallel rank, in its first tensor-parallel one: the one that drafts."""
+    """Answers commands. There is one in each data-parallel rank, on its first tensor-parallel rank, which drafts."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class AdminDesk:
         sharing: Sharing | None,
         namespace_of: Callable[[str], str],
     ) -> None:
-        """`namespace_of`: the namespace of a tenant by its name."""
+        """`namespace_of`: returns a tenant's namespace for its name."""
         self.last_use = LastUse()
         self.jobs = Jobs()
         self.corpora = Corpora(engine, served, corpora_at_start)
@@ -56,7 +56,7 @@ class AdminDesk:
         }
 
     def answer(self, command: JsonObject) -> JsonObject:
-        """What a command came to: `status`, as HTTP has it, and `body`. Raises nothing."""
+        """Carries out a command. Returns an HTTP `status` and a `body`. Raises nothing."""
         try:
             body = self._commands[command["do"]](command)
             return {"status": 202 if "job" in body else 200, "body": body}
@@ -86,7 +86,7 @@ class AdminDesk:
         namespaces = tuple(
             dict.fromkeys([*command["namespaces"], *(self._namespace_of(tenant) for tenant in command["tenants"])])
         )
-        # No namespaces means everybody to the engine, which nobody may get by leaving something out.
+        # For the engine, no namespaces means all. Nobody may get that by leaving something out.
         if bool(namespaces) == command["all"]:
             raise ManagementError("a corpus is given either to all or to the tenants and namespaces that are named")
         name = command["name"]

@@ -1,4 +1,4 @@
-"""The routes below /agentspec of the server's HTTP process. Each needs the admin key; README.md here shows them all."""
+"""The routes below /agentspec in the server's HTTP process. All need the admin key; README.md in this folder lists them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agentspec")
 
 Ask = Callable[[JsonObject], Awaitable[list[JsonObject]]]
-"""Sends a command to all schedulers; their answers."""
+"""Sends a command to all schedulers and returns their answers."""
 _PREFIX = "/agentspec"
 _MOST_UPLOADS = 2
-"""At a time: each takes room on the disk."""
+"""The most uploads at a time, because each takes disk space."""
 _NAMESPACES_SHOWN = 100
 _MOST_NAMESPACES_SHOWN = 10_000
 
 
 class Endpoints:
-    """Checks requests and hands them on."""
+    """Checks requests and sends them on as commands."""
 
     def __init__(self, ask: Ask, *, key: str, upload_bytes: int, folder: str) -> None:
         """
         Args:
-            ask: To the schedulers.
-            key: Whoever sends it may manage the server; empty: nobody may.
-            upload_bytes: That a request may have.
-            folder: Below which files of this machine may be named; empty: none may.
+            ask: Sends a command to the schedulers.
+            key: The key that requests must carry; if it is empty, all requests are refused.
+            upload_bytes: The most bytes of a request.
+            folder: Requests may name files of this machine below this folder; if it is empty, none.
         """
         self._ask = ask
         self._key = key
@@ -80,7 +80,7 @@ class Endpoints:
         return endpoint
 
     def _simple(self, name: str) -> Callable[[Request], Awaitable[Response]]:
-        """A command whose arguments stand in the path."""
+        """A handler for a command whose arguments are in the path."""
 
         async def handler(request: Request) -> Response:
             new_job = {"id": uuid.uuid4().hex} if name == "forget_namespace" else {}
@@ -89,7 +89,7 @@ class Endpoints:
         return handler
 
     def _namespace(self, name: str) -> Callable[[Request], Awaitable[Response]]:
-        """A command about a namespace that the body names: the paths of requests are logged, tenants' names are not."""
+        """A handler for a command about a namespace that the body names. Paths are logged, and tenants' names must not be."""
 
         async def handler(request: Request) -> Response:
             return await self._send(
@@ -135,13 +135,13 @@ class Endpoints:
         answers = await self._ask(command)
         if len(answers) == 1:
             return _response(answers[0]["status"], answers[0]["body"])
-        # Data-parallel ranks draft each for itself.
+        # Each data-parallel rank drafts on its own and so answers on its own.
         worst = max(answer["status"] for answer in answers)
         return _response(worst, {"ranks": [answer["body"] for answer in answers]})
 
 
 def serve(manager: TokenizerManager) -> None:
-    """Adds the routes to the HTTP server that this process is, if it is one."""
+    """Adds the routes to the HTTP server of this process, if it has one."""
     import functools
 
     from agentspec.integrations.sglang.admin import wire

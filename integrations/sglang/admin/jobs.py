@@ -1,4 +1,4 @@
-"""Work that outlasts a request: done one after another on a thread of its own, and told of by id."""
+"""Work that takes longer than a request. Jobs run one after another on a thread of their own and are known by their ids."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
 
 
 class JobCancelled(Exception):
-    """Ends a job that was asked to stop."""
+    """Raised in a job's work to end it after it was cancelled."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One piece of work. Its thread sets everything but `stop`; readers get a copy by shown()."""
+    """A piece of work. The jobs' thread sets everything but `stop`; others read a copy, shown()."""
 
     id: str
     kind: str
@@ -34,10 +34,10 @@ class Job:
     subject: str
     """The corpus's name or the namespace's id."""
     work: Callable[[Job], JsonObject]
-    """Returns the result; looks at `stop` from time to time."""
+    """Returns the result. If `can_stop`, it checks `stop` from time to time."""
     can_stop: bool
     abandon: Callable[[], None] = lambda: None
-    """Called in place of `work` where that never runs."""
+    """Called instead of `work` if the job is cancelled before it runs."""
     state: State = "queued"
     created: float = field(default_factory=time.time)
     """Times are in seconds since 1970."""
@@ -64,7 +64,7 @@ class Job:
 
 
 class Jobs:
-    """All jobs of this process: those to come, the one that runs, and the latest that ended. For any thread."""
+    """All jobs of this process: the waiting ones, the running one, and the latest that ended. Safe to use from any thread."""
 
     def __init__(self, *, most_waiting: int = 16, most_ended: int = 256) -> None:
         self._most_waiting = most_waiting
@@ -76,10 +76,10 @@ class Jobs:
         self._thread: threading.Thread | None = None
 
     def submit(self, job: Job) -> None:
-        """Puts a job at the queue's end.
+        """Adds a job to the end of the queue.
 
         Raises:
-            ManagementError: Too many wait.
+            ManagementError: Too many jobs wait.
         """
         with self._lock:
             if len(self._waiting) >= self._most_waiting:
@@ -95,20 +95,20 @@ class Jobs:
             self._lock.notify()
 
     def find(self, job_id: str) -> JsonObject:
-        """Raises ManagementError for one that is not there, or not any more."""
+        """The state of a job. Raises ManagementError if there is no such job, or it is not remembered any more."""
         with self._lock:
             return self._job(job_id).shown()
 
     def all(self) -> list[JsonObject]:
-        """The latest first."""
+        """The states of all remembered jobs, the latest first."""
         with self._lock:
             return [job.shown() for job in reversed(self._jobs.values())]
 
     def cancel(self, job_id: str) -> JsonObject:
-        """Takes a job from the queue, or asks the one that runs to stop; its state says when it has.
+        """Removes a job from the queue, or asks the running one to stop. Its state changes once it has stopped.
 
         Raises:
-            ManagementError: It is not there, has ended, or cannot be stopped.
+            ManagementError: There is no such job, it has ended, or it cannot be stopped.
         """
         with self._lock:
             job = self._job(job_id)
@@ -125,7 +125,7 @@ class Jobs:
             return job.shown()
 
     def counts(self) -> dict[str, int]:
-        """By state: of `queued` and `running` how many there are, of the others how many there were."""
+        """Number of jobs by state: the current ones for `queued` and `running`, all since the start for the others."""
         with self._lock:
             counts: dict[str, int] = {state: sum(job.state == state for job in self._jobs.values()) for state in OPEN}
             return counts | self._ended
@@ -161,7 +161,7 @@ class Jobs:
     def _end(self, job: Job, state: State) -> None:
         job.state, job.finished = state, time.time()
         self._ended[state] += 1
-        # What it holds on to is not needed any more.
+        # Releases the objects that the work refers to.
         job.work, job.abandon = _nothing, lambda: None
         over = [old.id for old in self._jobs.values() if old.state not in OPEN][: -self._most_ended]
         for old in over:

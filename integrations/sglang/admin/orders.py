@@ -1,4 +1,4 @@
-"""What clients ask for, checked: who a corpus is for, which namespace is meant, which file."""
+"""Checks what clients ask for: the receivers of a corpus, a namespace, a file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ HEAD_FIELDS = ("name", "all", "tenants", "namespaces")
 
 
 def corpus_head(body: object, *more: str) -> JsonObject:
-    """A corpus's name and whom it is given to, of a request's object, as the desk wants it.
+    """The name of a corpus and who may draft from it, as the desk expects them.
 
     Args:
-        body: Parsed JSON.
-        more: Fields that it may have besides.
+        body: The request's parsed JSON.
+        more: Further fields that it may have.
 
     Raises:
-        ManagementError: It has other fields, or wrong ones.
+        ManagementError: It has unknown fields or wrong values.
     """
     if not isinstance(body, dict):
         raise ManagementError(f"a corpus is asked for by a JSON object, got {_kind(body)}")
@@ -53,7 +53,7 @@ def corpus_head(body: object, *more: str) -> JsonObject:
 
 
 def chosen_namespace(body: object) -> JsonObject:
-    """The one that a request's object names; raises ManagementError unless it names exactly one."""
+    """The namespace or tenant that a request names. Raises ManagementError unless it names exactly one."""
     if not isinstance(body, dict):
         raise ManagementError(f"a namespace is asked for by a JSON object, got {_kind(body)}")
     _known(body, ("tenant", "namespace"))
@@ -64,10 +64,10 @@ def chosen_namespace(body: object) -> JsonObject:
 
 
 def file_below(folder: str, name: object) -> Path:
-    """A file of the server's machine that a client named; links are followed before it is looked where it lies.
+    """The path of a file on the server's machine that a client named. Links are resolved before its place is checked.
 
     Raises:
-        ManagementError: No folder was allowed, or the file is not below it, or not there.
+        ManagementError: No folder is allowed, the file is not below the folder, or it does not exist.
     """
     if not folder:
         raise ManagementError(
@@ -80,7 +80,7 @@ def file_below(folder: str, name: object) -> Path:
         found = (root / name).resolve()
     except (OSError, RuntimeError):
         found = root
-    # What lies elsewhere is answered like what does not exist, so that nobody learns what is there.
+    # A file elsewhere gets the same answer as one that does not exist, so that clients cannot find out what exists.
     if not found.is_relative_to(root) or not found.is_file():
         raise ManagementError(f"there is no file {name!r} below the folder of {_FOLDER_VARIABLE}", 404)
     return found
