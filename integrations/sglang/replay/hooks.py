@@ -1,14 +1,14 @@
-"""Where a replay takes hold of SGLang. Without the setting `replay` no hook of this module is installed.
+"""The hooks of a replay into SGLang. Without the setting `replay`, none of them is installed.
 
     launcher    TokenizerManager.__init__                        reads the recordings, warns (by a hook of registration.py)
                 OpenAIServingChat._convert_to_internal_request   matches chats
-                TokenizerManager._validate_one_request           matches what is no chat (by a hook of registration.py)
+                TokenizerManager._validate_one_request           matches other requests (by a hook of registration.py)
                 TokenizerManager.generate_request                marks responses
-                TokenizerManager.get_internal_state              /server_info
-    scheduler   TpModelWorker.forward_batch_generation           knows which request sits in which slot
+                TokenizerManager.get_internal_state              adds the launcher's part to /server_info
+    scheduler   TpModelWorker.forward_batch_generation           learns which request has which slot
                 ModelRunner.forward                              overwrites logits
 
-The launcher tells the schedulers by the environment, which they inherit.
+The launcher passes the setting to the schedulers in environment variables, which they inherit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from agentspec.integrations.sglang.replay.target import ReplayTarget
     from agentspec.integrations.sglang.settings import Settings
 
-# In the other values requests pass by processes that have no hooks, or come without a prefill.
+# The supported values. With others, requests pass through processes without these hooks, or come without a prefill.
 _FITTING: dict[str, tuple[object, ...]] = {
     "tokenizer_worker_num": (None, 1),
     "pp_size": (None, 1),
@@ -60,17 +60,17 @@ _installed: set[str] = set()
 def install() -> None:
     """Registers the hooks that this process needs, if the environment asks for a replay."""
     if os.environ.get(VARIABLE):
-        # A scheduler that is forked from a launcher registers nothing any more, one that is spawned needs no front.
+        # A scheduler that was forked has inherited the hooks of the launcher. One that was spawned needs no front.
         _install_target()
         if multiprocessing.parent_process() is None:
             _install_front()
 
 
 def activate(chosen: Settings, server_args: ServerArgs) -> None:
-    """Turns the replay on in the launcher and in all that it starts, if `chosen` has it.
+    """Turns the replay on in the launcher and all processes that it starts, if the settings ask for it.
 
     Raises:
-        UnsupportedError: The server is of a kind in which requests could pass unseen.
+        UnsupportedError: The server has a feature with which requests could bypass the replay.
     """
     if not chosen.replay:
         return
@@ -90,7 +90,7 @@ def activate(chosen: Settings, server_args: ServerArgs) -> None:
 
 
 def manager_made(manager: TokenizerManager) -> None:
-    """The launcher's tokenizer manager is there: reads the recordings, if there is a replay."""
+    """Called once the launcher's tokenizer manager exists. Reads the recordings if there is a replay."""
     global _front
     if not os.environ.get(VARIABLE):
         return
@@ -106,7 +106,7 @@ def manager_made(manager: TokenizerManager) -> None:
 
 
 def before_validation(manager: TokenizerManager, obj: GenerateReqInput, input_ids: Sequence[int] | None) -> None:
-    """Called for every request of every server; raises ValueError where a request brings an answer and may not."""
+    """Called for every request of every server. Raises ValueError if a request brings an answer and must not."""
     if _front is not None:
         _front.before_validation(obj, input_ids, compat.is_starting(manager))
         return
@@ -121,7 +121,7 @@ def before_validation(manager: TokenizerManager, obj: GenerateReqInput, input_id
 
 
 def describe_into(state: dict[str, Any]) -> None:
-    """Adds the block `agentspec.replay` to a scheduler's state, also where agentspec does not draft."""
+    """Adds the block `agentspec.replay` to a scheduler's state, even if agentspec does not draft."""
     if _target is not None:
         state.setdefault("agentspec", {"active": False})["replay"] = _target.describe()
 
@@ -155,7 +155,7 @@ def _register(target: str, hook: Callable[..., object], kind: str) -> None:
 def _matched_chat(
     original: Callable[..., Converted], serving: object, request: ChatRequest, *args: object, **kwargs: object
 ) -> Converted:
-    # As they came: the chat template's needs may change them.
+    # A copy as the client sent them, because SGLang may change them for the chat template.
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
     result = original(serving, request, *args, **kwargs)
     sampling = getattr(result[0], "sampling_params", None)

@@ -1,6 +1,6 @@
-"""A recorded answer on its way from the launcher to the schedulers.
+"""The form of a recorded answer on its way from the launcher to the schedulers.
 
-SGLang carries custom_params of a request as strings, numbers and flat lists, so an answer is one list of integers: the
+SGLang transports a request's custom_params as strings, numbers and flat lists. So an answer is one list of integers: the
 token that ends it, then its tokens.
 """
 
@@ -14,14 +14,14 @@ WIRE_KEY = "agentspec_replay"
 
 @dataclass(frozen=True, slots=True)
 class ForcedAnswer:
-    """What the target must write after the prompt."""
+    """The answer that the target must write after the prompt."""
 
     tokens: tuple[int, ...]
     end: int
-    """Forced at every position behind the tokens."""
+    """The token that is forced at every position after `tokens`."""
 
     def matches(self, output: Sequence[int]) -> bool:
-        """Whether an output, whole or not, is this answer."""
+        """Whether an output is this answer, or the beginning of it."""
         n = min(len(output), len(self.tokens))
         return tuple(output[:n]) == self.tokens[:n] and all(token == self.end for token in output[n:])
 
