@@ -28,15 +28,15 @@ LIMITS_ATTRIBUTE = "_agentspec_graph_limits"
 
 
 def setting(server_args: ServerArgs, name: str, default: Any = None) -> Any:
-    """A field of the record as far as it is resolved, or `default` where this release has no such field."""
-    # A process that holds a record has loaded what its release needs to read it.
+    """The value of a field as far as it is resolved, or `default` if this release has no such field."""
+    # A process that holds a record has loaded the module that its release needs to read it.
     overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
     view = getattr(overrides, "resolving_view", None) or getattr(overrides, "resolved_view", None)
     return getattr(server_args if view is None else view(server_args), name, default)
 
 
 def record_of(server_args: ServerArgs) -> ServerArgs:
-    """The record beneath the stand-in that a release hands to a registered algorithm; a record is returned as it is."""
+    """The record itself. One release passes a stand-in for it to a registered algorithm."""
     overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
     try:
         record: ServerArgs = overrides.record_of(object.__getattribute__(server_args, "_cfg"))  # type: ignore[union-attr]
@@ -46,7 +46,7 @@ def record_of(server_args: ServerArgs) -> ServerArgs:
 
 
 def decide(server_args: ServerArgs, **fields: object) -> None:
-    """Sets fields of a record while SGLang resolves it, as SGLang's own handlers of arguments do."""
+    """Sets fields of a record while SGLang resolves it, like SGLang's own handlers of arguments."""
     declare = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "declare_resolution", None)
     if declare is not None:
         declare(server_args, "agentspec", **fields)
@@ -56,7 +56,7 @@ def decide(server_args: ServerArgs, **fields: object) -> None:
 
 
 def mark(server_args: ServerArgs, settings: dict[str, object]) -> None:
-    """Notes on the record that agentspec is wanted, with its resolved settings."""
+    """Notes on the record that the server runs agentspec, with its resolved settings."""
     try:
         setattr(server_args, SETTINGS_ATTRIBUTE, settings)
     except AttributeError:
@@ -71,14 +71,14 @@ def marked_settings(server_args: ServerArgs) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class GraphLimits:
-    """What bounds the memory of captured graphs. The launcher finds it, so that all ranks agree."""
+    """The limits for the memory of captured graphs. The launcher sets them, so that all ranks agree."""
 
     tokens: int
-    """Tokens of a captured verify step, at most: its rows times their width."""
+    """The most tokens of a captured verify step, that is, rows times width."""
     attention_bytes: int
-    """What attention backends keep for each of these tokens, in each width's graphs."""
+    """Bytes that attention backends keep for each of these tokens, for the graphs of each width."""
     spare_gb: float
-    """Of each device, what neither weights nor KV cache take; 0 where the device's memory is unknown."""
+    """GB of each device that neither weights nor KV cache take; 0 if the device's memory is unknown."""
 
 
 def note_graph_limits(server_args: ServerArgs, limits: GraphLimits) -> None:
@@ -87,15 +87,16 @@ def note_graph_limits(server_args: ServerArgs, limits: GraphLimits) -> None:
 
 
 def graph_limits(server_args: ServerArgs) -> GraphLimits | None:
-    """The limits that were noted, or None."""
+    """The limits that `note_graph_limits` noted, or None."""
     noted = getattr(server_args, LIMITS_ATTRIBUTE, None)
     return GraphLimits(**noted) if isinstance(noted, dict) else None
 
 
 def captures_graphs(server_args: ServerArgs) -> bool:
-    """Whether a server will capture graphs of its verify steps: it runs on a GPU and was not told to do without.
+    """Whether a server will capture graphs of its verify steps: it runs on a GPU, and graphs are not disabled.
 
-    Known once SGLang has resolved the device and its configuration of graphs. An emulated GPU replaces this function.
+    This is known once SGLang has resolved the device and its configuration of graphs. An emulated GPU replaces this
+    function.
     """
     if setting(server_args, "device") in (None, "cpu"):
         return False
@@ -105,8 +106,10 @@ def captures_graphs(server_args: ServerArgs) -> bool:
 
 
 def spare_memory(server_args: ServerArgs) -> float:
-    """GB of each device that SGLang leaves for everything but weights and KV cache; 0 where that is unknown, or the device
-    is the CPU, whose memory is no reserve of this server."""
+    """GB of each device that SGLang leaves for everything but weights and KV cache.
+
+    It is 0 if that is unknown, and on a CPU, whose memory is not reserved for this server.
+    """
     if setting(server_args, "device") == "cpu":
         return 0.0
     utils = importlib.import_module("sglang.srt.utils.common")
@@ -121,7 +124,7 @@ def enables_adapters(server_args: ServerArgs) -> bool:
 
 
 def target_config(server_args: ServerArgs) -> ModelConfig:
-    """SGLang's configuration of the target; reads the target's config."""
+    """SGLang's configuration of the target model. It reads the target's config.json."""
     base = sys.modules.get("sglang.srt.arg_groups.model_override_base")
     find = getattr(base, "model_config_of", None)
     config: ModelConfig = server_args.get_model_config() if find is None else find(server_args)
@@ -139,9 +142,9 @@ def has_token_states(model_config: ModelConfig) -> bool:
 
 
 def wants_agentspec(server_args: ServerArgs) -> bool:
-    """Whether the record is of a server that runs agentspec, in any process that holds it.
+    """Whether a server runs agentspec, in any process that holds its record.
 
-    Either `mark` noted so, or the record was built with the name itself, as `sglang.Engine(...)` does.
+    Either `mark` noted this, or the record was built with the algorithm's name, as by `sglang.Engine(...)`.
     """
     if marked_settings(server_args) is not None:
         return True
@@ -151,7 +154,7 @@ def wants_agentspec(server_args: ServerArgs) -> bool:
 
 
 def verify_width(server_args: ServerArgs) -> int:
-    """The number of tokens a row of a verify step may hold, its root included."""
+    """The most tokens of a row of a verify step, its root included."""
     with contextlib.suppress(ImportError, AttributeError):
         spec = importlib.import_module("sglang.srt.runtime_context").get_spec()
         return int(spec.speculative_num_draft_tokens)
@@ -159,23 +162,23 @@ def verify_width(server_args: ServerArgs) -> int:
 
 
 def has_draft_model(server_args: ServerArgs) -> bool:
-    """Whether the base of a resolved record is an algorithm with a draft model."""
+    """Whether the base algorithm of a resolved record has a draft model."""
     return str(setting(server_args, "speculative_algorithm")) in DRAFTER_ALGORITHMS
 
 
 def uses_mla(server_args: ServerArgs) -> bool:
-    """Whether SGLang runs the target with multi-head latent attention; reads the target's config."""
+    """Whether SGLang runs the target with multi-head latent attention (MLA). It reads the target's config.json."""
     find = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "use_mla_backend", None)
     return bool(server_args.use_mla_backend() if find is None else find(server_args))
 
 
 def tokenizer_folder(server_args: ServerArgs) -> str:
-    """Where the served tokenizer's files are, if it is a local folder."""
+    """The folder of the served tokenizer's files, or its name if it is not local."""
     return str(setting(server_args, "tokenizer_path") or setting(server_args, "model_path"))
 
 
 def served_model_name(server_args: ServerArgs) -> str:
-    """The name that clients call the model by; its path, where it was given none."""
+    """The name under which clients know the model; its path if it was given none."""
     return str(setting(server_args, "served_model_name") or setting(server_args, "model_path"))
 
 
@@ -184,7 +187,7 @@ def metrics_enabled(server_args: ServerArgs) -> bool:
 
 
 def admin_key(server_args: ServerArgs) -> str:
-    """What SGLang's --admin-api-key was given; empty: nothing."""
+    """The value of SGLang's --admin-api-key; empty if it was not given."""
     with contextlib.suppress(ImportError, AttributeError):
         found = importlib.import_module("sglang.srt.runtime_context").get_serving().admin_api_key
         return str(found or "")
