@@ -20,8 +20,8 @@ ALGORITHM = "AGENTSPEC"
 BASE_ALGORITHM = "NGRAM"
 # The same where there is a draft model.
 DRAFTER_ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE")
-# Attribute of a ServerArgs record that carries the resolved settings to the scheduler processes. The name must begin with
-# an underscore: only such attributes may be set on the frozen record, and they survive pickling.
+# Attribute of a ServerArgs record that carries the resolved settings to the scheduler processes. The name must begin
+# with an underscore: only such attributes may be set on the frozen record, and they survive pickling.
 SETTINGS_ATTRIBUTE = "_agentspec_settings"
 # A further one for what bounds the memory of captured graphs.
 LIMITS_ATTRIBUTE = "_agentspec_graph_limits"

@@ -1,8 +1,8 @@
 """Knows which attention backends verify token trees, and what else prevents trees.
 
-A backend that does not read the tree mask verifies a tree as if it were a chain, and the server writes wrong text without
-a warning. So trees are verified only by backends whose code was read and found to honour the mask. All other backends,
-including new and unknown ones, get chains, which all backends verify alike.
+A backend that does not read the tree mask verifies a tree as if it were a chain, and the server writes wrong text
+without a warning. So trees are verified only by backends whose code was read and found to honour the mask. All other
+backends, including new and unknown ones, get chains, which all backends verify alike.
 
     backend                                      trees   what its code does with the tree mask
     triton                                       yes     passes it to the extend kernel; kernels for chains run at topk 1 only
@@ -122,7 +122,7 @@ def graph_bytes_per_token(server_args: ServerArgs, *, context_length: int, hidde
 
 
 def _serving(name: str) -> str:
-    """The name of the implementation behind a backend's name, which a plugin may have replaced by that of another one."""
+    """The name of the implementation behind a backend's name, which a plugin may have replaced."""
     if name in TREE_BACKENDS:
         return name
     registry: Mapping[str, object] = importlib.import_module(

@@ -3,7 +3,7 @@
 The supported releases are 0.5.17 and 0.5.23. They differ in:
 
 * the settings of the running process: `server_args` itself, or the namespaces of `runtime_context`;
-* the place where `/server_info` is filled: `Scheduler.get_internal_state`, or `InternalStateComponent._add_speculative`;
+* where `/server_info` is filled: `Scheduler.get_internal_state`, or `InternalStateComponent._add_speculative`;
 * what ends an answer that reaches max_tokens and a stop in the same step: max_tokens, or the stop.
 
 How the record of server arguments is read is in arguments.py.
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 # Attribute of a ServerArgs record for what was asked of a draft model; see arguments.SETTINGS_ATTRIBUTE.
 SHAPE_ATTRIBUTE = "_agentspec_asked_shape"
 DRAFT_SHAPE_FIELDS = ("speculative_num_steps", "speculative_eagle_topk")
-# Default number of steps of a draft model; the most steps on a CPU, where a draft can stop early; and the number of tokens
-# that each step continues with.
+# Default number of steps of a draft model; the most steps on a CPU, where a draft can stop early; and the number of
+# tokens that each step continues with.
 DRAFT_STEPS = 4
 MOST_DRAFT_STEPS = 8
 DRAFT_TOPK = 2
@@ -51,7 +51,7 @@ _UNPADDED = "verifies_unpadded"
 
 @dataclass(frozen=True, slots=True)
 class DraftShape:
-    """The shape of the tree that a draft model proposes in a step. It does not depend on the width of the verify step."""
+    """The shape of the tree that a draft model proposes in a step. It does not depend on the verified width."""
 
     steps: int
     """Number of passes of the draft model, >= 1. The first one is draft-extend."""
@@ -67,7 +67,7 @@ def note_asked_shape(server_args: ServerArgs) -> None:
 
 
 def asked_shape(server_args: ServerArgs) -> dict[str, int | None] | None:
-    """The `DRAFT_SHAPE_FIELDS` that the operator asked for, each None if it is left to agentspec. None if not noted yet."""
+    """The `DRAFT_SHAPE_FIELDS` that the operator asked for, each None if left to agentspec. None if not noted yet."""
     noted = getattr(server_args, SHAPE_ATTRIBUTE, None)
     return noted if isinstance(noted, dict) else None
 
@@ -75,8 +75,8 @@ def asked_shape(server_args: ServerArgs) -> dict[str, int | None] | None:
 def draft_shape(server_args: ServerArgs) -> DraftShape:
     """The shape of a draft model's drafts, from a resolved record with agentspec's arguments.
 
-    The operator asks for it with `--speculative-num-steps` and `--speculative-eagle-topk`. SGLang itself gets the shape of
-    the verify step under these names; see registration.py.
+    The operator asks for it with `--speculative-num-steps` and `--speculative-eagle-topk`. SGLang itself gets the shape
+    of the verify step under these names; see registration.py.
     """
     trees = int(arguments.setting(server_args, "speculative_eagle_topk") or 1) > 1
     return asked_draft_shape(server_args, trees=trees)
@@ -196,8 +196,8 @@ def configured(record: ServerArgs | None = None, **values: object) -> Iterator[N
     """Gives SGLang's configuration of speculation these values while attention backends and graphs are made.
 
     Args:
-        record: The server arguments that a model runner keeps. The older release reads some of the values from it, and its
-            method `override` is the only way to change them.
+        record: The server arguments that a model runner keeps. The older release reads some of the values from it, and
+            its method `override` is the only way to change them.
     """
     context = importlib.import_module("sglang.srt.runtime_context")
     spec = context.get_spec()
@@ -312,7 +312,7 @@ def mark_admin_endpoint(endpoint: Callable[..., object]) -> None:
 
 
 def internal_state_hook() -> tuple[str, bool]:
-    """The dotted path of the method to hook for `/server_info`, and whether it takes the state dict (else it returns it)."""
+    """The dotted path of the method to hook for `/server_info`, and whether it takes the state dict or returns it."""
     with contextlib.suppress(ImportError):
         module = importlib.import_module("sglang.srt.managers.scheduler_components.internal_state")
         for name, member in vars(module).items():
@@ -370,7 +370,7 @@ def draft_workers(eagle: type, standalone: type) -> Iterator[None]:
 
 @contextlib.contextmanager
 def draft_configuration(draft_runner: ModelRunner, shape: DraftShape) -> Iterator[None]:
-    """Gives SGLang's configuration the shape of the drafts while a draft model's attention backends and graphs are made.
+    """Gives SGLang's configuration the shape of the drafts while a draft model's backends and graphs are made.
 
     At any other time the configuration has the shape of the verify step.
     """
@@ -419,7 +419,7 @@ def wants_full_mask(backend: object) -> bool:
 
 
 def leave_lengths_to_worker(model_runner: ModelRunner) -> bool:
-    """Makes the scheduler of this process prepare the next step without waiting for the accepted tokens of the last one.
+    """Makes the scheduler of this process prepare the next step without waiting for the accepted tokens.
 
     For NGRAM, SGLang would always read the lengths of the texts back to the host, whether or not the attention backend
     needs them. After this call, a worker finds None as the lengths of a batch on the host, as with EAGLE on a GPU, and

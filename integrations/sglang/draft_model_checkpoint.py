@@ -1,7 +1,7 @@
 """Finds out which of SGLang's drafting algorithms a draft checkpoint is for, and whether it fits the target.
 
-This is checked before a server starts, because SGLang notices a misfit only after it has loaded both models, or never. A
-head for another vocabulary, or one whose maps are missing, drafts wrong tokens, and the server is only slower.
+This is checked before a server starts, because SGLang notices a misfit only after it has loaded both models, or never.
+A head for another vocabulary, or one whose maps are missing, drafts wrong tokens, and the server is only slower.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NEXT_TOKEN_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterCheckpoint:
-    """A draft model that can be loaded. A value is None if the checkpoint does not state it or is not on this machine."""
+    """A draft model that can be loaded. A value is None if the checkpoint does not state it or is not here."""
 
     base: Base
     """The --speculative-algorithm with which SGLang loads it."""
@@ -63,8 +63,8 @@ def inspect_drafter(draft_path: str, target_path: str, base: str = AUTO) -> Draf
     Args:
         draft_path: Folder or hub name of the draft model. A hub name is checked as far as it is in the local cache.
         target_path: The same for the target. If it is not on this machine, nothing is compared with it.
-        base: EAGLE, EAGLE3 or STANDALONE, in upper or lower case; NEXTN, another name of EAGLE; or "auto" to read it from
-            the checkpoint. A target with next-token layers may be its own draft model; its base is EAGLE.
+        base: EAGLE, EAGLE3 or STANDALONE, in upper or lower case; NEXTN, another name of EAGLE; or "auto" to read it
+            from the checkpoint. A target with next-token layers may be its own draft model; its base is EAGLE.
 
     Raises:
         ConfigError: The base is unknown or does not match the checkpoint, the checkpoint cannot be read, or it does not
@@ -102,7 +102,7 @@ def inspect_drafter(draft_path: str, target_path: str, base: str = AUTO) -> Draf
 
 
 def has_next_token_layers(target_path: str) -> bool:
-    """Whether the target's config names layers that predict further tokens; False if the config is not on this machine."""
+    """Whether the target's config names layers that predict further tokens; False if the config is not here."""
     folder = find_folder(target_path)
     text = text_config(read_config(folder)) if folder is not None else {}
     return any((_number(text, key) or 0) > 0 for key in _NEXT_TOKEN_LAYERS)
@@ -223,7 +223,7 @@ def _check_hidden_size(
 
 
 def _check_maps(draft: Mapping[str, object], folder: Path, *, is_fetched: bool) -> int | None:
-    """The number of tokens that the head drafts. If it is less than the vocabulary, the weights must hold the map `d2t`.
+    """The number of tokens that the head drafts. If these are not all, the weights must hold the map `d2t`.
 
     The weights of a model that is fetched from a hub may not be on this machine yet; then nothing is checked.
 

@@ -8,8 +8,8 @@ StateMetrics    the state of the engine                               every few 
 AdminMetrics    corpora and jobs                                      with the state
 StoreMetrics    the store's health                                    with each health report
 
-`/server_info` shows the first two as well, so they exist without Prometheus. The others exist only if the server exports
-metrics.
+`/server_info` shows the first two as well, so they exist without Prometheus. The others exist only if the server
+exports metrics.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Metric(NamedTuple):
     label: str = ""
     """The label besides those that all metrics have; empty if there is none."""
     values: tuple[str, ...] = ()
-    """Values of the label that are exported from the start, so that a scrape can tell "nothing yet" from "not active"."""
+    """Values of the label that are exported from the start, so that "nothing yet" differs from "not active"."""
 
 
 def _counter(text: str, label: str = "", values: tuple[str, ...] = ()) -> Metric:
@@ -154,8 +154,8 @@ METRICS: Mapping[str, Metric] = COUNTED | OWNED | CONTROL | STATE | DRAFT_MODEL 
 class Exported:
     """Metrics of the table that are registered with Prometheus. For one thread.
 
-    Make it in the scheduler process after SGLang has set up its multiprocess directory. If prometheus_client were imported
-    earlier, it would use value classes for a single process.
+    Make it in the scheduler process after SGLang has set up its multiprocess directory. If prometheus_client were
+    imported earlier, it would use value classes for a single process.
     """
 
     def __init__(self, names: Iterable[str], labels: Mapping[str, str]) -> None:
@@ -251,7 +251,7 @@ class LabelledCounts:
         self._exported: Exported | None = None
 
     def add(self, value: str, amount: int = 1) -> None:
-        """Adds to the count of a label's value. Raises KeyError for an unknown value, because labels must be bounded."""
+        """Adds to the count of a label's value. Raises KeyError for an unknown value: labels must be bounded."""
         self._counts[value] += amount
         if self._exported is not None:
             self._exported.add(self._name, amount, value)
@@ -275,7 +275,7 @@ class ControlMetrics:
         self._exported = Exported(CONTROL, labels)
 
     def observe(self, plan: StepPlan, seconds: float, num_tokens: int) -> None:
-        """Exports a verified step: its plan, its seconds (0 if not measured), and the number of tokens that it wrote."""
+        """Exports a verified step: its plan, its seconds (0 if not measured), and its number of written tokens."""
         exported = self._exported
         exported.set("step_width", float(plan.width))
         exported.set("step_budget", float(plan.num_nodes.sum()))
@@ -292,8 +292,8 @@ class ControlMetrics:
 
 
 class StateMetrics:
-    """The state of the plugin and the sizes of its indexes. They are read every few seconds on a thread of their own, so
-    that steps are not slowed down and an idle server reports them too."""
+    """The state of the plugin and the sizes of its indexes. They are read every few seconds on a thread of their own,
+    so that steps are not slowed down and an idle server reports them too."""
 
     def __init__(self, labels: Mapping[str, str], engine: Engine, breaker: Breaker) -> None:
         self._engine = engine

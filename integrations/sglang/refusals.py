@@ -1,5 +1,5 @@
-"""Refuses combinations of server arguments at the start, each with a remedy, and requests that would crash a scheduler or
-silently mislead it."""
+"""Refuses combinations of server arguments at the start, each with a remedy, and requests that would crash a scheduler
+or silently mislead it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads settings. A flag overrides an environment variable, which overrides the settings file, which overrides the default."""
+"""Reads settings. A flag overrides an environment variable, which overrides the settings file."""
 
 from __future__ import annotations
 

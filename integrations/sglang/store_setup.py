@@ -28,7 +28,7 @@ _NOTHING = "memory://"
 
 
 def served_scope(settings: Settings, server_args: ServerArgs) -> Scope:
-    """The model and tokenizer of a server. A tokenizer whose files are not on this machine is identified by its name."""
+    """The model and tokenizer of a server. A tokenizer whose files are not here is identified by its name."""
     folder = arguments.tokenizer_folder(server_args)
     return Scope(
         model=settings.store_model or arguments.served_model_name(server_args),
@@ -42,7 +42,7 @@ def namespace_key(settings: Settings) -> bytes | None:
 
 
 def check_store(settings: Settings, scope: Scope) -> None:
-    """Checks the store before a model is loaded. Raises ConfigError or StoreError if a required store cannot be used."""
+    """Checks the store before a model is loaded. Raises ConfigError or StoreError if a required one fails."""
     namespace_key(settings)
     store = _open(settings, scope)
     if store is not None:

@@ -1,7 +1,8 @@
 """Decides which namespace a request belongs to, and whether its text may be learned from.
 
-A request drafts from its namespace, and its output is kept there. The operator chooses the field of a request that names
-the tenant. Whoever sets this field chooses the namespace, so it should be set by the gateway that authenticates clients.
+A request drafts from its namespace, and its output is kept there. The operator chooses the field of a request that
+names the tenant. Whoever sets this field chooses the namespace, so it should be set by the gateway that authenticates
+clients.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Tenants:
         try:
             options = request_options(custom_params)
         except ValueError:
-            # Such a request is refused earlier, unless it came by a way without checks. It is then handled most restrictively.
+            # Such a request is refused earlier, unless it came unchecked. The strictest handling is then safe.
             options = dict.fromkeys(_OPTIONS, True)
         tenant = self._tenant(request, custom_params)
         namespace = _PRIVATE + str(request.rid) if tenant is None else self._namespace(tenant)

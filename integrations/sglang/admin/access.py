@@ -1,4 +1,4 @@
-"""Access to the management of a server: requests must carry SGLang's admin key. Without such a key there is no access."""
+"""Access to the management of a server: requests must carry SGLang's admin key, without which there is none."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ class Corpora:
         return {**corpus.shown(), **skipped}
 
     def _build(self, job: Job, source: Path, out: Path) -> JsonObject:
-        """Runs the builder. Raises ManagementError with the builder's message, or JobCancelled if the job was cancelled."""
+        """Runs the builder. Raises ManagementError with its message, or JobCancelled if the job was cancelled."""
         served = self._served
         command = [
             *(sys.executable, "-P", "-m", "agentspec.integrations.sglang.admin.corpus_builder"),

@@ -1,7 +1,7 @@
 """Builds a corpus from documents in a process of its own, so that no step of the server waits for the GIL.
 
-corpora.py starts it. It writes lines of JSON with its progress, and a last one with `result` or `error`. It ends when its
-standard input ends, because the process that started it has ended then.
+corpora.py starts it. It writes lines of JSON with its progress, and a last one with `result` or `error`. It ends when
+its standard input ends, because the process that started it has ended then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SECONDS = 0.5
 _SHOWN_BAD = 5
 _NICE = 10
 _BYTES_PER_TOKEN = 4
-"""A corpus takes more than this for each token, so documents with too many tokens are refused before they are indexed."""
+"""A corpus takes more than this for each token, so too many tokens are refused before they are indexed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """Answers the commands of the HTTP process in the process that drafts.
 
-A command is handled on the scheduler's thread between two steps. So it only reads state or submits a job. Work that reads
-a file or waits is a job.
+A command is handled on the scheduler's thread between two steps. So it only reads state or submits a job. Work that
+reads a file or waits is a job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The routes below /agentspec in the server's HTTP process. All need the admin key; README.md in this folder lists them."""
+"""The routes below /agentspec in the server's HTTP process. All need the admin key. README.md lists them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ class Endpoints:
         return handler
 
     def _namespace(self, name: str) -> Callable[[Request], Awaitable[Response]]:
-        """A handler for a command about a namespace that the body names. Paths are logged, and tenants' names must not be."""
+        """A handler for a command about a namespace that the body names. The path, which is logged, must not name
+        it."""
 
         async def handler(request: Request) -> Response:
             return await self._send(

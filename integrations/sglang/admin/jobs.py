@@ -1,4 +1,4 @@
-"""Work that takes longer than a request. Jobs run one after another on a thread of their own and are known by their ids."""
+"""Work that takes longer than a request. Jobs run one after another on a thread of their own and have ids."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Job:
 
 
 class Jobs:
-    """All jobs of this process: the waiting ones, the running one, and the latest that ended. Safe to use from any thread."""
+    """All jobs of this process: the waiting ones, the running one, and the latest that ended. For any thread."""
 
     def __init__(self, *, most_waiting: int = 16, most_ended: int = 256) -> None:
         self._most_waiting = most_waiting

@@ -73,7 +73,7 @@ class Namespaces:
         return {**shown, "corpora": self._corpora_of(namespace)}
 
     def forgetting(self, namespace: str) -> Callable[[Job], JsonObject]:
-        """The work of a job that forgets all finished outputs of a namespace, here, in the store and on other replicas."""
+        """The work of a job that forgets a namespace's finished outputs, here, in the store and on other replicas."""
 
         def work(job: Job) -> JsonObject:
             stats = next((stats for stats in self._engine.namespaces() if stats.name == namespace), None)

@@ -25,8 +25,8 @@ MOST_JSON_BYTES = 4 << 20
 """The limit for bodies that are parsed as a whole. Parsing blocks the server's HTTP process."""
 _MOST_HEAD_BYTES = 1 << 20
 _MOST_DROPPED_BYTES = 64 << 20
-"""This much more of a body that is too large is read and dropped, because many clients read the answer only after they have
-sent everything."""
+"""This much more of a body that is too large is read and dropped, because many clients read the answer only after they
+have sent everything."""
 _LIMIT_VARIABLE = "AGENTSPEC_ADMIN_UPLOAD_MB"
 
 

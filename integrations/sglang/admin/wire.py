@@ -22,7 +22,7 @@ NO_DESK: JsonObject = {"status": 503, "body": {"error": "this scheduler runs wit
 
 
 async def ask(manager: TokenizerManager, command: JsonObject) -> list[JsonObject]:
-    """Sends a command to the scheduler of each data-parallel rank. Returns their answers, each with `status` and `body`."""
+    """Sends a command to the scheduler of each data-parallel rank. Their answers have `status` and `body`."""
     messages = importlib.import_module("sglang.srt.managers.io_struct")
     manager.auto_create_handle_loop()
     request = messages.GetInternalStateReq(rid=_MARK + json.dumps(command))

@@ -1,9 +1,9 @@
-"""The acceptance-prediction head of SpecDec++: predicts from a draft model's hidden state whether its token is accepted.
+"""The acceptance-prediction head of SpecDec++: predicts from a draft model's state whether its token is accepted.
 
-Token Y_i of a draft is judged by the state e_{i-1} from which its logits were computed, as in the indices of algorithm 2.
-So the decision to stop costs no forward of the draft model. SGLang returns this state in `logits_output.hidden_states`
-with CaptureHiddenMode.LAST. For a STANDALONE draft model it is the final state after the last norm. For an EAGLE-3 head
-it is the output of its layer before the norm, which is also its input in the next step.
+Token Y_i of a draft is judged by the state e_{i-1} from which its logits were computed, as in the indices of algorithm
+2. So the decision to stop costs no forward of the draft model. SGLang returns this state in
+`logits_output.hidden_states` with CaptureHiddenMode.LAST. For a STANDALONE draft model it is the final state after the
+last norm. For an EAGLE-3 head it is the output of its layer before the norm, which is also its input in the next step.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class AcceptanceConfig:
 
 
 class AcceptanceHead(nn.Module):
-    """A ResNet with SiLU on hidden states (SpecDec++, sections 3.2 and 4.1): D layers x + SiLU(A x + b), then a linear one.
+    """A ResNet with SiLU on hidden states (SpecDec++, sections 3.2, 4.1): D layers x + SiLU(A x + b), then a linear one.
 
     `mean` and `spread`, float32[hidden_size], normalise the states. They are those of the training data.
     """
@@ -131,7 +131,8 @@ class AcceptanceHead(nn.Module):
         return head.requires_grad_(False).eval()
 
     def save(self, folder: str | Path, notes: dict[str, object]) -> None:
-        """Writes acceptance_head.safetensors, in half precision, and acceptance_head.json with `notes` on the training."""
+        """Writes acceptance_head.safetensors, in half precision, and acceptance_head.json with the training's
+        `notes`."""
         from safetensors.torch import save_file
 
         folder = Path(folder)

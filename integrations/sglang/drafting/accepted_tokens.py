@@ -112,8 +112,8 @@ class AcceptedTokens:
             requests: SGLang's `Req`, one for each row.
             rows: The engine's rows of these requests.
             ends: int64[b], number of tokens in the KV cache after the chunk.
-            lengths: int64[b], number of tokens of the texts up to there. If the chunk is not the last one of its request,
-                the text is longer and so does not grow by what the target wrote after the chunk.
+            lengths: int64[b], number of tokens of the texts up to there. If the chunk is not the last one of its
+                request, the text is longer and so does not grow by what the target wrote after the chunk.
             next_tokens: integer[b] on the device, the token that the target wrote for each row.
         """
         packed = torch.stack([torch.ones_like(next_tokens), next_tokens], dim=1).to(torch.int64)
@@ -164,7 +164,7 @@ class AcceptedTokens:
                 self._on_lost(lost)
 
     def find_again(self, rows: Callable[[list[Req]], Rows]) -> None:
-        """Called after requests were opened again. What was written then goes to their new rows, which `rows` looks up."""
+        """Called after requests were opened again. What was written goes to their new rows, by `rows`."""
         for read in self._pending:
             read.rows = rows(read.requests)
 

@@ -1,8 +1,9 @@
 """Ends an answer at the place where decoding token by token would end it.
 
-A verification accepts several tokens, and SGLang checks all of them at once. Then the first string in the request's list
-of stop strings wins over another one that comes earlier in the text, any stop string wins over an end-of-text token
-before it, and in SGLang 0.5.17 max_tokens wins over both. The answer would hold tokens that plain decoding never writes.
+A verification accepts several tokens, and SGLang checks all of them at once. Then the first string in the request's
+list of stop strings wins over another one that comes earlier in the text, any stop string wins over an end-of-text
+token before it, and in SGLang 0.5.17 max_tokens wins over both. The answer would hold tokens that plain decoding never
+writes.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def end_at_first_stop() -> None:
 def _find_first(request: EndingReq, num_accepted: int, update: _Update) -> None:
     """Runs SGLang's check again after each accepted token, and keeps the first end.
 
-    The grammar is left out, because its state is that after all tokens. If only the grammar ends the answer, the end that
-    SGLang found stays.
+    The grammar is left out, because its state is that after all tokens. If only the grammar ends the answer, the end
+    that SGLang found stays.
     """
     output, grammar = request.output_ids, request.grammar
     found = request.finished_reason, request.finished_len

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class Breaker:
-    """While it is closed, drafting runs. When it opens, drafting is skipped for `pause_steps` steps; then one step tries
-    again.
+    """While it is closed, drafting runs. When it opens, drafting is skipped for `pause_steps` steps; then one step
+    tries again.
 
     Invariant: it is open exactly while `_remaining > 0`.
     """

@@ -1,8 +1,8 @@
 """The state of the draft model: its KV cache, and the hidden states with which its next draft begins.
 
 SGLang keeps this state. A prefill reads the prompt into it. After each verification, draft-extend reads the accepted
-tokens, whichever drafter proposed them. While the draft model is paused, nothing is read. A request that was admitted or
-decoded in that time has a gap in its state, and the draft model does not draft for it any more (`_unread` in
+tokens, whichever drafter proposed them. While the draft model is paused, nothing is read. A request that was admitted
+or decoded in that time has a gap in its state, and the draft model does not draft for it any more (`_unread` in
 workers/hybrid.py).
 """
 
@@ -23,7 +23,7 @@ Seconds = Callable[[int, float], None]
 
 
 class DraftModelState:
-    """Mixin for SGLang's draft workers. It updates their state, or leaves it as it is while the draft model is paused."""
+    """Mixin for SGLang's draft workers. It updates their state, except while the draft model is paused."""
 
     # False while the draft model is paused. All ranks must agree.
     follows = True

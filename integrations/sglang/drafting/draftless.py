@@ -81,8 +81,8 @@ class DraftlessRows:
             outcomes: uint8[b], the engine's `Outcome` for each row; or one reason for all rows.
             drafted: bool[b], whether the row had a draft before the controller cut it.
             verified: bool[b], whether a drafted token of the row is verified.
-            refine: Called with a row and its outcome if the engine found no match or was not allowed to draft. Returns a
-                more precise reason, or None to keep the engine's.
+            refine: Called with a row and its outcome if the engine found no match or was not allowed to draft. Returns
+                a more precise reason, or None to keep the engine's.
         """
         without = ~verified
         if not without.any():

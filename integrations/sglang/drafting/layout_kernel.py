@@ -54,7 +54,7 @@ def lay_out(
 
 
 def full_mask(cells: torch.Tensor, seq_lens: torch.Tensor, total: int) -> torch.Tensor:
-    """A mask that covers the prefix: row b has `width` lines, each with seq_lens[b] ones and then a line of its tree mask.
+    """A mask that covers the prefix: row b has `width` lines, each seq_lens[b] ones and then a line of its tree mask.
 
     Args:
         cells: bool[b, width, width], the tree masks.

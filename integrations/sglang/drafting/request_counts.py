@@ -1,7 +1,7 @@
 """Counts properties of requests that explain how well drafts work. Their texts are never recorded.
 
-A file with CRLF line ends has other tokens than the same file with LF. A model that is shown such a file commonly writes
-LF, and then what it copies matches nothing. So texts with carriage returns are counted.
+A file with CRLF line ends has other tokens than the same file with LF. A model that is shown such a file commonly
+writes LF, and then what it copies matches nothing. So texts with carriage returns are counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class RequestCounts:
     """Counts requests by how they are handled, and texts with carriage returns. For one thread."""
 
     def __init__(self, tokenizer: str, vocab_size: int) -> None:
-        """`tokenizer`: the model's folder or the tokenizer's file. If it cannot be read, carriage returns are not counted."""
+        """`tokenizer`: the model's folder or the tokenizer's file. If it is unreadable, carriage returns are not
+        counted."""
         self._requests = LabelledCounts("requests", get_args(Kind))
         self._returns = LabelledCounts("carriage_returns", _TEXTS)
         self._line_ends: LineEnds | None = None

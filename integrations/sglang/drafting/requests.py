@@ -110,7 +110,7 @@ class RequestBook:
         return np.array([len(request.origin_input_ids) - len(_prompt(request)) for request in requests], np.int64)
 
     def rows(self, requests: Sequence[Req]) -> tuple[Rows, NDArray[np.int64] | None]:
-        """The engine's rows of a batch, and padding(), or None if no open request has padding. Opens missing requests."""
+        """The engine's rows of a batch, and padding(), or None without any padding. Opens missing requests."""
         entries = self._entries
         for request in requests:
             entry = entries.get(request.rid)
@@ -163,8 +163,8 @@ class RequestBook:
     def reap(self, decoding: Sequence[Req]) -> None:
         """Closes requests that ended without a finish event. `decoding`: the requests of the current decode batch."""
         if len(self._entries) <= len(decoding):
-            # Nearly always each request of the batch has an entry, so there are no other entries. If an ended request of
-            # the batch has no entry, other ended requests are closed one step later.
+            # Nearly always each request of the batch has an entry, so there are no other entries. If an ended request
+            # of the batch has no entry, other ended requests are closed one step later.
             return
         running = {request.rid for request in decoding}
         for rid, entry in list(self._entries.items()):
@@ -185,7 +185,7 @@ class RequestBook:
             self._bar(rid, entry)
 
     def _is_stale(self, entry: _Entry, length: int) -> bool:
-        """Whether the engine's text differs from the prefilled one, because a retraction dropped tokens that the engine has.
+        """Whether the engine's text differs from the prefilled one, because a retraction dropped tokens.
 
         `length`: number of tokens up to the end of the chunk. Each chunk but the last one ends inside of the text.
         """
@@ -281,6 +281,6 @@ def _prompt(request: Req) -> Sequence[int]:
 
 
 def visible_length(request: Req) -> int:
-    """Number of output tokens that belong to the answer. If an accepted draft goes on after a stop, output_ids holds more."""
+    """Number of output tokens that belong to the answer. After a stop inside a draft, output_ids holds more."""
     finished_len = getattr(request, "finished_len", None)
     return len(request.output_ids) if finished_len is None else int(finished_len)

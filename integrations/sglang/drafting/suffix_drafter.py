@@ -231,7 +231,7 @@ class SuffixDrafter:
         self.guarded(self._book.reap, ())
 
     def draft(self, requests: list[Req]) -> SuffixStep:
-        """Waits for the tokens that the device has written, appends them to the texts, and drafts one tree for each row.
+        """Waits for the tokens that the device has written, appends them to the texts, and drafts a tree for each row.
 
         Args:
             requests: SGLang's `Req`, one for each row.
@@ -239,7 +239,7 @@ class SuffixDrafter:
         Raises:
             Exception: The texts cannot be followed. The caller then verifies roots only.
         """
-        # Everything that does not depend on the accepted tokens is done before waiting for them, while the device works.
+        # Everything that does not depend on the accepted tokens is done before the wait, while the device works.
         if self._astray:
             self._call_back()
         b = len(requests)
@@ -325,7 +325,7 @@ class SuffixDrafter:
         self.accepted.find_again(self._book.known_rows)
 
     def _standing(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
-        """The state after the latest step: the engine's rows, and the lengths of the KV cache and of the texts, int64[b]."""
+        """The state after the latest step: the engine's rows, and the lengths of KV cache and texts, int64[b]."""
         rows, padding = self._rows_of(requests)
         ends = self.accepted.ends(requests)
         # The last accepted token has no KV yet.
@@ -352,7 +352,7 @@ class SuffixDrafter:
         return self._book.may_draft(rid)
 
     def failed(self, message: str) -> None:
-        """Logs and counts a failure of drafting. Call it in an exception handler. Consecutive failures pause drafting."""
+        """Logs and counts a failure of drafting. Call it in an exception handler. Some in a row pause drafting."""
         logger.exception(message)
         self.counters.add("draft_errors", 1)
         self._breaker.failed()

@@ -26,14 +26,14 @@ class VerifyTensors:
 
 
 class VerifyStaging:
-    """Host memory in which the trees of a step are built, and device memory to which they are copied. Two halves of both
-    are used in turn.
+    """Host memory in which the trees of a step are built, and device memory to which they are copied. Two halves of
+    both are used in turn.
 
         build(drafts, width) ─> arrays in pinned memory ─ tensors(seq_lens, roots) ─ one copy ─> the device
 
-    The tensors of step N are valid until those of step N + 2 are made. SGLang launches step N + 2 after it has processed
-    step N. Copies to a GPU are asynchronous, so step N + 2 waits for those of step N before it writes to the same pinned
-    memory. The memory grows with the largest batch.
+    The tensors of step N are valid until those of step N + 2 are made. SGLang launches step N + 2 after it has
+    processed step N. Copies to a GPU are asynchronous, so step N + 2 waits for those of step N before it writes to the
+    same pinned memory. The memory grows with the largest batch.
     """
 
     def __init__(self, *, max_width: int, max_position: int, full_mask: bool, device: torch.device | str) -> None:
@@ -61,8 +61,8 @@ class VerifyStaging:
         Row i keeps its best num_drafted[i] nodes, its root not counted; None keeps all.
 
         Raises:
-            ConfigError: A row should keep more nodes than `width` or than it has, `width` exceeds `max_width`, or a row is
-                not a tree.
+            ConfigError: A row should keep more nodes than `width` or than it has, `width` exceeds `max_width`, or a row
+                is not a tree.
         """
         half = self._next(len(drafts))
         half.arrays = build_tree_arrays(drafts, width, half.buffers, num_drafted=num_drafted)
@@ -186,7 +186,7 @@ class _Half:
         self._copies = None if on_host else torch.get_device_module(device).Event()
 
     def views(self, rows: int, width: int) -> _Views:
-        """The views for steps of this shape. They are made once, because making them takes time while the device waits."""
+        """The views for steps of this shape. They are made once, because the device waits meanwhile."""
         found = self._views.get((rows, width))
         if found is None:
             if len(self._views) >= self._MOST_VIEWS:
@@ -225,7 +225,8 @@ class _Half:
 
 
 def grammar_mask(arrays: TreeArrays) -> NDArray[np.bool_]:
-    """The tree mask, bool[b, width, width], in which padding does not see the root. So no grammar walks through padding."""
+    """The tree mask, bool[b, width, width], in which padding does not see the root, so that no grammar walks through
+    it."""
     mask = arrays.mask.copy()
     padding = np.arange(mask.shape[1])[None, :] >= arrays.num_nodes[:, None]
     mask[:, :, 0] &= ~padding

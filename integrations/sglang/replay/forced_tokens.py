@@ -45,7 +45,7 @@ class ForcedTokens:
         self._rows[slot].copy_(self._moved((0, _FREE, 0), torch.int64), non_blocking=True)
 
     def look_up(self, slots: Tensor, positions: Tensor) -> Tensor:
-        """The forced tokens, int64[n], or -1 if nothing is forced. `positions`: int[n], those of the tokens themselves."""
+        """The forced tokens, int64[n], or -1 if nothing is forced. `positions`: int[n], the tokens' own."""
         begin, length, end = self._rows[slots].unbind(1)
         index = positions - begin
         inside = index.clamp(0, self._answers.shape[1] - 1)

@@ -75,7 +75,7 @@ class ReplayFront:
             raise ConfigError(f"no recorded answer in {replay}{self._first_bad()}; pass logs of calls with answers")
 
     def match_chat(self, sampling_params: dict[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
-        """Adds the recorded answer of a chat to its sampling parameters. If there is none, before_validation decides later.
+        """Adds the recorded answer of a chat to its sampling parameters. Without one, before_validation decides.
 
         Args:
             sampling_params: Changed in place.
@@ -98,8 +98,8 @@ class ReplayFront:
         """Adds the answer to a request unless match_chat did.
 
         Raises:
-            ValueError: There is no answer and the setting requires one, the request brings an invalid answer, or a token of
-                the prompt is outside of the vocabulary, which would crash a server.
+            ValueError: There is no answer and the setting requires one, the request brings an invalid answer, or a
+                token of the prompt is outside of the vocabulary, which would crash a server.
         """
         if input_ids is not None and len(input_ids):
             last = max(input_ids)
@@ -312,7 +312,6 @@ def taken_out(custom_params: dict[str, Any]) -> object:
 
 
 def end_token(tokenizer: Tokenizer | None, configured: Iterable[int] | None) -> int | None:
-    """The token that ends an answer: the tokenizer's end of sequence, else the smallest of the model's; None if there is
-    none."""
+    """The token that ends an answer: the tokenizer's end of sequence, else the model's smallest; None without both."""
     end = getattr(tokenizer, "eos_token_id", None)
     return int(end) if end is not None else min((int(i) for i in configured or ()), default=None)

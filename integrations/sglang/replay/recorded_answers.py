@@ -1,8 +1,8 @@
 """Recorded answers, found by their prompts.
 
 A chat is found by a digest that is chained over its messages. For a chat that is not recorded, the longest known chain
-tells where it differs from all recorded ones. A text prompt is found by its text, in any form in which a client may have
-rendered a recorded chat.
+tells where it differs from all recorded ones. A text prompt is found by its text, in any form in which a client may
+have rendered a recorded chat.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class _Known:
 class RecordedAnswers:
     """The answers of recorded calls. Safe to use from several threads.
 
-    The answers of a prompt are returned in the order in which they were added. After the last one the first comes again,
-    so that a trace can be replayed more than once.
+    The answers of a prompt are returned in the order in which they were added. After the last one the first comes
+    again, so that a trace can be replayed more than once.
     """
 
     def __init__(self, calls: Iterable[LoggedCall] = ()) -> None:
@@ -70,7 +70,8 @@ class RecordedAnswers:
     def add(self, call: LoggedCall) -> None:
         """Adds a call. A call without messages is found by its header."""
         messages = call.messages or (("user", call.header),)
-        # Each call of a session repeats the messages of the last one and adds a few. So the last call's chains are reused.
+        # Each call of a session repeats the messages of the last one and adds a few. So the last call's chains are
+        # reused.
         last, chains = self._last
         shared = 0
         while shared < min(len(last), len(messages)) and messages[shared] is last[shared]:
@@ -98,8 +99,8 @@ class RecordedAnswers:
 
         Args:
             text: The prompt. A chat of one message is also found by the text of the message.
-            forms: Returns all texts in which a chat may have been rendered, from its messages and the header of its answer.
-                It is called once for each recorded call, when the first text prompt comes.
+            forms: Returns all texts in which a chat may have been rendered, from its messages and the header of its
+                answer. It is called once for each recorded call, when the first text prompt comes.
         """
         with self._lock:
             if self._texts is None:
@@ -112,7 +113,7 @@ class RecordedAnswers:
         return None if found is None else self._next(found)
 
     def nearest(self, messages: Messages) -> str:
-        """Says where a chat that is not recorded differs from the recorded ones, by positions and roles, without texts."""
+        """Says where a chat that is not recorded differs from the recorded ones, by positions and roles only."""
         total, chain = len(messages), b""
         for i, (role, text) in enumerate(messages):
             following = _chained(chain, role, text)
@@ -175,8 +176,8 @@ def _digest(text: str) -> bytes:
 def with_tool_calls(tokenizer: Tokenizer, message: Mapping[str, Any]) -> str | None:
     """The text with which the served model makes the tool calls of a recorded message.
 
-    This is what the model's chat template adds to a conversation for the message, without the end of the turn; None if the
-    template does not render tool calls.
+    This is what the model's chat template adds to a conversation for the message, without the end of the turn; None if
+    the template does not render tool calls.
     """
     before = [{"role": "user", "content": "-"}]
     calls = [_with_object_arguments(call) for call in message["tool_calls"]]

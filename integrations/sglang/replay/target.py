@@ -4,9 +4,9 @@
     the target's forward  force   raises one token of each row of its logits above all others
     from time to time     sweep   compares finished requests with their recorded answers
 
-admit() and force() run on the stream of the forward, so they cannot overwrite what an earlier step still reads. A slot is
-written whenever a new request is prefilled in it, so it never holds the answer of an earlier request. The draft model's
-forwards are not changed.
+admit() and force() run on the stream of the forward, so they cannot overwrite what an earlier step still reads. A slot
+is written whenever a new request is prefilled in it, so it never holds the answer of an earlier request. The draft
+model's forwards are not changed.
 """
 
 from __future__ import annotations

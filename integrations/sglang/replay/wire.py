@@ -1,7 +1,7 @@
 """The form of a recorded answer on its way from the launcher to the schedulers.
 
-SGLang transports a request's custom_params as strings, numbers and flat lists. So an answer is one list of integers: the
-token that ends it, then its tokens.
+SGLang transports a request's custom_params as strings, numbers and flat lists. So an answer is one list of integers:
+the token that ends it, then its tokens.
 """
 
 from __future__ import annotations

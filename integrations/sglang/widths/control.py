@@ -85,8 +85,8 @@ class WidthControl:
             widths: The widths that steps are padded to because graphs were captured for them, ascending to `max_width`;
                 () allows any width. If `max_width` is the only one, cutting drafts would save nothing, so none are cut.
             profiling: Pad steps to the controller's width and list the latest steps.
-            ragged: Whether the device verifies each row with its own nodes only. Rows are padded nevertheless if `widths`
-                are given or steps are profiled.
+            ragged: Whether the device verifies each row with its own nodes only. Rows are padded nevertheless if
+                `widths` are given or steps are profiled.
 
         Raises:
             ConfigError: The profile was measured for another key, or lacks what the controller needs.
@@ -206,8 +206,8 @@ class WidthControl:
     def most_width(self, rows: int) -> int:
         """The most tokens of a row that the next step of `rows` rows may verify. More need not be drafted.
 
-        With many rows, drafting takes time and wide steps hardly ever pay. So at most twice the widest of the latest steps
-        is offered then.
+        With many rows, drafting takes time and wide steps hardly ever pay. So at most twice the widest of the latest
+        steps is offered then.
         """
         widths = self._widths_for(rows)
         most = widths[-1] if widths else self._max_width

@@ -1,8 +1,8 @@
 """The default width of a row, and the batch sizes for which each width gets graphs, so that their memory is bounded.
 
-A verify step of r rows and width w computes r * w tokens. Without bounds, SGLang would capture the greatest width for all
-batch sizes: 64 tokens for 256 rows are 16,384 tokens, whose logits alone take 16,384 * 128,256 * 4 bytes = 8.4 GB. Each
-token of the largest captured step takes this memory on a device:
+A verify step of r rows and width w computes r * w tokens. Without bounds, SGLang would capture the greatest width for
+all batch sizes: 64 tokens for 256 rows are 16,384 tokens, whose logits alone take 16,384 * 128,256 * 4 bytes = 8.4 GB.
+Each token of the largest captured step takes this memory on a device:
 
     logits        4 bytes * vocabulary, once for all widths: 0.5 MB for Llama 3. While requests sample, four more copies
                   exist for a moment, and the model's own logits of 2 bytes take half as much
@@ -11,13 +11,13 @@ token of the largest captured step takes this memory on a device:
                   workspace of 0.4 GB for each width
     other         activations, about 0.1 MB for an 8B model, in memory that the graphs of all widths share
 
-So a captured step has at most 2,048 tokens. It has fewer if logits and attention of the largest step would take more than
-a tenth of the memory that weights and KV cache leave free. That memory is 13 GB by default on a GPU with 80 GB. For
-Llama 3 8B this allows 2,048 tokens with fa3 (32 rows of width 64, 64 of 32, 128 of 16, 256 of 8; logits take 1.05 GB, and
-5.8 GB in all while requests sample), and 710 with triton and a context of 131,072 (10 rows of width 64, 22 of 32, 44 of
-16). Larger steps would hardly pay: an 8B model computes 16 GFLOP for each token, so 2,048 tokens take 55 ms at 600
-TFLOP/s. Reading the weights, 4 ms in every step, is then only 7 % of that. The narrowest width has graphs for all batch
-sizes that SGLang would capture. A batch that is too large for a width uses a narrower one.
+So a captured step has at most 2,048 tokens. It has fewer if logits and attention of the largest step would take more
+than a tenth of the memory that weights and KV cache leave free. That memory is 13 GB by default on a GPU with 80 GB.
+For Llama 3 8B this allows 2,048 tokens with fa3 (32 rows of width 64, 64 of 32, 128 of 16, 256 of 8; logits take 1.05
+GB, and 5.8 GB in all while requests sample), and 710 with triton and a context of 131,072 (10 rows of width 64, 22 of
+32, 44 of 16). Larger steps would hardly pay: an 8B model computes 16 GFLOP for each token, so 2,048 tokens take 55 ms
+at 600 TFLOP/s. Reading the weights, 4 ms in every step, is then only 7 % of that. The narrowest width has graphs for
+all batch sizes that SGLang would capture. A batch that is too large for a width uses a narrower one.
 
 Each running request also holds KV slots for two steps ahead, 2 * 64 = 128 at width 64. For an 8B model (128 KB for each
 token) these take 16 MB, or 3 % of a request of 4,096 tokens. The default width keeps these slots at 16,384 over all
@@ -35,7 +35,7 @@ from agentspec.integrations.sglang.sglang_types import ModelRunner, ServerArgs
 from agentspec.integrations.sglang.widths.tiers import ONE, parse_widths, tier_widths
 
 DEFAULT_WIDTH = 16
-"""Tokens verified in each row, the root included, if all steps have one width or each width costs memory for each row."""
+"""Tokens verified in each row, the root included, if steps have one width or a width costs memory for each row."""
 DEFAULT_WIDTHS = (64, 32, DEFAULT_WIDTH)
 """The candidates if steps may be narrower and run in captured graphs. The first that the number of requests allows is
 taken."""

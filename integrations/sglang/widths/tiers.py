@@ -3,10 +3,10 @@
     settings ── tier_widths ── SGLang captures the widest ── capture() the others ── use(width) for each step
 
 A captured graph computes rows of one width. SGLang captures the widest one. The others are captured here, each with its
-own attention backend, as SGLang's adaptive speculation does for its draft lengths. With a draft model, draft-extend reads
-the rows of a verify step, so each width also has a graph and an attention backend for draft-extend. The draft model's
-passes do not depend on the width. Between steps only references change; nothing is captured, planned or computed again.
-Without captured graphs any width is allowed, and there are no tiers.
+own attention backend, as SGLang's adaptive speculation does for its draft lengths. With a draft model, draft-extend
+reads the rows of a verify step, so each width also has a graph and an attention backend for draft-extend. The draft
+model's passes do not depend on the width. Between steps only references change; nothing is captured, planned or
+computed again. Without captured graphs any width is allowed, and there are no tiers.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class WidthTiers:
     def capture(self, widths: tuple[int, ...]) -> tuple[int, ...]:
         """Captures graphs for all widths but the widest, which SGLang has captured.
 
-        SGLang reserves no GPU memory for these graphs. If memory does not suffice for a width on one rank, all ranks leave
-        out the width, and its steps are padded to a wider one. `_capture_order` says which widths are left out first.
+        SGLang reserves no GPU memory for these graphs. If memory does not suffice for a width on one rank, all ranks
+        leave out the width, and its steps are padded to a wider one. See `_capture_order` for the order.
 
         Args:
             widths: Ascending, and the same on all ranks. All ranks call this together.
@@ -295,8 +295,8 @@ def _capture_order(widths: tuple[int, ...]) -> list[int]:
     """The order in which all widths but the last, which exists, are captured. If memory runs out, the rest is left out.
 
     The narrowest comes first, because large batches use nothing else. Each next width is the one that best splits the
-    widest gap between two existing ones, so that padding stays small whatever is left out. For 1 to 64 the order is 1, 8,
-    4, 32, 2, 16.
+    widest gap between two existing ones, so that padding stays small whatever is left out. For 1 to 64 the order is 1,
+    8, 4, 32, 2, 16.
     """
     order = list(widths[:1]) if len(widths) > 1 else []
     while missing := [width for width in widths[:-1] if width not in order]:
