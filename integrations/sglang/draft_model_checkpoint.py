@@ -61,7 +61,7 @@ def inspect_drafter(draft_path: str, target_path: str, base: str = AUTO) -> Draf
     """Recognises the draft model and checks it against the target.
 
     Args:
-        draft_path: Folder or hub name of the draft model. A hub name is checked as far as it is in the local cache.
+        draft_path: Folder or hub name of the draft model. Of a hub name, only files in the local cache are checked.
         target_path: The same for the target. If it is not on this machine, nothing is compared with it.
         base: EAGLE, EAGLE3 or STANDALONE, in upper or lower case; NEXTN, another name of EAGLE; or "auto" to read it
             from the checkpoint. A target with next-token layers may be its own draft model; its base is EAGLE.

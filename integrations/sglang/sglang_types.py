@@ -43,7 +43,7 @@ class Req(Protocol):
 
 
 class EndingReq(Req, Protocol):
-    """A request as far as it says where its answer ends."""
+    """A request with the attributes that say where its answer ends."""
 
     grammar: object
     to_finish: object
@@ -210,12 +210,6 @@ class InternalStateReply(Protocol):
     internal_state: dict[str, Any]
 
 
-class InternalStateCommunicator(Protocol):
-    """Asks all schedulers about their state."""
-
-    def __call__(self, request: object) -> Awaitable[list[InternalStateReply]]: ...
-
-
 class TokenizerManager(Protocol):
     """What the HTTP process hands requests to."""
 
@@ -223,7 +217,7 @@ class TokenizerManager(Protocol):
     model_config: ModelConfig
     tokenizer: Tokenizer | None
     num_reserved_tokens: int
-    get_internal_state_communicator: InternalStateCommunicator
+    get_internal_state_communicator: Callable[[object], Awaitable[list[InternalStateReply]]]
 
     def auto_create_handle_loop(self) -> None: ...
 
