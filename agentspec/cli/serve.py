@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from agentspec.integrations.servers.launch import launch_command
-from agentspec.integrations.sglang.compat import ALGORITHM
+from agentspec.integrations.sglang.arguments import ALGORITHM
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

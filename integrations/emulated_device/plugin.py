@@ -48,10 +48,10 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from agentspec.integrations.sglang import compat
+    from agentspec.integrations.sglang import arguments, compat
 
     if not times.blocking:
-        compat.captures_graphs = lambda server_args: True
+        arguments.captures_graphs = lambda server_args: True
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.__init__", _around_scheduler, HookType.AROUND)
     HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.on_idle", _on_idle, HookType.AROUND)
     manager = "sglang.srt.managers.tokenizer_manager.TokenizerManager"

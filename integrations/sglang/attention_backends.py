@@ -1,15 +1,15 @@
-"""Which attention backends verify token trees, and what else stands in the way of trees.
+"""Knows which attention backends verify token trees, and what else prevents trees.
 
-A backend that does not read the mask of a verify step verifies a tree as if it were a chain, and the server writes wrong
-text without a warning. So trees are verified only by backends whose code was read and found to honour the mask; every
-other backend, a new or unknown one included, gets chains, which all backends verify alike.
+A backend that does not read the tree mask verifies a tree as if it were a chain, and the server writes wrong text
+without a warning. So trees are verified only by backends whose code was read and found to honour the mask. All other
+backends, including new and unknown ones, get chains, which all backends verify alike.
 
-    backend                                      trees   what its code does with the mask of a verify step
-    triton                                       yes     hands it to the extend kernel; kernels for chains run at topk 1 only
+    backend                                      trees   what its code does with the tree mask
+    triton                                       yes     passes it to the extend kernel; kernels for chains run at topk 1 only
     flashinfer, models without MLA               yes     plans the paged prefill with it
     flashinfer, models with MLA                  no      builds it and drops it; draft models are limited to topk 1
     fa3, fa4                                     yes     two passes merged, the second by the mask; at topk 1 it is not read
-    intel_amx                                    yes     hands it to its kernel, unless the step's own topk is 1
+    intel_amx                                    yes     passes it to its kernel, unless the step's own topk is 1
     trtllm_mha, trtllm_mla, cutedsl_mla          no      chains only
     tokenspeed_mla, flashmla, cutlass_mla        no      chains only
     dsa, nsa, qsa, dsv4, compressed              no      sparse attention of chains
@@ -19,15 +19,16 @@ other backend, a new or unknown one included, gets chains, which all backends ve
     llada2_cfg_flashinfer                        no      for diffusion models
     aiter, wave, ascend, intel_xpu               no      other devices, not read closely enough
 
-`topk` is SGLang's `speculative_eagle_topk`, which must exceed 1 wherever trees are verified.
+`topk` is SGLang's `speculative_eagle_topk`. It must exceed 1 if trees are verified.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Mapping
 
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments
+from agentspec.integrations.sglang.sglang_types import ServerArgs
 
 TREE_BACKENDS = frozenset({"triton", "flashinfer", "fa3", "fa4", "intel_amx"})
 CHAIN_BACKENDS = frozenset(
@@ -38,36 +39,36 @@ CHAIN_BACKENDS = frozenset(
         *("aiter", "wave", "ascend", "intel_xpu"),
     }
 )
-# Backends that take the width of a verify step from the step itself, where no graph fixes it. The others read it from the
-# configuration once, and would cut the rows of a narrower step wrongly.
+# Backends that take the width of a verify step from the step itself, if no graph fixes it. The others read it from the
+# configuration once, and would split a narrower step into wrong rows.
 _ANY_WIDTH_BACKENDS = frozenset({"triton", "flashinfer", "intel_amx"})
-# Bytes that the graphs of one width keep for each captured token and each position of the context: the slots of the
-# prefix and the mask. The others keep tables by row, which are small beside that.
+# Bytes that the graphs of one width keep for each captured token and each position of the context, for the slots of the
+# prefix and the mask. Other backends keep tables with one entry per row, which are small in comparison.
 _BYTES_PER_POSITION = {"triton": 8 + 1, "flashinfer": 4 + 1, "fa3": 0, "fa4": 0}
-# Triton also keeps partial results in float32, eight for each of a token's attention outputs.
+# Triton also keeps eight partial results in float32 for each attention output of a token.
 _TRITON_PARTIAL_BYTES = 8 * 4
-# Backends whose trees SGLang admits where a page of the KV cache holds several tokens: without and with a draft model.
+# Backends for which SGLang allows trees if a page of the KV cache holds several tokens: without and with a draft model.
 _PAGED_WITHOUT_DRAFT_MODEL = frozenset({"flashinfer"})
 _PAGED_WITH_DRAFT_MODEL = frozenset({"flashinfer", "fa3", "triton"})
-# Features of SGLang that verify chains only.
+# Features of SGLang with which only chains are verified.
 _CHAIN_FLAGS = ("enable_unified_memory", "enable_linear_replayssm_spec")
 
 
-def backends_in_use(server_args: Any) -> list[str]:
-    """The attention backends of prefill, decode and so of verification, sorted; [] before SGLang has chosen."""
+def backends_in_use(server_args: ServerArgs) -> list[str]:
+    """The attention backends of prefill and of decode, which verifies, sorted; [] before SGLang has chosen them."""
     names = ("attention_backend", "decode_attention_backend", "prefill_attention_backend")
-    found = [compat.server_args_setting(server_args, name) for name in names]
-    # The common one is not in use where both of the others are named.
+    found = [arguments.setting(server_args, name) for name in names]
+    # The common backend is not in use if both of the others are named.
     used = found[1:] if found[1] and found[2] else found
     return sorted({str(name) for name in used if name})
 
 
-def tree_obstacle(server_args: Any, *, has_draft_model: bool) -> str:
-    """Why a server cannot verify trees, with the remedy; empty where it can.
+def tree_obstacle(server_args: ServerArgs, *, has_draft_model: bool) -> str:
+    """Why a server cannot verify trees, and the remedy; empty if it can.
 
     Args:
-        server_args: Resolved as far as the attention backends and the page size.
-        has_draft_model: Whether SGLang's EAGLE or STANDALONE is the base, and not NGRAM.
+        server_args: Resolved up to the attention backends and the page size.
+        has_draft_model: Whether the base is SGLang's EAGLE or STANDALONE instead of NGRAM.
     """
     backends = backends_in_use(server_args)
     remedy = "choose --attention-backend triton or fa3, or flashinfer for models without MLA"
@@ -76,9 +77,9 @@ def tree_obstacle(server_args: Any, *, has_draft_model: bool) -> str:
     for name in backends:
         if _serving(name) not in TREE_BACKENDS:
             return f"the attention backend {name} verifies chains only; {remedy}"
-        if name == "flashinfer" and compat.uses_mla(server_args):
+        if name == "flashinfer" and arguments.uses_mla(server_args):
             return f"flashinfer verifies chains only where the model has MLA; {remedy}"
-    page_size = int(compat.server_args_setting(server_args, "page_size") or 1)
+    page_size = int(arguments.setting(server_args, "page_size") or 1)
     paged = _PAGED_WITH_DRAFT_MODEL if has_draft_model else _PAGED_WITHOUT_DRAFT_MODEL
     if page_size > 1 and not paged.issuperset(backends):
         return (
@@ -86,32 +87,33 @@ def tree_obstacle(server_args: Any, *, has_draft_model: bool) -> str:
             f"{', '.join(backends)}; set --page-size 1, or choose another --attention-backend"
         )
     for name in _CHAIN_FLAGS:
-        if compat.server_args_setting(server_args, name):
+        if arguments.setting(server_args, name):
             flag = "--" + name.replace("_", "-")
             return f"{flag} verifies chains only; drop it"
     return ""
 
 
-def verifies_trees(server_args: Any) -> bool:
-    """Whether the server of a resolved record verifies trees: SGLang's topk exceeds 1, and nothing stands in the way."""
-    topk = int(compat.server_args_setting(server_args, "speculative_eagle_topk") or 1)
-    return topk > 1 and not tree_obstacle(server_args, has_draft_model=compat.has_draft_model(server_args))
+def verifies_trees(server_args: ServerArgs) -> bool:
+    """Whether the server of a resolved record verifies trees: SGLang's topk exceeds 1, and there is no obstacle."""
+    topk = int(arguments.setting(server_args, "speculative_eagle_topk") or 1)
+    return topk > 1 and not tree_obstacle(server_args, has_draft_model=arguments.has_draft_model(server_args))
 
 
-def takes_any_width(server_args: Any) -> bool:
+def takes_any_width(server_args: ServerArgs) -> bool:
     """Whether verify steps without captured graphs may differ in width."""
     backends = backends_in_use(server_args)
     return bool(backends) and all(_serving(name) in _ANY_WIDTH_BACKENDS for name in backends)
 
 
-def graph_bytes_per_token(server_args: Any, *, context_length: int, hidden_size: int) -> int:
-    """Bytes that the attention backends' buffers for the graphs of one width take for each token of the largest step;
-    more rather than less for backends that are not known here.
+def graph_bytes_per_token(server_args: ServerArgs, *, context_length: int, hidden_size: int) -> int:
+    """Bytes of the attention backends' buffers for the graphs of one width, for each token of the largest step.
+
+    For unknown backends this is an upper estimate.
 
     Args:
-        server_args: Resolved as far as the attention backends.
+        server_args: Resolved up to the attention backends.
         context_length: The longest context, in tokens.
-        hidden_size: Of the target; about the size of a token's attention output.
+        hidden_size: The target's, which is about the size of a token's attention output.
     """
     names = [_serving(name) for name in backends_in_use(server_args)]
     unknown = max(_BYTES_PER_POSITION.values())
@@ -120,8 +122,10 @@ def graph_bytes_per_token(server_args: Any, *, context_length: int, hidden_size:
 
 
 def _serving(name: str) -> str:
-    """The name of the implementation that serves a backend: where a plugin has replaced one by another, the other's."""
+    """The name of the implementation behind a backend's name, which a plugin may have replaced."""
     if name in TREE_BACKENDS:
         return name
-    registry: Any = importlib.import_module("sglang.srt.layers.attention.attention_registry").ATTENTION_BACKENDS
+    registry: Mapping[str, object] = importlib.import_module(
+        "sglang.srt.layers.attention.attention_registry"
+    ).ATTENTION_BACKENDS
     return next((known for known in TREE_BACKENDS if name in registry and registry[name] is registry.get(known)), name)

@@ -1,4 +1,4 @@
-"""What a checkpoint's folder says without loading the model: its config, its tensors' names and its tokens."""
+"""Reads the config, the names of tensors and the tokens of a checkpoint's folder without loading the model."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ import numpy as np
 from agentspec.errors import ConfigError
 
 _CONFIG = "config.json"
-# A safetensors file: the header's length as little-endian uint64, the header as JSON, the tensors' bytes.
+# A safetensors file has the header's length as little-endian uint64, the header as JSON, and the tensors' bytes.
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
 _DTYPES: dict[str, np.dtype[Any]] = {"I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "BOOL": np.dtype("?")}
 
 
 def find_folder(name: str) -> Path | None:
-    """The folder that a model's name stands for: itself, or its snapshot in the Hugging Face cache; None where the
-    machine has neither, or a single file, as of a GGUF model."""
+    """The folder of a model: `name` itself, or its snapshot in the Hugging Face cache.
+
+    It is None if neither is on this machine, or if `name` is a single file, such as a GGUF model.
+    """
     path = Path(name).expanduser()
     if path.is_dir():
         return path
@@ -40,11 +42,11 @@ def find_folder(name: str) -> Path | None:
     return Path(cached).parent if isinstance(cached, str) else None
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's config.json.
+def read_config(folder: Path) -> dict[str, object]:
+    """Reads the folder's config.json.
 
     Raises:
-        ConfigError: There is none, or it holds no JSON object.
+        ConfigError: The file is missing or does not hold a JSON object.
     """
     path = folder / _CONFIG
     try:
@@ -57,25 +59,25 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {error}; it must be a model's configuration in JSON") from error
     if not isinstance(config, dict):
         raise ConfigError(f"{path} must hold one JSON object, got {type(config).__name__}")
-    return cast(dict[str, Any], config)
+    return cast(dict[str, object], config)
 
 
-def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part that describes the language model: of a model with other inputs it is a section of its own."""
+def text_config(config: Mapping[str, object]) -> Mapping[str, object]:
+    """The part of a config that describes the language model. Multimodal models have a section of its own for it."""
     nested = config.get("text_config")
     return nested if isinstance(nested, Mapping) else config
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether the tensors of the folder can be named: they are there, in files of a known format."""
+    """Whether the folder holds weights in a format whose tensor names can be read."""
     return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
 
 def has_tensor(folder: Path, name: str) -> bool:
-    """Whether a tensor `name`, alone or as the last part of a dotted name, is among the folder's weights.
+    """Whether the folder's weights have a tensor whose dotted name is `name` or ends with it.
 
     Raises:
-        ConfigError: A file of weights is damaged.
+        ConfigError: A weights file is damaged.
     """
     return _find_safetensor(folder, name) is not None or any(
         _is_named(key, name) for file in sorted(folder.glob("*.bin")) for key in _pickled_strings(file)
@@ -83,8 +85,7 @@ def has_tensor(folder: Path, name: str) -> bool:
 
 
 def read_tensor(folder: Path, name: str) -> np.ndarray[Any, Any] | None:
-    """A small tensor out of a safetensors file, int64, int32 or bool; None where none is found or it has another
-    dtype.
+    """Reads a small tensor of int64, int32 or bool from a safetensors file; None if it is missing or has another dtype.
 
     Raises:
         ConfigError: The file is damaged.
@@ -103,7 +104,7 @@ def read_tensor(folder: Path, name: str) -> np.ndarray[Any, Any] | None:
 
 
 def token_ids(folder: Path) -> dict[str, int] | None:
-    """Token -> id of the folder's tokenizer.json; None where it has none, or one of another form."""
+    """Token -> id, from the folder's tokenizer.json; None if the file is missing or has another form."""
     path = folder / "tokenizer.json"
     try:
         tokenizer = json.loads(path.read_text(encoding="utf-8"))
@@ -122,7 +123,7 @@ def _is_named(key: str, name: str) -> bool:
 
 
 def _find_safetensor(folder: Path, name: str) -> tuple[Path, dict[str, Any], int] | None:
-    """File, header entry and the offset in bytes at which the file's data begins."""
+    """The file, the header entry, and the offset in bytes of the file's data."""
     for path in sorted(folder.glob("*.safetensors")):
         header, data_start = _read_header(path)
         for key, entry in header.items():
@@ -146,7 +147,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _pickled_strings(path: Path) -> set[str]:
-    """All strings in what torch.save wrote; the pickle is read as a list of instructions, never executed."""
+    """All strings in a file of torch.save. The pickle is read as a list of instructions and never executed."""
     try:
         with zipfile.ZipFile(path) as archive:
             pickles = [name for name in archive.namelist() if name.endswith("data.pkl")]

@@ -1,355 +1,210 @@
-"""Everything that differs between the SGLang releases agentspec runs on, found by probing, never by version.
+"""Everything of a running SGLang that differs between supported releases. It is found by probing, never by version.
 
-Supported: 0.5.17 and 0.5.23. Where they differ:
+The supported releases are 0.5.17 and 0.5.23. They differ in:
 
-* settings of the running process: `server_args` itself, or the namespaces of `runtime_context`;
-* the place where `/server_info` is filled: `Scheduler.get_internal_state`, or `InternalStateComponent._add_speculative`;
-* attributes of an unpublished record: a plain dataclass, or a frozen msgspec struct with a `__dict__`;
-* what ends an answer whose last step reaches max_tokens behind a stop: max_tokens, or the stop.
+* the settings of the running process: `server_args` itself, or the namespaces of `runtime_context`;
+* where `/server_info` is filled: `Scheduler.get_internal_state`, or `InternalStateComponent._add_speculative`;
+* what ends an answer that reaches max_tokens and a stop in the same step: max_tokens, or the stop.
+
+How the record of server arguments is read is in arguments.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentspec.errors import UnsupportedError
+from agentspec.integrations.sglang import arguments
+from agentspec.integrations.sglang.sglang_types import (
+    DraftWorker,
+    ForwardBatch,
+    GraphRunner,
+    HttpApplication,
+    ModelRunner,
+    ProcessGroup,
+    Req,
+    ServerArgs,
+    TokenizerManager,
+)
 
-ALGORITHM = "AGENTSPEC"
-# The built-in algorithm whose schedule, memory and graph handling agentspec takes over, without a drafter.
-BASE_ALGORITHM = "NGRAM"
-# And with one.
-DRAFTER_ALGORITHMS = ("EAGLE", "EAGLE3", "STANDALONE")
-# Attribute of a ServerArgs record that carries the resolved settings to the scheduler processes. The underscore
-# matters: only such attributes may be set on the frozen record, and they survive pickling.
-SETTINGS_ATTRIBUTE = "_agentspec_settings"
-# And another one for what was asked of a draft model.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Attribute of a ServerArgs record for what was asked of a draft model; see arguments.SETTINGS_ATTRIBUTE.
 SHAPE_ATTRIBUTE = "_agentspec_asked_shape"
-# And one for what bounds the memory of captured graphs.
-LIMITS_ATTRIBUTE = "_agentspec_graph_limits"
 DRAFT_SHAPE_FIELDS = ("speculative_num_steps", "speculative_eagle_topk")
-# A draft model's steps, at most where a draft can stop by itself, and the tokens it goes on with in each.
+# Default number of steps of a draft model; the most steps on a CPU, where a draft can stop early; and the number of
+# tokens that each step continues with.
 DRAFT_STEPS = 4
 MOST_DRAFT_STEPS = 8
 DRAFT_TOPK = 2
-
-
-def server_args_setting(server_args: Any, name: str, default: Any = None) -> Any:
-    """A field of the record as far as it is resolved, or `default` where this release has no such field."""
-    # A process that holds a record has loaded what its release needs to read it.
-    overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
-    view = getattr(overrides, "resolving_view", None) or getattr(overrides, "resolved_view", None)
-    return getattr(server_args if view is None else view(server_args), name, default)
-
-
-def record_of(server_args: Any) -> Any:
-    """The record beneath the stand-in that a release hands to a registered algorithm; a record is returned as it is."""
-    overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
-    try:
-        return overrides.record_of(object.__getattribute__(server_args, "_cfg"))  # type: ignore[union-attr]
-    except AttributeError:
-        return server_args
-
-
-def decide(server_args: Any, **fields: Any) -> None:
-    """Sets fields of a record while SGLang resolves it, as SGLang's own handlers of arguments do."""
-    declare = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "declare_resolution", None)
-    if declare is not None:
-        declare(server_args, "agentspec", **fields)
-        return
-    for name, value in fields.items():
-        setattr(server_args, name, value)
-
-
-def mark(server_args: Any, settings: dict[str, Any]) -> None:
-    """Notes on the record that agentspec is wanted, with its resolved settings."""
-    try:
-        setattr(server_args, SETTINGS_ATTRIBUTE, settings)
-    except AttributeError:
-        object.__setattr__(server_args, SETTINGS_ATTRIBUTE, settings)
-
-
-def marked_settings(server_args: Any) -> dict[str, Any] | None:
-    """The settings that `mark` noted, or None."""
-    found = getattr(server_args, SETTINGS_ATTRIBUTE, None)
-    return found if isinstance(found, dict) else None
-
-
-@dataclass(frozen=True, slots=True)
-class GraphLimits:
-    """What bounds the memory of captured graphs. The launcher finds it, so that all ranks agree."""
-
-    tokens: int
-    """Tokens of a captured verify step, at most: its rows times their width."""
-    attention_bytes: int
-    """What attention backends keep for each of these tokens, in each width's graphs."""
-    spare_gb: float
-    """Of each device, what neither weights nor KV cache take; 0 where the device's memory is unknown."""
-
-
-def note_graph_limits(server_args: Any, limits: GraphLimits) -> None:
-    """Notes the limits on the record for the scheduler processes."""
-    setattr(server_args, LIMITS_ATTRIBUTE, dataclasses.asdict(limits))
-
-
-def graph_limits(server_args: Any) -> GraphLimits | None:
-    """The limits that were noted, or None."""
-    noted = getattr(server_args, LIMITS_ATTRIBUTE, None)
-    return GraphLimits(**noted) if isinstance(noted, dict) else None
-
-
-def captures_graphs(server_args: Any) -> bool:
-    """Whether a server will capture graphs of its verify steps: it runs on a GPU and was not told to do without.
-
-    Known once SGLang has resolved the device and its configuration of graphs. An emulated GPU replaces this function.
-    """
-    if server_args_setting(server_args, "device") in (None, "cpu"):
-        return False
-    decode = getattr(server_args_setting(server_args, "cuda_graph_config"), "decode", None)
-    is_disabled = server_args_setting(server_args, "disable_cuda_graph")
-    return not is_disabled and getattr(decode, "backend", "full") != "disabled"
-
-
-def spare_memory(server_args: Any) -> float:
-    """GB of each device that SGLang leaves for everything but weights and KV cache; 0 where that is unknown, or the device
-    is the CPU, whose memory is no reserve of this server."""
-    if server_args_setting(server_args, "device") == "cpu":
-        return 0.0
-    utils: Any = importlib.import_module("sglang.srt.utils.common")
-    megabytes = utils.get_device_memory_capacity(server_args_setting(server_args, "device"))
-    fraction = server_args_setting(server_args, "mem_fraction_static")
-    return float(megabytes) / 1024 * (1.0 - float(fraction)) if megabytes and fraction else 0.0
-
-
-def enables_adapters(server_args: Any) -> bool:
-    """Whether requests of a server may ask for adapters (LoRA)."""
-    return bool(server_args_setting(server_args, "enable_lora") or server_args_setting(server_args, "lora_paths"))
-
-
-def target_config(server_args: Any) -> Any:
-    """SGLang's configuration of the target; reads the target's config."""
-    base = sys.modules.get("sglang.srt.arg_groups.model_override_base")
-    find = getattr(base, "model_config_of", None)
-    return server_args.get_model_config() if find is None else find(server_args)
-
-
-def keeps_token_states(server_args: Any) -> bool:
-    """Whether the target has layers (Mamba, linear attention) that keep a state for every token of a verify step."""
-    return _keeps_states(target_config(server_args))
-
-
-def _keeps_states(model_config: Any) -> bool:
-    hybrid: Any = importlib.import_module("sglang.srt.configs.hybrid_arch")
-    return hybrid.mambaish_config(model_config) is not None
+# Attribute of a model runner that verifies each row with its own nodes alone. SGLang's own runners have none.
+_UNPADDED = "verifies_unpadded"
 
 
 @dataclass(frozen=True, slots=True)
 class DraftShape:
-    """The tree that a draft model proposes in a step. It does not depend on the width that is verified."""
+    """The shape of the tree that a draft model proposes in a step. It does not depend on the verified width."""
 
     steps: int
-    """Passes of the draft model, >= 1; the first is the draft-extend."""
+    """Number of passes of the draft model, >= 1. The first one is draft-extend."""
     topk: int
-    """Tokens with which each pass goes on, >= 1; 1 makes chains."""
+    """Number of tokens that each pass continues with, >= 1; 1 makes chains."""
 
 
-def note_asked_shape(server_args: Any) -> None:
-    """Notes on the record what the operator asked of the draft model, before SGLang's arguments are replaced."""
+def note_asked_shape(server_args: ServerArgs) -> None:
+    """Notes on the record which draft shape the operator asked for, before SGLang's arguments are replaced."""
     if asked_shape(server_args) is None:
-        asked = {name: server_args_setting(server_args, name) for name in DRAFT_SHAPE_FIELDS}
+        asked = {name: arguments.setting(server_args, name) for name in DRAFT_SHAPE_FIELDS}
         setattr(server_args, SHAPE_ATTRIBUTE, asked)
 
 
-def asked_shape(server_args: Any) -> dict[str, int | None] | None:
-    """The `DRAFT_SHAPE_FIELDS` that the operator asked for, None for each left to agentspec; None if nobody noted."""
+def asked_shape(server_args: ServerArgs) -> dict[str, int | None] | None:
+    """The `DRAFT_SHAPE_FIELDS` that the operator asked for, each None if left to agentspec. None if not noted yet."""
     noted = getattr(server_args, SHAPE_ATTRIBUTE, None)
     return noted if isinstance(noted, dict) else None
 
 
-def draft_shape(server_args: Any) -> DraftShape:
-    """The shape of a draft model's drafts, of a resolved record with agentspec's arguments, in any process that holds it.
+def draft_shape(server_args: ServerArgs) -> DraftShape:
+    """The shape of a draft model's drafts, from a resolved record with agentspec's arguments.
 
-    `--speculative-num-steps` and `--speculative-eagle-topk` ask for it. What SGLang itself gets under these names is
-    the shape of the verification, see registration.py.
+    The operator asks for it with `--speculative-num-steps` and `--speculative-eagle-topk`. SGLang itself gets the shape
+    of the verify step under these names; see registration.py.
     """
-    trees = int(server_args_setting(server_args, "speculative_eagle_topk") or 1) > 1
+    trees = int(arguments.setting(server_args, "speculative_eagle_topk") or 1) > 1
     return asked_draft_shape(server_args, trees=trees)
 
 
-def asked_draft_shape(server_args: Any, *, trees: bool) -> DraftShape:
-    """The same before SGLang's arguments are replaced, where it is known whether `trees` are verified."""
+def asked_draft_shape(server_args: ServerArgs, *, trees: bool) -> DraftShape:
+    """Like draft_shape(), before SGLang's arguments are replaced. `trees`: whether trees are verified."""
     asked = asked_shape(server_args) or {}
-    is_cpu = server_args_setting(server_args, "device") == "cpu"
+    is_cpu = arguments.setting(server_args, "device") == "cpu"
     steps = asked.get("speculative_num_steps") or (MOST_DRAFT_STEPS if is_cpu else DRAFT_STEPS)
     topk = (asked.get("speculative_eagle_topk") or DRAFT_TOPK) if trees else 1
-    # A draft that is longer than what is verified would be cut anyway.
-    longest = int(server_args_setting(server_args, "speculative_num_draft_tokens")) - 1
+    # A draft that is longer than a verified row would be cut anyway.
+    longest = int(arguments.setting(server_args, "speculative_num_draft_tokens")) - 1
     return DraftShape(min(int(steps), longest), int(topk))
 
 
-def wants_agentspec(server_args: Any) -> bool:
-    """Whether the record is of a server that runs agentspec, in any process that holds it.
-
-    Either `mark` noted so, or the record was built with the name itself, as `sglang.Engine(...)` does.
-    """
-    if marked_settings(server_args) is not None:
-        return True
-    raw = getattr(server_args, "_raw_input", None) or {}
-    name = raw.get("speculative_algorithm") or getattr(server_args, "speculative_algorithm", None)
-    return isinstance(name, str) and name.upper() == ALGORITHM
-
-
-def verify_width(server_args: Any) -> int:
-    """The number of tokens a row of a verify step may hold, its root included."""
-    with contextlib.suppress(ImportError, AttributeError):
-        spec = importlib.import_module("sglang.srt.runtime_context").get_spec()
-        return int(spec.speculative_num_draft_tokens)
-    return int(server_args.speculative_num_draft_tokens)
-
-
 def extra_row_slots() -> int:
-    """The most slots that a row needs beyond its text, in a process whose server runs agentspec, else 0."""
+    """The most slots that a row of the token table needs beyond its text; 0 if the server does not run agentspec."""
     try:
         context = importlib.import_module("sglang.srt.runtime_context")
-        if not wants_agentspec(context.get_context().server_args):
+        if not arguments.wants_agentspec(context.get_context().server_args):
             return 0
         spec = context.get_spec()
         width, drafted = spec.speculative_num_draft_tokens, spec.speculative_num_steps * spec.speculative_eagle_topk
     except Exception:
-        # No configuration is published in this process: nothing speculates in it.
+        # No configuration is published in this process, so nothing speculates in it.
         return 0
     return max(int(width), int(drafted))
 
 
-def tp_rank(worker: Any) -> int:
+def tp_rank(worker: object) -> int:
     with contextlib.suppress(ImportError, AttributeError):
         return int(importlib.import_module("sglang.srt.runtime_context").get_parallel().tp_rank)
     return int(getattr(worker, "tp_rank", 0))
 
 
-def tensor_parallel_group() -> Any:
-    """The group whose ranks must verify the same trees, or None where there is one rank only."""
+def tensor_parallel_group() -> ProcessGroup | None:
+    """The group whose ranks must verify the same trees; None if there is only one rank."""
     with contextlib.suppress(ImportError, AttributeError):
-        group = importlib.import_module("sglang.srt.runtime_context").get_parallel().tp_group
+        group: ProcessGroup = importlib.import_module("sglang.srt.runtime_context").get_parallel().tp_group
         return group if group.world_size > 1 else None
     group = importlib.import_module("sglang.srt.distributed").get_tp_group()
     return group if group.world_size > 1 else None
 
 
-def has_draft_model(server_args: Any) -> bool:
-    """Whether the base of a resolved record is an algorithm with a draft model."""
-    return str(server_args_setting(server_args, "speculative_algorithm")) in DRAFTER_ALGORITHMS
+def draft_model_path(server_args: ServerArgs) -> str:
+    """The path of the draft model; empty if there is none."""
+    return str(arguments.setting(server_args, "speculative_draft_model_path") or "")
 
 
-def uses_mla(server_args: Any) -> bool:
-    """Whether SGLang runs the target with multi-head latent attention; reads the target's config."""
-    find = getattr(sys.modules.get("sglang.srt.arg_groups.overrides"), "use_mla_backend", None)
-    return bool(server_args.use_mla_backend() if find is None else find(server_args))
-
-
-def verifies_trees(server_args: Any) -> bool:
-    """See attention_backends.py."""
-    return bool(importlib.import_module("agentspec.integrations.sglang.attention_backends").verifies_trees(server_args))
-
-
-def draft_model_path(server_args: Any) -> str:
-    """The drafter's checkpoint; empty where there is none."""
-    return str(server_args_setting(server_args, "speculative_draft_model_path") or "")
-
-
-def tokenizer_folder(server_args: Any) -> str:
-    """Where the served tokenizer's files are, if it is a local folder."""
-    return str(server_args_setting(server_args, "tokenizer_path") or server_args_setting(server_args, "model_path"))
-
-
-def served_model_name(server_args: Any) -> str:
-    """The name that clients call the model by; its path, where it was given none."""
-    return str(server_args_setting(server_args, "served_model_name") or server_args_setting(server_args, "model_path"))
-
-
-def verify_graphs(model_runner: Any) -> Any:
-    """The runner of the graphs that SGLang captured for verify steps of a target, or None where it captured none."""
-    graphs = getattr(model_runner, "decode_cuda_graph_runner", None)
+def verify_graphs(model_runner: ModelRunner) -> GraphRunner | None:
+    """The graphs that SGLang captured for verify steps of a target; None if it captured none."""
+    graphs: GraphRunner | None = getattr(model_runner, "decode_cuda_graph_runner", None)
     mode = getattr(graphs, "capture_forward_mode", None)
     return graphs if mode is not None and mode.is_target_verify() else None
 
 
-def target_graphs(model_runner: Any) -> tuple[Any, Any]:
-    """The attention backend and the runner of captured graphs that a target's verify steps run with."""
-    return model_runner.attn_backend, verify_graphs(model_runner)
+def target_graphs(model_runner: ModelRunner) -> tuple[object, GraphRunner] | None:
+    """The attention backend and the captured graphs of a target's verify steps; None if none were captured."""
+    graphs = verify_graphs(model_runner)
+    return None if graphs is None else (model_runner.attn_backend, graphs)
 
 
-def has_adapters(model_runner: Any) -> bool:
-    """Whether requests may ask for adapters (LoRA). The older release knows of none where they are not enabled."""
+def has_adapters(model_runner: ModelRunner) -> bool:
+    """Whether requests may ask for adapters (LoRA). The older release lacks the attribute if LoRA is off."""
     return getattr(model_runner, "lora_manager", None) is not None
 
 
-def batch_sizes_to_capture(model_runner: Any, width: int) -> tuple[int, ...]:
-    """The batch sizes, ascending, that SGLang would capture verify steps of `width` tokens a row for."""
-    module: Any = importlib.import_module("sglang.srt.model_executor.runner.base_cuda_graph_runner")
+def batch_sizes_to_capture(model_runner: ModelRunner, width: int) -> tuple[int, ...]:
+    """The batch sizes, ascending, for which SGLang would capture verify steps of `width` tokens per row."""
+    module = importlib.import_module("sglang.srt.model_executor.runner.base_cuda_graph_runner")
     return tuple(module.get_batch_sizes_to_capture(model_runner, width)[0])
 
 
-def captured_batch_sizes(graphs: Any) -> tuple[int, ...]:
-    """The batch sizes, ascending, that a runner of captured graphs has graphs for; smaller ones are padded."""
+def captured_batch_sizes(graphs: GraphRunner) -> tuple[int, ...]:
+    """The batch sizes, ascending, for which graphs were captured. Batches of other sizes are padded to the next one."""
     return tuple(graphs.capture_bs)
 
 
-def free_memory(model_runner: Any) -> float:
-    """GB that are free on this rank's device; all ranks may ask at different times."""
-    utils: Any = importlib.import_module("sglang.srt.utils")
+def free_memory(model_runner: ModelRunner) -> float:
+    """GB that are free on this rank's device. Ranks may call this at different times."""
+    utils = importlib.import_module("sglang.srt.utils")
     return float(utils.get_available_gpu_memory(model_runner.device, model_runner.gpu_id))
 
 
-def graph_memory(model_runner: Any, draft_worker: Any) -> float:
-    """GB that SGLang's own graphs of a verify step and, where there is a draft worker, of its draft-extend took."""
+def graph_memory(model_runner: ModelRunner, draft_worker: DraftWorker | None) -> float:
+    """GB of SGLang's own graphs of verify steps and, with a draft worker, of draft-extend."""
     extend = getattr(draft_worker, "_specialized_graph_memory_usage", {})
     return float(model_runner.graph_memory_usage.get("target_verify", 0.0) + extend.get("draft_extend", 0.0))
 
 
-def graph_seconds(model_runner: Any, draft_worker: Any) -> float:
-    """Seconds that SGLang's own captures of the same took."""
+def graph_seconds(model_runner: ModelRunner, draft_worker: DraftWorker | None) -> float:
+    """Seconds that SGLang took to capture the graphs that graph_memory() counts."""
     extend = getattr(draft_worker, "_specialized_graph_time_usage", {})
     own = getattr(model_runner, "graph_time_usage", {})
     return float(own.get("target_verify", 0.0) + extend.get("draft_extend", 0.0))
 
 
-def verifies_unpadded(model_runner: Any) -> bool:
-    """Whether rows of a verification may differ in width at no cost. SGLang's own runners pad; one may say otherwise."""
-    return bool(getattr(model_runner, "verifies_unpadded", False))
+def verifies_unpadded(model_runner: ModelRunner) -> bool:
+    """Whether rows of a verify step may differ in width at no cost. SGLang's own runners pad them; another may not."""
+    return bool(getattr(model_runner, _UNPADDED, False))
 
 
-def verify_padded(model_runner: Any) -> None:
-    """From now on rows of a verification are padded to one width, also by a runner that could do without."""
+def verify_padded(model_runner: ModelRunner) -> None:
+    """Makes a runner that does not need padding pad the rows of verify steps to one width nevertheless."""
     if verifies_unpadded(model_runner):
-        model_runner.verifies_unpadded = False
+        setattr(model_runner, _UNPADDED, False)
 
 
-def padding_skipped(model_runner: Any) -> int:
-    """Tokens of padding that such a runner has left out so far."""
+def padding_skipped(model_runner: ModelRunner) -> int:
+    """Number of padding tokens that a runner without padding has saved so far."""
     return int(getattr(model_runner, "padding_skipped", 0))
 
 
 @contextlib.contextmanager
-def configured(record: Any = None, **values: Any) -> Iterator[None]:
-    """While attention backends and graphs are made, SGLang's configuration of speculation has these values.
+def configured(record: ServerArgs | None = None, **values: object) -> Iterator[None]:
+    """Gives SGLang's configuration of speculation these values while attention backends and graphs are made.
 
     Args:
-        record: The arguments that a model runner keeps. The older release reads some of the values from it, and lets
-            nobody assign to it but by this method.
+        record: The server arguments that a model runner keeps. The older release reads some of the values from it, and
+            its method `override` is the only way to change them.
     """
-    context: Any = importlib.import_module("sglang.srt.runtime_context")
+    context = importlib.import_module("sglang.srt.runtime_context")
     spec = context.get_spec()
     kept = {name: getattr(spec, name) for name in values}
     override_record = getattr(record, "override", None)
 
-    def publish(source: str, of: dict[str, Any]) -> None:
+    def publish(source: str, of: dict[str, object]) -> None:
         context.get_context().override(source, **of)
         if override_record is not None:
             override_record(source, **of)
@@ -361,15 +216,17 @@ def configured(record: Any = None, **values: Any) -> Iterator[None]:
         publish("agentspec.captured", kept)
 
 
-def capture_verify_graphs(model_runner: Any, width: int) -> tuple[Any, Any]:
-    """An attention backend and a graph runner for verify steps of `width` tokens a row, beside those that there are."""
-    new_workspace = model_runner.init_new_workspace
+def capture_verify_graphs(model_runner: ModelRunner, width: int) -> tuple[object, GraphRunner]:
+    """Makes an attention backend and captures graphs for verify steps of `width` tokens per row. Existing ones stay."""
+    widest, new_workspace = verify_graphs(model_runner), model_runner.init_new_workspace
+    assert widest is not None
     steps = max(width - 1, 1)
-    # Backends size their buffers by the configuration that is published.
+    # Backends size their buffers by the published configuration.
     with configured(speculative_num_draft_tokens=width, speculative_num_steps=steps):
         try:
             backend = model_runner._get_attention_backend(init_new_workspace=True)
-            graphs = type(verify_graphs(model_runner))(
+            make: Callable[..., GraphRunner] = type(widest)
+            graphs = make(
                 model_runner,
                 attn_backend=backend,
                 speculative_num_steps=steps,
@@ -380,7 +237,7 @@ def capture_verify_graphs(model_runner: Any, width: int) -> tuple[Any, Any]:
     return backend, graphs
 
 
-# What making a draft worker's attention backends and graphs sets, on the worker and on its model runner.
+# The attributes of a draft worker and of its model runner that are set when its attention backends and graphs are made.
 _MADE_BY_DRAFT_WORKER = (
     "speculative_num_steps", "speculative_num_draft_tokens", "draft_attn_backend", "draft_extend_attn_backend",
     "cuda_graph_runner", "cuda_graph_runner_for_draft_extend",
@@ -388,13 +245,14 @@ _MADE_BY_DRAFT_WORKER = (
 _MADE_FOR_DRAFT_RUNNER = ("attn_backend", "draft_attn_backend")
 
 
-def capture_draft_extend(draft_worker: Any, width: int) -> tuple[Any, Any]:
-    """An attention backend and a graph runner for draft-extends over rows of `width` tokens, beside those that there are.
+def capture_draft_extend(draft_worker: DraftWorker, width: int) -> tuple[object, GraphRunner]:
+    """Makes an attention backend and captures graphs for draft-extend over rows of `width` tokens. Existing ones stay.
 
     The graphs of the draft model's passes do not depend on the width and are not captured again.
     """
     runner = draft_worker.draft_runner
-    kept = [(draft_worker, name, getattr(draft_worker, name)) for name in _MADE_BY_DRAFT_WORKER]
+    kept: list[tuple[object, str, object]] = []
+    kept += [(draft_worker, name, getattr(draft_worker, name)) for name in _MADE_BY_DRAFT_WORKER]
     kept += [(runner, name, getattr(runner, name)) for name in _MADE_FOR_DRAFT_RUNNER]
     shape = {"speculative_num_steps": draft_worker.speculative_num_steps, "speculative_eagle_topk": draft_worker.topk}
     with (
@@ -403,21 +261,23 @@ def capture_draft_extend(draft_worker: Any, width: int) -> tuple[Any, Any]:
     ):
         try:
             draft_worker.speculative_num_draft_tokens = width
-            # A draft of one step has no passes, so that draft-extend alone is captured.
+            # A draft of one step has no further passes, so only draft-extend is captured.
             draft_worker.speculative_num_steps = 1
             draft_worker.init_attention_backend()
             draft_worker._capture_cuda_graphs()
-            return draft_worker.draft_extend_attn_backend, draft_worker.cuda_graph_runner_for_draft_extend
+            graphs = draft_worker.cuda_graph_runner_for_draft_extend
+            assert graphs is not None
+            return draft_worker.draft_extend_attn_backend, graphs
         finally:
             for owner, name, value in kept:
                 setattr(owner, name, value)
 
 
 @contextlib.contextmanager
-def draft_model_context(draft_worker: Any) -> Iterator[None]:
-    """What SGLang's workers enter around each forward of their draft model."""
-    module: Any = importlib.import_module("sglang.srt.speculative.eagle_worker_v2")
-    # The layout of the draft model's ranks, or, in the older release, their group.
+def draft_model_context(draft_worker: DraftWorker) -> Iterator[None]:
+    """The contexts that SGLang's workers enter around each forward of their draft model."""
+    module = importlib.import_module("sglang.srt.speculative.eagle_worker_v2")
+    # The newer release has a layout of the draft model's ranks, and the older one their group.
     layout = getattr(draft_worker, "parallel_layout", None)
     with contextlib.ExitStack() as stack:
         own = getattr(draft_worker, "draft_tp_context", None)
@@ -431,39 +291,28 @@ def draft_model_context(draft_worker: Any) -> Iterator[None]:
 
 
 def is_capturing() -> bool:
-    """Whether a graph is being captured in this process, or a forward runs to warm up for it."""
-    # A process that captures has loaded this.
-    module: Any = sys.modules.get("sglang.srt.model_executor.runner_utils.capture_mode")
+    """Whether this process is capturing a graph, or runs a forward to warm up for it."""
+    # A process that captures has loaded this module.
+    module = sys.modules.get("sglang.srt.model_executor.runner_utils.capture_mode")
     return module is not None and bool(module.get_is_capture_mode())
 
 
-def metrics_enabled(server_args: Any) -> bool:
-    return bool(getattr(server_args, "enable_metrics", False))
+def http_application() -> HttpApplication | None:
+    """The application whose routes this process serves; None if it serves none."""
+    app: HttpApplication | None = getattr(sys.modules.get("sglang.srt.entrypoints.http_server"), "app", None)
+    return app
 
 
-def admin_key(server_args: Any) -> str:
-    """What SGLang's --admin-api-key was given; empty: nothing."""
-    with contextlib.suppress(ImportError, AttributeError):
-        found = importlib.import_module("sglang.srt.runtime_context").get_serving().admin_api_key
-        return str(found or "")
-    return str(server_args_setting(server_args, "admin_api_key") or "")
-
-
-def http_application() -> Any:
-    """The application whose routes this process serves, or None where it serves none."""
-    return getattr(sys.modules.get("sglang.srt.entrypoints.http_server"), "app", None)
-
-
-def mark_admin_endpoint(endpoint: Any) -> None:
-    """Tells SGLang's middleware, where there is one, that an endpoint takes the admin key and not the clients' key."""
-    # The process that serves it has loaded what its middleware needs.
-    auth: Any = sys.modules.get("sglang.srt.utils.auth")
+def mark_admin_endpoint(endpoint: Callable[..., object]) -> None:
+    """Tells SGLang's middleware, if there is one, that an endpoint takes the admin key instead of the clients' key."""
+    # The process that serves the endpoint has loaded the module of its middleware.
+    auth = sys.modules.get("sglang.srt.utils.auth")
     if auth is not None:
         auth.auth_level(auth.AuthLevel.ADMIN_OPTIONAL)(endpoint)
 
 
 def internal_state_hook() -> tuple[str, bool]:
-    """The dotted path to hook for `/server_info`, and whether it is handed the state dict (else it returns it)."""
+    """The dotted path of the method to hook for `/server_info`, and whether it takes the state dict or returns it."""
     with contextlib.suppress(ImportError):
         module = importlib.import_module("sglang.srt.managers.scheduler_components.internal_state")
         for name, member in vars(module).items():
@@ -472,37 +321,39 @@ def internal_state_hook() -> tuple[str, bool]:
     return "sglang.srt.managers.scheduler.Scheduler.get_internal_state", False
 
 
-def is_target_verify(forward_batch: Any) -> bool:
+def is_target_verify(forward_batch: ForwardBatch) -> bool:
     return bool(forward_batch.forward_mode.is_target_verify())
 
 
-def logit_positions(forward_batch: Any, rows: int) -> tuple[Any, Any]:
-    """The request slot and the position, int[rows] each, of each row of a target's logits: the last token of each
-    request, or, in a verify step, every node of its tree."""
+def logit_positions(forward_batch: ForwardBatch, rows: int) -> tuple[Tensor, Tensor]:
+    """The request slot and the position of each row of a target's logits, int[rows] each.
+
+    The rows are the last token of each request or, in a verify step, all nodes of its tree.
+    """
     slots = forward_batch.req_pool_indices
     if not is_target_verify(forward_batch):
         return slots[:rows], forward_batch.seq_lens[:rows] - 1
-    positions = getattr(forward_batch.spec_info, "positions", None)
+    positions: Tensor | None = getattr(forward_batch.spec_info, "positions", None)
     if positions is None:
         positions = forward_batch.positions
     return slots.repeat_interleave(rows // slots.shape[0]), positions[:rows]
 
 
-def request_slot(request: Any) -> int:
-    """The row of the token table that a scheduled `Req` has."""
+def request_slot(request: Req) -> int:
+    """The row of a scheduled request in the token table."""
     holder = getattr(request, "kv", None)
     slot = getattr(request, "req_pool_idx", None) if holder is None else holder.req_pool_idx
     return int(slot)  # type: ignore[arg-type]
 
 
-def is_starting(manager: Any) -> bool:
-    """Whether the server of a `TokenizerManager` has not said yet that it is up; it then asks itself to warm up."""
+def is_starting(manager: TokenizerManager) -> bool:
+    """Whether a server has not reported yet that it is ready. Until then it sends itself requests to warm up."""
     return getattr(getattr(manager, "server_status", None), "name", "") == "Starting"
 
 
 @contextlib.contextmanager
 def draft_workers(eagle: type, standalone: type) -> Iterator[None]:
-    """While a worker with a drafter is made, it makes these in the place of SGLang's draft workers."""
+    """Replaces SGLang's draft worker classes by these while a worker with a draft model is made."""
     places = [
         (importlib.import_module("sglang.srt.speculative.eagle_worker_v2"), "EagleDraftWorker", eagle),
         (importlib.import_module("sglang.srt.speculative.standalone_worker_v2"), "StandaloneDraftWorker", standalone),
@@ -518,38 +369,43 @@ def draft_workers(eagle: type, standalone: type) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def draft_configuration(draft_runner: Any, shape: DraftShape) -> Iterator[None]:
-    """While a draft model's attention backends and graphs are made, SGLang's configuration has the shape of its drafts;
-    at any other time it has the shape of what is verified."""
+def draft_configuration(draft_runner: ModelRunner, shape: DraftShape) -> Iterator[None]:
+    """Gives SGLang's configuration the shape of the drafts while a draft model's backends and graphs are made.
+
+    At any other time the configuration has the shape of the verify step.
+    """
     with configured(draft_runner.server_args, speculative_num_steps=shape.steps, speculative_eagle_topk=shape.topk):
         yield
 
 
-def draft_step_context(backend: Any, forward_batch: Any) -> Any:
-    """The context of one step of the drafting loop; the newer release wants to know the batch."""
-    module: Any = importlib.import_module("sglang.srt.model_executor.forward_context")
+def draft_step_context(backend: object, forward_batch: ForwardBatch) -> AbstractContextManager[object]:
+    """The context of one step of the drafting loop. The newer release needs the batch for it."""
+    module = importlib.import_module("sglang.srt.model_executor.forward_context")
     known = inspect.signature(module.forward_context).parameters
     rest = {"forward_batch": forward_batch} if "forward_batch" in known else {}
-    return module.forward_context(module.ForwardContext(attn_backend=backend), **rest)
+    context: AbstractContextManager[object] = module.forward_context(
+        module.ForwardContext(attn_backend=backend), **rest
+    )
+    return context
 
 
-def capture_last_hidden(forward_batch: Any) -> None:
-    """Has the drafter's hidden states returned, also of a small model of its own."""
-    module: Any = importlib.import_module("sglang.srt.model_executor.forward_batch_info")
+def capture_last_hidden(forward_batch: ForwardBatch) -> None:
+    """Makes the forward return the draft model's hidden states, also for a standalone draft model."""
+    module = importlib.import_module("sglang.srt.model_executor.forward_batch_info")
     forward_batch.capture_hidden_mode = module.CaptureHiddenMode.LAST
 
 
 def full_mask_by_default() -> bool:
-    """Whether masks of verify steps cover the prefix too on the device that SGLang runs on."""
+    """Whether tree masks cover the prefix too on SGLang's device."""
     mode = importlib.import_module("sglang.srt.speculative.eagle_utils").default_tree_mask_mode()
     return bool(mode.name == "FULL_MASK")
 
 
-def wants_full_mask(backend: Any) -> bool:
-    """Whether a verify step's mask covers the prefix too.
+def wants_full_mask(backend: object) -> bool:
+    """Whether the tree mask of an attention backend covers the prefix too.
 
     Raises:
-        UnsupportedError: The attention backend wants a layout that is not built here.
+        UnsupportedError: The attention backend needs another layout of the mask.
     """
     mode = getattr(getattr(backend, "verify_mask", None), "mode", None)
     if mode is None:
@@ -562,38 +418,40 @@ def wants_full_mask(backend: Any) -> bool:
     return bool(mode.name == "FULL_MASK")
 
 
-def leave_lengths_to_worker(model_runner: Any) -> bool:
-    """From now on the scheduler of this process does not wait for what a step has accepted before it prepares the next
-    one: for NGRAM it would read back how long texts are, whatever the attention backend needs. A worker then finds None in
-    the place of a batch's lengths on the host, as with EAGLE on a GPU, and puts them there itself.
+def leave_lengths_to_worker(model_runner: ModelRunner) -> bool:
+    """Makes the scheduler of this process prepare the next step without waiting for the accepted tokens.
 
-    To be called before the scheduler's relay is made. Returns False, and changes nothing, where more of SGLang than the
-    worker reads the lengths: where a batch is split in two, and for layers that keep states.
+    For NGRAM, SGLang would always read the lengths of the texts back to the host, whether or not the attention backend
+    needs them. After this call, a worker finds None as the lengths of a batch on the host, as with EAGLE on a GPU, and
+    must set them itself.
+
+    Call it before the scheduler's relay is made. Returns False and changes nothing if other parts of SGLang read the
+    lengths too: if batches are split in two, and for layers that keep states.
     """
-    splits = server_args_setting(model_runner.server_args, "enable_two_batch_overlap", False)
-    if splits or _keeps_states(model_runner.model_config):
+    splits = arguments.setting(model_runner.server_args, "enable_two_batch_overlap", False)
+    if splits or arguments.has_token_states(model_runner.model_config):
         return False
     name = "decide_needs_cpu_seq_lens"
     modules = [importlib.import_module(f"sglang.srt.managers.{module}") for module in ("overlap_utils", "scheduler")]
     for module in modules:
         if hasattr(module, name):
-            setattr(module, name, lambda *arguments: False)
+            setattr(module, name, lambda *unused: False)
     return True
 
 
-def verify_mask(backend: Any, mask: Any, rows: int) -> Any:
-    """The mask of a verify step, in the attention backend's own memory where it has some that a graph reads."""
+def verify_mask(backend: object, mask: Tensor, rows: int) -> Tensor:
+    """The tree mask of a verify step, copied to the attention backend's own buffer if it has one that graphs read."""
     own = getattr(backend, "verify_mask", None)
     if own is None or not own.fits(rows):
         return mask
-    flat = own.buffer.view(-1)
-    flat[: mask.numel()].copy_(mask)
-    return own.buffer
+    buffer: Tensor = own.buffer
+    buffer.view(-1)[: mask.numel()].copy_(mask)
+    return buffer
 
 
 @contextlib.contextmanager
 def without_ngram_corpus() -> Iterator[None]:
-    """While `NGRAMWorker.__init__` runs, keeps it from building its own trie of up to gigabytes."""
+    """Keeps `NGRAMWorker.__init__` from building its own trie, which can take gigabytes."""
     module: Any = importlib.import_module("sglang.srt.speculative.ngram_worker")
     original = module.NgramCorpus
     module.NgramCorpus = NoCorpus
@@ -604,19 +462,19 @@ def without_ngram_corpus() -> Iterator[None]:
 
 
 class NoCorpus:
-    """Stands where NGRAMWorker keeps its trie. agentspec's engine drafts instead, so nothing is kept here."""
+    """Replaces the trie of NGRAMWorker. agentspec's engine drafts instead, so it keeps nothing."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: object) -> None:
         del settings
 
     def reset(self) -> None:
-        """Nothing to reset."""
+        """Does nothing, because nothing is kept."""
 
     def synchronize(self) -> None:
-        """Nothing is inserted in the background."""
+        """Does nothing, because nothing is inserted in the background."""
 
     def erase_match_state(self, request_ids: list[str]) -> None:
-        """Requests end by the scheduler's events, not by leaving the batch."""
+        """Does nothing, because the scheduler's events end requests, not their absence from a batch."""
 
     def list_external_corpora(self) -> dict[str, int]:
         return {}
@@ -628,7 +486,7 @@ class NoCorpus:
         )
 
     def commit_external_corpus_load(self, corpus_id: str, loaded_token_count: int) -> None:
-        """Never reached: loading is refused."""
+        """Never called, because loading is refused."""
 
     def remove_external_corpus(self, corpus_id: str) -> None:
         raise KeyError(f"there is no corpus {corpus_id!r}")

@@ -1,7 +1,7 @@
-"""Which of SGLang's drafting algorithms a draft checkpoint is for, and whether it fits the target.
+"""Finds out which of SGLang's drafting algorithms a draft checkpoint is for, and whether it fits the target.
 
-Checked before a server starts, because SGLang itself finds out after loading both models, or never: a head of another
-vocabulary, or one whose maps are missing, drafts wrong tokens and costs nothing but speed.
+This is checked before a server starts, because SGLang notices a misfit only after it has loaded both models, or never.
+A head for another vocabulary, or one whose maps are missing, drafts wrong tokens, and the server is only slower.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 
@@ -27,47 +27,47 @@ from agentspec.integrations.sglang.checkpoint_files import (
 
 Base = Literal["EAGLE", "EAGLE3", "STANDALONE"]
 BASES: tuple[Base, ...] = ("EAGLE", "EAGLE3", "STANDALONE")
-# SGLang's name for next-token layers of the target, which its EAGLE drafts with.
+# SGLang's name for next-token layers of the target, with which its EAGLE can draft.
 NEXT_TOKEN = "NEXTN"
 AUTO = "auto"
 BASE_FLAG = "--agentspec-base"
 DRAFT_FLAG = "--speculative-draft-model-path"
 
-# Heads whose algorithms agentspec does not build on: blocks drafted at once, or a drafter over the target's own KV.
+# Heads whose algorithms agentspec does not support: they draft blocks at once, or use the target's KV cache.
 _FOREIGN_HEAD = re.compile(r"DFlash|DSpark|Domino|Medusa|AssistantForCausalLM$", re.IGNORECASE)
 _LANGUAGE_MODEL = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
-# A model that says so predicts further tokens with layers of its own. As a draft model SGLang loads only those.
+# Keys of a config whose model predicts further tokens with extra layers. SGLang loads only these as a draft model.
 _NEXT_TOKEN_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterCheckpoint:
-    """A draft model that may be loaded. What it does not say, or what is out of reach here, is None."""
+    """A draft model that can be loaded. A value is None if the checkpoint does not state it or is not here."""
 
     base: Base
-    """The --speculative-algorithm that loads it."""
+    """The --speculative-algorithm with which SGLang loads it."""
     folder: Path | None = None
-    """Where its files are; None where SGLang is to fetch them, so that nothing of it was checked."""
+    """The folder of its files; None if SGLang will download them, so that nothing was checked."""
     architecture: str | None = None
     vocab_size: int | None = None
     draft_vocab_size: int | None = None
-    """Tokens that an EAGLE-3 head can draft; None for others."""
+    """Number of tokens that an EAGLE-3 head can draft; None for other draft models."""
     hidden_size: int | None = None
     aux_layer_ids: tuple[int, ...] | None = None
-    """Layers of the target, counted from 0, whose outputs an EAGLE-3 head reads; None: SGLang chooses."""
+    """The target's layers, counted from 0, whose outputs an EAGLE-3 head reads; None if SGLang chooses them."""
 
 
 def inspect_drafter(draft_path: str, target_path: str, base: str = AUTO) -> DrafterCheckpoint:
     """Recognises the draft model and checks it against the target.
 
     Args:
-        draft_path: folder or hub name of the draft model; a hub name is checked as far as it is in the local cache.
-        target_path: the same of the target; one that is not on this machine is not compared with.
-        base: EAGLE, EAGLE3 or STANDALONE, in any case, NEXTN as another name of EAGLE, or "auto" to find out from the
-            checkpoint. The target itself may be the draft model where it has next-token layers: their base is EAGLE.
+        draft_path: Folder or hub name of the draft model. Of a hub name, only files in the local cache are checked.
+        target_path: The same for the target. If it is not on this machine, nothing is compared with it.
+        base: EAGLE, EAGLE3 or STANDALONE, in upper or lower case; NEXTN, another name of EAGLE; or "auto" to read it
+            from the checkpoint. A target with next-token layers may be its own draft model; its base is EAGLE.
 
     Raises:
-        ConfigError: The base is unknown or not what the checkpoint is, the checkpoint cannot be read, or it does not
+        ConfigError: The base is unknown or does not match the checkpoint, the checkpoint cannot be read, or it does not
             fit the target: another vocabulary, another hidden size, layers that the target does not have, or a reduced
             draft vocabulary without its map.
     """
@@ -102,7 +102,7 @@ def inspect_drafter(draft_path: str, target_path: str, base: str = AUTO) -> Draf
 
 
 def has_next_token_layers(target_path: str) -> bool:
-    """Whether the target says that layers of its own predict further tokens; False where its config is not here."""
+    """Whether the target's config names layers that predict further tokens; False if the config is not here."""
     folder = find_folder(target_path)
     text = text_config(read_config(folder)) if folder is not None else {}
     return any((_number(text, key) or 0) > 0 for key in _NEXT_TOKEN_LAYERS)
@@ -135,7 +135,7 @@ def _out_of_reach(draft_path: str, chosen: Base | None) -> DrafterCheckpoint:
     return DrafterCheckpoint(base=chosen)
 
 
-def _architecture(config: Mapping[str, Any], folder: Path) -> str:
+def _architecture(config: Mapping[str, object], folder: Path) -> str:
     names = config.get("architectures")
     if not isinstance(names, Sequence) or not names or not isinstance(names[0], str):
         raise ConfigError(
@@ -145,8 +145,8 @@ def _architecture(config: Mapping[str, Any], folder: Path) -> str:
     return names[0]
 
 
-def _recognise(config: Mapping[str, Any], architecture: str, folder: Path, chosen: Base | None) -> Base:
-    """The checkpoint's base; `chosen` decides where its architecture leaves it open."""
+def _recognise(config: Mapping[str, object], architecture: str, folder: Path, chosen: Base | None) -> Base:
+    """The checkpoint's base. `chosen` decides if the architecture allows several."""
     if _FOREIGN_HEAD.search(architecture):
         raise ConfigError(
             f"a draft model must be an EAGLE or EAGLE-3 head, next-token layers or a language model, got {architecture} "
@@ -166,7 +166,7 @@ def _recognise(config: Mapping[str, Any], architecture: str, folder: Path, chose
     elif any((_number(text, key) or 0) > 0 for key in _NEXT_TOKEN_LAYERS):
         found = "EAGLE"
     elif chosen == "EAGLE" and _LANGUAGE_MODEL.search(architecture):
-        # SGLang knows more models with next-token layers than say so in their config.
+        # SGLang also supports models with next-token layers whose config does not name them.
         found = "EAGLE"
     elif _LANGUAGE_MODEL.search(architecture):
         found = "STANDALONE"
@@ -184,7 +184,9 @@ def _recognise(config: Mapping[str, Any], architecture: str, folder: Path, chose
     return found
 
 
-def _check_vocabulary(draft: Mapping[str, Any], folder: Path, target: Mapping[str, Any], target_path: str) -> None:
+def _check_vocabulary(
+    draft: Mapping[str, object], folder: Path, target: Mapping[str, object], target_path: str
+) -> None:
     got, needed = _number(draft, "vocab_size"), _number(target, "vocab_size")
     if got is not None and needed is not None and got != needed:
         raise ConfigError(
@@ -208,9 +210,9 @@ def _check_tokenizers(folder: Path, target_folder: Path | None) -> None:
 
 
 def _check_hidden_size(
-    base: Base, draft: Mapping[str, Any], folder: Path, target: Mapping[str, Any], target_path: str
+    base: Base, draft: Mapping[str, object], folder: Path, target: Mapping[str, object], target_path: str
 ) -> None:
-    """A head reads the target's hidden states. Only an EAGLE-3 head may be of another width itself and say so."""
+    """Checks that a head reads the target's hidden states. Only an EAGLE-3 head may have another hidden size itself."""
     key = "target_hidden_size" if base == "EAGLE3" and _number(draft, "target_hidden_size") else "hidden_size"
     got, needed = _number(draft, key), _number(target, "hidden_size")
     if got is not None and needed is not None and got != needed:
@@ -220,13 +222,13 @@ def _check_hidden_size(
         )
 
 
-def _check_maps(draft: Mapping[str, Any], folder: Path, *, is_fetched: bool) -> int | None:
-    """The number of tokens that the head drafts; where they are not all, `d2t` must say which.
+def _check_maps(draft: Mapping[str, object], folder: Path, *, is_fetched: bool) -> int | None:
+    """The number of tokens that the head drafts. If these are not all, the weights must hold the map `d2t`.
 
-    A model that is fetched from a hub may not have its weights here yet.
+    The weights of a model that is fetched from a hub may not be on this machine yet; then nothing is checked.
 
-    `d2t` is int64 [draft_vocab_size] and holds target id - draft id; SGLang reads it alone. `t2d`, bool [vocab_size],
-    marks the same tokens, and must agree where it is there.
+    `d2t`, int64[draft_vocab_size], holds target id - draft id, and SGLang reads only this map. `t2d`, bool[vocab_size],
+    marks the same tokens and must agree if it exists.
     """
     vocab_size = _number(draft, "vocab_size")
     draft_vocab_size = _number(draft, "draft_vocab_size")
@@ -265,9 +267,9 @@ def _check_maps(draft: Mapping[str, Any], folder: Path, *, is_fetched: bool) -> 
 
 
 def _check_aux_layers(
-    draft: Mapping[str, Any], folder: Path, target: Mapping[str, Any], target_path: str
+    draft: Mapping[str, object], folder: Path, target: Mapping[str, object], target_path: str
 ) -> tuple[int, ...] | None:
-    """The layers that an EAGLE-3 head names; each must be one of the target's, or -1 for its embedding."""
+    """The layers that an EAGLE-3 head reads. Each must be a layer of the target, or -1 for its embedding."""
     eagle = draft.get("eagle_config")
     section = eagle if isinstance(eagle, Mapping) else {}
     if section.get("use_aux_hidden_state") is False:
@@ -275,7 +277,7 @@ def _check_aux_layers(
     named = section.get("eagle_aux_hidden_state_layer_ids")
     num_layers = _number(target, "num_hidden_layers")
     if named is None:
-        # What SGLang takes then: the inputs of these layers.
+        # SGLang then takes the inputs of these layers.
         chosen = (2, num_layers // 2, num_layers - 3) if num_layers is not None else None
         if chosen is not None and (min(chosen) < 0 or len(set(chosen)) < len(chosen)):
             raise ConfigError(
@@ -299,6 +301,6 @@ def _check_aux_layers(
     return tuple(named)
 
 
-def _number(config: Mapping[str, Any], key: str) -> int | None:
+def _number(config: Mapping[str, object], key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,14 +1,15 @@
-"""What a server tells Prometheus: all metrics in one table, what counts them, and what keeps them up to date.
+"""The metrics of a server for Prometheus: one table of all metrics, and the classes that count and update them.
 
-Counters        the worker's counts, split by the source of a draft   as things happen
-LabelledCounts  counts of one owner, split by one label               as things happen
-ControlMetrics  the controller's plans and what came of them          once a step
-StateMetrics    what the engine holds                                 every few seconds, on a thread of its own
+class           what                                                   updated
+Counters        the worker's counts, split by the source of a draft   at once
+LabelledCounts  counts of one owner, split by one label               at once
+ControlMetrics  the controller's plans and the observed steps         once in each step
+StateMetrics    the state of the engine                               every few seconds, on a thread of its own
 AdminMetrics    corpora and jobs                                      with the state
 StoreMetrics    the store's health                                    with each health report
 
-The first two are for `/server_info` as well, so that they exist without Prometheus; the others are made where Prometheus
-is asked for.
+`/server_info` shows the first two as well, so they exist without Prometheus. The others exist only if the server
+exports metrics.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agentspec")
 
 _SECONDS = 2.0
-"""Between two readings of the state."""
+"""Time between two readings of the state."""
 
-# The values of the label `source`: where the likeliest token of a row's draft came from. Low in number by construction;
-# never a request, a tenant or text.
+# The values of the label `source`: where the likeliest token of a row's draft came from. Labels never hold a request, a
+# tenant or text, so their values are few.
 SOURCES = ("none", "request", "global", "corpus", "model")
-# Label of counts that belong to a whole step or to no draft.
+# The value of `source` for counts that belong to a whole step or to no draft.
 ALL_SOURCES = "all"
 
 
 class Metric(NamedTuple):
-    """A metric of the table: `agentspec:NAME`, of counters with `_total` behind it."""
+    """A metric of the table. Prometheus knows it as `agentspec:NAME`, and a counter as `agentspec:NAME_total`."""
 
     help: str
     kind: Literal["gauge", "counter"] = "gauge"
     label: str = ""
-    """Besides the labels that all metrics have; "": none."""
+    """The label besides those that all metrics have; empty if there is none."""
     values: tuple[str, ...] = ()
-    """Of the label, those that are visible from the start, so that a scrape tells "nothing yet" from "not active"."""
+    """Values of the label that are exported from the start, so that "nothing yet" differs from "not active"."""
 
 
 def _counter(text: str, label: str = "", values: tuple[str, ...] = ()) -> Metric:
@@ -74,7 +75,7 @@ COUNTED = {
     "verified_tokens": _counter("Tokens that verification computed, roots and padding included", *_OF_A_STEP),
     "drafting_seconds": _counter("Seconds spent in drafting on the step", *_OF_A_STEP),
 }
-"""Of the worker."""
+"""Counts of the worker."""
 OWNED = {
     "rows_without_draft": _counter("Verified rows without a draft, by why they had none", "reason"),
     "requests": _counter("Requests that were opened, by what is done with their output", "handling"),
@@ -84,7 +85,7 @@ OWNED = {
     "replay_forced_tokens": _counter("Tokens of recorded answers in finished outputs"),
     "replay_diverged": _counter("Finished outputs that are not the recorded ones"),
 }
-"""Of whoever counts them; values of labels are known there."""
+"""Counts of other owners, which know the values of their labels."""
 CONTROL = {
     "step_width": Metric(
         "Tokens verified a row in the last step, padding included, the mean where rows differ; 1 is plain decoding"
@@ -94,7 +95,7 @@ CONTROL = {
     "step_observed_seconds": Metric("Measured of the last step's verification; 0 where it was not"),
     "step_predicted_tokens": Metric("Accepted and bonus tokens expected of the last step, over all rows"),
     "step_observed_tokens": Metric("Accepted and bonus tokens of the last step, over all rows"),
-    # Of gauges only the last step is seen; what was predicted too high or too low shows in sums.
+    # A gauge shows only the last step. Errors of the predictions show in sums.
     "predicted_verify_seconds": _counter("Predicted for verifications, of those that were measured"),
     "observed_verify_seconds": _counter("Measured of verifications"),
     "predicted_tokens": _counter("Accepted and bonus tokens expected of steps"),
@@ -151,14 +152,14 @@ METRICS: Mapping[str, Metric] = COUNTED | OWNED | CONTROL | STATE | DRAFT_MODEL 
 
 
 class Exported:
-    """Metrics of the table, registered with Prometheus. For one thread.
+    """Metrics of the table that are registered with Prometheus. For one thread.
 
-    Made in the scheduler process after SGLang has set up its multiprocess directory: importing prometheus_client any
-    earlier would fix the value classes to a single process.
+    Make it in the scheduler process after SGLang has set up its multiprocess directory. If prometheus_client were
+    imported earlier, it would use value classes for a single process.
     """
 
     def __init__(self, names: Iterable[str], labels: Mapping[str, str]) -> None:
-        """`labels`: those of every metric, with their values."""
+        """`labels`: the labels of all metrics, with their values."""
         self._labels = dict(labels)
         self._metrics: dict[str, Any] = {}
         self._children: dict[tuple[str, str], Any] = {}
@@ -170,7 +171,7 @@ class Exported:
         return name in self._metrics
 
     def register(self, name: str, values: Sequence[str] = ()) -> None:
-        """Makes a metric known; `values` of its label are visible at once."""
+        """Registers a metric. The `values` of its label are exported at once."""
         from prometheus_client import Counter, Gauge
 
         text, kind, label, _ = METRICS[name]
@@ -191,7 +192,7 @@ class Exported:
         self._child(name, value).inc(amount)
 
     def reach(self, name: str, total: float, value: str = "") -> None:
-        """Brings a counter to what was counted elsewhere; it never goes down."""
+        """Raises a counter to a total that was counted elsewhere. It never goes down."""
         more = total - self._totals.get((name, value), 0.0)
         self._child(name, value).inc(max(more, 0.0))
         self._totals[name, value] = total
@@ -205,9 +206,9 @@ class Exported:
 
 
 class Counters:
-    """The worker's counts by name and source, mirrored to Prometheus once `export` was called.
+    """The worker's counts by name and source. After `export` they are mirrored to Prometheus.
 
-    Owned by one scheduler thread; readers take `snapshot`.
+    Owned by one scheduler thread. Others read `snapshot`.
     """
 
     def __init__(self) -> None:
@@ -223,16 +224,16 @@ class Counters:
     def total(self, name: str) -> float:
         return sum(self._counts[name].values())
 
-    def snapshot(self) -> dict[str, Any]:
-        """Totals by name, and the split by source under `by_source`."""
-        totals: dict[str, Any] = {
+    def snapshot(self) -> dict[str, object]:
+        """The totals by name, and under `by_source` their split by source."""
+        totals: dict[str, object] = {
             name: self.total(name) if name == "drafting_seconds" else int(self.total(name)) for name in self._counts
         }
         totals["by_source"] = {name: dict(by_source) for name, by_source in self._counts.items() if by_source}
         return totals
 
     def export(self, labels: Mapping[str, str]) -> None:
-        """Registers them with Prometheus; what was counted before counts."""
+        """Registers the counts with Prometheus, with the values so far."""
         self._exported = Exported(COUNTED, labels)
         for name, by_source in self._counts.items():
             for source, amount in by_source.items():
@@ -240,8 +241,8 @@ class Counters:
 
 
 class LabelledCounts:
-    """Counts of one metric, split by its label, whose values are all known beforehand; mirrored to Prometheus once
-    `export` was called. Owned by one thread; readers take `snapshot`.
+    """Counts of one metric, split by a label whose values are known beforehand. After `export` they are mirrored to
+    Prometheus. Owned by one thread. Others read `snapshot`.
     """
 
     def __init__(self, name: str, values: Sequence[str]) -> None:
@@ -250,17 +251,17 @@ class LabelledCounts:
         self._exported: Exported | None = None
 
     def add(self, value: str, amount: int = 1) -> None:
-        """Raises KeyError for a value that was not announced: labels of metrics are bounded."""
+        """Adds to the count of a label's value. Raises KeyError for an unknown value: labels must be bounded."""
         self._counts[value] += amount
         if self._exported is not None:
             self._exported.add(self._name, amount, value)
 
     def snapshot(self) -> dict[str, int]:
-        """The values that were counted at all."""
+        """The counts above zero, by value."""
         return {value: n for value, n in self._counts.items() if n}
 
     def export(self, labels: Mapping[str, str]) -> None:
-        """As Counters.export()."""
+        """Registers the counts with Prometheus, with the values so far."""
         self._exported = Exported((), labels)
         self._exported.register(self._name, list(self._counts))
         for value, n in self._counts.items():
@@ -268,13 +269,13 @@ class LabelledCounts:
 
 
 class ControlMetrics:
-    """What the controller decided and what came of it. For one thread."""
+    """The controller's plans and the observed steps. For one thread."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._exported = Exported(CONTROL, labels)
 
     def observe(self, plan: StepPlan, seconds: float, num_tokens: int) -> None:
-        """A step that was verified: its plan, its seconds, and the tokens it brought."""
+        """Exports a verified step: its plan, its seconds (0 if not measured), and its number of written tokens."""
         exported = self._exported
         exported.set("step_width", float(plan.width))
         exported.set("step_budget", float(plan.num_nodes.sum()))
@@ -291,8 +292,8 @@ class ControlMetrics:
 
 
 class StateMetrics:
-    """What the plugin holds and in which state it is: read every few seconds on a thread of its own, so that the step
-    pays nothing and an idle server tells it too."""
+    """The state of the plugin and the sizes of its indexes. They are read every few seconds on a thread of their own,
+    so that steps are not slowed down and an idle server reports them too."""
 
     def __init__(self, labels: Mapping[str, str], engine: Engine, breaker: Breaker) -> None:
         self._engine = engine
@@ -307,16 +308,16 @@ class StateMetrics:
         threading.Thread(target=self._run, name="agentspec-metrics", daemon=True).start()
 
     def read(self, name: str, reader: Callable[[], float]) -> None:
-        """Has a gauge of the draft model set to what `reader` returns; it is called on another thread."""
+        """Sets a gauge of the draft model to the result of `reader` from now on. It is called on another thread."""
         self._exported.register(name)
         self._readers[name] = reader
 
     def also(self, update: Callable[[], None]) -> None:
-        """Has `update` called whenever the state is read; it is called on another thread."""
+        """Calls `update` whenever the state is read, on another thread."""
         self._others.append(update)
 
     def update(self) -> None:
-        """Takes over the state as it is now."""
+        """Exports the current state."""
         for update in self._others:
             update()
         stats, exported = self._engine.stats(), self._exported
@@ -342,7 +343,7 @@ class StateMetrics:
 
 
 class StoreMetrics:
-    """Mirrors `Sharing.health()`. For one thread."""
+    """Exports `Sharing.health()`. For one thread."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._exported = Exported(STORE, labels)
@@ -360,7 +361,7 @@ class StoreMetrics:
 
 
 class AdminMetrics:
-    """Corpora and jobs; takes over what the desk has whenever it is called. For one thread."""
+    """Exports the desk's corpora and jobs whenever it is called. For one thread."""
 
     def __init__(self, labels: Mapping[str, str], desk: AdminDesk) -> None:
         self._desk = desk

@@ -1,5 +1,5 @@
-"""What agentspec refuses: combinations of server arguments at start, each with what to change, and requests that would
-stop a scheduler or silently mislead it."""
+"""Refuses combinations of server arguments at the start, each with a remedy, and requests that would crash a scheduler
+or silently mislead it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from agentspec.errors import UnsupportedError
-from agentspec.integrations.sglang.compat import ALGORITHM, server_args_setting
+from agentspec.integrations.sglang import arguments
+from agentspec.integrations.sglang.sglang_types import ServerArgs
 from agentspec.integrations.sglang.tenants import request_options
 
-# argument -> (is this value refused, what to change). A field that a release does not have is None and passes.
+# Argument -> (whether a value is refused, the remedy). A field that a release does not have is None and passes.
 _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "pp_size": (lambda v: (v or 1) > 1, "pipeline parallelism is not supported; use --tp-size instead of --pp-size"),
     "enable_dp_attention": (bool, "drop --enable-dp-attention, or choose --speculative-algorithm EAGLE"),
@@ -34,7 +35,7 @@ _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a row needs room for its root and one draft: set --speculative-num-draft-tokens to 2 or more, or drop it",
     ),
 }
-# The same beside a draft model.
+# The same with a draft model.
 _REFUSED_WITH_DRAFTER: dict[str, tuple[Callable[[Any], bool], str]] = {
     "enable_mixed_chunk": (bool, "prompts and answers share no step with a draft model; drop --enable-mixed-chunk"),
     "speculative_num_steps": (
@@ -44,27 +45,27 @@ _REFUSED_WITH_DRAFTER: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def refuse_unsupported(server_args: Any) -> None:
+def refuse_unsupported(server_args: ServerArgs) -> None:
     """Raises UnsupportedError naming every refused argument, its value and the remedy."""
     problems = []
     refused = dict(_REFUSED)
-    if server_args_setting(server_args, "speculative_draft_model_path"):
+    if arguments.setting(server_args, "speculative_draft_model_path"):
         refused.update(_REFUSED_WITH_DRAFTER)
     for name, (is_refused, remedy) in refused.items():
-        value = server_args_setting(server_args, name)
+        value = arguments.setting(server_args, name)
         if is_refused(value):
             problems.append(f"{name}={value!r}: {remedy}")
     if problems:
-        raise UnsupportedError(f"--speculative-algorithm {ALGORITHM} cannot run with " + "; ".join(problems))
+        raise UnsupportedError(f"--speculative-algorithm {arguments.ALGORITHM} cannot run with " + "; ".join(problems))
 
 
-def check_request(obj: Any, input_ids: Sequence[int] | None, vocab_size: int) -> None:
+def check_request(obj: object, input_ids: Sequence[int] | None, vocab_size: int) -> None:
     """Raises ValueError, which SGLang answers with status 400, naming the value, the range and the remedy.
 
     Args:
         obj: SGLang's `GenerateReqInput` or `EmbeddingReqInput`, normalised.
-        input_ids: the prompt's tokens, or None where the prompt is embeddings.
-        vocab_size: token ids must be in [0, vocab_size).
+        input_ids: The prompt's tokens; None if the prompt is embeddings.
+        vocab_size: Token ids must be in [0, vocab_size).
     """
     if input_ids is not None and not len(input_ids) and getattr(obj, "input_embeds", None) is None:
         raise ValueError("the prompt must have at least one token, got none; send some text or input_ids")

@@ -28,11 +28,13 @@ import contextvars
 import inspect
 import logging
 import os
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from agentspec.errors import ConfigError, UnsupportedError
-from agentspec.integrations.sglang import compat, setting_sources, settings
+from agentspec.integrations.sglang import arguments, compat, setting_sources, settings
 from agentspec.integrations.sglang.admin import wire
+from agentspec.integrations.sglang.admin.wire import JsonObject
 from agentspec.integrations.sglang.attention_backends import tree_obstacle
 from agentspec.integrations.sglang.draft_model_checkpoint import (
     AUTO,
@@ -44,8 +46,22 @@ from agentspec.integrations.sglang.draft_model_checkpoint import (
 from agentspec.integrations.sglang.refusals import check_request, refuse_unsupported
 from agentspec.integrations.sglang.replay import hooks as replay_hooks
 from agentspec.integrations.sglang.replay import setting as replay_setting
+from agentspec.integrations.sglang.sglang_types import (
+    AbortReq,
+    Algorithm,
+    GenerateReqInput,
+    InternalStateComponent,
+    InternalStateReply,
+    ModelRunner,
+    Scheduler,
+    ServerArgs,
+    TokenizerManager,
+)
 from agentspec.integrations.sglang.store_setup import check_store, served_scope
 from agentspec.integrations.sglang.widths import graph_sizes
+
+if TYPE_CHECKING:
+    from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter
 
 logger = logging.getLogger("agentspec")
 
@@ -68,17 +84,17 @@ def install() -> None:
     class Umbrella(CustomSpecAlgo):  # type: ignore[misc]
         """The algorithm that AGENTSPEC resolves to until the name is rewritten to the base algorithm."""
 
-        def handle_server_args(self, server_args: Any) -> None:
+        def handle_server_args(self, server_args: ServerArgs) -> None:
             _handle_base_arguments(server_args)
 
         def is_ngram(self) -> bool:
             return True
 
     @SpeculativeAlgorithm.register(  # type: ignore[untyped-decorator]
-        compat.ALGORITHM, supports_overlap=True, validate_server_args=_rewrite_late, spec_class=Umbrella
+        arguments.ALGORITHM, supports_overlap=True, validate_server_args=_rewrite_late, spec_class=Umbrella
     )
-    def _worker(server_args: Any) -> type:
-        return _worker_class(compat.server_args_setting(server_args, "speculative_algorithm"))
+    def _worker(server_args: ServerArgs) -> type:
+        return _worker_class(arguments.setting(server_args, "speculative_algorithm"))
 
     record = "sglang.srt.server_args.ServerArgs"
     HookRegistry.register(f"{record}.add_cli_args", _add_cli_args, HookType.AFTER)
@@ -107,21 +123,23 @@ def install() -> None:
     HookRegistry.register(f"{manager}.__init__", _after_manager, HookType.AFTER)
 
 
-def _is_ours(name: Any) -> bool:
-    return isinstance(name, str) and name.upper() == compat.ALGORITHM
+def _is_ours(name: object) -> bool:
+    return isinstance(name, str) and name.upper() == arguments.ALGORITHM
 
 
-def _add_cli_args(result: Any, parser: argparse.ArgumentParser) -> Any:
+def _add_cli_args(result: object, parser: argparse.ArgumentParser) -> object:
     setting_sources.add_flags(parser)
     return result
 
 
-def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
+def _from_cli_args(
+    original: Callable[[type, argparse.Namespace], ServerArgs], cls: type, args: argparse.Namespace
+) -> ServerArgs:
     flags = setting_sources.pop_flags(args)
     if not _is_ours(getattr(args, "speculative_algorithm", None)):
         if flags:
             names = ", ".join(map(settings.flag_of, flags))
-            raise ConfigError(f"{names} need --speculative-algorithm {compat.ALGORITHM}")
+            raise ConfigError(f"{names} need --speculative-algorithm {arguments.ALGORITHM}")
         server_args = original(cls, args)
         replay_hooks.activate(setting_sources.resolve({}, replay_setting.variables(os.environ)), server_args)
         return server_args
@@ -135,62 +153,64 @@ def _from_cli_args(original: Any, cls: Any, args: argparse.Namespace) -> Any:
         _launched.reset(launched)
     refuse_unsupported(server_args)
     check_store(chosen, served_scope(chosen, server_args))
-    compat.mark(server_args, chosen.as_dict())
+    arguments.mark(server_args, chosen.as_dict())
     replay_hooks.activate(chosen, server_args)
     return server_args
 
 
-def _rewrite_late(server_args: Any) -> None:
+def _rewrite_late(server_args: ServerArgs) -> None:
     """Does the work of `_from_cli_args` for `sglang.Engine(speculative_algorithm="AGENTSPEC")`."""
-    record = compat.record_of(server_args)
+    record = arguments.record_of(server_args)
     chosen = setting_sources.resolve({}, os.environ)
     refuse_unsupported(record)
     check_store(chosen, served_scope(chosen, record))
-    compat.mark(record, chosen.as_dict())
+    arguments.mark(record, chosen.as_dict())
     replaced = _base_settings(record, chosen)
     # The name stays AGENTSPEC until `Umbrella` handles the arguments.
     del replaced["speculative_algorithm"]
-    compat.decide(record, **replaced)
+    arguments.decide(record, **replaced)
 
 
-def _handle_base_arguments(server_args: Any) -> None:
+def _handle_base_arguments(server_args: ServerArgs) -> None:
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    record = compat.record_of(server_args)
-    base, _ = _base(record, settings.Settings(**(compat.marked_settings(record) or {})))
-    compat.decide(record, speculative_algorithm=base)
+    record = arguments.record_of(server_args)
+    base, _ = _base(record, settings.Settings(**(arguments.marked_settings(record) or {})))
+    arguments.decide(record, speculative_algorithm=base)
     SpeculativeAlgorithm[base].handle_server_args(record)
 
 
-def _handle_server_args(original: Any, algorithm: Any, server_args: Any) -> Any:
+def _handle_server_args(
+    original: Callable[[Algorithm, ServerArgs], object], algorithm: Algorithm, server_args: ServerArgs
+) -> object:
     """Sets the verified shape. At this point SGLang has already chosen the attention backends and the page size."""
-    marked = compat.marked_settings(server_args)
+    marked = arguments.marked_settings(server_args)
     chosen = _launched.get() if marked is None else settings.Settings(**marked)
     if chosen is not None:
         base = str(algorithm.name)
-        if base not in (compat.BASE_ALGORITHM, *compat.DRAFTER_ALGORITHMS):
+        if base not in (arguments.BASE_ALGORITHM, *arguments.DRAFTER_ALGORITHMS):
             raise UnsupportedError(
                 f"agentspec does not draft with the draft model {compat.draft_model_path(server_args)}, for which SGLang "
                 f"chose the algorithm {base}; serve it with --speculative-algorithm {base}, or choose another draft model"
             )
         # Checked again because SGLang sets some arguments itself, depending on the model.
         refuse_unsupported(server_args)
-        if compat.server_args_setting(server_args, "speculative_num_draft_tokens") is None:
+        if arguments.setting(server_args, "speculative_num_draft_tokens") is None:
             width = graph_sizes.default_width(server_args, chosen.widths)
-            compat.decide(server_args, speculative_num_draft_tokens=width)
-        compat.decide(server_args, **_verified_shape(server_args, chosen, base))
-        if compat.captures_graphs(server_args):
-            compat.note_graph_limits(server_args, graph_sizes.limits(server_args))
+            arguments.decide(server_args, speculative_num_draft_tokens=width)
+        arguments.decide(server_args, **_verified_shape(server_args, chosen, base))
+        if arguments.captures_graphs(server_args):
+            arguments.note_graph_limits(server_args, graph_sizes.limits(server_args))
     return original(algorithm, server_args)
 
 
-def _verified_shape(server_args: Any, chosen: settings.Settings, base: str) -> dict[str, Any]:
+def _verified_shape(server_args: ServerArgs, chosen: settings.Settings, base: str) -> dict[str, object]:
     """SGLang's arguments that describe a verify step, see the module's docstring.
 
     Raises:
         ConfigError: The settings ask for trees, but only chains can be verified.
     """
-    has_draft_model = base != compat.BASE_ALGORITHM
+    has_draft_model = base != arguments.BASE_ALGORITHM
     obstacle = tree_obstacle(server_args, has_draft_model=has_draft_model)
     if chosen.mode == "tree" and obstacle:
         raise ConfigError(f"{settings.FLAG_PREFIX}mode tree needs trees to be verified: {obstacle}, or set mode auto")
@@ -206,24 +226,24 @@ def _verified_shape(server_args: Any, chosen: settings.Settings, base: str) -> d
         raise ConfigError(
             f"--speculative-eagle-topk {topk} makes trees, and only chains are verified: {why}; or drop it"
         )
-    width = int(compat.server_args_setting(server_args, "speculative_num_draft_tokens"))
+    width = int(arguments.setting(server_args, "speculative_num_draft_tokens"))
     if chains:
         return {"speculative_eagle_topk": 1, "speculative_num_steps": width - 1}
     shape = compat.asked_draft_shape(server_args, trees=True)
     return {"speculative_eagle_topk": max(2, shape.topk), "speculative_num_steps": shape.steps}
 
 
-def _base(args: Any, chosen: settings.Settings) -> tuple[str, str | None]:
+def _base(args: ServerArgs | argparse.Namespace, chosen: settings.Settings) -> tuple[str, str | None]:
     """The built-in algorithm that agentspec builds on, and the draft model's path.
 
     Raises:
         ConfigError: The draft model is not supported by SGLang, or does not fit the target.
     """
-    path = compat.server_args_setting(args, "speculative_draft_model_path")
-    target = str(compat.server_args_setting(args, "model_path") or compat.server_args_setting(args, "model"))
+    path = arguments.setting(args, "speculative_draft_model_path")
+    target = str(arguments.setting(args, "model_path") or arguments.setting(args, "model"))
     if not path:
         if chosen.base == AUTO:
-            return compat.BASE_ALGORITHM, None
+            return arguments.BASE_ALGORITHM, None
         if chosen.base.upper() not in ("EAGLE", "NEXTN") or not has_next_token_layers(target):
             raise ConfigError(
                 f"{BASE_FLAG} {chosen.base} needs a draft model, and there is none; pass {DRAFT_FLAG} or drop the flag. "
@@ -233,25 +253,25 @@ def _base(args: Any, chosen: settings.Settings) -> tuple[str, str | None]:
     return inspect_drafter(str(path), target, chosen.base).base, str(path)
 
 
-def _base_settings(args: Any, chosen: settings.Settings) -> dict[str, Any]:
+def _base_settings(args: ServerArgs | argparse.Namespace, chosen: settings.Settings) -> dict[str, object]:
     """The base algorithm and its arguments that SGLang may read before it handles them."""
     base, draft_model = _base(args, chosen)
-    wanted: dict[str, Any] = {"speculative_algorithm": base}
+    wanted: dict[str, object] = {"speculative_algorithm": base}
     if draft_model is None:
         return wanted
-    if not compat.server_args_setting(args, "speculative_draft_model_path"):
+    if not arguments.setting(args, "speculative_draft_model_path"):
         wanted["speculative_draft_model_path"] = draft_model
-        wanted["speculative_draft_model_revision"] = compat.server_args_setting(args, "revision")
+        wanted["speculative_draft_model_revision"] = arguments.setting(args, "revision")
     return wanted
 
 
-def _worker_class(name: Any) -> type:
+def _worker_class(name: object) -> type:
     """The class of our worker for a base algorithm."""
     if name == "STANDALONE":
         from agentspec.integrations.sglang.workers.hybrid import HybridStandaloneWorker
 
         return HybridStandaloneWorker
-    if name in compat.DRAFTER_ALGORITHMS:
+    if name in arguments.DRAFTER_ALGORITHMS:
         from agentspec.integrations.sglang.workers.hybrid import HybridEagleWorker
 
         return HybridEagleWorker
@@ -260,13 +280,15 @@ def _worker_class(name: Any) -> type:
     return AgentspecWorker
 
 
-def _create_worker(original: Any, algorithm: Any, server_args: Any) -> Any:
-    if compat.wants_agentspec(server_args):
+def _create_worker(
+    original: Callable[[Algorithm, ServerArgs], type], algorithm: Algorithm, server_args: ServerArgs
+) -> type:
+    if arguments.wants_agentspec(server_args):
         return _worker_class(getattr(algorithm, "name", None))
     return original(algorithm, server_args)
 
 
-def _roomier_pool(original: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
+def _roomier_pool(original: Callable[..., None], pool: object, *args: object, **kwargs: object) -> None:
     """Widens the rows of the token table if the server runs agentspec. A draft model shares the target's table.
 
     Each decode step reserves slots for two steps ahead, but SGLang's rows end one step's width past the context. So a
@@ -278,24 +300,24 @@ def _roomier_pool(original: Any, pool: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _bounded_batch_sizes(
-    result: tuple[list[int], list[int]], model_runner: Any, captured_req_width: int = 1, **rest: Any
+    result: tuple[list[int], list[int]], model_runner: ModelRunner, captured_req_width: int = 1, **rest: object
 ) -> tuple[list[int], list[int]]:
     """Keeps only the batch sizes whose verify steps are small enough to capture; see graph_sizes.py."""
     del rest
     # Draft-extend reads the rows of a verify step, but its runner calls without a width.
-    width = compat.verify_width(model_runner.server_args) if _captures_draft_extend.get() else captured_req_width
+    width = arguments.verify_width(model_runner.server_args) if _captures_draft_extend.get() else captured_req_width
     sizes = graph_sizes.bounded(result[0], width, model_runner)
     return sizes, [size for size in result[1] if size in sizes]
 
 
-def _logits_rows(rows: int, model_runner: Any) -> int:
+def _logits_rows(rows: int, model_runner: ModelRunner) -> int:
     """Number of rows of the logits buffer. The graphs of all widths share it; SGLang counts only the greatest width."""
     widths = graph_sizes.captured_widths(model_runner)
     sizes = {width: compat.batch_sizes_to_capture(model_runner, width) for width in widths}
     return max([rows, *(width * batch_sizes[-1] for width, batch_sizes in sizes.items())])
 
 
-def _capture_draft_extend(original: Any, *args: Any, **kwargs: Any) -> None:
+def _capture_draft_extend(original: Callable[..., None], *args: object, **kwargs: object) -> None:
     capturing = _captures_draft_extend.set(True)
     try:
         original(*args, **kwargs)
@@ -303,31 +325,34 @@ def _capture_draft_extend(original: Any, *args: Any, **kwargs: Any) -> None:
         _captures_draft_extend.reset(capturing)
 
 
-def _before_validation(manager: Any, obj: Any, input_ids: Any) -> None:
-    if compat.wants_agentspec(manager.server_args):
+def _before_validation(manager: TokenizerManager, obj: GenerateReqInput, input_ids: Sequence[int] | None) -> None:
+    if arguments.wants_agentspec(manager.server_args):
         # Some bases refuse prompts that leave less room in the context than one draft. Our rows are wide enough.
         manager.num_reserved_tokens = 0
         check_request(obj, input_ids, int(manager.model_config.vocab_size))
     replay_hooks.before_validation(manager, obj, input_ids)
 
 
-def _after_abort(result: Any, scheduler: Any, recv_req: Any) -> Any:
+def _after_abort(result: object, scheduler: Scheduler, recv_req: AbortReq) -> object:
     if (drafter := _drafter(scheduler)) is not None:
         drafter.abort(recv_req.rid or "", bool(recv_req.abort_all))
     return result
 
 
-def _on_idle(scheduler: Any) -> None:
+def _on_idle(scheduler: Scheduler) -> None:
     if (drafter := _drafter(scheduler)) is not None:
         drafter.idle()
 
 
-def _drafter(scheduler: Any) -> Any:
+def _drafter(scheduler: Scheduler) -> SuffixDrafter | None:
     """The scheduler's SuffixDrafter; None if the server does not run agentspec."""
-    return getattr(scheduler.draft_worker, "suffix", None)
+    drafter: SuffixDrafter | None = getattr(scheduler.draft_worker, "suffix", None)
+    return drafter
 
 
-def _answer_administrator(original: Any, scheduler: Any, recv_req: Any) -> Any:
+def _answer_administrator(
+    original: Callable[[Scheduler, object], object], scheduler: Scheduler, recv_req: object
+) -> object:
     command = wire.command_in(recv_req)
     if command is None:
         return original(scheduler, recv_req)
@@ -335,28 +360,28 @@ def _answer_administrator(original: Any, scheduler: Any, recv_req: Any) -> Any:
     return wire.reply(wire.NO_DESK if drafter is None else drafter.administer(command))
 
 
-def _after_manager(result: Any, manager: Any, *args: Any, **kwargs: Any) -> Any:
+def _after_manager(result: object, manager: TokenizerManager, *args: object, **kwargs: object) -> object:
     del args, kwargs
     replay_hooks.manager_made(manager)
-    if compat.wants_agentspec(manager.server_args):
+    if arguments.wants_agentspec(manager.server_args):
         from agentspec.integrations.sglang.admin import endpoints
 
         endpoints.serve(manager)
     return result
 
 
-def _describe_into(result: Any, component: Any, state: dict[str, Any]) -> Any:
+def _describe_into(result: object, component: InternalStateComponent, state: JsonObject) -> object:
     _describe_worker(component.scheduler.draft_worker, state)
     return result
 
 
-def _describe_in_reply(reply: Any, scheduler: Any, recv_req: Any) -> Any:
+def _describe_in_reply(reply: InternalStateReply, scheduler: Scheduler, recv_req: object) -> InternalStateReply:
     del recv_req
     _describe_worker(scheduler.draft_worker, reply.internal_state)
     return reply
 
 
-def _describe_worker(worker: Any, state: dict[str, Any]) -> None:
+def _describe_worker(worker: object, state: JsonObject) -> None:
     describe = getattr(worker, "describe", None)
     if describe is not None:
         state["agentspec"] = describe()

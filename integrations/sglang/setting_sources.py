@@ -1,4 +1,4 @@
-"""Where settings come from: flag over environment variable over settings file over default."""
+"""Reads settings. A flag overrides an environment variable, which overrides the settings file."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ SECRET_VARIABLES = {
     STORE_KEY_VARIABLE: "The key itself that encrypts stored outputs.",
     NAMESPACE_KEY_VARIABLE: "The key itself that hides tenants' names in the store.",
 }
-"""Secrets come from files or from these variables, never from a flag, and are no part of the settings."""
+"""Secrets come from files or from these variables, never from a flag. They are not settings."""
 
 _DESTINATION = "agentspec_"
 _YAML = (".yaml", ".yml")
 
 
 class _NoFlag(argparse.Action):
-    """Refuses a setting on the command line that is not one of FLAGS, and names the variable and the key instead."""
+    """Refuses a setting on the command line that is not in FLAGS, and names its variable and key instead."""
 
     def __call__(
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
+        values: str | Sequence[object] | None,
         option_string: str | None = None,
     ) -> NoReturn:
         name = self.dest.removeprefix(_DESTINATION)
-        # The value is not shown: a word that begins like a flag for a file may be followed by the secret itself.
+        # The value is not shown, because it may be a secret that was meant for a flag with a similar name.
         parser.exit(
             2,
             f"{parser.prog}: error: {name} must be set by the variable {variable_of(name)} or the key {name} of the "
@@ -71,7 +71,7 @@ class _NoFlag(argparse.Action):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds `--agentspec-*` to `parser`; their defaults are absent, so that only given flags count."""
+    """Adds the flags `--agentspec-*`. They have no defaults, so that only given flags are in the result."""
     group = parser.add_argument_group(
         "agentspec",
         "settings of --speculative-algorithm AGENTSPEC; `agentspec settings` lists these and all others",
@@ -103,7 +103,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def pop_flags(args: argparse.Namespace) -> dict[str, str]:
-    """Takes what `add_flags` parsed out of `args`; only flags that were given are in the result."""
+    """Removes the flags of `add_flags` from `args` and returns those that were given."""
     given = {}
     for name in (*FLAGS, CONFIG):
         key = _DESTINATION + name
@@ -114,14 +114,14 @@ def pop_flags(args: argparse.Namespace) -> dict[str, str]:
 
 
 def resolve(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
-    """Merges the three places a setting may come from.
+    """Merges flags, environment variables and the settings file.
 
     Args:
-        flags: as `pop_flags` returns them.
-        environment: the process's environment; of it only `AGENTSPEC_*` is read.
+        flags: The result of `pop_flags`.
+        environment: The process's environment. Only `AGENTSPEC_*` is read.
 
     Raises:
-        ConfigError: an unknown variable or key, an unreadable file, a value that does not parse or is out of range.
+        ConfigError: A variable or key is unknown, a file is unreadable, or a value does not parse or is out of range.
     """
     variables = {
         name: text
@@ -152,18 +152,18 @@ def resolve(flags: Mapping[str, str], environment: Mapping[str, str]) -> Setting
 
 
 class _Variables(EnvSettingsSource):
-    """The environment variables that it is given, each as the type of its field."""
+    """A source that takes the given environment variables and converts each to the type of its field."""
 
     def __init__(self, settings_cls: type[BaseSettings], variables: Mapping[str, str]) -> None:
         super().__init__(settings_cls)
         self.env_vars = {name.lower(): text for name, text in variables.items()}
 
-    def prepare_field_value(self, field_name: str, field: FieldInfo, value: Any, value_is_complex: bool) -> Any:
+    def prepare_field_value(self, field_name: str, field: FieldInfo, value: Any, value_is_complex: bool) -> object:
         return None if value is None else _typed(field_name, value)
 
 
 def _typed(name: str, text: str) -> Any:
-    """A text as the type of its field. What is none stays a text, which the model refuses by the field's name."""
+    """Converts a text to the type of its field. If it cannot, it returns the text, which the model then refuses."""
     kind: Any = FIELDS[name].annotation
     try:
         return TypeAdapter(kind).validate_strings(text)
@@ -171,7 +171,7 @@ def _typed(name: str, text: str) -> Any:
         return text
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> dict[str, object]:
     is_yaml = path.suffix.lower() in _YAML
     kind, read = ("YAML", yaml.safe_load) if is_yaml else ("JSON", json.loads)
     try:
@@ -179,7 +179,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {path}: {error.strerror}; check {CONFIG_VARIABLE}") from error
     except (ValueError, yaml.YAMLError) as error:
-        # YAML's own message shows the line, which may hold a password.
+        # YAML's own message shows the line, which may contain a password.
         mark = getattr(error, "problem_mark", None)
         what = f"{getattr(error, 'problem', None)} in line {mark.line + 1}" if mark else str(error)
         raise ConfigError(f"the settings file {path} is not {kind}: {what}") from None
@@ -198,5 +198,5 @@ def _check_known(kind: str, unknown: Iterable[str], known: Iterable[str]) -> Non
 
 
 def resolve_for_process(marked: Mapping[str, Any] | None) -> Settings:
-    """The settings in a scheduler process: those the launcher resolved, else from this process's environment."""
+    """The settings in a scheduler process: those that the launcher resolved, or those of this process's environment."""
     return Settings(**marked) if marked is not None else resolve({}, os.environ)

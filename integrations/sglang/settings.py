@@ -1,4 +1,4 @@
-"""The settings of the plugin as one model, and the configuration of each part, which is made of them here.
+"""The settings of the plugin as one pydantic model, from which the configuration of each part is made.
 
 setting_sources.py reads settings from flags, environment variables and a file.
 """
@@ -30,9 +30,9 @@ FLAGS = (
     *("mode", "min_token_prob", "budget_mb", "estimates", "corpora", "profile", "controller", "base", "tau"),
     *("store", "store_ttl_days", "store_quota_mb", "store_key_file", "namespace_from", "namespace_key_file"),
 )
-"""The settings that are flags, too."""
+"""The settings that are also flags."""
 
-# More threads wait for each other's memory.
+# More threads than this are not faster, because they wait for memory.
 _MOST_THREADS = 8
 
 
@@ -51,7 +51,7 @@ NumberOrWord = Annotated[str, BeforeValidator(_number_as_text)]
 class Settings(BaseModel):
     """What an operator may choose. A field's docstring is its help.
 
-    Every field is an environment variable and a key of the settings file; the fields in FLAGS are flags, too.
+    Every field is an environment variable and a key of the settings file. The fields in FLAGS are also flags.
 
     Raises:
         ConfigError: A name is unknown, or a value has the wrong type or is out of range.
@@ -172,12 +172,12 @@ class Settings(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            # Pydantic's message would show the values, and the store's URL may hold a password.
+            # Pydantic's message would show the values, and the store's URL may contain a password.
             raise ConfigError("\n".join(map(_problem, error.errors()))) from None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Checks what more than a type and a range decides, so that a bad value stops the launcher."""
+        """Checks what types and ranges cannot express, so that a bad value stops the launcher."""
         if self.corpora and self.rule != "calibrated":
             raise ConfigError(
                 f"corpora need the rule calibrated, got {self.rule!r}, which drafts from none; correct {places('rule')}"
@@ -209,8 +209,17 @@ class Settings(BaseModel):
     def engine_config(
         self, *, vocab_size: int | None, max_draft_tokens: int, trees: bool, tokenizer: str = ""
     ) -> EngineConfig:
-        """The engine's configuration; `trees` says whether the attention backend can verify trees, `tokenizer` names
-        the served model's."""
+        """The engine's configuration.
+
+        Args:
+            vocab_size: The served model's.
+            max_draft_tokens: The most drafted tokens of a row.
+            trees: Whether the attention backend can verify trees.
+            tokenizer: The identity of the served model's tokenizer.
+
+        Raises:
+            ConfigError: The mode is tree, and trees cannot be verified.
+        """
         if self.mode == "tree" and not trees:
             raise ConfigError(
                 "mode tree needs an attention backend that verifies trees: triton or flashinfer, or fa3 with "
@@ -234,8 +243,10 @@ class Settings(BaseModel):
         )
 
     def hybrid_config(self, *, max_nodes: int, trees: bool) -> HybridConfig:
-        """How to choose between suffix drafts and a draft model's; a row is verified with at most `max_nodes` drafted
-        tokens."""
+        """The configuration of the choice between suffix drafts and the draft model's.
+
+        `max_nodes`: the most drafted tokens of a row that are verified.
+        """
         return HybridConfig(
             rule=self.hybrid_rule,
             tau=parse_tau(self.tau),
@@ -247,18 +258,18 @@ class Settings(BaseModel):
         )
 
     def control_config(self, *, has_drafter: bool) -> ControlConfig:
-        """How the controller decides; `has_drafter` says whether some drafts are a model's."""
+        """The controller's configuration. `has_drafter`: whether there is a draft model."""
         objective = self.controller_objective
         if objective == "auto":
             objective = "run" if has_drafter else "ahead"
         return ControlConfig(controller=self.controller, objective=objective, length=self.controller_length)
 
     def step_profile(self) -> Profile | None:
-        """What the file `profile` holds; None without one."""
+        """Reads the file `profile`; None if the setting is empty."""
         return Profile.load(self.profile) if self.profile else None
 
     def sharing_config(self) -> SharingConfig:
-        """How the store is used."""
+        """The configuration of the exchange with the store."""
         return SharingConfig(
             queue_tokens=self.store_queue_tokens,
             ttl_seconds=self.store_ttl_days * 86400.0,
@@ -267,11 +278,11 @@ class Settings(BaseModel):
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields; the store's URL may hold a password."""
+        """All fields. The store's URL may contain a password."""
         return self.model_dump()
 
-    def shown(self) -> dict[str, Any]:
-        """All fields as they may be logged."""
+    def shown(self) -> dict[str, object]:
+        """All fields in a form that may be logged, without the password in the store's URL."""
         return {**self.as_dict(), "store": redact(self.store)}
 
 
@@ -279,7 +290,7 @@ FIELDS: Mapping[str, FieldInfo] = Settings.model_fields
 
 
 def flag_of(name: str) -> str:
-    """The name of a setting as a flag is written."""
+    """The flag of a setting."""
     return FLAG_PREFIX + name.replace("_", "-")
 
 
@@ -289,24 +300,24 @@ def variable_of(name: str) -> str:
 
 
 def places(name: str) -> str:
-    """Where a setting may be set, for messages."""
+    """The places where a setting can be set, for messages."""
     flag = f"the flag {flag_of(name)}, " if name in FLAGS else ""
     return f"{flag}the variable {variable_of(name)} or the key {name} of the settings file"
 
 
 def meaning(name: str) -> str:
-    """What a setting does, on one line."""
+    """The help of a setting, on one line."""
     return " ".join((FIELDS[name].description or "").split())
 
 
 def default_of(name: str) -> str:
-    """A setting's default as it is shown to people."""
+    """The default of a setting, as help texts show it."""
     value = FIELDS[name].default
     return "empty" if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def requirement(name: str) -> str:
-    """What a value of a setting must be."""
+    """The type and the range of a setting, for messages."""
     kind, limits = FIELDS[name].annotation, FIELDS[name].metadata
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
@@ -316,12 +327,12 @@ def requirement(name: str) -> str:
         for limit in limits
         if hasattr(limit, bound)
     ]
-    words: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number"}
+    words: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a number"}
     return f"{words.get(kind, 'text')} {' and '.join(bounds)}".strip()
 
 
 def _problem(error: ErrorDetails) -> str:
-    """One of the errors that pydantic found: what was required, what was got, what to do."""
+    """The message for an error that pydantic found: what was required, what was got, and the remedy."""
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, AgentspecError):
         return str(cause)

@@ -1,15 +1,15 @@
-"""Opens the store that the settings name, for the launcher to check and for the first rank to use."""
+"""Opens the store that the settings name. The launcher checks it, and the first rank uses it."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from agentspec.engine import Engine
 from agentspec.errors import AgentspecError
 from agentspec.fingerprint import fingerprint
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.settings import Settings
+from agentspec.integrations.sglang.sglang_types import ServerArgs
 from agentspec.store.base import Scope, Store
 from agentspec.store.codec import Codec
 from agentspec.store.replication.sharing import Sharing
@@ -27,22 +27,22 @@ logger = logging.getLogger("agentspec")
 _NOTHING = "memory://"
 
 
-def served_scope(settings: Settings, server_args: Any) -> Scope:
-    """The model and tokenizer that a server was told to serve; a tokenizer whose files are not here goes by name."""
-    folder = compat.tokenizer_folder(server_args)
+def served_scope(settings: Settings, server_args: ServerArgs) -> Scope:
+    """The model and tokenizer of a server. A tokenizer whose files are not here is identified by its name."""
+    folder = arguments.tokenizer_folder(server_args)
     return Scope(
-        model=settings.store_model or compat.served_model_name(server_args),
+        model=settings.store_model or arguments.served_model_name(server_args),
         tokenizer=fingerprint(folder) or f"name:{folder}",
     )
 
 
 def namespace_key(settings: Settings) -> bytes | None:
-    """The key that hides tenants' names; raises ConfigError for one that may not or cannot be used."""
+    """The key that hides tenants' names; None without one. Raises ConfigError if the key cannot or must not be used."""
     return read_key(settings.namespace_key_file or None, variable=NAMESPACE_KEY_VARIABLE)
 
 
 def check_store(settings: Settings, scope: Scope) -> None:
-    """Raises ConfigError or StoreError where the store cannot be used and is not optional, before a model is loaded."""
+    """Checks the store before a model is loaded. Raises ConfigError or StoreError if a required one fails."""
     namespace_key(settings)
     store = _open(settings, scope)
     if store is not None:
@@ -50,10 +50,10 @@ def check_store(settings: Settings, scope: Scope) -> None:
 
 
 def open_sharing(settings: Settings, engine: Engine, scope: Scope) -> Sharing | None:
-    """The running exchange between an engine and the store; None where nothing is to outlive the server.
+    """Starts the exchange between an engine and the store; None if nothing should outlive the server.
 
     Raises:
-        ConfigError, StoreError: as check_store().
+        ConfigError, StoreError: Like check_store().
     """
     store = _open(settings, scope)
     if store is None:
@@ -82,7 +82,7 @@ def _open(settings: Settings, scope: Scope) -> Store | None:
         password = read_password(settings.store_password_file or None, variable=PASSWORD_VARIABLE)
         return open_store(url, scope, password=None if password is None else password.text())
     except AgentspecError as error:
-        # A store that nobody asked for must not keep a server from starting.
+        # The default store, which the operator did not ask for, must not keep a server from starting.
         if not settings.store_optional and not is_default:
             raise
         logger.warning(

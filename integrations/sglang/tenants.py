@@ -1,7 +1,8 @@
-"""Whose text a request is, and what may be done with it.
+"""Decides which namespace a request belongs to, and whether its text may be learned from.
 
-A request drafts from its namespace and its output is kept there. The operator says which field of a request names
-the tenant; whoever may set that field chooses the namespace, so it should come from the gateway that authenticates.
+A request drafts from its namespace, and its output is kept there. The operator chooses the field of a request that
+names the tenant. Whoever sets this field chooses the namespace, so it should be set by the gateway that authenticates
+clients.
 """
 
 from __future__ import annotations
@@ -9,36 +10,36 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from agentspec.errors import ConfigError
+from agentspec.integrations.sglang.sglang_types import Req
 from agentspec.store.namespaces import namespace_id
 
 _CUSTOM = "custom_params."
 _FIELDS = ("auto", "extra_key", "cache_salt", "none")
-# Requests without the field that was asked for draft from their own text only, and nothing of them is kept. Each has
-# a namespace for itself, whose name is no 32 hexadecimal digits and so no tenant's.
+# A request without the chosen field drafts from its own text only, and nothing of it is kept. It has a namespace of its
+# own, whose name cannot be a tenant's, because those are 32 hexadecimal digits.
 _PRIVATE = "private:"
-# Where a request says what may be done with it: custom_params={"agentspec": {"no_store": true}}.
+# The key for a request's options: custom_params={"agentspec": {"no_store": true}}.
 OPTIONS_KEY = "agentspec"
 _OPTIONS = ("no_store", "no_draft")
-# There too, on a server that replays: the answer, which is no concern of this module.
+# The option with the answer on a server that replays. This module ignores it.
 REPLAY_KEY = "replay"
 _MAX_CACHED = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """What may be done with a request's text."""
+    """How a request is handled."""
 
     namespace: str
     keep: bool
-    """Its output may be learned from, stored and shared."""
+    """Whether its output may be learned from, stored and shared."""
     draft: bool
 
     @property
     def is_private(self) -> bool:
-        """Whether the namespace is this request's alone, and ends with it."""
+        """Whether the namespace belongs to this request only and ends with it."""
         return self.namespace.startswith(_PRIVATE)
 
 
@@ -52,11 +53,11 @@ def check_namespace_field(name: str) -> None:
         )
 
 
-def request_options(custom_params: Any) -> Mapping[str, bool]:
+def request_options(custom_params: object) -> Mapping[str, bool]:
     """The options under OPTIONS_KEY of a request's custom_params.
 
     Raises:
-        ValueError: They are no object, or one of them is unknown or neither true nor false.
+        ValueError: They are not an object, or an option is unknown or not a boolean.
     """
     if not isinstance(custom_params, Mapping) or OPTIONS_KEY not in custom_params:
         return {}
@@ -75,7 +76,7 @@ def request_options(custom_params: Any) -> Mapping[str, bool]:
 
 
 class Tenants:
-    """Tells each request's namespace. For one thread."""
+    """Finds the namespace of each request. For one thread."""
 
     def __init__(self, namespace_from: str, key: bytes | None) -> None:
         check_namespace_field(namespace_from)
@@ -83,13 +84,13 @@ class Tenants:
         self._key = key
         self._cached: dict[str, str] = {}
 
-    def handling(self, request: Any) -> Handling:
-        """Reads the fields of SGLang's `Req`."""
+    def handling(self, request: Req) -> Handling:
+        """How to handle a request of SGLang."""
         custom_params = getattr(getattr(request, "sampling_params", None), "custom_params", None)
         try:
             options = request_options(custom_params)
         except ValueError:
-            # Refused before it got here, unless it came by a way that checks nothing: then the careful reading.
+            # Such a request is refused earlier, unless it came unchecked. The strictest handling is then safe.
             options = dict.fromkeys(_OPTIONS, True)
         tenant = self._tenant(request, custom_params)
         namespace = _PRIVATE + str(request.rid) if tenant is None else self._namespace(tenant)
@@ -97,10 +98,10 @@ class Tenants:
         return Handling(namespace, keep, not options.get("no_draft", False))
 
     def namespace(self, tenant: str) -> str:
-        """The namespace of requests whose field has this value and that use no adapter.
+        """The namespace of requests whose field has the value `tenant` and that use no adapter.
 
         Raises:
-            ConfigError: No field tells tenants apart.
+            ConfigError: By the setting `none`, all requests share one namespace.
         """
         if self._field == "none" and tenant:
             raise ConfigError(
@@ -108,13 +109,13 @@ class Tenants:
             )
         return namespace_id(tenant, self._key)
 
-    def _tenant(self, request: Any, custom_params: Any) -> str | None:
+    def _tenant(self, request: Req, custom_params: object) -> str | None:
         extra_key = getattr(request, "extra_key", None) or ""
         salt = getattr(request, "cache_salt", None) or ""
         if self._field == "auto":
             return _joined(extra_key, salt)
         if self._field == "extra_key":
-            # It includes the adapter, if there is one.
+            # SGLang includes the adapter in this field.
             return _joined(extra_key)
         # Texts of different adapters are texts of different models.
         adapter = getattr(request, "lora_id", None) or ""
@@ -137,7 +138,7 @@ class Tenants:
 
 
 def _joined(value: str, other: str = "") -> str:
-    """One name for both: `value` alone is itself, and no other pair has the same name."""
+    """One name for a pair of values. A `value` without `other` is its own name, and no two pairs have the same name."""
     if not other and not value.startswith("\0"):
         return value
     return "\0" + json.dumps([value, other])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from agentspec.integrations.emulated_device.device.tensors import ForcedLogits, HostLogits, forced_logits
 from agentspec.integrations.emulated_device.device.work import Work
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.replay import hooks as replay_hooks
 from agentspec.integrations.sglang.widths import graph_sizes
 
@@ -162,7 +162,7 @@ class TargetGraphs:
         self.bs = 0
         width = 1
         if speculates:
-            width = shape.get("speculative_num_draft_tokens") or compat.verify_width(model_runner.server_args)
+            width = shape.get("speculative_num_draft_tokens") or arguments.verify_width(model_runner.server_args)
         self.capture_bs = graph_sizes.bounded(_CAPTURED, width, model_runner)
 
     def can_run_graph(self, forward_batch: Any) -> bool:

@@ -1,9 +1,9 @@
-"""The corpora that an engine drafts from: those named at start, and those added while the server runs.
+"""The corpora that an engine drafts from: those named at the start, and those added while the server runs.
 
     document file ─> corpus_builder.py ─> corpus file ─> mapped by the engine ─> both files are unlinked
 
-What was added lives as long as the server: its memory is the mapping, and a server that dies leaves no file but those of
-jobs under way.
+An added corpus lives as long as the server, because only the mapping of its file is left. If a server dies, only the
+files of its current jobs remain.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from agentspec.analysis.corpus import read_info
 from agentspec.engine import Engine
 from agentspec.errors import ManagementError
 from agentspec.integrations.sglang.admin.jobs import Job, JobCancelled
+from agentspec.integrations.sglang.admin.wire import JsonObject
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 CORPUS_SUFFIX = ".corpus"
-"""A file of that name is a corpus already, built by `agentspec corpus build`."""
+"""A file with this suffix is a corpus that `agentspec corpus build` wrote."""
 MOST_CORPORA = 64
-"""Each is looked into for every row of every step."""
+"""Every corpus is searched for each row in each step, so their number is limited."""
 _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What corpora are built for."""
+    """The served model and the memory for which corpora are built."""
 
     tokenizer: str
-    """The tokenizer's file, the model's folder or its name."""
+    """The tokenizer's file, or the model's folder or name."""
     identity: str
     """EngineConfig.tokenizer."""
     vocab_size: int
     most_bytes: int
-    """All added corpora together."""
+    """The most bytes of all added corpora together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """One that the engine has."""
+    """A corpus that the engine drafts from."""
 
     name: str
     path: str
-    """By which the engine knows it."""
+    """The path under which the engine knows it."""
     documents: int | None
-    """None: of one named at start, which was not counted."""
+    """None for a corpus named at the start, whose documents are not counted."""
     tokens: int | None
     num_bytes: int
     namespaces: tuple[str, ...]
-    """Who may draft from it; everybody if there are none."""
+    """The namespaces that may draft from it; () allows all."""
     is_added: bool
     time: float = field(default_factory=time.time)
     """When it was attached, in seconds since 1970."""
@@ -69,7 +69,7 @@ class Corpus:
     def serves(self, namespace: str) -> bool:
         return not self.namespaces or namespace in self.namespaces
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> JsonObject:
         return {
             "name": self.name,
             "documents": self.documents,
@@ -83,10 +83,10 @@ class Corpus:
 
 
 class Corpora:
-    """Adds, lists and removes. For any thread."""
+    """Adds, lists and removes corpora. Safe to use from any thread."""
 
     def __init__(self, engine: Engine, served: Served, at_start: Sequence[str]) -> None:
-        """`at_start`: paths that the engine has attached for everybody."""
+        """`at_start`: paths of corpora that the engine has attached for all namespaces."""
         self._engine = engine
         self._served = served
         self._lock = threading.Lock()  # guards the next two
@@ -109,7 +109,7 @@ class Corpora:
             return list(self._corpora.values())
 
     def find(self, name: str) -> Corpus:
-        """Raises ManagementError if there is none of that name."""
+        """The corpus of this name. Raises ManagementError if there is none."""
         with self._lock:
             if name in self._corpora:
                 return self._corpora[name]
@@ -118,7 +118,7 @@ class Corpora:
         raise ManagementError(f"there is no corpus {name!r}; GET /agentspec/corpora lists them", 404)
 
     def remove(self, name: str) -> Corpus:
-        """Once this returns, nothing of the corpus is drafted. Raises ManagementError as find() does."""
+        """Removes a corpus. Nothing is drafted from it once this returns. Raises ManagementError like find()."""
         found = self.find(name)
         self._engine.detach_corpus(found.path)
         with self._lock:
@@ -126,26 +126,26 @@ class Corpora:
         return found
 
     def num_bytes(self) -> int:
-        """Of all together."""
+        """The size of all corpora together."""
         return sum(corpus.num_bytes for corpus in self.all())
 
     def room(self) -> int:
-        """Bytes that further corpora may take."""
+        """Number of bytes that further corpora may take."""
         return self._served.most_bytes - sum(corpus.num_bytes for corpus in self.all() if corpus.is_added)
 
     def adding(
         self, name: str, namespaces: tuple[str, ...], source: Path, *, is_upload: bool
-    ) -> tuple[Callable[[Job], dict[str, Any]], Callable[[], None]]:
-        """The work of a job that adds a corpus, and what is to be called if the job never runs.
+    ) -> tuple[Callable[[Job], JsonObject], Callable[[], None]]:
+        """The work of a job that adds a corpus, and the function to call if the job never runs.
 
         Args:
-            name: Its name from now on, whether or not it is there yet.
-            namespaces: Who may draft from it; everybody if there are none.
+            name: The corpus's name. It is reserved from now on.
+            namespaces: The namespaces that may draft from it; () allows all.
             source: A file of documents, or a corpus.
-            is_upload: The file will be deleted by whoever wrote it, so a link of its own is made at once.
+            is_upload: Whether the HTTP process will delete the file, so that a link to it must be made at once.
 
         Raises:
-            ManagementError: The name is taken, there are too many corpora, or the file is not there.
+            ManagementError: The name is taken, there are too many corpora, or the file does not exist.
         """
         self._reserve(name)
         folder = Path(tempfile.mkdtemp(prefix="agentspec-corpus-"))
@@ -162,7 +162,7 @@ class Corpora:
                 raise ManagementError(f"the upload cannot be read on this scheduler's machine: {error}", 500) from None
             raise
 
-        def work(job: Job) -> dict[str, Any]:
+        def work(job: Job) -> JsonObject:
             try:
                 return self._add(job, name, namespaces, source, folder)
             finally:
@@ -171,7 +171,7 @@ class Corpora:
         return work, partial(self._abandon, name, folder)
 
     def _abandon(self, name: str, folder: Path) -> None:
-        """The job that was to add a corpus has ended, or never began. What the engine has mapped it keeps."""
+        """Cleans up after a job that has ended or never began. The engine keeps what it has mapped."""
         shutil.rmtree(folder, ignore_errors=True)
         with self._lock:
             self._coming.discard(name)
@@ -186,7 +186,7 @@ class Corpora:
                 raise ManagementError(f"there may be {MOST_CORPORA} corpora, and there are so many; remove some", 409)
             self._coming.add(name)
 
-    def _add(self, job: Job, name: str, namespaces: tuple[str, ...], source: Path, folder: Path) -> dict[str, Any]:
+    def _add(self, job: Job, name: str, namespaces: tuple[str, ...], source: Path, folder: Path) -> JsonObject:
         if source.suffix == CORPUS_SUFFIX:
             path, skipped = source, {"skipped": 0, "skipped_why": []}
             if source.stat().st_size > self.room():
@@ -212,21 +212,21 @@ class Corpora:
             namespaces=namespaces,
             is_added=True,
         )
-        # Reads the file, and commands must not wait for that: the name is reserved, so no lock is needed.
+        # This reads the file, and commands must not wait for it. The name is reserved, so no lock is needed.
         self._engine.attach_corpus(corpus.path, list(namespaces))
         with self._lock:
             self._corpora[name] = corpus
         return {**corpus.shown(), **skipped}
 
-    def _build(self, job: Job, source: Path, out: Path) -> dict[str, Any]:
-        """Runs the builder; raises ManagementError with what it says, JobCancelled where the job is to stop."""
+    def _build(self, job: Job, source: Path, out: Path) -> JsonObject:
+        """Runs the builder. Raises ManagementError with its message, or JobCancelled if the job was cancelled."""
         served = self._served
         command = [
             *(sys.executable, "-P", "-m", "agentspec.integrations.sglang.admin.corpus_builder"),
             *(str(source), str(out), "--tokenizer", served.tokenizer, "--identity", served.identity),
             *("--vocab-size", str(served.vocab_size), "--most-bytes", str(self.room())),
         ]
-        last: dict[str, Any] = {}
+        last: JsonObject = {}
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as process:
@@ -243,17 +243,17 @@ class Corpora:
             raise ManagementError(
                 str(last.get("error", f"the corpus's builder ended with status {process.returncode}"))
             )
-        found: dict[str, Any] = last["result"]
+        found: JsonObject = last["result"]
         return found
 
 
-def _read(process: subprocess.Popen[str], job: Job, last: dict[str, Any]) -> None:
-    """Takes over what the builder says, until it ends."""
+def _read(process: subprocess.Popen[str], job: Job, last: JsonObject) -> None:
+    """Reads the builder's messages until it ends."""
     for line in process.stdout or ():
         try:
             said = json.loads(line)
         except ValueError:
-            # A library's own words.
+            # A library printed this line.
             continue
         job.progress = said.get("progress", job.progress)
         last.update(said)

@@ -1,7 +1,7 @@
-"""A process that makes a corpus of documents, so that no step of the server waits for the interpreter's lock.
+"""Builds a corpus from documents in a process of its own, so that no step of the server waits for the GIL.
 
-Started by corpora.py; writes a line of JSON now and then, the last of them with `result` or `error`. Ends by itself when
-its standard input does: whoever started it has gone.
+corpora.py starts it. It writes lines of JSON with its progress, and a last one with `result` or `error`. It ends when
+its standard input ends, because the process that started it has ended then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +24,13 @@ from agentspec.analysis.corpus import Reading, build_corpus, read_documents
 from agentspec.analysis.replay.tokenizer import Tokenizer, load_tokenizer
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.fingerprint import tokenizer_file
+from agentspec.integrations.sglang.admin.wire import JsonObject
 
 _SECONDS = 0.5
 _SHOWN_BAD = 5
 _NICE = 10
 _BYTES_PER_TOKEN = 4
-"""A corpus takes more than that; what has as many tokens already is too large."""
+"""A corpus takes more than this for each token, so too many tokens are refused before they are indexed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _build(args: argparse.Namespace) -> dict[str, Any]:
+def _build(args: argparse.Namespace) -> JsonObject:
     reading = Reading()
     tokenizer = _tokenizer(args.tokenizer, args.vocab_size)
     documents = _watched(read_documents([args.source], tokenizer, reading), reading, args.most_bytes)
@@ -93,17 +93,17 @@ def _too_large(found: str, most_bytes: int) -> ConfigError:
 
 
 def _tokenizer(name: str, vocab_size: int) -> Tokenizer:
-    """The served tokenizer, by its file or, where it is of a kind unknown here, as transformers loads it."""
+    """The served tokenizer, read from its file or, if its format is not supported here, loaded by transformers."""
     file = tokenizer_file(name)
     try:
         if file is not None:
-            # Ids are of the model's vocabulary, which may be larger.
+            # Token ids are limited by the model's vocabulary, which may be larger than the tokenizer's.
             return replace(load_tokenizer(file), vocab_size=vocab_size)
     except ConfigError:
-        # Tried below.
+        # transformers may know the format.
         pass
     try:
-        transformers: Any = importlib.import_module("transformers")
+        transformers = importlib.import_module("transformers")
         other = transformers.AutoTokenizer.from_pretrained(name)
     except Exception as error:
         raise ConfigError(f"the tokenizer {name} cannot be loaded to read documents: {error}") from error
@@ -122,17 +122,17 @@ def _first_bad(reading: Reading, source: Path) -> str:
 
 
 def _without_path(reason: str, source: Path) -> str:
-    """Where the upload lay is nobody's business."""
+    """The reason without the path of the upload, which clients must not see."""
     rest = reason.removeprefix(str(source))
     return f"line {rest[1:]}" if rest != reason and rest[1:2].isdigit() else rest.lstrip(": ")
 
 
-def _say(**line: Any) -> None:
+def _say(**line: object) -> None:
     print(json.dumps(line), flush=True)
 
 
 def _watch_owner() -> None:
-    # Past the interpreter's own buffer, whose lock it wants when it ends.
+    # Reads the file descriptor itself. The interpreter needs the lock of the buffered stdin when it ends.
     while os.read(0, 4096):
         pass
     os._exit(1)

@@ -1,6 +1,6 @@
-"""Answers the commands that the HTTP process sends, in the process that drafts.
+"""Answers the commands of the HTTP process in the process that drafts.
 
-A command is handled on the scheduler's thread, between two steps, so it does no more than look or hand over: whatever
+A command is handled on the scheduler's thread between two steps. So it only reads state or submits a job. Work that
 reads a file or waits is a job.
 """
 
@@ -9,22 +9,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from agentspec.engine import Engine
 from agentspec.errors import ConfigError, ManagementError
 from agentspec.integrations.sglang.admin.corpora import Corpora, Served
 from agentspec.integrations.sglang.admin.jobs import Job, Jobs
 from agentspec.integrations.sglang.admin.namespaces import NAMESPACE, LastUse, Namespaces
+from agentspec.integrations.sglang.admin.wire import JsonObject
 from agentspec.store.replication.sharing import Sharing
 
 logger = logging.getLogger("agentspec")
 
-Answer = dict[str, Any]
-
 
 class AdminDesk:
-    """One a server's data-parallel rank, in its first tensor-parallel one: the one that drafts."""
+    """Answers commands. There is one in each data-parallel rank, on its first tensor-parallel rank, which drafts."""
 
     def __init__(
         self,
@@ -35,7 +33,7 @@ class AdminDesk:
         sharing: Sharing | None,
         namespace_of: Callable[[str], str],
     ) -> None:
-        """`namespace_of`: the namespace of a tenant by its name."""
+        """`namespace_of`: returns a tenant's namespace for its name."""
         self.last_use = LastUse()
         self.jobs = Jobs()
         self.corpora = Corpora(engine, served, corpora_at_start)
@@ -43,7 +41,7 @@ class AdminDesk:
         self._most_bytes = served.most_bytes
         self._namespaces = Namespaces(engine, sharing, self.last_use, self._corpora_of)
         self._namespace_of = namespace_of
-        self._commands: dict[str, Callable[[dict[str, Any]], Answer]] = {
+        self._commands: dict[str, Callable[[JsonObject], JsonObject]] = {
             "stats": self._stats,
             "corpora": lambda _: {"corpora": [corpus.shown() for corpus in self.corpora.all()]},
             "corpus": lambda command: self.corpora.find(command["name"]).shown(),
@@ -57,8 +55,8 @@ class AdminDesk:
             "cancel_job": lambda command: self.jobs.cancel(command["id"]),
         }
 
-    def answer(self, command: dict[str, Any]) -> Answer:
-        """What a command came to: `status`, as HTTP has it, and `body`. Raises nothing."""
+    def answer(self, command: JsonObject) -> JsonObject:
+        """Carries out a command. Returns an HTTP `status` and a `body`. Raises nothing."""
         try:
             body = self._commands[command["do"]](command)
             return {"status": 202 if "job" in body else 200, "body": body}
@@ -70,7 +68,7 @@ class AdminDesk:
             logger.exception("agentspec could not carry out a command of its administrator")
             return {"status": 500, "body": {"error": "this failed; the server's log says why"}}
 
-    def _stats(self, command: dict[str, Any]) -> Answer:
+    def _stats(self, command: JsonObject) -> JsonObject:
         del command
         stats = self._engine.stats()
         return {
@@ -84,11 +82,11 @@ class AdminDesk:
             "jobs": self.jobs.counts(),
         }
 
-    def _add_corpus(self, command: dict[str, Any]) -> Answer:
+    def _add_corpus(self, command: JsonObject) -> JsonObject:
         namespaces = tuple(
             dict.fromkeys([*command["namespaces"], *(self._namespace_of(tenant) for tenant in command["tenants"])])
         )
-        # No namespaces means everybody to the engine, which nobody may get by leaving something out.
+        # For the engine, no namespaces means all. Nobody may get that by leaving something out.
         if bool(namespaces) == command["all"]:
             raise ManagementError("a corpus is given either to all or to the tenants and namespaces that are named")
         name = command["name"]
@@ -99,16 +97,16 @@ class AdminDesk:
         work, abandon = self.corpora.adding(name, namespaces, Path(command["path"]), is_upload=command["upload"])
         return self._submit(Job(command["id"], "add_corpus", name, work, can_stop=True, abandon=abandon))
 
-    def _forget_namespace(self, command: dict[str, Any]) -> Answer:
+    def _forget_namespace(self, command: JsonObject) -> JsonObject:
         namespace = self._chosen(command)
         work = self._namespaces.forgetting(namespace)
         return self._submit(Job(command["id"], "forget_namespace", namespace, work, can_stop=False))
 
-    def _submit(self, job: Job) -> Answer:
+    def _submit(self, job: Job) -> JsonObject:
         self.jobs.submit(job)
         return {"job": job.shown()}
 
-    def _chosen(self, command: dict[str, Any]) -> str:
+    def _chosen(self, command: JsonObject) -> str:
         tenant = command.get("tenant")
         namespace: str = command["namespace"] if tenant is None else self._namespace_of(tenant)
         if not NAMESPACE.fullmatch(namespace):

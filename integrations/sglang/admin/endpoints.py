@@ -1,4 +1,4 @@
-"""The routes below /agentspec of the server's HTTP process. Each needs the admin key; README.md here shows them all."""
+"""The routes below /agentspec in the server's HTTP process. All need the admin key. README.md lists them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentspec.errors import ManagementError
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.admin import access, uploads
 from agentspec.integrations.sglang.admin.orders import chosen_namespace, corpus_head, file_below
+from agentspec.integrations.sglang.admin.wire import JsonObject
+from agentspec.integrations.sglang.sglang_types import HttpApplication, TokenizerManager
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -19,25 +21,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agentspec")
 
-Ask = Callable[[dict[str, Any]], Awaitable[list[dict[str, Any]]]]
-"""Sends a command to all schedulers; their answers."""
+Ask = Callable[[JsonObject], Awaitable[list[JsonObject]]]
+"""Sends a command to all schedulers and returns their answers."""
 _PREFIX = "/agentspec"
 _MOST_UPLOADS = 2
-"""At a time: each takes room on the disk."""
+"""The most uploads at a time, because each takes disk space."""
 _NAMESPACES_SHOWN = 100
 _MOST_NAMESPACES_SHOWN = 10_000
 
 
 class Endpoints:
-    """Checks requests and hands them on."""
+    """Checks requests and sends them on as commands."""
 
     def __init__(self, ask: Ask, *, key: str, upload_bytes: int, folder: str) -> None:
         """
         Args:
-            ask: To the schedulers.
-            key: Whoever sends it may manage the server; empty: nobody may.
-            upload_bytes: That a request may have.
-            folder: Below which files of this machine may be named; empty: none may.
+            ask: Sends a command to the schedulers.
+            key: The key that requests must carry; if it is empty, all requests are refused.
+            upload_bytes: The most bytes of a request.
+            folder: Requests may name files of this machine below this folder; if it is empty, none.
         """
         self._ask = ask
         self._key = key
@@ -45,7 +47,7 @@ class Endpoints:
         self._folder = folder
         self._uploads = asyncio.Semaphore(_MOST_UPLOADS)
 
-    def install(self, app: Any) -> None:
+    def install(self, app: HttpApplication) -> None:
         """Adds the routes to a Starlette application."""
         for path, methods in self._routes().items():
             for method, handler in methods.items():
@@ -78,7 +80,7 @@ class Endpoints:
         return endpoint
 
     def _simple(self, name: str) -> Callable[[Request], Awaitable[Response]]:
-        """A command whose arguments stand in the path."""
+        """A handler for a command whose arguments are in the path."""
 
         async def handler(request: Request) -> Response:
             new_job = {"id": uuid.uuid4().hex} if name == "forget_namespace" else {}
@@ -87,7 +89,8 @@ class Endpoints:
         return handler
 
     def _namespace(self, name: str) -> Callable[[Request], Awaitable[Response]]:
-        """A command about a namespace that the body names: the paths of requests are logged, tenants' names are not."""
+        """A handler for a command about a namespace that the body names. The path, which is logged, must not name
+        it."""
 
         async def handler(request: Request) -> Response:
             return await self._send(
@@ -126,20 +129,20 @@ class Endpoints:
                 uploads.write_documents(body["documents"], stream)
                 return await self._send_corpus(head, str(uploads.spooled(stream)), is_upload=True)
 
-    async def _send_corpus(self, head: dict[str, Any], path: str, *, is_upload: bool) -> Response:
+    async def _send_corpus(self, head: JsonObject, path: str, *, is_upload: bool) -> Response:
         return await self._send({"do": "add_corpus", "id": uuid.uuid4().hex, **head, "path": path, "upload": is_upload})
 
-    async def _send(self, command: dict[str, Any]) -> Response:
+    async def _send(self, command: JsonObject) -> Response:
         answers = await self._ask(command)
         if len(answers) == 1:
             return _response(answers[0]["status"], answers[0]["body"])
-        # Data-parallel ranks draft each for itself.
+        # Each data-parallel rank drafts on its own and so answers on its own.
         worst = max(answer["status"] for answer in answers)
         return _response(worst, {"ranks": [answer["body"] for answer in answers]})
 
 
-def serve(manager: Any) -> None:
-    """Adds the routes to the HTTP server that this process is, if it is one."""
+def serve(manager: TokenizerManager) -> None:
+    """Adds the routes to the HTTP server of this process, if it has one."""
     import functools
 
     from agentspec.integrations.sglang.admin import wire
@@ -148,16 +151,16 @@ def serve(manager: Any) -> None:
     app = compat.http_application()
     if app is None:
         return
-    settings = resolve_for_process(compat.marked_settings(manager.server_args))
+    settings = resolve_for_process(arguments.marked_settings(manager.server_args))
     Endpoints(
         functools.partial(wire.ask, manager),
-        key=compat.admin_key(manager.server_args),
+        key=arguments.admin_key(manager.server_args),
         upload_bytes=settings.admin_upload_mb << 20,
         folder=settings.admin_folder,
     ).install(app)
 
 
-def _response(status: int, body: dict[str, Any]) -> Response:
+def _response(status: int, body: JsonObject) -> Response:
     from starlette.responses import JSONResponse
 
     return JSONResponse(body, status_code=status)

@@ -1,4 +1,4 @@
-"""Work that outlasts a request: done one after another on a thread of its own, and told of by id."""
+"""Work that takes longer than a request. Jobs run one after another on a thread of their own and have ids."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from agentspec.errors import AgentspecError, ManagementError
+from agentspec.integrations.sglang.admin.wire import JsonObject
 
 logger = logging.getLogger("agentspec")
 
@@ -20,34 +21,34 @@ ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
 
 
 class JobCancelled(Exception):
-    """Ends a job that was asked to stop."""
+    """Raised in a job's work to end it after it was cancelled."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One piece of work. Its thread sets everything but `stop`; readers get a copy by shown()."""
+    """A piece of work. The jobs' thread sets everything but `stop`; others read a copy, shown()."""
 
     id: str
     kind: str
     """"add_corpus" or "forget_namespace"."""
     subject: str
     """The corpus's name or the namespace's id."""
-    work: Callable[[Job], dict[str, Any]]
-    """Returns the result; looks at `stop` from time to time."""
+    work: Callable[[Job], JsonObject]
+    """Returns the result. If `can_stop`, it checks `stop` from time to time."""
     can_stop: bool
     abandon: Callable[[], None] = lambda: None
-    """Called in place of `work` where that never runs."""
+    """Called instead of `work` if the job is cancelled before it runs."""
     state: State = "queued"
     created: float = field(default_factory=time.time)
     """Times are in seconds since 1970."""
     started: float | None = None
     finished: float | None = None
-    progress: dict[str, Any] = field(default_factory=dict)
-    result: dict[str, Any] | None = None
+    progress: JsonObject = field(default_factory=dict)
+    result: JsonObject | None = None
     error: str | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> JsonObject:
         return {
             "id": self.id,
             "kind": self.kind,
@@ -63,7 +64,7 @@ class Job:
 
 
 class Jobs:
-    """All jobs of this process: those to come, the one that runs, and the latest that ended. For any thread."""
+    """All jobs of this process: the waiting ones, the running one, and the latest that ended. For any thread."""
 
     def __init__(self, *, most_waiting: int = 16, most_ended: int = 256) -> None:
         self._most_waiting = most_waiting
@@ -75,10 +76,10 @@ class Jobs:
         self._thread: threading.Thread | None = None
 
     def submit(self, job: Job) -> None:
-        """Puts a job at the queue's end.
+        """Adds a job to the end of the queue.
 
         Raises:
-            ManagementError: Too many wait.
+            ManagementError: Too many jobs wait.
         """
         with self._lock:
             if len(self._waiting) >= self._most_waiting:
@@ -93,21 +94,21 @@ class Jobs:
                 self._thread.start()
             self._lock.notify()
 
-    def find(self, job_id: str) -> dict[str, Any]:
-        """Raises ManagementError for one that is not there, or not any more."""
+    def find(self, job_id: str) -> JsonObject:
+        """The state of a job. Raises ManagementError if there is no such job, or it is not remembered any more."""
         with self._lock:
             return self._job(job_id).shown()
 
-    def all(self) -> list[dict[str, Any]]:
-        """The latest first."""
+    def all(self) -> list[JsonObject]:
+        """The states of all remembered jobs, the latest first."""
         with self._lock:
             return [job.shown() for job in reversed(self._jobs.values())]
 
-    def cancel(self, job_id: str) -> dict[str, Any]:
-        """Takes a job from the queue, or asks the one that runs to stop; its state says when it has.
+    def cancel(self, job_id: str) -> JsonObject:
+        """Removes a job from the queue, or asks the running one to stop. Its state changes once it has stopped.
 
         Raises:
-            ManagementError: It is not there, has ended, or cannot be stopped.
+            ManagementError: There is no such job, it has ended, or it cannot be stopped.
         """
         with self._lock:
             job = self._job(job_id)
@@ -124,7 +125,7 @@ class Jobs:
             return job.shown()
 
     def counts(self) -> dict[str, int]:
-        """By state: of `queued` and `running` how many there are, of the others how many there were."""
+        """Number of jobs by state: the current ones for `queued` and `running`, all since the start for the others."""
         with self._lock:
             counts: dict[str, int] = {state: sum(job.state == state for job in self._jobs.values()) for state in OPEN}
             return counts | self._ended
@@ -146,7 +147,7 @@ class Jobs:
                 job.error, job.result = error, result
                 self._end(job, state)
 
-    def _outcome(self, job: Job) -> tuple[State, str | None, dict[str, Any] | None]:
+    def _outcome(self, job: Job) -> tuple[State, str | None, JsonObject | None]:
         try:
             return "done", None, job.work(job)
         except JobCancelled:
@@ -160,13 +161,13 @@ class Jobs:
     def _end(self, job: Job, state: State) -> None:
         job.state, job.finished = state, time.time()
         self._ended[state] += 1
-        # What it holds on to is not needed any more.
+        # Releases the objects that the work refers to.
         job.work, job.abandon = _nothing, lambda: None
         over = [old.id for old in self._jobs.values() if old.state not in OPEN][: -self._most_ended]
         for old in over:
             del self._jobs[old]
 
 
-def _nothing(job: Job) -> dict[str, Any]:
+def _nothing(job: Job) -> JsonObject:
     del job
     return {}

@@ -1,4 +1,4 @@
-"""What is kept of each namespace, and forgetting it. Tenants are told by their hashed ids only."""
+"""Lists what is kept of each namespace, and forgets it. Tenants are known by their hashed ids only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 
 from agentspec.engine import Engine, NamespaceStats
 from agentspec.errors import ManagementError, StoreError
 from agentspec.integrations.sglang.admin.jobs import Job
+from agentspec.integrations.sglang.admin.wire import JsonObject
 from agentspec.store.replication.sharing import Sharing
 
 NAMESPACE = re.compile(r"[0-9a-f]{32}")
@@ -19,7 +19,7 @@ _MOST_TIMES = 1 << 16
 
 
 class LastUse:
-    """When each namespace had its last request, for the latest of them. One thread writes, any may read."""
+    """The time of the last request of each of the most recent namespaces. One thread writes; any thread may read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class LastUse:
                 self._times.popitem(last=False)
 
     def of(self, namespace: str) -> float | None:
-        """In seconds since 1970; None where it had none since the server started."""
+        """Seconds since 1970; None if the namespace had no request since the server started."""
         with self._lock:
             return self._times.get(namespace)
 
@@ -43,25 +43,25 @@ class LastUse:
 
 
 class Namespaces:
-    """Lists and forgets. For any thread."""
+    """Lists and forgets namespaces. Safe to use from any thread."""
 
     def __init__(
         self, engine: Engine, sharing: Sharing | None, last_use: LastUse, corpora_of: Callable[[str], list[str]]
     ) -> None:
-        """`corpora_of`: the names of the corpora that a namespace may draft from."""
+        """`corpora_of`: returns the names of the corpora that a namespace may draft from."""
         self._engine = engine
         self._sharing = sharing
         self._last_use = last_use
         self._corpora_of = corpora_of
 
-    def all(self, most: int) -> dict[str, Any]:
-        """So many of them at most, those with the most memory first."""
+    def all(self, most: int) -> JsonObject:
+        """At most `most` namespaces, those with the most memory first."""
         found = [stats for stats in self._engine.namespaces() if NAMESPACE.fullmatch(stats.name)]
         found.sort(key=lambda stats: (-stats.num_bytes, stats.name))
         return {"total": len(found), "namespaces": [self._shown(stats) for stats in found[:most]]}
 
-    def find(self, namespace: str) -> dict[str, Any]:
-        """Raises ManagementError if nothing is known of it."""
+    def find(self, namespace: str) -> JsonObject:
+        """What is kept of a namespace. Raises ManagementError if nothing is known of it."""
         stats = next((stats for stats in self._engine.namespaces() if stats.name == namespace), None)
         if stats is None and self._last_use.of(namespace) is None:
             raise ManagementError(
@@ -72,10 +72,10 @@ class Namespaces:
         shown = self._shown(stats or NamespaceStats(namespace, 0, 0, 0))
         return {**shown, "corpora": self._corpora_of(namespace)}
 
-    def forgetting(self, namespace: str) -> Callable[[Job], dict[str, Any]]:
-        """The work of a job that forgets all that was finished in a namespace, here, in the store and in replicas."""
+    def forgetting(self, namespace: str) -> Callable[[Job], JsonObject]:
+        """The work of a job that forgets a namespace's finished outputs, here, in the store and on other replicas."""
 
-        def work(job: Job) -> dict[str, Any]:
+        def work(job: Job) -> JsonObject:
             stats = next((stats for stats in self._engine.namespaces() if stats.name == namespace), None)
             job.progress = {"stage": "memory"}
             self._engine.delete_namespace(namespace)
@@ -99,7 +99,7 @@ class Namespaces:
 
         return work
 
-    def _shown(self, stats: NamespaceStats) -> dict[str, Any]:
+    def _shown(self, stats: NamespaceStats) -> JsonObject:
         return {
             "namespace": stats.name,
             "outputs": stats.num_outputs,

@@ -1,14 +1,14 @@
-"""What clients ask for, checked: who a corpus is for, which namespace is meant, which file."""
+"""Checks what clients ask for: the receivers of a corpus, a namespace, a file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from agentspec.errors import ManagementError
 from agentspec.integrations.sglang.admin.corpora import NAME
 from agentspec.integrations.sglang.admin.namespaces import NAMESPACE
+from agentspec.integrations.sglang.admin.wire import JsonObject
 
 _MOST_RECIPIENTS = 1024
 _MOST_NAME = 1024
@@ -16,15 +16,15 @@ _FOLDER_VARIABLE = "AGENTSPEC_ADMIN_FOLDER"
 HEAD_FIELDS = ("name", "all", "tenants", "namespaces")
 
 
-def corpus_head(body: Any, *more: str) -> dict[str, Any]:
-    """A corpus's name and whom it is given to, of a request's object, as the desk wants it.
+def corpus_head(body: object, *more: str) -> JsonObject:
+    """The name of a corpus and who may draft from it, as the desk expects them.
 
     Args:
-        body: Parsed JSON.
-        more: Fields that it may have besides.
+        body: The request's parsed JSON.
+        more: Further fields that it may have.
 
     Raises:
-        ManagementError: It has other fields, or wrong ones.
+        ManagementError: It has unknown fields or wrong values.
     """
     if not isinstance(body, dict):
         raise ManagementError(f"a corpus is asked for by a JSON object, got {_kind(body)}")
@@ -52,8 +52,8 @@ def corpus_head(body: Any, *more: str) -> dict[str, Any]:
     return {"name": name, "all": everybody, "tenants": tenants, "namespaces": namespaces}
 
 
-def chosen_namespace(body: Any) -> dict[str, Any]:
-    """The one that a request's object names; raises ManagementError unless it names exactly one."""
+def chosen_namespace(body: object) -> JsonObject:
+    """The namespace or tenant that a request names. Raises ManagementError unless it names exactly one."""
     if not isinstance(body, dict):
         raise ManagementError(f"a namespace is asked for by a JSON object, got {_kind(body)}")
     _known(body, ("tenant", "namespace"))
@@ -63,11 +63,11 @@ def chosen_namespace(body: Any) -> dict[str, Any]:
     return given
 
 
-def file_below(folder: str, name: Any) -> Path:
-    """A file of the server's machine that a client named; links are followed before it is looked where it lies.
+def file_below(folder: str, name: object) -> Path:
+    """The path of a file on the server's machine that a client named. Links are resolved before its place is checked.
 
     Raises:
-        ManagementError: No folder was allowed, or the file is not below it, or not there.
+        ManagementError: No folder is allowed, the file is not below the folder, or it does not exist.
     """
     if not folder:
         raise ManagementError(
@@ -80,29 +80,33 @@ def file_below(folder: str, name: Any) -> Path:
         found = (root / name).resolve()
     except (OSError, RuntimeError):
         found = root
-    # What lies elsewhere is answered like what does not exist, so that nobody learns what is there.
+    # A file elsewhere gets the same answer as one that does not exist, so that clients cannot find out what exists.
     if not found.is_relative_to(root) or not found.is_file():
         raise ManagementError(f"there is no file {name!r} below the folder of {_FOLDER_VARIABLE}", 404)
     return found
 
 
-def _names(body: Mapping[str, Any], field: str) -> list[str]:
+def _names(body: Mapping[str, object], field: str) -> list[str]:
     values = body.get(field, [])
-    is_list = isinstance(values, list) and len(values) <= _MOST_RECIPIENTS
-    if not is_list or not all(isinstance(value, str) and len(value) <= _MOST_NAME for value in values):
+    are_names = (
+        isinstance(values, list)
+        and len(values) <= _MOST_RECIPIENTS
+        and all(isinstance(value, str) and len(value) <= _MOST_NAME for value in values)
+    )
+    if not isinstance(values, list) or not are_names:
         raise ManagementError(
             f"`{field}` must be a list of at most {_MOST_RECIPIENTS} texts of at most {_MOST_NAME} characters"
         )
     return list(values)
 
 
-def _known(body: Mapping[str, Any], fields: tuple[str, ...]) -> None:
+def _known(body: Mapping[str, object], fields: tuple[str, ...]) -> None:
     unknown = sorted(set(body) - set(fields))
     if unknown:
         raise ManagementError(f"unknown fields {', '.join(map(repr, unknown[:5]))}; known are {', '.join(fields)}")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return (
         repr(value) if isinstance(value, str | int | float | None) and len(repr(value)) < 80 else type(value).__name__
     )

@@ -1,8 +1,8 @@
-"""Bodies of requests: read up to a limit, documents straight into a file.
+"""Reads the bodies of requests up to a limit, and writes documents to a file as they arrive.
 
 application/json        one object with `documents`, a list of texts or of lists of token ids
-application/x-ndjson    the same object without `documents` in the first line, then a document a line, each an
-                        object with `text` or `tokens`; for whatever is large: it is never held in memory
+application/x-ndjson    the same object without `documents` in the first line, then one document in each line, an object
+                        with `text` or `tokens`. This is for large uploads, because the body is never held in memory.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from agentspec.errors import ManagementError
+from agentspec.integrations.sglang.admin.wire import JsonObject
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
 MOST_JSON_BYTES = 4 << 20
-"""A body that is parsed as a whole stops the server's HTTP process for as long as that takes."""
+"""The limit for bodies that are parsed as a whole. Parsing blocks the server's HTTP process."""
 _MOST_HEAD_BYTES = 1 << 20
 _MOST_DROPPED_BYTES = 64 << 20
-"""Of a body that is too large so much is read on, since many clients look for the answer only when all is sent."""
+"""This much more of a body that is too large is read and dropped, because many clients read the answer only after they
+have sent everything."""
 _LIMIT_VARIABLE = "AGENTSPEC_ADMIN_UPLOAD_MB"
 
 
 async def read_json(request: Request, most_bytes: int = MOST_JSON_BYTES) -> Any:
-    """The body, parsed.
+    """Reads the body and parses it.
 
     Raises:
-        ManagementError: It is too large, or no JSON.
+        ManagementError: The body is too large or is not JSON.
     """
     parts = [part async for part in _limited(request, most_bytes, "as one JSON object; send application/x-ndjson")]
     try:
@@ -42,10 +44,10 @@ async def read_json(request: Request, most_bytes: int = MOST_JSON_BYTES) -> Any:
 
 
 async def read_lines(request: Request, stream: IO[bytes], most_bytes: int) -> Any:
-    """The first line of the body, parsed; the rest goes into `stream`.
+    """Parses the first line of the body, and writes the rest to `stream`.
 
     Raises:
-        ManagementError: The body is too large, or its first line is no JSON.
+        ManagementError: The body is too large, or its first line is not JSON.
     """
     head, has_head = bytearray(), False
     async for part in _limited(request, most_bytes, f"by {_LIMIT_VARIABLE}; send less, or start the server with more"):
@@ -65,17 +67,17 @@ async def read_lines(request: Request, stream: IO[bytes], most_bytes: int) -> An
         raise ManagementError(f"the first line must be a JSON object with the corpus's name: {_told(error)}") from None
 
 
-def write_documents(documents: Any, stream: IO[bytes]) -> None:
-    """Writes what read_json() found under `documents`, a document a line.
+def write_documents(documents: object, stream: IO[bytes]) -> None:
+    """Writes the documents that read_json() returned, one in each line.
 
     Raises:
-        ManagementError: It is no list of texts and lists of ids, or empty.
+        ManagementError: `documents` is empty, or not a list of texts and lists of token ids.
     """
     if not isinstance(documents, list) or not documents:
         raise ManagementError("`documents` must be a list of texts or of lists of token ids, and not empty")
     for position, document in enumerate(documents):
         if isinstance(document, str):
-            line: dict[str, Any] = {"text": document}
+            line: JsonObject = {"text": document}
         elif isinstance(document, list) and all(type(token) is int for token in document):
             line = {"tokens": document}
         else:
@@ -85,13 +87,13 @@ def write_documents(documents: Any, stream: IO[bytes]) -> None:
 
 @contextmanager
 def spool() -> Iterator[IO[bytes]]:
-    """A file that only this user may read, and that is gone when whoever needs it longer has made a link."""
+    """A temporary file that only this user may read. A process that needs it longer must make a link."""
     with tempfile.NamedTemporaryFile(prefix="agentspec-upload-", suffix=".jsonl") as stream:
         yield stream
 
 
 def spooled(stream: IO[bytes]) -> Path:
-    """Where the file lies, with all that was written in it."""
+    """Flushes the file and returns its path."""
     stream.flush()
     return Path(stream.name)
 

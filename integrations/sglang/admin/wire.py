@@ -1,8 +1,8 @@
-"""How a command gets from the HTTP process to every scheduler, and its answer back.
+"""Sends a command from the HTTP process to every scheduler, and returns the answers.
 
-SGLang's processes exchange a closed set of message types, also through processes that load no plugin. A command is
-therefore the request id of the message that `/server_info` sends, which has no other use for it. No client can send
-such a message: SGLang makes it itself, without an id.
+SGLang's processes exchange a closed set of message types, also through processes that load no plugins. So a command is
+sent as the request id of the message that `/server_info` sends, which does not use the id. Clients cannot send such a
+message with an id, because SGLang makes it itself, without one.
 """
 
 from __future__ import annotations
@@ -11,30 +11,35 @@ import importlib
 import json
 from typing import Any
 
+from agentspec.integrations.sglang.sglang_types import TokenizerManager
+
+JsonObject = dict[str, Any]
+"""An object of JSON, parsed or to be written."""
+
 _MARK = "agentspec "
 _KEY = "agentspec_admin"
-NO_DESK = {"status": 503, "body": {"error": "this scheduler runs without agentspec; its log says why"}}
+NO_DESK: JsonObject = {"status": 503, "body": {"error": "this scheduler runs without agentspec; its log says why"}}
 
 
-async def ask(manager: Any, command: dict[str, Any]) -> list[dict[str, Any]]:
-    """Sends a command to all schedulers, one a data-parallel rank; their answers, `{"status", "body"}` each."""
-    messages: Any = importlib.import_module("sglang.srt.managers.io_struct")
+async def ask(manager: TokenizerManager, command: JsonObject) -> list[JsonObject]:
+    """Sends a command to the scheduler of each data-parallel rank. Their answers have `status` and `body`."""
+    messages = importlib.import_module("sglang.srt.managers.io_struct")
     manager.auto_create_handle_loop()
     request = messages.GetInternalStateReq(rid=_MARK + json.dumps(command))
     replies = await manager.get_internal_state_communicator(request)
     return [reply.internal_state.get(_KEY, NO_DESK) for reply in replies]
 
 
-def command_in(message: Any) -> dict[str, Any] | None:
-    """The command that a message carries; None if it is another message."""
+def command_in(message: object) -> JsonObject | None:
+    """The command in a message; None if the message carries none."""
     rid = getattr(message, "rid", None)
     if not isinstance(rid, str) or not rid.startswith(_MARK):
         return None
-    found: dict[str, Any] = json.loads(rid.removeprefix(_MARK))
+    found: JsonObject = json.loads(rid.removeprefix(_MARK))
     return found
 
 
-def reply(answer: dict[str, Any]) -> Any:
-    """The message that carries an answer, of JSON's types."""
-    messages: Any = importlib.import_module("sglang.srt.managers.io_struct")
+def reply(answer: JsonObject) -> object:
+    """The message with an answer, which must consist of JSON's types."""
+    messages = importlib.import_module("sglang.srt.managers.io_struct")
     return messages.GetInternalStateReqOutput(internal_state={_KEY: answer})

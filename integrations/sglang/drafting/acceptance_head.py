@@ -1,10 +1,9 @@
-"""The acceptance-prediction head of SpecDec++: from a drafter's hidden state to the fate of the token drafted there.
+"""The acceptance-prediction head of SpecDec++: predicts from a draft model's state whether its token is accepted.
 
-Which state belongs to which token: token Y_i of a draft is judged by the state e_{i-1} from which its logits were
-computed, as the indices of algorithm 2 say, so that the decision to stop costs no forward of the drafter. It is the
-state that SGLang hands out in `logits_output.hidden_states` with CaptureHiddenMode.LAST: of a STANDALONE drafter the
-final state behind the last norm; of an EAGLE-3 head what its layer puts out before the norm, which is also what it
-is fed in the next step.
+Token Y_i of a draft is judged by the state e_{i-1} from which its logits were computed, as in the indices of algorithm
+2. So the decision to stop costs no forward of the draft model. SGLang returns this state in
+`logits_output.hidden_states` with CaptureHiddenMode.LAST. For a STANDALONE draft model it is the final state after the
+last norm. For an EAGLE-3 head it is the output of its layer before the norm, which is also its input in the next step.
 """
 
 from __future__ import annotations
@@ -19,25 +18,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agentspec.errors import ConfigError
+from agentspec.integrations.sglang.sglang_types import ModelRunner
 from agentspec.scheduling.baselines.candidate_length import check_threshold
 
 WEIGHTS_FILE = "acceptance_head.safetensors"
 CONFIG_FILE = "acceptance_head.json"
 _FORMAT = 1
-# Beyond it a logit says nothing more that a calibration could be fitted to.
+# Logits are clamped to this absolute value, because a calibration cannot be fitted to larger ones.
 FARTHEST_LOGIT = 12.0
 
 
 @dataclass(frozen=True)
 class AcceptanceConfig:
-    """What acceptance_head.json says.
+    """The contents of acceptance_head.json.
 
     Attributes:
-        hidden_size: of the drafter.
-        depth: D, residual layers before the linear one.
+        hidden_size: Size of the draft model's hidden states.
+        depth: D, the number of residual layers before the linear one.
         rejection_weight: w_rej of the loss that the head was trained with; w_acc is 1.
-        threshold: h at which drafts were cheapest where the head was measured.
-        scale, shift: make of a logit x, cut at 12 either way, that of a calibrated probability: scale * x + shift.
+        threshold: The h at which drafts were cheapest when the head was measured.
+        scale, shift: Calibrate a logit x, clamped to [-12, 12]: the calibrated logit is scale * x + shift.
     """
 
     hidden_size: int
@@ -60,9 +60,9 @@ class AcceptanceConfig:
 
 
 class AcceptanceHead(nn.Module):
-    """A ResNet with SiLU on hidden states (SpecDec++, sections 3.2 and 4.1): D layers x + SiLU(A x + b), then a linear one.
+    """A ResNet with SiLU on hidden states (SpecDec++, sections 3.2, 4.1): D layers x + SiLU(A x + b), then a linear one.
 
-    `mean` and `spread` [hidden_size] are those of the states that it was trained on.
+    `mean` and `spread`, float32[hidden_size], normalise the states. They are those of the training data.
     """
 
     def __init__(self, config: AcceptanceConfig) -> None:
@@ -74,13 +74,13 @@ class AcceptanceHead(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(config.depth))
         self.out = nn.Linear(size, 1)
         for layer in self.layers:
-            # Each layer begins as the identity.
+            # Each layer is initialised as the identity.
             assert isinstance(layer, nn.Linear)
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """float32 [n] of states [n, hidden_size] of any floating dtype; the sigmoid is the probability."""
+        """The logits, float32[n], of the probabilities for states [n, hidden_size] of any floating dtype."""
         assert isinstance(self.mean, Tensor) and isinstance(self.spread, Tensor)
         x = (hidden.float() - self.mean) / self.spread
         for layer in self.layers:
@@ -89,30 +89,35 @@ class AcceptanceHead(nn.Module):
         return out
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """float32 [n]: the probability that the likeliest token of each state is accepted, given that what is before it is.
+        """float32[n], the probability that the likeliest token of each state is accepted if all before it are.
 
-        It is what the stopping rule takes; weights of rejections make it err on the side of stopping.
+        This is for the stopping rule. The weight of rejections in training makes it err on the side of stopping.
         """
         return torch.sigmoid(self.logits(hidden))
 
     def calibrated(self, hidden: Tensor) -> Tensor:
-        """float32 [n]: the same as an estimate that comes true, to be compared with those of other drafts."""
+        """float32[n], the same probability after calibration, to be compared with the estimates of other drafts."""
         logits = self.logits(hidden).clamp(-FARTHEST_LOGIT, FARTHEST_LOGIT)
         return torch.sigmoid(self.config.scale * logits + self.config.shift)
 
     def accepted(self, hidden: Tensor, topk_p: Tensor) -> Tensor:
-        """[n, topk], what is expected to be accepted of candidates that the drafter gives the probabilities topk_p, the
-        likeliest first, from its state, [n, hidden_size]: the estimate is the likeliest token's; the others keep their
-        ratio to it."""
+        """The acceptance estimates, [n, topk], of candidates.
+
+        The likeliest candidate gets the calibrated estimate of its state, and the others keep their ratio to it.
+
+        Args:
+            hidden: [n, hidden_size], the draft model's states.
+            topk_p: [n, topk], its probabilities of the candidates, the likeliest first.
+        """
         estimates = self.calibrated(hidden).to(topk_p.dtype)[:, None]
         return estimates * topk_p / topk_p[:, :1].clamp_min(1e-9)
 
     @classmethod
     def load(cls, folder: str | Path, hidden_size: int) -> AcceptanceHead:
-        """The head that `save` wrote into a drafter's folder, in float32, to be used and not trained.
+        """Loads the head that `save` wrote into a draft model's folder, in float32 and for inference only.
 
         Raises:
-            ConfigError: A file is missing or unreadable, or the head is for drafters of another hidden size.
+            ConfigError: A file is missing or unreadable, or the head is for draft models of another hidden size.
         """
         folder = Path(folder)
         config = _read_config(folder / CONFIG_FILE)
@@ -125,29 +130,31 @@ class AcceptanceHead(nn.Module):
         head.load_state_dict(_read_tensors(folder / WEIGHTS_FILE, head.state_dict()))
         return head.requires_grad_(False).eval()
 
-    def save(self, folder: str | Path, notes: dict[str, Any]) -> None:
-        """Write acceptance_head.safetensors, in half precision, and acceptance_head.json with `notes` on the training."""
+    def save(self, folder: str | Path, notes: dict[str, object]) -> None:
+        """Writes acceptance_head.safetensors, in half precision, and acceptance_head.json with the training's
+        `notes`."""
         from safetensors.torch import save_file
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: tensor.detach().half().contiguous() for name, tensor in self.state_dict().items()}
         save_file(tensors, str(folder / WEIGHTS_FILE), metadata={"format": "pt"})
-        # Some releases of safetensors leave the file readable by its owner alone; a server may be another user.
+        # Some releases of safetensors make the file readable by its owner only, but a server may run as another user.
         (folder / WEIGHTS_FILE).chmod(0o644)
         described = {"format": _FORMAT, **asdict(self.config), "training": notes}
         (folder / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
 
 
-def find_acceptance_head(chosen: str, draft_model_path: str, draft_runner: Any) -> AcceptanceHead | None:
-    """The head that a server's settings name, on the drafter's device.
+def find_acceptance_head(chosen: str, draft_model_path: str, draft_runner: ModelRunner) -> AcceptanceHead | None:
+    """The head that a server's settings name, on the draft model's device; None if there is none.
 
     Args:
-        chosen: a folder, "auto" for the draft model's own if it has one, or "none".
-        draft_model_path: of the drafter that `draft_runner`, SGLang's `ModelRunner`, runs.
+        chosen: A folder, "auto" for the draft model's own head if it has one, or "none".
+        draft_model_path: The folder of the draft model.
+        draft_runner: SGLang's runner of the draft model.
 
     Raises:
-        ConfigError: The head cannot be read or is for another drafter.
+        ConfigError: The head cannot be read, or is for another draft model.
     """
     folder = Path(draft_model_path if chosen == "auto" else chosen)
     if chosen == "none" or (chosen == "auto" and not (folder / WEIGHTS_FILE).is_file()):

@@ -1,14 +1,15 @@
-"""What the device has written, read back to the host by one copy a forward, and appended to the engine's texts.
+"""Copies the tokens that forwards wrote to the host, one copy for each forward, and appends them to the engine's texts.
 
-With the overlap schedule SGLang launches step N + 1 before it has processed the result of step N. The tokens of step N
-are then on the device alone, not in `req.output_ids`:
+With the overlap schedule, SGLang launches step N + 1 before it has processed the result of step N. At that time the
+tokens of step N are only on the device, not in `req.output_ids`:
 
     prompt | output_ids ............ | accepted in step N |
     <------- processed tokens ------> <---- unprocessed --->
     <------------- KV in the cache (seq_len) ----------->  |   the last accepted token has no KV yet
 
-So the engine's text does not follow `output_ids`. It grows by what each forward wrote, as the device tells it, together
-with the tokens that are in the KV cache behind it: a text has one token more than that, or it is not drafted from.
+So the engine's text does not follow `output_ids`. It grows by the tokens that the device reports for each forward. The
+device also reports the number of tokens in the KV cache after the forward. A text is drafted from only if it has one
+token more than that.
 """
 
 from __future__ import annotations
@@ -23,21 +24,23 @@ from numpy.typing import NDArray
 
 from agentspec._core import Rows
 from agentspec.engine import Engine
+from agentspec.integrations.sglang.drafting.device_clock import DeviceEvent
+from agentspec.integrations.sglang.sglang_types import BatchResult, Req
 
 
 class HostCopy:
-    """A tensor on its way to the host; the copy starts at once and nobody waits for it yet."""
+    """A copy of a tensor to the host, which starts at once. wait() waits for it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        # A copy on a CPU as well: the next forward may write to the same memory.
+        # A CPU's tensor is copied too, because the next forward may write to the same memory.
         self._host = tensor.to("cpu", non_blocking=True, copy=True)
-        self._copied: Any = None
+        self._copied: DeviceEvent | None = None
         if tensor.device.type != "cpu":
             self._copied = torch.get_device_module(tensor.device).Event()
             self._copied.record()
 
     def wait(self) -> NDArray[Any]:
-        """What was copied; waits for it."""
+        """Waits for the copy and returns it."""
         if self._copied is not None:
             self._copied.synchronize()
             self._copied = None
@@ -46,11 +49,11 @@ class HostCopy:
 
 
 class ReadBack:
-    """The tokens of one forward, on their way to the host."""
+    """The tokens of one forward, while they are copied to the host."""
 
     def __init__(
         self,
-        requests: list[Any],
+        requests: list[Req],
         rows: Rows,
         lengths: NDArray[np.int64],
         packed: torch.Tensor,
@@ -59,12 +62,12 @@ class ReadBack:
         """Starts the copy.
 
         Args:
-            requests: SGLang's `Req`, one a row.
-            rows: The engine's.
-            lengths: int64[b], tokens of their texts before the forward.
-            packed: int64[b, 1 + w] on the device: how many tokens are accepted, and these in front of w places. Where
-                `ends` is None the last place holds the tokens in the KV cache behind the forward.
-            ends: int64[b], these.
+            requests: SGLang's `Req`, one for each row.
+            rows: The engine's rows of these requests.
+            lengths: int64[b], number of tokens of their texts before the forward.
+            packed: int64[b, 1 + w] on the device: the number of accepted tokens, then w columns that begin with these
+                tokens. If `ends` is None, the last column holds the number of tokens in the KV cache after the forward.
+            ends: int64[b], the number of tokens in the KV cache after the forward.
         """
         self.requests, self.rows, self.lengths = requests, rows, lengths
         self.has_failed = False
@@ -72,62 +75,64 @@ class ReadBack:
         self._copy = HostCopy(packed)
 
     def wait(self) -> NDArray[np.int64]:
-        """int64[b, 1 + w], as it was packed; waits for the copy."""
+        """Waits for the copy and returns `packed`, int64[b, 1 + w]."""
         return self._copy.wait()
 
     def ends(self) -> NDArray[np.int64]:
-        """int64[b], tokens in the KV cache behind the forward; waits for the copy."""
+        """int64[b], number of tokens in the KV cache after the forward. Waits for the copy."""
         return np.ascontiguousarray(self.wait()[:, -1]) if self._ends is None else self._ends
 
 
 class AcceptedTokens:
-    """Appends to the engine's texts what forwards have written, in their order. Owned by a worker, on the scheduler's
-    thread."""
+    """Appends the tokens that forwards have written to the engine's texts, in the order of the forwards.
+
+    Owned by a worker, on the scheduler's thread.
+    """
 
     def __init__(self, engine: Engine, on_lost: Callable[[int], object] = lambda rows: None) -> None:
-        """`on_lost` is told of rows that the engine does not draft for any more, how many there are."""
+        """`on_lost`: called with the number of rows that the engine does not draft for any more."""
         self._engine = engine
         self._on_lost = on_lost
         self._pending: deque[ReadBack] = deque()
         self._verified: ReadBack | None = None
-        # Where the KV cache ends of requests that were prefilled since.
-        self._prefilled: dict[Any, int] = {}
+        # Number of tokens in the KV cache of each request that was prefilled since the latest verification.
+        self._prefilled: dict[Req, int] = {}
 
     def prefilled(
         self,
-        requests: Sequence[Any],
+        requests: Sequence[Req],
         rows: Rows,
         ends: NDArray[np.int64],
         lengths: NDArray[np.int64],
         next_tokens: torch.Tensor,
     ) -> None:
-        """The target read prompts, or chunks of them.
+        """Called after a prefill of prompts, or of chunks of them, was launched.
 
         Args:
-            requests: SGLang's `Req`, one a row.
-            rows: The engine's.
-            ends: int64[b], tokens in the KV cache behind the chunk.
-            lengths: int64[b], tokens of the texts up to there. The text of a request whose chunk is not the last is
-                longer, so that it does not grow by what the target wrote behind the chunk.
-            next_tokens: integer[b] on the device, what it wrote.
+            requests: SGLang's `Req`, one for each row.
+            rows: The engine's rows of these requests.
+            ends: int64[b], number of tokens in the KV cache after the chunk.
+            lengths: int64[b], number of tokens of the texts up to there. If the chunk is not the last one of its
+                request, the text is longer and so does not grow by what the target wrote after the chunk.
+            next_tokens: integer[b] on the device, the token that the target wrote for each row.
         """
         packed = torch.stack([torch.ones_like(next_tokens), next_tokens], dim=1).to(torch.int64)
         self._pending.append(ReadBack(list(requests), rows, lengths, packed, ends))
         if len(self._prefilled) > _MANY:
-            # Requests that end with their prefill are in no verification that would make room for others.
+            # Requests that end with their prefill never reach a verification, which would clear this dict.
             self._prefilled = {request: end for request, end in self._prefilled.items() if not request.finished()}
         # The token has no KV yet.
         self._prefilled.update(zip(requests, ends.tolist(), strict=True))
 
-    def verified(self, requests: list[Any], rows: Rows, lengths: NDArray[np.int64], result: Any) -> ReadBack:
-        """A verification was launched.
+    def verified(self, requests: list[Req], rows: Rows, lengths: NDArray[np.int64], result: BatchResult) -> ReadBack:
+        """Called after a verification was launched.
 
         Args:
-            requests: SGLang's `Req`, one a row.
-            rows: The engine's.
-            lengths: int64[b], tokens of their texts before it.
-            result: SGLang's, with `next_token_ids`, integer[b * w], accepted ones in front of each row's w;
-                `accept_lens`, integer[b], how many, the bonus token included; and `new_seq_lens`, integer[b].
+            requests: SGLang's `Req`, one for each row.
+            rows: The engine's rows of these requests.
+            lengths: int64[b], number of tokens of their texts before the verification.
+            result: SGLang's result, with `next_token_ids`, integer[b * w], where each row's w begin with the accepted
+                ones; `accept_lens`, integer[b], their number, bonus token included; and `new_seq_lens`, integer[b].
         """
         lens, tokens = result.accept_lens, result.next_token_ids
         columns = [lens[:, None], tokens.view(len(requests), -1), result.new_seq_lens[:, None]]
@@ -138,18 +143,18 @@ class AcceptedTokens:
         return read
 
     def wait(self) -> None:
-        """Waits for what all forwards so far have written."""
+        """Waits for the copies of all forwards so far."""
         for read in self._pending:
             read.wait()
 
     def catch_up(self) -> None:
-        """Brings the texts to what all forwards so far have written; waits for it."""
+        """Appends what all forwards so far have written to the texts. Waits for the copies."""
         while self._pending:
             read = self._pending[0]
             try:
                 lost = self._engine.grow(read.rows, read.wait(), read.lengths)
             except Exception:
-                # Once more in the next step: a row that has grown has another length, and does not grow twice.
+                # The next step tries once more. A row that has grown has another length, so it does not grow twice.
                 if read.has_failed:
                     self._pending.popleft()
                 read.has_failed = True
@@ -158,14 +163,14 @@ class AcceptedTokens:
             if lost:
                 self._on_lost(lost)
 
-    def find_again(self, rows: Callable[[list[Any]], Rows]) -> None:
-        """Texts were opened anew; `rows` finds the engine's requests of a batch. What was written goes to the new ones."""
+    def find_again(self, rows: Callable[[list[Req]], Rows]) -> None:
+        """Called after requests were opened again. What was written goes to their new rows, by `rows`."""
         for read in self._pending:
             read.rows = rows(read.requests)
 
-    def ends(self, requests: list[Any]) -> NDArray[np.int64]:
-        """int64[b], tokens in the KV cache of the requests of the next step, as the device has told; -1 where it has
-        not. To be called after catch_up()."""
+    def ends(self, requests: list[Req]) -> NDArray[np.int64]:
+        """int64[b], number of tokens in the KV cache of each request of the next step, as the device reported it; -1 if
+        it did not. Call it after catch_up()."""
         read = self._verified
         if read is not None and not self._prefilled and read.requests == requests:
             return read.ends()

@@ -1,29 +1,32 @@
-"""Where an answer ends: at the place where decoding token by token would end it.
+"""Ends an answer at the place where decoding token by token would end it.
 
-A verification accepts several tokens, and SGLang looks at all of them at once. The first string in the request's list
-of stop strings then wins over another that comes earlier in the text; any stop string wins over an end-of-text token
-before it; and in SGLang 0.5.17 reaching max_tokens wins over both. The answer would tell tokens that plain decoding
-never writes.
+A verification accepts several tokens, and SGLang checks all of them at once. Then the first string in the request's
+list of stop strings wins over another one that comes earlier in the text, any stop string wins over an end-of-text
+token before it, and in SGLang 0.5.17 max_tokens wins over both. The answer would hold tokens that plain decoding never
+writes.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-from typing import Any
+from collections.abc import Callable
+
+from agentspec.integrations.sglang.sglang_types import EndingReq
 
 _METHOD = "update_finish_state"
+_Update = Callable[[EndingReq, int], None]
 
 
 def end_at_first_stop() -> None:
-    """From now on SGLang's requests in this process end at the first stop. Imports SGLang; a second call changes nothing."""
-    request: Any = importlib.import_module("sglang.srt.managers.schedule_batch").Req
-    update = getattr(request, _METHOD)
+    """Makes SGLang's requests in this process end at the first stop. Imports SGLang. A second call changes nothing."""
+    request: type = importlib.import_module("sglang.srt.managers.schedule_batch").Req
+    update: _Update = getattr(request, _METHOD)
     if hasattr(update, "_agentspec"):
         return
 
     @functools.wraps(update)
-    def update_finish_state(self: Any, new_accepted_len: int = 1) -> None:
+    def update_finish_state(self: EndingReq, new_accepted_len: int = 1) -> None:
         is_running = not self.finished() and not self.to_finish
         update(self, new_accepted_len)
         if is_running and new_accepted_len > 1 and self.finished():
@@ -33,9 +36,12 @@ def end_at_first_stop() -> None:
     setattr(request, _METHOD, update_finish_state)
 
 
-def _find_first(request: Any, num_accepted: int, update: Any) -> None:
-    """Asks again after each of the accepted tokens, and keeps the first end. Where only the grammar tells of one, whose
-    state is that behind all tokens, what SGLang found stays."""
+def _find_first(request: EndingReq, num_accepted: int, update: _Update) -> None:
+    """Runs SGLang's check again after each accepted token, and keeps the first end.
+
+    The grammar is left out, because its state is that after all tokens. If only the grammar ends the answer, the end
+    that SGLang found stays.
+    """
     output, grammar = request.output_ids, request.grammar
     found = request.finished_reason, request.finished_len
     request.grammar = None
@@ -45,7 +51,7 @@ def _find_first(request: Any, num_accepted: int, update: Any) -> None:
             request.finished_reason, request.finished_len = None, None
             update(request, 1)
             if request.finished():
-                # None stands for all tokens that SGLang was shown, which are fewer than there are.
+                # None means all tokens that SGLang was shown, which may be fewer than the request has.
                 request.finished_len = end if request.finished_len is None else request.finished_len
                 return
         request.finished_reason, request.finished_len = found

@@ -1,12 +1,13 @@
-"""Pauses drafting after repeated failures, counted in steps so that every rank decides alike."""
+"""Pauses drafting after repeated failures. Pauses are counted in steps, so that all ranks decide alike."""
 
 from __future__ import annotations
 
 
 class Breaker:
-    """Closed: drafting runs. Open: it is skipped for `pause_steps` steps, then one step tries again.
+    """While it is closed, drafting runs. When it opens, drafting is skipped for `pause_steps` steps; then one step
+    tries again.
 
-    Invariant: open exactly while `_remaining > 0`.
+    Invariant: it is open exactly while `_remaining > 0`.
     """
 
     def __init__(self, max_failures: int, pause_steps: int = 1000) -> None:
@@ -21,7 +22,7 @@ class Breaker:
         return self._remaining > 0
 
     def allow(self) -> bool:
-        """Called once a step; says whether this step may draft."""
+        """Whether this step may draft. Call it once in each step."""
         if self._remaining > 0:
             self._remaining -= 1
             return False
@@ -31,10 +32,10 @@ class Breaker:
         self._failures = 0
 
     def failed(self) -> None:
-        """After `max_failures` in a row the breaker opens; the trial after a pause opens it again at once."""
+        """Opens the breaker after `max_failures` consecutive failures, and at once if the step after a pause fails."""
         self._failures += 1
         if self._failures >= self._max_failures:
             self._remaining = self._pause_steps
             self.num_openings += 1
-            # One more failure after the pause is enough.
+            # After the pause, one more failure opens it again.
             self._failures = self._max_failures - 1

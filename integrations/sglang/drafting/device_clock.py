@@ -1,4 +1,4 @@
-"""How long parts of a step take on the device that runs them."""
+"""Measures how long parts of a step take on their device."""
 
 from __future__ import annotations
 
@@ -6,44 +6,62 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 
 import torch
 
 Report = Callable[[float], None]
 
 
+class DeviceEvent(Protocol):
+    """An event of a device, such as torch.cuda.Event."""
+
+    def record(self) -> None: ...
+
+    def query(self) -> bool: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end_event: Any) -> float: ...
+
+
+Start = float | DeviceEvent
+"""When a measured block began: the host's time in seconds, or an event of the device."""
+
+
 class DeviceClock:
-    """Measures blocks of work; on a GPU without waiting for them, so that reports come some steps late, in order."""
+    """Measures blocks of work. On a GPU it does not wait for them, so reports come in order but some steps later."""
 
     def __init__(self, device: torch.device | str) -> None:
         kind = torch.device(device).type
-        self._module: Any = None if kind == "cpu" else torch.get_device_module(kind)
-        self._running: deque[tuple[Any, Any, Report]] = deque()
+        self._module: ModuleType | None = None if kind == "cpu" else torch.get_device_module(kind)
+        self._running: deque[tuple[DeviceEvent, DeviceEvent, Report]] = deque()
 
     @contextlib.contextmanager
     def timed(self, report: Report) -> Iterator[None]:
-        """Reports the seconds of the work that the block launches; nothing where the block raises."""
+        """Reports the seconds of the work that the block launches. Reports nothing if the block raises."""
         start = self.start()
         yield
         self.stop(start, report)
 
-    def start(self) -> Any:
-        """Begins to measure; give what it returns to stop()."""
+    def start(self) -> Start:
+        """Begins to measure. Pass the result to stop()."""
         if self._module is None:
             return time.perf_counter()
-        start = self._module.Event(enable_timing=True)
+        start: DeviceEvent = self._module.Event(enable_timing=True)
         start.record()
         return start
 
-    def stop(self, start: Any, report: Report) -> None:
+    def stop(self, start: Start, report: Report) -> None:
         """Reports the seconds of the work launched since start()."""
-        if self._module is None:
+        if isinstance(start, float):
             report(time.perf_counter() - start)
             return
-        end = self._module.Event(enable_timing=True)
+        assert self._module is not None
+        end: DeviceEvent = self._module.Event(enable_timing=True)
         end.record()
-        # Here, where the device has work, and not in start(), where it may wait for some.
+        # Not in start(): there the device may be waiting for work. Here it has some.
         self._report_finished()
         self._running.append((start, end, report))
 

@@ -1,8 +1,9 @@
-"""The state of the draft model: its KV cache and the hidden states that its next draft begins with.
+"""The state of the draft model: its KV cache, and the hidden states with which its next draft begins.
 
-SGLang keeps it. A prefill reads the prompt into it, and after each verification draft-extend reads what was accepted,
-whoever proposed that. While the draft model is paused nothing is read: a request that was admitted or went on meanwhile
-has a gap in its state, and the draft model does not draft for it any more (`_unread` of workers/hybrid.py).
+SGLang keeps this state. A prefill reads the prompt into it. After each verification, draft-extend reads the accepted
+tokens, whichever drafter proposed them. While the draft model is paused, nothing is read. A request that was admitted
+or decoded in that time has a gap in its state, and the draft model does not draft for it any more (`_unread` in
+workers/hybrid.py).
 """
 
 from __future__ import annotations
@@ -15,47 +16,57 @@ import torch
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
 
+from agentspec.integrations.sglang.sglang_types import BatchResult, EagleState, ScheduleBatch
+
 Seconds = Callable[[int, float], None]
-"""Takes a number of tokens and the seconds that they took."""
+"""Called with a number of tokens and the seconds that reading them took."""
 
 
 class DraftModelState:
-    """Mixed into SGLang's draft workers: keeps their state, or leaves it as it is while the draft model is paused."""
+    """Mixin for SGLang's draft workers. It updates their state, except while the draft model is paused."""
 
     # False while the draft model is paused. All ranks must agree.
     follows = True
-    # Where the seconds of reading prompts and of draft-extend go.
+    # Called with the seconds of reading prompts and of draft-extend.
     read_took: Seconds = staticmethod(lambda tokens, seconds: None)
     extend_took: Seconds = staticmethod(lambda tokens, seconds: None)
 
     def _draft_extend_for_prefill(
-        self: Any, batch: Any, hidden: Any, next_token_ids: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> Any:
+        self: Any,
+        batch: ScheduleBatch,
+        hidden: torch.Tensor,
+        next_token_ids: torch.Tensor,
+        *args: object,
+        **kwargs: object,
+    ) -> EagleState:
         if not self.follows:
-            state = EagleDraftInput(bonus_tokens=next_token_ids, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1)
-            return self._without_state(state, len(next_token_ids))
+            state: EagleState = EagleDraftInput(
+                bonus_tokens=next_token_ids, num_tokens_per_req=1, num_tokens_for_logprob_per_req=1
+            )
+            self._without_state(state, len(next_token_ids))
+            return state
         with self.clock.timed(partial(self.read_took, sum(batch.extend_lens))):
-            return super()._draft_extend_for_prefill(batch, hidden, next_token_ids, *args, **kwargs)  # type: ignore[misc]
+            state = super()._draft_extend_for_prefill(batch, hidden, next_token_ids, *args, **kwargs)  # type: ignore[misc]
+        return state
 
-    def _draft_extend_for_decode(self: Any, batch: Any, batch_result: Any, **kwargs: Any) -> None:
+    def _draft_extend_for_decode(self: Any, batch: ScheduleBatch, batch_result: BatchResult, **kwargs: object) -> None:
         if not self.follows:
             self._without_state(batch_result.next_draft_input, len(batch_result.accept_lens))
             return
-        # For chains SGLang keeps no probability of the likeliest token, which here is its estimate.
+        # With topk 1, SGLang keeps no probability of the likeliest token, which we need as its estimate.
         self.topk = max(self.shape.topk, 2)
         try:
             with self.clock.timed(partial(self.extend_took, len(batch_result.next_token_ids))):
                 super()._draft_extend_for_decode(batch, batch_result, **kwargs)  # type: ignore[misc]
         finally:
             self.topk = self.shape.topk
-        state = batch_result.next_draft_input
+        state: EagleState = batch_result.next_draft_input
         state.topk_p, state.topk_index = state.topk_p[:, : self.topk], state.topk_index[:, : self.topk]
 
-    def _without_state(self: Any, state: Any, rows: int) -> Any:
-        """Fills SGLang's place for the draft model's state, whose shape must not change, with what nobody drafts from."""
+    def _without_state(self: Any, state: EagleState, rows: int) -> None:
+        """Fills `state` with zeros, which nobody drafts from. Its shapes must be those that SGLang expects."""
         state.topk_p = torch.zeros((rows, self.topk), device=self.device)
         state.topk_index = torch.zeros((rows, self.topk), dtype=torch.int64, device=self.device)
         size, dtype = get_draft_recurrent_hidden_state_spec(self.draft_runner)
         if size is not None:
             state.hidden_states = torch.zeros((rows, size), dtype=dtype, device=self.device)
-        return state

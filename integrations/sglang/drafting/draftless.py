@@ -1,4 +1,4 @@
-"""Why rows are verified without a draft."""
+"""Counts the rows that are verified without a draft, by reason."""
 
 from __future__ import annotations
 
@@ -12,29 +12,35 @@ from agentspec.drafts import Outcome
 from agentspec.integrations.sglang.metrics import LabelledCounts
 
 Reason = Literal[
-    # The suffix indexes, as they say it.
+    # The suffix indexes found nothing that may be drafted.
     "no_match",
     "no_match_at_start",
     "no_outputs",
     "below_threshold",
     "not_indexed",
     "no_memory",
-    # The request.
+    # The request allows no draft.
     "no_room",
     "disabled_by_request",
     "refused",
-    # What went wrong.
+    # Something failed.
     "breaker",
     "failed",
-    # Who decided against a draft.
+    # The controller or the hybrid policy decided against a draft.
     "paused_by_controller",
     "cut_by_controller",
     "left_by_policy",
 ]
-"""no_match: the text's end occurred nowhere before; ..._at_start: among an answer's first tokens, where the end of the
-prompt has to match what was kept before earlier answers. no_outputs: besides, there is nothing in the row's namespace.
-no_room: no drafted token could count, as at max_tokens. refused: the engine refused the request's tokens. left_by_policy:
-there was a suffix draft, but the row was left to the draft model, which made none."""
+"""The reasons whose names do not say enough:
+
+no_match           the end of the text does not occur in any index
+no_match_at_start  the same among the first tokens of an answer, where the end of the prompt must match the end of an
+                   earlier prompt
+no_outputs         the same, and the row's namespace holds no finished output
+no_room            no drafted token could count, for example at max_tokens
+refused            the engine refused the request's tokens
+left_by_policy     there was a suffix draft, but the policy left the row to the draft model, which made none
+"""
 
 REASONS: tuple[Reason, ...] = get_args(Reason)
 START_TOKENS = 8
@@ -57,10 +63,7 @@ for _outcome, _reason in (
 
 
 class DraftlessRows:
-    """Counts verified rows without a draft by why they have none. For one thread.
-
-    Every row without a draft is counted once.
-    """
+    """Counts each verified row without a draft once, by reason. For one thread."""
 
     def __init__(self) -> None:
         self.counts = LabelledCounts("rows_without_draft", REASONS)
@@ -75,11 +78,11 @@ class DraftlessRows:
         """Counts the rows of a step.
 
         Args:
-            outcomes: uint8[b], values of `Outcome`, what the engine says of each row; or one reason for all rows.
-            drafted: bool[b], rows that had a draft before the controller cut it.
-            verified: bool[b], rows of which something drafted is left.
-            refine: Told of a row for which the engine found nothing, or might not draft; says why, or None where the
-                engine has said it.
+            outcomes: uint8[b], the engine's `Outcome` for each row; or one reason for all rows.
+            drafted: bool[b], whether the row had a draft before the controller cut it.
+            verified: bool[b], whether a drafted token of the row is verified.
+            refine: Called with a row and its outcome if the engine found no match or was not allowed to draft. Returns
+                a more precise reason, or None to keep the engine's.
         """
         without = ~verified
         if not without.any():

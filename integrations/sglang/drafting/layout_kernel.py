@@ -1,12 +1,14 @@
 """Lays out a step's trees on the device: one Triton kernel on a GPU, plain torch elsewhere.
 
-What the host has staged knows neither where rows begin in the KV cache nor their roots. Both are added on the device:
+The host stages the trees without their roots and without the number of tokens in the KV cache. Both are added on the
+device:
 
     tokens[:, 0]   the root of each row
-    positions      depth in the tree + tokens in the KV cache, at most the last position that the model knows
-    mask           for backends that want the prefix too: row b has `width` lines of seq_lens[b] ones and then its tree's
+    positions      depth in the tree + number of tokens in the KV cache, clamped to the last position that the model knows
+    mask           for backends whose mask covers the prefix: row b has `width` lines, each with seq_lens[b] ones and then
+                   a line of the tree
 
-In torch that takes some twenty operations, each of which a GPU's host launches on its own, while the device idles.
+In torch this takes some twenty operations. The host launches each of them on its own, while the GPU idles.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ def lay_out(
     """Completes the staged trees of b rows in place, and returns their mask.
 
     Args:
-        tokens: int64[b, width], of which the first column is written.
-        positions: int64[b, width], depths that become positions.
-        cells: bool[b, width, width], the trees.
-        seq_lens: integer[b], tokens in the KV cache.
-        roots: integer[b, w]; the root of row i is the last of its first lens[i], or the first where `lens` is None.
-        lens: integer[b].
-        max_position: Last position the model knows; nodes past it can only be padding.
-        total: At least the sum of `seq_lens`: the mask covers the prefix. None: it covers the trees alone.
+        tokens: int64[b, width]; the roots are written to the first column.
+        positions: int64[b, width], depths, which are turned into positions.
+        cells: bool[b, width, width], the tree masks.
+        seq_lens: integer[b], number of tokens in the KV cache.
+        roots: integer[b, w]; the root of row i is roots[i, lens[i] - 1], or roots[i, 0] if `lens` is None.
+        lens: integer[b], or None.
+        max_position: The last position that the model knows. Nodes past it can only be padding.
+        total: At least the sum of `seq_lens` if the mask covers the prefix; None if it covers only the trees.
 
     Returns:
-        bool, flat, `cells` or width * (total + b * width); what lies behind the last line is not read.
+        bool, flat: `cells`, or width * (total + b * width) entries. Entries after the last line are not read.
     """
     if tokens.is_cuda and kernel_works(tokens.device):
         return _with_kernel(tokens, positions, cells, seq_lens, roots, lens, max_position, total)
@@ -52,15 +54,15 @@ def lay_out(
 
 
 def full_mask(cells: torch.Tensor, seq_lens: torch.Tensor, total: int) -> torch.Tensor:
-    """A mask that covers the prefix too: row b has `width` lines of seq_lens[b] ones and then its tree's cells.
+    """A mask that covers the prefix: row b has `width` lines, each seq_lens[b] ones and then a line of its tree mask.
 
     Args:
-        cells: bool[b, width, width], the trees.
+        cells: bool[b, width, width], the tree masks.
         seq_lens: integer[b], on the same device.
         total: At least the sum of `seq_lens`.
 
     Returns:
-        bool, flat, width * (total + b * width); what lies behind the last line is not read.
+        bool, flat, width * (total + b * width) entries. Entries after the last line are not read.
     """
     rows, width, _ = cells.shape
     lengths = seq_lens.long() + width
@@ -113,7 +115,7 @@ def _with_kernel(
         width,
         roots.stride(0),
         max_position,
-        # Few values, so that nothing is compiled while a server runs.
+        # This takes few values, so that nothing is compiled while a server runs.
         WIDTH_BLOCK=max(64, 1 << (width - 1).bit_length()),
         HAS_LENS=lens is not None,
         HAS_PREFIX=total is not None,
@@ -123,11 +125,11 @@ def _with_kernel(
 
 @functools.cache
 def _compiled() -> Any:
-    """The kernel, one program for each line of each row's mask; imports Triton."""
+    """The kernel. It runs one program for each line of each row's mask. Imports Triton."""
     import triton
     import triton.language as tl
 
-    # Triton would compile anew for values of 1 and for multiples of 16.
+    # Without this, Triton would compile further kernels for values of 1 and for multiples of 16.
     @triton.jit(do_not_specialize=["width", "root_stride", "max_position"])  # type: ignore[untyped-decorator]
     def layout_kernel(  # type: ignore[no-untyped-def]
         tokens, positions, cells, mask, seq_lens, roots, lens, width, root_stride, max_position,
@@ -164,8 +166,10 @@ def _compiled() -> Any:
 
 @functools.cache
 def kernel_works(device: torch.device) -> bool:
-    """Whether the kernel does on this device what torch does, which is found out once: to be called at the start, for it
-    compiles the kernel."""
+    """Whether the kernel gives the same results as torch on this device.
+
+    The first call compiles and tests the kernel, so make it at the start.
+    """
     try:
         works = all(_agrees(device, rows, width) for rows, width in ((1, 1), (3, 5), (70, 2)))
     except Exception:

@@ -1,7 +1,7 @@
-"""What requests were like, as far as it says why they draft well or badly: never what they said.
+"""Counts properties of requests that explain how well drafts work. Their texts are never recorded.
 
-Files with CRLF lines make other tokens than the same lines with LF. A model that is shown such a file commonly writes LF,
-and then what it copies matches nothing; so it is counted who uses carriage returns.
+A file with CRLF line ends has other tokens than the same file with LF. A model that is shown such a file commonly
+writes LF, and then what it copies matches nothing. So texts with carriage returns are counted.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +23,15 @@ from agentspec.integrations.sglang.tenants import Handling
 logger = logging.getLogger("agentspec")
 
 Kind = Literal["kept", "private", "no_store", "no_draft"]
-"""What is done with a request's output: it is learned from; it is not, since the request names no tenant; it is not, as
-the request asks; neither is it drafted for."""
+"""How a request is handled:
+
+kept      its output is learned from
+private   its output is not learned from, because the request names no tenant
+no_store  its output is not learned from, because the request asks for that
+no_draft  it gets no drafts, because the request asks for that
+"""
 _TEXTS = ("prompts", "outputs")
-# How byte-level tokenizers write the byte 13, and how SentencePiece's do.
+# How byte-level tokenizers and SentencePiece write the byte 13.
 _BYTE_LEVEL, _BYTE_FALLBACK = chr(256 + 13), "<0x0D>"
 
 
@@ -33,7 +39,7 @@ class RequestCounts:
     """Counts requests by how they are handled, and texts with carriage returns. For one thread."""
 
     def __init__(self, tokenizer: str, vocab_size: int) -> None:
-        """`tokenizer`: the model's folder or the tokenizer's file; where it cannot be read, carriage returns are not
+        """`tokenizer`: the model's folder or the tokenizer's file. If it is unreadable, carriage returns are not
         counted."""
         self._requests = LabelledCounts("requests", get_args(Kind))
         self._returns = LabelledCounts("carriage_returns", _TEXTS)
@@ -46,7 +52,7 @@ class RequestCounts:
             logger.warning("agentspec: carriage returns are not counted: %s cannot be read: %s", path, error)
 
     def opened(self, handling: Handling, prompt: NDArray[np.int32]) -> None:
-        """A request with its prompt, int32[n]."""
+        """Counts a request that was opened, and its prompt, int32[n]."""
         kind: Kind = "kept"
         if not handling.draft:
             kind = "no_draft"
@@ -58,11 +64,11 @@ class RequestCounts:
         self._look("prompts", prompt)
 
     def finished(self, output: NDArray[np.int32]) -> None:
-        """An output that is learned from, int32[n]."""
+        """Counts an output that is learned from, int32[n]."""
         self._look("outputs", output)
 
-    def snapshot(self) -> dict[str, Any]:
-        """`carriage_returns` is None where they are not counted."""
+    def snapshot(self) -> dict[str, object]:
+        """The counts. `carriage_returns` is None if they are not counted."""
         returns = None if self._line_ends is None else {**dict.fromkeys(_TEXTS, 0), **self._returns.snapshot()}
         return {"requests": self._requests.snapshot(), "carriage_returns": returns}
 
@@ -79,21 +85,21 @@ class LineEnds:
     """Looks for carriage returns in token ids."""
 
     def __init__(self, tokens: NDArray[np.int32], vocab_size: int) -> None:
-        """`tokens`: those that hold a carriage return."""
+        """`tokens`: the ids, int32[n], of tokens that hold a carriage return."""
         self._is_return = np.zeros(vocab_size, bool)
         self._is_return[tokens[tokens < vocab_size]] = True
 
     def has_returns(self, tokens: NDArray[np.int32]) -> bool:
-        """Whether one of them, int32[n] within the vocabulary, holds a carriage return."""
+        """Whether one of `tokens`, int32[n] within the vocabulary, holds a carriage return."""
         return bool(self._is_return[tokens].any())
 
 
 def carriage_returns(path: Path) -> NDArray[np.int32]:
-    """The ids of tokens that hold a carriage return, by the tokenizer's own file: a tokenizer.json, a tekken .json or a
-    .tiktoken file.
+    """The ids, int32[n], of the tokens that hold a carriage return, read from a tokenizer's file: a tokenizer.json, a
+    tekken .json or a .tiktoken file.
 
     Raises:
-        ValueError, KeyError, TypeError, OSError: It is none of them.
+        ValueError, KeyError, TypeError, OSError: The file is none of them.
     """
     data = path.read_bytes()
     if path.suffix == ".tiktoken":
@@ -115,9 +121,9 @@ def carriage_returns(path: Path) -> NDArray[np.int32]:
     return _ids(int(rank) for token, rank in pairs if any(mark in token for mark in marks))
 
 
-def _names_byte_level(part: Any) -> bool:
+def _names_byte_level(part: object) -> bool:
     return part is not None and '"ByteLevel"' in json.dumps(part)
 
 
-def _ids(numbers: Any) -> NDArray[np.int32]:
+def _ids(numbers: Iterable[int]) -> NDArray[np.int32]:
     return np.fromiter(numbers, np.int32)

@@ -1,17 +1,17 @@
-"""Keeps the engine's requests in step with the scheduler's.
+"""The requests that the engine follows, kept in step with the scheduler's.
 
     event                                    what happens here
     ---------------------------------------  ---------------------------------------------------------------
-    prefill of a request                     admit: the engine opens it with its whole prompt
-    prefill again, after a retraction        admit: opened anew if the engine knows tokens that were dropped
-    another batch decodes                    rows: the engine finds its requests, once for all their steps
-    finished in decode                       finish: closed; its trimmed output joins the global index
-    finished at prefill                      reap: the request itself says that it is finished
-    aborted, wherever it waits               abort marks it; reap closes it once no decode batch holds it
-    nothing runs                             reap: no decode step may come that would
+    a request is prefilled                   admit: the engine opens it with its whole prompt
+    it is prefilled again after a retraction admit: it is opened again if the engine knows tokens that were dropped
+    the decode batch changes                 rows: the engine looks up its requests, once for all steps of the batch
+    it finishes in decode                    finish: it is closed, and its trimmed output joins the global index
+    it finishes at prefill                   reap: closes it, because the request says that it is finished
+    it is aborted                            abort: marks it; reap closes it once no decode batch holds it
+    the scheduler is idle                    reap: closes what has ended, because no decode step may follow
 
-Between these events texts grow without the book: by what the device has accepted (accepted_tokens.py). A request that is
-only absent from a batch stays open: it may be retracted, or waiting behind a prefill.
+Between these events accepted_tokens.py appends the accepted tokens to the texts. A request that is absent from a batch
+stays open, because it may be retracted or wait for a prefill.
 """
 
 from __future__ import annotations
@@ -20,27 +20,16 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec._core import Rows
 from agentspec.engine import Engine
+from agentspec.integrations.sglang.sglang_types import Req
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 
 logger = logging.getLogger("agentspec")
-
-
-class Request(Protocol):
-    """The part of SGLang's `Req` that is read here."""
-
-    rid: str
-    origin_input_ids: Sequence[int]
-    output_ids: Sequence[int]
-    sampling_params: Any
-
-    def finished(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +47,20 @@ class KeptOutput:
 
 @dataclass(slots=True)
 class _Entry:
-    request: Request
+    request: Req
     handling: Handling
-    # Length of the text prompt.
+    # Length of the prompt without padding.
     num_prompt_tokens: int
-    # Tokens in the KV cache that stand for images and are not in the text.
+    # Number of tokens in the KV cache that stand for images and are not in the text.
     num_padding: int
     aborted: bool = False
-    # Set when the engine refused this request; it is never drafted for again, others are.
+    # Set when the engine refused this request. It gets no drafts any more; other requests do.
     barred: bool = False
     num_reopened: int = 0
 
 
 class RequestBook:
-    """Every request that the engine has open, by request id.
+    """All requests that the engine has open, by request id.
 
     Invariant: an entry that is not barred is open in the engine.
     """
@@ -85,7 +74,7 @@ class RequestBook:
         on_kept: Callable[[KeptOutput], None] = lambda kept: None,
         on_opened: Callable[[Handling, NDArray[np.int32]], None] = lambda handling, prompt: None,
     ) -> None:
-        """`context_length`: tokens that a request may have in the KV cache."""
+        """`context_length`: the most tokens that a request may have in the KV cache."""
         self._engine = engine
         self._tenants = tenants
         self._context_length = context_length
@@ -96,19 +85,19 @@ class RequestBook:
         # Entries with padding.
         self._num_padded = 0
         self.num_without_drafts = 0
-        """Open requests that asked for no drafts."""
+        """Number of open requests that asked for no drafts."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def admit(self, request: Request, length: int | None = None) -> None:
-        """Makes `request` known to the engine, or brings it back to what the scheduler knows.
+    def admit(self, request: Req, length: int | None = None) -> None:
+        """Opens `request` in the engine, or opens it again if the engine's text is not the scheduler's.
 
-        `length`: tokens of its text up to the end of what is being prefilled; None: nothing is.
+        `length`: number of tokens of its text up to the end of the prefilled chunk; None if nothing is prefilled.
         """
         entry = self._entries.get(request.rid)
         if entry is not None and entry.request is not request:
-            # The id came back for another request before its first one was seen to end.
+            # Another request uses the id before the end of the first one was noticed.
             self._end(request.rid, entry)
             entry = None
         if entry is None:
@@ -116,23 +105,23 @@ class RequestBook:
         elif length is not None and self._is_stale(entry, length):
             self._open_again(entry)
 
-    def padding(self, requests: Sequence[Request]) -> NDArray[np.int64]:
-        """int64[b], tokens in the KV cache of each request that stand for images and are not in its text."""
+    def padding(self, requests: Sequence[Req]) -> NDArray[np.int64]:
+        """int64[b], number of tokens in the KV cache of each request that stand for images and are not in its text."""
         return np.array([len(request.origin_input_ids) - len(_prompt(request)) for request in requests], np.int64)
 
-    def rows(self, requests: Sequence[Request]) -> tuple[Rows, NDArray[np.int64] | None]:
-        """The engine's requests of a batch, and padding(); None where no request has any."""
+    def rows(self, requests: Sequence[Req]) -> tuple[Rows, NDArray[np.int64] | None]:
+        """The engine's rows of a batch, and padding(), or None without any padding. Opens missing requests."""
         entries = self._entries
         for request in requests:
             entry = entries.get(request.rid)
-            # One that has ended runs for a step more, and was closed.
+            # A request that has ended runs for one more step and is closed already.
             if (entry is None or entry.request is not request) and not request.finished():
                 self.admit(request)
         return self.known_rows(requests), self.padding(requests) if self._num_padded else None
 
-    def known_rows(self, requests: Sequence[Request]) -> Rows:
-        """The engine's requests of a batch, as far as they are open now; an id that came back for another request is
-        not."""
+    def known_rows(self, requests: Sequence[Req]) -> Rows:
+        """The engine's rows of a batch. A request that is not open gets an empty row, and so does a request whose id
+        belongs to another one."""
         entries = self._entries
         ids = []
         for request in requests:
@@ -140,9 +129,11 @@ class RequestBook:
             ids.append(request.rid if entry is not None and entry.request is request else "")
         return self._engine.rows(ids)
 
-    def reopen(self, request: Request) -> bool:
-        """Brings a text that went astray back to what the scheduler has processed; False where that was done before, in
-        vain: the request is then not drafted for any more."""
+    def reopen(self, request: Req) -> bool:
+        """Opens a request again whose text is not the scheduler's, with what the scheduler has processed.
+
+        Returns False if that was done before without success. The request then gets no drafts any more.
+        """
         entry = self._entries.get(request.rid)
         if entry is None or entry.request is not request or entry.barred:
             return False
@@ -153,27 +144,27 @@ class RequestBook:
         return True
 
     def finish(self, rid: str) -> None:
-        """The scheduler finished `rid`: its output, as the user sees it, joins the global index."""
+        """Called when the scheduler has finished `rid`. The output that the user sees joins the global index."""
         entry = self._entries.get(rid)
         if entry is not None:
             self._end(rid, entry)
 
     def may_draft(self, rid: str) -> bool:
-        """False where the request asked for no drafts."""
+        """False if the request asked for no drafts."""
         entry = self._entries.get(rid)
         return entry is None or entry.handling.draft
 
     def abort(self, rid_prefix: str, everything: bool) -> None:
-        """The scheduler was told to abort; which requests still run is only seen later."""
+        """Marks the requests that the scheduler was told to abort. reap() closes them once they do not run any more."""
         for rid, entry in self._entries.items():
             if everything or rid.startswith(rid_prefix):
                 entry.aborted = True
 
-    def reap(self, decoding: Sequence[Request]) -> None:
-        """Closes what has ended without a finish event; `decoding` are the requests of the current decode batch."""
+    def reap(self, decoding: Sequence[Req]) -> None:
+        """Closes requests that ended without a finish event. `decoding`: the requests of the current decode batch."""
         if len(self._entries) <= len(decoding):
-            # Nearly always each of the batch has an entry, so that there are no others. Where one of the batch has ended
-            # and has none, whatever else has ended is closed a step later.
+            # Nearly always each request of the batch has an entry, so there are no other entries. If an ended request
+            # of the batch has no entry, other ended requests are closed one step later.
             return
         running = {request.rid for request in decoding}
         for rid, entry in list(self._entries.items()):
@@ -181,7 +172,7 @@ class RequestBook:
                 self._end(rid, entry)
 
     def _grow(self, entry: _Entry) -> None:
-        """Appends what the scheduler has processed and the engine lacks."""
+        """Appends the tokens that the scheduler has processed and the engine does not have."""
         if entry.barred:
             return
         rid, output = entry.request.rid, entry.request.output_ids
@@ -194,14 +185,16 @@ class RequestBook:
             self._bar(rid, entry)
 
     def _is_stale(self, entry: _Entry, length: int) -> bool:
-        """Whether the engine's text is another one than what is prefilled, up to `length` tokens, continues: a retraction
-        drops tokens that the engine has seen. A chunk before the last ends inside of the text."""
+        """Whether the engine's text differs from the prefilled one, because a retraction dropped tokens.
+
+        `length`: number of tokens up to the end of the chunk. Each chunk but the last one ends inside of the text.
+        """
         if entry.barred:
             return False
         processed = entry.num_prompt_tokens + len(entry.request.output_ids)
         return self._engine.num_tokens(entry.request.rid) not in (length, processed)
 
-    def _open(self, request: Request, *, again: bool = False) -> None:
+    def _open(self, request: Req, *, again: bool = False) -> None:
         prompt = _prompt(request)
         padding = len(request.origin_input_ids) - len(prompt)
         entry = _Entry(request, self._tenants.handling(request), num_prompt_tokens=len(prompt), num_padding=padding)
@@ -219,7 +212,7 @@ class RequestBook:
             self._bar(request.rid, entry)
 
     def _open_again(self, entry: _Entry) -> _Entry:
-        """Gives a request a text of what the scheduler has processed."""
+        """Opens a request again with the text that the scheduler has processed."""
         request = entry.request
         self._close(request.rid, entry, keep=False)
         self._open(request, again=True)
@@ -229,7 +222,7 @@ class RequestBook:
         return new
 
     def _end(self, rid: str, entry: _Entry) -> None:
-        """Closes the request; what it wrote is learnt from unless it was aborted or never finished."""
+        """Closes the request. The engine learns from its output unless it was aborted or never finished."""
         keep = entry.handling.keep and entry.request.finished() and not entry.aborted
         if keep:
             # The last accepted tokens were never drafted from, so the engine may lack them.
@@ -258,17 +251,17 @@ class RequestBook:
                     )
                 )
             if entry.handling.is_private:
-                # Nobody else may learn from how well its drafts did.
+                # No other request may learn from the acceptance of its drafts.
                 self._engine.delete_namespace(entry.handling.namespace)
         except Exception:
             logger.exception("agentspec could not close a request")
             self._on_error()
 
-    def _max_length(self, request: Request, entry: _Entry) -> int:
-        """Tokens that the text can have: up to max_tokens and the context's end; 0 where nothing may be drafted."""
+    def _max_length(self, request: Req, entry: _Entry) -> int:
+        """The most tokens that the text can have, by max_tokens and the context; 0 if nothing may be drafted."""
         if not entry.handling.draft:
             return 0
-        # The last token needs no place in the KV cache.
+        # The last token needs no slot in the KV cache.
         longest = self._context_length + 1 - entry.num_padding
         answer = getattr(request.sampling_params, "max_new_tokens", None)
         return max(longest if answer is None else min(longest, entry.num_prompt_tokens + int(answer)), 0)
@@ -281,13 +274,13 @@ class RequestBook:
             self._engine.close(rid, keep=False)
 
 
-def _prompt(request: Any) -> Sequence[int]:
-    """The prompt's tokens, without those that stand for images."""
+def _prompt(request: Req) -> Sequence[int]:
+    """The tokens of the prompt, without those that stand for images."""
     prompt: Sequence[int] = getattr(request, "origin_input_ids_unpadded", None) or request.origin_input_ids
     return prompt
 
 
-def visible_length(request: Any) -> int:
-    """Output tokens that belong to the answer: a stop inside an accepted draft leaves more in output_ids."""
+def visible_length(request: Req) -> int:
+    """Number of output tokens that belong to the answer. After a stop inside a draft, output_ids holds more."""
     finished_len = getattr(request, "finished_len", None)
     return len(request.output_ids) if finished_len is None else int(finished_len)

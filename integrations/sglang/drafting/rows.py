@@ -1,4 +1,4 @@
-"""The rows of a decode step: their drafts, and what is counted of them."""
+"""The rows of a decode step: where their drafts came from, and how many drafted tokens were accepted."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _SOURCE_LABELS = tuple(source.name.lower() if source is not Source.ROOT else "no
 
 @dataclass(frozen=True, slots=True)
 class DraftedStep:
-    """What was drafted in a step whose result is not processed yet; one entry a row."""
+    """What was drafted in a step whose result is not processed yet, with one entry for each of b rows."""
 
     sources: NDArray[np.uint8]
-    """[b], values of `Source`: where the likeliest token of the row's draft came from; the root where there is none."""
+    """[b], the `Source` of the likeliest token of each row's draft; ROOT if the row has no draft."""
     num_drafted: NDArray[np.int32]
-    """[b], drafted tokens, the root not counted."""
+    """[b], number of drafted tokens of each row, its root not counted."""
 
     @classmethod
     def of(cls, drafts: DraftBatch, num_drafted: NDArray[np.int32]) -> DraftedStep:
-        """Of the first num_drafted[i] nodes behind the root of each row."""
+        """The record of a step that verifies the first num_drafted[i] nodes of row i, its root not counted."""
         return cls(drafts.sources[drafts.offsets[:-1] + (num_drafted > 0)], num_drafted)
 
     def count_drafted(self, counters: Counters) -> None:
@@ -36,7 +36,7 @@ class DraftedStep:
         self._add("drafted_tokens", self._sums(self.num_drafted), rows, counters)
 
     def count_accepted(self, counters: Counters, num_accepted: Sequence[int]) -> None:
-        """Takes the accepted tokens of each row, bonus tokens not counted."""
+        """`num_accepted`: the number of accepted tokens of each row, bonus tokens not counted."""
         if len(num_accepted) == len(self.sources):
             rows = np.bincount(self.sources, minlength=len(_SOURCE_LABELS))
             self._add("accepted_tokens", self._sums(num_accepted), rows, counters)
@@ -51,7 +51,7 @@ class DraftedStep:
 
 
 def roots_only(roots: NDArray[np.int32]) -> DraftBatch:
-    """A batch in which every row holds its root, int32[b], and nothing else."""
+    """A batch whose rows hold only their roots, int32[b]."""
     n = len(roots)
     return DraftBatch(
         offsets=np.arange(n + 1, dtype=np.int32),

@@ -1,7 +1,7 @@
-"""Suffix drafts of a server: the engine, the requests it follows, and the store behind it.
+"""Suffix drafts of a server: the engine, the requests that it follows, and the store.
 
-Owned by a speculative worker, on the scheduler's thread. Nothing here raises into a step: what fails costs drafts and
-is counted.
+Owned by a speculative worker, on the scheduler's thread. A failure here is counted and costs drafts only; it never
+stops a step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +20,11 @@ import agentspec
 from agentspec._core import Rows
 from agentspec.drafts import DraftBatch, DraftBuffers, Outcome
 from agentspec.engine import Engine
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments, attention_backends, compat
 from agentspec.integrations.sglang.admin import wire
 from agentspec.integrations.sglang.admin.corpora import Served
 from agentspec.integrations.sglang.admin.desk import AdminDesk
+from agentspec.integrations.sglang.admin.wire import JsonObject
 from agentspec.integrations.sglang.drafting.accepted_tokens import AcceptedTokens
 from agentspec.integrations.sglang.drafting.answer_ends import end_at_first_stop
 from agentspec.integrations.sglang.drafting.breaker import Breaker
@@ -34,6 +34,7 @@ from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestB
 from agentspec.integrations.sglang.drafting.rows import DraftedStep, roots_only
 from agentspec.integrations.sglang.metrics import AdminMetrics, Counters, StateMetrics, StoreMetrics
 from agentspec.integrations.sglang.setting_sources import resolve_for_process
+from agentspec.integrations.sglang.sglang_types import ModelConfig, Req, ServerArgs
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 from agentspec.integrations.sglang.widths.control import WidthControl, profile_key
@@ -44,56 +45,55 @@ logger = logging.getLogger("agentspec")
 
 @dataclass(slots=True)
 class SuffixStep:
-    """The suffix drafts of a step of b rows. Arrays are views of memory that the next step overwrites."""
+    """The suffix drafts of a step of b rows. The arrays are views of memory that the next step overwrites."""
 
-    requests: list[Any]
-    """SGLang's `Req`."""
+    requests: list[Req]
     rows: Rows
     drafts: DraftBatch
-    """A row that cannot be drafted for is its root alone, and all are where no draft would pay."""
+    """A row without a draft has only its root. If no draft would pay, all rows do."""
     lengths: NDArray[np.int64]
-    """[b], tokens of the texts."""
+    """[b], number of tokens of each text."""
     ends: NDArray[np.int64]
-    """[b], tokens in the KV cache, as the device has told; -1 where it has not."""
+    """[b], number of tokens in the KV cache as the device reported it; -1 if it did not."""
     context: int
-    """Their sum."""
+    """The sum of `ends`."""
     rooms: NDArray[np.int32]
-    """[b], the most drafted tokens that can count: up to max_tokens, the context's end and the width of a row."""
+    """[b], the most drafted tokens that can be accepted, by max_tokens, the context and the width of a row."""
     outcomes: NDArray[np.uint8] | Reason
-    """[b], values of `Outcome`; or why no row was drafted for."""
+    """[b], values of `Outcome`; or the reason why no row has a draft."""
     began: float
-    """When the last result was there, by time.perf_counter()."""
+    """When the last result had arrived, by time.perf_counter()."""
 
 
 class SuffixDrafter:
     """Drafts from the texts of requests, of finished outputs and of corpora.
 
-        admit ──> draft ─ plan ─ launched, a step at a time ──> finish, abort or idle
+        prefilled ──> draft, plan, launched in each step ──> finish, abort or idle
 
-    What stands between the device's result and the next launch is in draft() and plan(). All else about a step is put
-    off with later() until the next step waits for the device. Done right behind the launch, it would hold up the
-    scheduler, which may have a prefill to launch.
+    The device idles while draft() and plan() run. Everything else about a step is put off with later() until the next
+    step waits for the device. If it was done right after the launch, it would delay a prefill that the scheduler may have
+    to launch.
 
-    Ranks must verify the same trees: the first one drafts for all, and it alone uses the store.
+    All ranks must verify the same trees, so the first one drafts for all. Only it uses the store.
     """
 
-    def __init__(self, server_args: Any, model_config: Any, *, drafts_here: bool, ragged: bool) -> None:
-        """Opens the engine, its corpora and the store, by the settings that the launcher resolved.
+    def __init__(self, server_args: ServerArgs, model_config: ModelConfig, *, drafts_here: bool, ragged: bool) -> None:
+        """Opens the engine, its corpora and the store, with the settings that the launcher resolved.
 
         Args:
-            server_args: SGLang's.
-            model_config: SGLang's, of the target.
-            drafts_here: Whether this process drafts; else every row is its root alone.
+            server_args: SGLang's server arguments.
+            model_config: SGLang's configuration of the target.
+            drafts_here: Whether this process drafts. If not, it receives the drafts of the first rank.
             ragged: Whether rows are verified without padding.
 
         Raises:
             ConfigError: A file or the store cannot be used.
         """
-        settings = self.settings = resolve_for_process(compat.marked_settings(server_args))
-        max_width = self.max_width = compat.verify_width(server_args)
-        """The most nodes a row, its root included."""
+        settings = self.settings = resolve_for_process(arguments.marked_settings(server_args))
+        max_width = self.max_width = arguments.verify_width(server_args)
+        """The most nodes of a row, its root included."""
         self.widths = tier_widths(settings.widths, max_width)
-        """To capture graphs for, where steps run in captured graphs."""
+        """The widths to capture graphs for, if steps run in captured graphs."""
         counters = Counters()
         self.counters = counters
         self.drafts_here = drafts_here
@@ -103,7 +103,7 @@ class SuffixDrafter:
         self.config = settings.engine_config(
             vocab_size=int(model_config.vocab_size),
             max_draft_tokens=max_width - 1,
-            trees=compat.verifies_trees(server_args),
+            trees=attention_backends.verifies_trees(server_args),
             tokenizer=scope.tokenizer,
         )
         self.engine = Engine(self.config)
@@ -111,14 +111,14 @@ class SuffixDrafter:
             self.engine.attach_corpus(path)
         self._sharing = open_sharing(settings, self.engine, scope) if drafts_here else None
         self._draftless = DraftlessRows()
-        self._requests = RequestCounts(compat.tokenizer_folder(server_args), int(model_config.vocab_size))
+        self._requests = RequestCounts(arguments.tokenizer_folder(server_args), int(model_config.vocab_size))
         tenants = Tenants(settings.namespace_from, namespace_key(settings))
         self._desk: AdminDesk | None = None
         if drafts_here:
             self._desk = AdminDesk(
                 self.engine,
                 Served(
-                    tokenizer=compat.tokenizer_folder(server_args),
+                    tokenizer=arguments.tokenizer_folder(server_args),
                     identity=scope.tokenizer,
                     vocab_size=int(model_config.vocab_size),
                     most_bytes=settings.admin_corpora_mb << 20,
@@ -137,18 +137,18 @@ class SuffixDrafter:
         )
         end_at_first_stop()
         self.accepted = AcceptedTokens(self.engine, lambda rows: counters.add("draft_errors", rows))
-        """What forwards write; told by the worker that launches them."""
-        # Drafts are read before the next step is drafted, so one place for them is enough.
+        """The tokens that forwards wrote. The worker that launches the forwards reports them."""
+        # Drafts are read before the next step is drafted, so one buffer is enough.
         self._buffers = DraftBuffers(1, max_width - 1)
-        self._batch: tuple[list[Any], Rows, NDArray[np.int64] | None] | None = None
+        self._batch: tuple[list[Req], Rows, NDArray[np.int64] | None] | None = None
         self._put_off: list[Callable[[], object]] = []
-        # Requests whose texts are not what the scheduler decodes.
-        self._astray: list[Any] = []
+        # Requests whose texts differ from what the scheduler decodes.
+        self._astray: list[Req] = []
         self.profile = settings.step_profile()
-        """Of the target and its drafter; None: none is known."""
+        """The step costs of the target and its draft model; None if no profile was given."""
         self.control = WidthControl(
             settings.control_config(has_drafter=bool(compat.draft_model_path(server_args))),
-            # When it plans a step, what a model drafter takes is spent: the policy has weighed that.
+            # When the controller plans a step, the draft model has already run; the policy has weighed that cost.
             self.profile and replace(self.profile, drafter=None),
             profile_key(server_args),
             max_width=max_width,
@@ -157,10 +157,10 @@ class SuffixDrafter:
             profiling=settings.profiling,
             ragged=ragged,
         )
-        """What of the drafts is verified."""
+        """Decides how much of the drafts is verified."""
         self.state_metrics: StateMetrics | None = None
-        if drafts_here and compat.metrics_enabled(server_args):
-            labels = {"model_name": compat.served_model_name(server_args)}
+        if drafts_here and arguments.metrics_enabled(server_args):
+            labels = {"model_name": arguments.served_model_name(server_args)}
             counters.export(labels)
             self._draftless.counts.export(labels)
             self._requests.export(labels)
@@ -172,8 +172,8 @@ class SuffixDrafter:
             if self._sharing:
                 self._sharing.on_health(StoreMetrics(labels))
 
-    def describe(self) -> dict[str, Any]:
-        """Its part of the block `agentspec` of `/server_info`."""
+    def describe(self) -> dict[str, object]:
+        """The drafter's part of the block `agentspec` of `/server_info`."""
         self.settle()
         stats = self.engine.stats()
         return {
@@ -191,37 +191,37 @@ class SuffixDrafter:
             "store": self._sharing.health() if self._sharing else None,
         }
 
-    def administer(self, command: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a command of the server's administrator; raises nothing."""
+    def administer(self, command: JsonObject) -> JsonObject:
+        """Answers a command of the server's administrator. Raises nothing."""
         return wire.NO_DESK if self._desk is None else self._desk.answer(command)
 
     def clear(self) -> None:
-        """Forgets finished outputs; what is in the store stays there."""
+        """Forgets finished outputs. Those in the store stay there."""
         self.settle()
         if self._sharing:
             self._sharing.engine_cleared()
         self.engine.clear()
 
-    def prefilled(self, requests: Sequence[Any], ends: Sequence[int], next_tokens: torch.Tensor) -> None:
-        """A prefill of the requests was launched. After the launch: on a GPU a prompt's index is built meanwhile.
+    def prefilled(self, requests: Sequence[Req], ends: Sequence[int], next_tokens: torch.Tensor) -> None:
+        """Called after a prefill of the requests was launched, so that prompts are indexed while a GPU works.
 
         Args:
-            requests: SGLang's `Req`, one a row.
-            ends: For each row the tokens in the KV cache behind the chunk.
-            next_tokens: integer[b] on the device, what the target wrote behind it.
+            requests: SGLang's `Req`, one for each row.
+            ends: For each row, the number of tokens in the KV cache after the chunk.
+            next_tokens: integer[b] on the device, the token that the target wrote after each chunk.
         """
         if self.drafts_here:
             self.guarded(self._prefilled, requests, np.array(ends, np.int64), next_tokens)
 
-    def _prefilled(self, requests: Sequence[Any], ends: NDArray[np.int64], next_tokens: torch.Tensor) -> None:
-        # What was accepted before must not be taken for what a retraction dropped.
+    def _prefilled(self, requests: Sequence[Req], ends: NDArray[np.int64], next_tokens: torch.Tensor) -> None:
+        # Tokens that were accepted before must not look like tokens that a retraction dropped.
         self.accepted.catch_up()
         lengths = ends - self._book.padding(requests)
         for request, length in zip(requests, lengths.tolist(), strict=True):
             self.guarded(self._book.admit, request, length)
         rows = self._book.known_rows(requests)
         self.accepted.prefilled(requests, rows, ends, lengths, next_tokens)
-        # A request may have been opened anew.
+        # A request may have been opened again, so its row may have changed.
         self._batch = None
 
     def finish(self, rid: str) -> None:
@@ -231,31 +231,31 @@ class SuffixDrafter:
         self.guarded(self._book.abort, rid_prefix, everything)
 
     def idle(self) -> None:
-        """The scheduler runs nothing: what ended in its last batch is closed, for no later step will see it."""
+        """Called when the scheduler is idle. Closes the requests that ended in its last batch; no later step would."""
         self.settle()
         self.guarded(self._book.reap, ())
 
-    def later(self, call: Callable[..., object], *args: Any) -> None:
-        """Puts off what the next launch does not need, in the order of the calls. A failure is counted, and raises
+    def later(self, call: Callable[..., object], *args: object) -> None:
+        """Puts off a call that the next launch does not need. Calls keep their order. A failure is counted and raises
         nothing."""
         self._put_off.append(partial(self.guarded, call, *args))
 
     def settle(self) -> None:
-        """Does what was put off. To be called while the device works, at the latest before anything is drafted."""
+        """Runs the calls that were put off. Called while the device works, and before anything is drafted."""
         calls, self._put_off = self._put_off, []
         for call in calls:
             call()
 
-    def draft(self, requests: list[Any]) -> SuffixStep:
-        """Brings the texts to what the device has written, which it waits for, and drafts one tree a row.
+    def draft(self, requests: list[Req]) -> SuffixStep:
+        """Waits for the tokens that the device has written, appends them to the texts, and drafts a tree for each row.
 
         Args:
-            requests: SGLang's `Req`, one a row.
+            requests: SGLang's `Req`, one for each row.
 
         Raises:
-            Exception: Texts cannot be followed; the step then verifies roots only.
+            Exception: The texts cannot be followed. The caller then verifies roots only.
         """
-        # Whatever does not depend on the accepted tokens is done before the wait for them, while the device works.
+        # Everything that does not depend on the accepted tokens is done before the wait, while the device works.
         self.settle()
         self.guarded(self._book.reap, requests)
         if self._astray:
@@ -288,8 +288,8 @@ class SuffixDrafter:
             requests, rows, drafts, buffers.lengths[:b], ends, context, buffers.rooms[:b], outcomes, began
         )
 
-    def nothing(self, requests: list[Any]) -> SuffixStep:
-        """A step without drafts, where draft() or what comes after it failed; texts go on growing."""
+    def nothing(self, requests: list[Req]) -> SuffixStep:
+        """A step without drafts, for use after draft() or a later part of the step failed. The texts go on growing."""
         b, began = len(requests), time.perf_counter()
         try:
             rows, ends, lengths = self._standing(requests)
@@ -301,10 +301,10 @@ class SuffixDrafter:
         return SuffixStep(requests, rows, drafts, lengths, ends, int(ends.sum()), rooms, "failed", began)
 
     def launched(self, step: SuffixStep, drafted: DraftedStep) -> None:
-        """The verification of a step was launched: counts its rows, and learns. To be put off with later().
+        """Counts the rows of a step whose verification was launched, and learns. To be put off with later().
 
         Args:
-            step: What draft() returned; nothing was drafted since.
+            step: The latest result of draft().
             drafted: What is verified of it.
         """
         drafted.count_drafted(self.counters)
@@ -324,7 +324,7 @@ class SuffixDrafter:
             return "no_match_at_start" if len(request.output_ids) < START_TOKENS else None
         if not self._book.may_draft(request.rid):
             return "disabled_by_request"
-        # One that has ended runs for a step more, and no one reads what it goes on to write.
+        # A request that has ended runs for one more step, whose output nobody reads.
         return "no_room" if outcome is Outcome.NOT_OPEN and request.finished() else None
 
     def _call_back(self) -> None:
@@ -338,15 +338,15 @@ class SuffixDrafter:
             self.guarded(self._book.reopen, request)
         self.accepted.find_again(self._book.known_rows)
 
-    def _standing(self, requests: list[Any]) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
-        """Where the requests stand after the latest step: the engine's rows, tokens in the KV cache, and of the texts."""
+    def _standing(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
+        """The state after the latest step: the engine's rows, and the lengths of KV cache and texts, int64[b]."""
         rows, padding = self._rows_of(requests)
         ends = self.accepted.ends(requests)
         # The last accepted token has no KV yet.
         return rows, ends, ends + 1 if padding is None else ends + 1 - padding
 
-    def _rows_of(self, requests: list[Any]) -> tuple[Rows, NDArray[np.int64] | None]:
-        """See RequestBook.rows(); found once for all steps of the same batch."""
+    def _rows_of(self, requests: list[Req]) -> tuple[Rows, NDArray[np.int64] | None]:
+        """RequestBook.rows(), looked up once for all steps of the same batch."""
         if self._batch is None or self._batch[0] != requests:
             self._batch = (list(requests), *self._book.rows(requests))
         return self._batch[1], self._batch[2]
@@ -358,21 +358,21 @@ class SuffixDrafter:
 
     @property
     def some_may_not_draft(self) -> bool:
-        """Whether may_draft() is False for some request that is open."""
+        """Whether may_draft() is False for at least one open request."""
         return self._book.num_without_drafts > 0
 
     def may_draft(self, rid: str) -> bool:
-        """False where the request asked for no drafts, whoever makes them."""
+        """False if the request asked for no drafts, neither from suffixes nor from a draft model."""
         return self._book.may_draft(rid)
 
     def failed(self, message: str) -> None:
-        """To be called where an exception is handled: drafting failed, and pauses after some failures in a row."""
+        """Logs and counts a failure of drafting. Call it in an exception handler. Some in a row pause drafting."""
         logger.exception(message)
         self.counters.add("draft_errors", 1)
         self._breaker.failed()
 
-    def guarded(self, call: Callable[..., object], *args: Any) -> None:
-        """Book-keeping must never stop the scheduler."""
+    def guarded(self, call: Callable[..., object], *args: object) -> None:
+        """Calls `call(*args)`. Logs and counts its exceptions, because bookkeeping must never stop the scheduler."""
         try:
             call(*args)
         except Exception:

@@ -1,4 +1,4 @@
-"""From a step's draft trees to the tensors that SGLang's verification reads."""
+"""Turns the draft trees of a step into the tensors that SGLang's verification reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentspec.integrations.sglang.drafting.layout_kernel import kernel_works, l
 
 @dataclass(frozen=True, slots=True)
 class VerifyTensors:
-    """One step's trees on the device; b rows of `width` nodes, flattened where SGLang wants them flat."""
+    """The trees of a step on the device: b rows of `width` nodes, flattened where SGLang expects it."""
 
     tokens: torch.Tensor  # int64 [b * width]
     positions: torch.Tensor  # int64 [b * width]
@@ -26,24 +26,24 @@ class VerifyTensors:
 
 
 class VerifyStaging:
-    """Memory that steps' trees are built in, and memory of the device that they are copied to; both are used again every
-    other step.
+    """Host memory in which the trees of a step are built, and device memory to which they are copied. Two halves of
+    both are used in turn.
 
         build(drafts, width) ─> arrays in pinned memory ─ tensors(seq_lens, roots) ─ one copy ─> the device
 
-    A step's tensors hold until those of the next step but one are made, which SGLang launches after it has processed the
-    step. Copies to a GPU run beside the host: the step after the next one waits for them before it writes to the same
-    pinned memory. The memory grows with the largest batch.
+    The tensors of step N are valid until those of step N + 2 are made. SGLang launches step N + 2 after it has
+    processed step N. Copies to a GPU are asynchronous, so step N + 2 waits for those of step N before it writes to the
+    same pinned memory. The memory grows with the largest batch.
     """
 
     def __init__(self, *, max_width: int, max_position: int, full_mask: bool, device: torch.device | str) -> None:
-        """Chooses what steps have in common.
+        """Sets what all steps have in common.
 
         Args:
-            max_width: The most nodes a row.
-            max_position: Last position the model knows; nodes past it can only be padding and are clamped.
-            full_mask: Whether the mask covers the prefix too (CUDA backends) or the draft alone (CPU).
-            device: Where the model runs.
+            max_width: The most nodes of a row.
+            max_position: The last position that the model knows. Nodes past it can only be padding and are clamped.
+            full_mask: Whether the mask covers the prefix too (CUDA backends) or only the draft (CPU).
+            device: The device that runs the model.
         """
         self._max_width = max_width
         self._max_position = max_position
@@ -56,32 +56,32 @@ class VerifyStaging:
             kernel_works(self._device)
 
     def build(self, drafts: DraftBatch, width: int, num_drafted: NDArray[np.int32] | None = None) -> TreeArrays:
-        """The step's trees, padded to `width`; valid until the next step but one.
+        """Builds the trees of step N, padded to `width`. They are valid until step N + 2 is built.
 
-        Of row i the best num_drafted[i] nodes are taken, its root not counted; None: all.
+        Row i keeps its best num_drafted[i] nodes, its root not counted; None keeps all.
 
         Raises:
-            ConfigError: More nodes of a row are taken than `width` or than it has, `width` is larger than the largest, or
-                a row is no tree.
+            ConfigError: A row should keep more nodes than `width` or than it has, `width` exceeds `max_width`, or a row
+                is not a tree.
         """
         half = self._next(len(drafts))
         half.arrays = build_tree_arrays(drafts, width, half.buffers, num_drafted=num_drafted)
         return half.arrays
 
     def built(self) -> NDArray[np.int64]:
-        """What was built last, to be received by other ranks: int64, as TreeBuffers.memory."""
+        """The trees that were built last, for receive() on other ranks: int64, laid out as TreeBuffers.memory."""
         rows, width = self.arrays.tokens.shape
         return self._half.buffers.memory[: -(-TreeBuffers.num_bytes(rows, width) // 8)]
 
     def receive(self, built: NDArray[np.int64], width: int, num_drafted: NDArray[np.int32]) -> None:
-        """Takes what another rank has built, `width` and num_drafted[b] being those of its build()."""
+        """Takes the trees that another rank has built. `width` and num_drafted, int32[b], are those of its build()."""
         half = self._next(len(num_drafted))
         half.buffers.memory[: len(built)] = built
         half.buffers.num_nodes[: len(num_drafted)] = num_drafted + 1
         half.arrays = half.buffers.arrays(len(num_drafted), width)
 
     def _next(self, rows: int) -> _Half:
-        """The memory of the step that begins; waits until nothing is copied from it any more."""
+        """The memory of the step that begins. Waits until the copies from it have ended."""
         if rows > self._max_rows:
             self._grow(rows)
         self._steps += 1
@@ -96,14 +96,14 @@ class VerifyStaging:
         *,
         total: int,
     ) -> VerifyTensors:
-        """What was built last, on the device.
+        """Copies the trees that were built last to the device.
 
-        Where a row's tree begins is read on the device alone, so that no count of the host can misplace it.
+        The position of each root is read on the device only, so a wrong count on the host cannot misplace a tree.
 
         Args:
-            seq_lens: integer[b] on the device, tokens in the KV cache.
-            roots: integer[b, w] on the device; the root of row i is the last of its first lens[i].
-            lens: integer[b] on the device; None: the first is.
+            seq_lens: integer[b] on the device, number of tokens in the KV cache.
+            roots: integer[b, w] on the device; the root of row i is roots[i, lens[i] - 1].
+            lens: integer[b] on the device; None makes roots[i, 0] the root.
             total: At least the sum of `seq_lens`, for the size of a full mask.
         """
         half = self._half
@@ -131,7 +131,7 @@ class VerifyStaging:
 
     @property
     def arrays(self) -> TreeArrays:
-        """What was built last."""
+        """The trees that were built last."""
         return self._half.arrays
 
     @property
@@ -139,7 +139,7 @@ class VerifyStaging:
         return self._halves[self._steps % 2]
 
     def _grow(self, rows: int) -> None:
-        # What is still copied from must not be freed.
+        # Memory must not be freed while it is copied from.
         for half in self._halves:
             half.wait()
         self._max_rows = 1 << (rows - 1).bit_length()
@@ -148,12 +148,12 @@ class VerifyStaging:
 
 @dataclass(frozen=True, slots=True)
 class _Views:
-    """Parts of a half's memory that steps of b rows of `width` nodes use."""
+    """The parts of a half's memory that a step of b rows of `width` nodes uses."""
 
     on_host: torch.Tensor
     """uint8, as TreeBuffers.memory."""
     on_device: torch.Tensor
-    """The same on the device, of which all others are parts but `retrieve_index`."""
+    """The same on the device. All tensors below are parts of it, except `retrieve_index`."""
     tokens: torch.Tensor  # int64 [b, width]
     positions: torch.Tensor  # int64 [b, width]
     cells: torch.Tensor  # bool [b, width, width]
@@ -186,7 +186,7 @@ class _Half:
         self._copies = None if on_host else torch.get_device_module(device).Event()
 
     def views(self, rows: int, width: int) -> _Views:
-        """Those of steps of this shape, made once: each takes the host some time, while the device waits."""
+        """The views for steps of this shape. They are made once, because the device waits meanwhile."""
         found = self._views.get((rows, width))
         if found is None:
             if len(self._views) >= self._MOST_VIEWS:
@@ -214,18 +214,19 @@ class _Half:
         )
 
     def record(self) -> None:
-        """Marks the end of the copies that were asked for."""
+        """Marks the end of the copies that were launched."""
         if self._copies is not None:
             self._copies.record()
 
     def wait(self) -> None:
-        """Waits until all copies that were asked for are made."""
+        """Waits for the copies up to the last record()."""
         if self._copies is not None:
             self._copies.synchronize()
 
 
 def grammar_mask(arrays: TreeArrays) -> NDArray[np.bool_]:
-    """The mask without padding's line to the root, so that no grammar is walked through padding."""
+    """The tree mask, bool[b, width, width], in which padding does not see the root, so that no grammar walks through
+    it."""
     mask = arrays.mask.copy()
     padding = np.arange(mask.shape[1])[None, :] >= arrays.num_nodes[:, None]
     mask[:, :, 0] &= ~padding

@@ -1,1 +1,1 @@
-"""Forced answers: the target writes recorded answers instead of its own."""
+"""Forced answers: the target model writes recorded answers instead of its own."""

@@ -1,11 +1,12 @@
-"""The tokens that the target must write, by request slot and position, where its forward can look them up.
+"""A table on the device of the tokens that the target must write, by request slot and position.
 
     slot   begin  length  end   answers
-       0      17       3    2   [ 41  7 99  -  - ]     positions 17, 18, 19 are forced, then `end` for ever
-       1       0      -1    0   [  -  -  -  -  - ]     free
+       0      17       3    2   [ 41  7 99  -  - ]     positions 17, 18, 19 are forced, then `end` at all later ones
+       1       0      -1    0   [  -  -  -  -  - ]     nothing is forced
 
-A logit at position p of a slot says which token comes at p + 1. Nodes of a draft tree are looked up by their positions
-alone: the parent of a node off the recorded path is forced to another token, so such a node is never reached.
+A logit at position p of a slot says which token comes at p + 1. For a node of a draft tree, only its position is looked
+up. This is enough: the parent of a node off the recorded path is forced to another token, so such a node is never
+accepted.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import torch
 from torch import Tensor
 
 _FREE = -1
-# Exceeds every logit by so much that no temperature, penalty or bias changes the choice; also of half precision.
+# Exceeds every logit by so much that no temperature, penalty or bias changes the choice. force() clamps it for half
+# precision.
 _RAISED = 1e9
 
 
 class ForcedTokens:
-    """A table on the device of the target. Nothing here waits for the device; whoever writes and whoever looks up must
-    do so on one stream."""
+    """The table, on the target's device. Nothing here waits for the device. All calls must be on the same stream."""
 
     def __init__(self, num_slots: int, device: torch.device | str) -> None:
         self._device = torch.device(device)
@@ -32,7 +33,7 @@ class ForcedTokens:
         self._answers = torch.zeros((num_slots, 1), dtype=torch.int32, device=self._device)
 
     def write(self, slot: int, begin: int, answer: Sequence[int], end: int) -> None:
-        """Forces `answer` from position `begin` on, and `end` at every position behind it."""
+        """Forces `answer` from position `begin` on, and `end` at every later position."""
         if len(answer) > self._answers.shape[1]:
             self._widen(len(answer))
         if len(answer):
@@ -44,7 +45,7 @@ class ForcedTokens:
         self._rows[slot].copy_(self._moved((0, _FREE, 0), torch.int64), non_blocking=True)
 
     def look_up(self, slots: Tensor, positions: Tensor) -> Tensor:
-        """The forced tokens, int64[n], -1 where there is none; `positions` int[n] are those of the tokens themselves."""
+        """The forced tokens, int64[n], or -1 if nothing is forced. `positions`: int[n], the tokens' own."""
         begin, length, end = self._rows[slots].unbind(1)
         index = positions - begin
         inside = index.clamp(0, self._answers.shape[1] - 1)
@@ -56,8 +57,8 @@ class ForcedTokens:
 
         Args:
             logits: float[n, vocabulary].
-            slots: int[n].
-            positions: int[n], of the tokens that the logits are of; those that they predict come one later.
+            slots: int[n], the request slot of each row.
+            positions: int[n], the position of each row's input token. The predicted token comes one later.
         """
         slots = slots.long()
         token = self.look_up(slots, positions.long() + 1)
@@ -67,7 +68,7 @@ class ForcedTokens:
         logits.scatter_(1, index, value)
 
     def _moved(self, values: Sequence[int], dtype: torch.dtype) -> Tensor:
-        # From pinned memory, which the allocator gives out again only after the copy.
+        # The allocator reuses pinned memory only after the copy.
         host = torch.tensor(values, dtype=dtype, pin_memory=self._device.type == "cuda")
         return host.to(self._device, non_blocking=True)
 

@@ -1,10 +1,12 @@
-"""The launcher's side of a replay: finds each request's recorded answer and sends it along.
+"""The launcher's side of a replay: finds each request's recorded answer and attaches it to the request.
+
+Answers are found by:
 
     chat         its messages, before a template renders them          match_chat
     text, ids    the rendered prompt                                    before_validation
     requests     custom_params.agentspec.replay = {"text"} or {"ids"}   before_validation
 
-The answer goes on to the schedulers as custom_params.agentspec_replay, a flat list of integers.
+The answer is sent to the schedulers as custom_params.agentspec_replay, a flat list of integers.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from agentspec.integrations.sglang.metrics import LabelledCounts
 from agentspec.integrations.sglang.replay.recorded_answers import Answer, Messages, RecordedAnswers, with_tool_calls
 from agentspec.integrations.sglang.replay.setting import FREE, REQUESTS, VARIABLE, replay_paths
 from agentspec.integrations.sglang.replay.wire import WIRE_KEY, packed
+from agentspec.integrations.sglang.sglang_types import GenerateReqInput, Tokenizer
 from agentspec.integrations.sglang.tenants import OPTIONS_KEY, REPLAY_KEY
 
 logger = logging.getLogger("agentspec")
@@ -29,22 +32,24 @@ logger = logging.getLogger("agentspec")
 _WARN_SECONDS = 60.0
 _OUTCOMES = ("matched", "carried", "free", "refused", "warm_up")
 _HEALTH_CHECK = "HEALTH_CHECK"
-# Of free requests, those that are remembered until their response marks them.
+# Number of latest free requests that are remembered, so that their responses can be marked.
 _MAX_FREE = 1 << 16
 
 
 class ReplayFront:
-    """One a launcher."""
+    """The state of a replay in the launcher."""
 
-    def __init__(self, replay: str, unmatched: str, tokenizer: Any, end: int | None, vocab_size: int) -> None:
-        """Reads what was recorded.
+    def __init__(
+        self, replay: str, unmatched: str, tokenizer: Tokenizer | None, end: int | None, vocab_size: int
+    ) -> None:
+        """Reads the recordings.
 
         Args:
             replay: `requests`, or paths separated by colons.
-            unmatched: refuse or free.
-            tokenizer: Of the served model; None where the server has none, and only ids are taken.
+            unmatched: `refuse` or `free`.
+            tokenizer: The served model's; None if the server has none and answers can only be ids.
             end: The token that ends an answer.
-            vocab_size: Token ids are in [0, vocab_size).
+            vocab_size: Token ids must be in [0, vocab_size).
 
         Raises:
             ConfigError: There is no recorded answer, no token that ends one, or no tokenizer for texts.
@@ -70,8 +75,7 @@ class ReplayFront:
             raise ConfigError(f"no recorded answer in {replay}{self._first_bad()}; pass logs of calls with answers")
 
     def match_chat(self, sampling_params: dict[str, Any], messages: Sequence[Mapping[str, Any]]) -> None:
-        """Adds the recorded answer of a chat to its sampling parameters, if it has one. One without is judged later, in
-        before_validation, which knows more of it.
+        """Adds the recorded answer of a chat to its sampling parameters. Without one, before_validation decides.
 
         Args:
             sampling_params: Changed in place.
@@ -90,12 +94,12 @@ class ReplayFront:
         else:
             self._attach(sampling_params, answer, "matched")
 
-    def before_validation(self, obj: Any, input_ids: Sequence[int] | None, is_starting: bool) -> None:
-        """Adds the answer to a request, SGLang's `GenerateReqInput`, unless match_chat did.
+    def before_validation(self, obj: GenerateReqInput, input_ids: Sequence[int] | None, is_starting: bool) -> None:
+        """Adds the answer to a request unless match_chat did.
 
         Raises:
-            ValueError: There is none and the setting wants one, the one that the request brings is none, or a token of
-                the prompt is none of the model's, which would stop a server.
+            ValueError: There is no answer and the setting requires one, the request brings an invalid answer, or a
+                token of the prompt is outside of the vocabulary, which would crash a server.
         """
         if input_ids is not None and len(input_ids):
             last = max(input_ids)
@@ -108,7 +112,7 @@ class ReplayFront:
         custom = dict(sampling.get("custom_params") or {})
         prepared = custom.pop(WIRE_KEY, None)
         if isinstance(prepared, _Matched):
-            # What goes to another process is a plain list.
+            # Other processes must get a plain list.
             custom[WIRE_KEY] = list(prepared)
             obj.sampling_params = {**sampling, "custom_params": custom}
             return
@@ -135,10 +139,10 @@ class ReplayFront:
         obj.sampling_params = sampling
 
     def mark(self, meta_info: dict[str, Any]) -> None:
-        """Says in a response whether its text was recorded: `agentspec_replay` is forced or free."""
+        """Sets `agentspec_replay` in a response to `forced` or `free`."""
         meta_info["agentspec_replay"] = "free" if meta_info.get("id") in self._free else "forced"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """The launcher's part of the block `agentspec.replay`."""
         counts = dict.fromkeys(_OUTCOMES, 0) | self.counts.snapshot()
         return {
@@ -153,7 +157,7 @@ class ReplayFront:
         }
 
     def warn(self) -> None:
-        """Says what this server is."""
+        """Logs a warning that this server replays."""
         logger.warning(
             "agentspec REPLAYS RECORDED ANSWERS: the model's own answers are overwritten (%s). For measurements only: %s",
             f"{VARIABLE}={self._replay if self._replay == REQUESTS else 'PATH'}",
@@ -181,20 +185,28 @@ class ReplayFront:
         sampling["custom_params"] = {**(sampling.get("custom_params") or {}), WIRE_KEY: kept}
         self._count(outcome)
 
+    @property
+    def _needed_tokenizer(self) -> Tokenizer:
+        """The tokenizer, for texts. __init__ and _carried refuse texts if there is none."""
+        assert self._tokenizer is not None
+        return self._tokenizer
+
     def _ids(self, answer: Answer) -> list[int]:
         if answer.ids is not None:
             return list(answer.ids)
         written = (
-            None if answer.tool_call_message is None else with_tool_calls(self._tokenizer, answer.tool_call_message)
+            None
+            if answer.tool_call_message is None
+            else with_tool_calls(self._needed_tokenizer, answer.tool_call_message)
         )
-        # In a recorded text what looks like a special token is text, and no end.
-        ids: list[int] = self._tokenizer.encode(
+        # In a recorded text, the name of a special token is plain text and does not end the answer.
+        ids: list[int] = self._needed_tokenizer.encode(
             answer.text if written is None else written, add_special_tokens=False, split_special_tokens=written is None
         )
         return ids
 
-    def _carried(self, carried: Any) -> tuple[Answer, bool]:
-        """The answer that a request brings, and whether it ends for its length."""
+    def _carried(self, carried: object) -> tuple[Answer, bool]:
+        """The answer that a request brings, and whether it ends because of its length."""
         try:
             if not isinstance(carried, Mapping) or len(carried.keys() & {"text", "ids"}) != 1:
                 raise ValueError("it must have either text or ids")
@@ -221,22 +233,24 @@ class ReplayFront:
             raise ValueError(f"custom_params.{OPTIONS_KEY}.{REPLAY_KEY}: {error}") from None
         return answer, carried.get("finish") == "length"
 
-    def _by_text(self, obj: Any, input_ids: Sequence[int] | None) -> Answer | None:
+    def _by_text(self, obj: GenerateReqInput, input_ids: Sequence[int] | None) -> Answer | None:
         text = getattr(obj, "text", None)
         if not isinstance(text, str):
             if input_ids is None:
                 return None
-            text = self._tokenizer.decode(list(input_ids), skip_special_tokens=False)
+            text = self._needed_tokenizer.decode(list(input_ids), skip_special_tokens=False)
         return self._answers.take_text(self._bare(text), self._forms)
 
     def _forms(self, messages: Messages, header: str) -> Iterator[str]:
         """A chat as agentspec.analysis.replay writes it, and as the served model's template does."""
-        end = self._tokenizer.decode([self._end], skip_special_tokens=False)
+        end = self._needed_tokenizer.decode([self._end], skip_special_tokens=False)
         yield "".join(f"<|{role}|>\n{text}{end}" for role, text in messages) + header
         if getattr(self._tokenizer, "chat_template", None):
             chat = [{"role": role, "content": text} for role, text in messages]
             try:
-                yield self._bare(self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+                yield self._bare(
+                    self._needed_tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+                )
             except Exception as error:
                 logger.debug("the chat template refuses a recorded chat: %s", type(error).__name__)
 
@@ -244,10 +258,10 @@ class ReplayFront:
         begin = getattr(self._tokenizer, "bos_token", None)
         return text.removeprefix(begin) if begin else text
 
-    def _unmatched(self, obj: Any, prepared: _Miss | None, is_starting: bool) -> None:
+    def _unmatched(self, obj: GenerateReqInput, prepared: _Miss | None, is_starting: bool) -> None:
         rid = str(getattr(obj, "rid", ""))
         if is_starting or rid.startswith(_HEALTH_CHECK):
-            # What the server asks itself.
+            # The server sends these requests itself.
             self._count("warm_up")
         elif self._is_free:
             self._count("free")
@@ -274,18 +288,18 @@ class ReplayFront:
 
 
 class _Matched(list[int]):
-    """An answer that was found here, which no client can send."""
+    """An answer that match_chat found. Clients cannot send this type."""
 
 
 class _Miss:
-    """A chat was looked up and is not recorded."""
+    """Says that a chat was looked up and is not recorded, and why."""
 
     def __init__(self, note: str) -> None:
         self.note = note
 
 
-def taken_out(custom_params: dict[str, Any]) -> Any:
-    """Removes the answer that a request brings, and what then is empty; None where it brings none."""
+def taken_out(custom_params: dict[str, Any]) -> object:
+    """Removes the answer that a request brings and returns it; None if it brings none. An empty rest is removed too."""
     options = custom_params.get(OPTIONS_KEY)
     if not isinstance(options, Mapping) or REPLAY_KEY not in options:
         return None
@@ -297,7 +311,7 @@ def taken_out(custom_params: dict[str, Any]) -> Any:
     return options[REPLAY_KEY]
 
 
-def end_token(tokenizer: Any, configured: Iterable[int] | None) -> int | None:
-    """What ends an answer: the tokenizer's end of sequence, else the least of the model's; None without either."""
+def end_token(tokenizer: Tokenizer | None, configured: Iterable[int] | None) -> int | None:
+    """The token that ends an answer: the tokenizer's end of sequence, else the model's smallest; None without both."""
     end = getattr(tokenizer, "eos_token_id", None)
     return int(end) if end is not None else min((int(i) for i in configured or ()), default=None)

@@ -1,8 +1,8 @@
-"""Recorded answers, found by the prompt that they answered.
+"""Recorded answers, found by their prompts.
 
-A chat is known by its messages, which are chained into one digest, so that a prompt that is not recorded is compared
-with all that are: the longest chain that is known tells where it leaves them. Text prompts are known by their text, in
-any of the forms in which a client may have written a recorded chat.
+A chat is found by a digest that is chained over its messages. For a chat that is not recorded, the longest known chain
+tells where it differs from all recorded ones. A text prompt is found by its text, in any form in which a client may
+have rendered a recorded chat.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentspec.analysis.logs.calls import LoggedCall
+from agentspec.integrations.sglang.sglang_types import Tokenizer
 
 Messages = Sequence[tuple[str, str]]
 """(role, text)."""
-# As agentspec.analysis.replay.traces writes a tool call.
+# How agentspec.analysis.replay.traces begins a tool call.
 _TOOL_CALL = '{"name": '
 _ROLES = {"developer": "system", "ai": "assistant", "model": "assistant"}
 logger = logging.getLogger("agentspec")
@@ -28,18 +29,18 @@ logger = logging.getLogger("agentspec")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was recorded."""
+    """A recorded answer."""
 
     text: str
     ids: tuple[int, ...] | None = None
-    """Where token ids were recorded, of which nobody knows the text."""
+    """The token ids, if they were recorded instead of a text."""
     tool_call_message: Mapping[str, Any] | None = None
-    """The message, where it calls tools: each model writes such calls in a way of its own."""
+    """The recorded message, if it calls tools, because each model writes tool calls in its own way."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """A chain of messages that some recorded call begins with."""
+    """A chain of messages with which at least one recorded call begins."""
 
     next_roles: set[str] = field(default_factory=set)
     answers: list[Answer] = field(default_factory=list)
@@ -47,13 +48,16 @@ class _Known:
 
 
 class RecordedAnswers:
-    """Gives out the answers of recorded calls, those of one prompt in the order in which they were added. After the last
-    the first comes again, so that a trace can be replayed more than once. May be used by several threads."""
+    """The answers of recorded calls. Safe to use from several threads.
+
+    The answers of a prompt are returned in the order in which they were added. After the last one the first comes
+    again, so that a trace can be replayed more than once.
+    """
 
     def __init__(self, calls: Iterable[LoggedCall] = ()) -> None:
         self._chains: dict[bytes, _Known] = {b"": _Known()}
         self._calls: list[tuple[Messages, str, _Known]] = []
-        # The messages that were added last, and the chain before the first and behind each of them.
+        # The messages that were added last, and the chain before the first and after each of them.
         self._last: tuple[Messages, list[bytes]] = ((), [b""])
         self._texts: dict[bytes, _Known] | None = None
         self._lock = threading.Lock()
@@ -64,9 +68,10 @@ class RecordedAnswers:
         return len(self._calls)
 
     def add(self, call: LoggedCall) -> None:
-        """Adds a call; one without messages is known by its header alone."""
+        """Adds a call. A call without messages is found by its header."""
         messages = call.messages or (("user", call.header),)
-        # Calls of a session hold the same messages, and each adds a few: what is known of the last call goes on.
+        # Each call of a session repeats the messages of the last one and adds a few. So the last call's chains are
+        # reused.
         last, chains = self._last
         shared = 0
         while shared < min(len(last), len(messages)) and messages[shared] is last[shared]:
@@ -83,19 +88,19 @@ class RecordedAnswers:
         self._calls.append((messages, call.header, known))
 
     def take(self, messages: Messages) -> Answer | None:
-        """The next answer to a chat; None if none is recorded."""
+        """The next answer to a chat; None if there is none."""
         known = self._chains.get(_chain(messages))
         return None if known is None else self._next(known)
 
     def take_text(
         self, text: str, forms: Callable[[Messages, str], Iterable[str]] = lambda messages, header: ()
     ) -> Answer | None:
-        """The next answer to a text prompt; None if none is recorded.
+        """The next answer to a text prompt; None if there is none.
 
         Args:
-            text: The prompt. A chat of one message is also found by that message's text.
-            forms: All texts that a chat may have been written as, from its messages and the header of its answer; asked
-                once for each recorded call, when the first text prompt comes.
+            text: The prompt. A chat of one message is also found by the text of the message.
+            forms: Returns all texts in which a chat may have been rendered, from its messages and the header of its
+                answer. It is called once for each recorded call, when the first text prompt comes.
         """
         with self._lock:
             if self._texts is None:
@@ -108,7 +113,7 @@ class RecordedAnswers:
         return None if found is None else self._next(found)
 
     def nearest(self, messages: Messages) -> str:
-        """Where a chat that is not recorded leaves those that are; positions and roles, no text."""
+        """Says where a chat that is not recorded differs from the recorded ones, by positions and roles only."""
         total, chain = len(messages), b""
         for i, (role, text) in enumerate(messages):
             following = _chained(chain, role, text)
@@ -143,13 +148,15 @@ def _chain(messages: Messages) -> bytes:
 
 
 def _chained(chain: bytes, role: str, text: str) -> bytes:
-    # Templates and clients differ in the white space around a text.
+    # Templates and clients may change the white space around a text.
     return hashlib.blake2b(chain + _digest(_role(role)) + _digest(_canonical(text).strip()), digest_size=16).digest()
 
 
 def _canonical(text: str) -> str:
-    """The text with the arguments of tool calls, which stand on lines of their own, in one form: whoever reads and
-    writes them again may change their white space and the order of their names."""
+    """The text with the arguments of tool calls, which are on lines of their own, in a canonical form.
+
+    A client that parses and writes them again may change their white space and the order of their names.
+    """
     if _TOOL_CALL not in text:
         return text
     return "\n".join(_canonical_line(line) if line.startswith(_TOOL_CALL) else line for line in text.split("\n"))
@@ -166,9 +173,12 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def with_tool_calls(tokenizer: Any, message: Mapping[str, Any]) -> str | None:
-    """What the served model writes to call the tools that a recorded message calls: what its chat template adds to a
-    conversation for this message, without the end of the turn. None where the template tells nothing of tool calls."""
+def with_tool_calls(tokenizer: Tokenizer, message: Mapping[str, Any]) -> str | None:
+    """The text with which the served model makes the tool calls of a recorded message.
+
+    This is what the model's chat template adds to a conversation for the message, without the end of the turn; None if
+    the template does not render tool calls.
+    """
     before = [{"role": "user", "content": "-"}]
     calls = [_with_object_arguments(call) for call in message["tool_calls"]]
     after = [*before, {"role": "assistant", "content": message.get("content") or "", "tool_calls": calls}]
@@ -187,7 +197,7 @@ def with_tool_calls(tokenizer: Any, message: Mapping[str, Any]) -> str | None:
 
 
 def _with_object_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Templates want arguments as objects; most are recorded as a string."""
+    """A tool call whose arguments are an object, as templates need them. Most are recorded as a string."""
     function = dict(call.get("function", call))
     if isinstance(function.get("arguments"), str):
         with contextlib.suppress(ValueError):

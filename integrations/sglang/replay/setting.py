@@ -1,10 +1,10 @@
-"""The setting `replay`: whether the target writes recorded answers instead of its own, and whose.
+"""The setting `replay`: whether the target writes recorded answers instead of its own, and where they come from.
 
     AGENTSPEC_REPLAY=requests        each request brings its answer
     AGENTSPEC_REPLAY=PATH[:PATH...]  answers come from recorded calls, found by the request's prompt
 
-For measurements only. Answers are forced, whatever the model would have said, so that real clients and real traces run
-through a real server at the real cost of its steps. The variables work with any speculative algorithm and without one.
+For measurements only. Answers are forced, so real clients and traces run through a real server at the real cost of its
+steps. The variables work with every speculative algorithm and without one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FREE: Unmatched = "free"
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Of the environment what belongs to the replay."""
+    """The environment variables of the replay."""
     return {name: environment[name] for name in (VARIABLE, UNMATCHED_VARIABLE) if name in environment}
 
 
 def replay_paths(replay: str) -> list[Path]:
-    """The files and folders named; none where requests bring their answers."""
+    """The files and folders that the setting names; none if requests bring their answers."""
     return [] if replay == REQUESTS else [Path(path) for path in replay.split(":") if path]
 
 

@@ -1,12 +1,12 @@
-"""The schedulers' side of a replay: the target's logits are overwritten before anybody reads them.
+"""The schedulers' side of a replay: overwrites the target's logits before they are read.
 
-    prefill of a batch    admit   the answers of its requests are written to the slots that they got
-    the target's forward  force   one token of each row of its logits is raised above all others
-    from time to time     sweep   finished requests are compared with what they should have written
+    prefill of a batch    admit   writes the answers of the batch's requests to their slots of the table
+    the target's forward  force   raises one token of each row of its logits above all others
+    from time to time     sweep   compares finished requests with their recorded answers
 
-admit() and force() run where the forward is launched, so on its stream: what an earlier step still reads is not
-overwritten before. A slot is written whenever another request than the last one is prefilled in it, so that none ever
-holds the answer of an earlier request. The drafter's forwards are left alone.
+admit() and force() run on the stream of the forward, so they cannot overwrite what an earlier step still reads. A slot
+is written whenever a new request is prefilled in it, so it never holds the answer of an earlier request. The draft
+model's forwards are not changed.
 """
 
 from __future__ import annotations
@@ -14,40 +14,47 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any
 
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.drafting.requests import visible_length
 from agentspec.integrations.sglang.metrics import Exported
 from agentspec.integrations.sglang.replay.forced_tokens import ForcedTokens
 from agentspec.integrations.sglang.replay.wire import ForcedAnswer, unpacked
+from agentspec.integrations.sglang.sglang_types import (
+    ForwardBatch,
+    ForwardOutput,
+    ModelRunner,
+    Req,
+    ScheduleBatch,
+    TpWorker,
+)
 
 logger = logging.getLogger("agentspec")
 
 _SWEEP_SECONDS = 1.0
 _TOLD = ("finished", "forced_tokens", "diverged")
-"""Counts that Prometheus is told of."""
+"""The counts that are exported to Prometheus."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    request: Any
+    request: Req
     answer: ForcedAnswer
 
 
 class ReplayTarget:
-    """One a scheduler process. For its thread alone."""
+    """The state of a replay in a scheduler process. For the scheduler's thread only."""
 
     def __init__(self) -> None:
         self._table: ForcedTokens | None = None
-        self._owners: dict[int, Any] = {}
+        self._owners: dict[int, Req] = {}
         self._open: dict[int, _Open] = {}
         self._next_sweep = 0.0
         self._counts = {"forced_requests": 0, "free_prefills": 0, "forced_tokens": 0, "finished": 0, "diverged": 0}
         self._exported: Exported | None = None
 
-    def admit(self, worker: Any, batch: Any) -> None:
-        """Writes the answers of a batch that is about to be prefilled; other batches change nothing."""
+    def admit(self, worker: TpWorker, batch: ScheduleBatch | None) -> None:
+        """Writes the answers of a batch that is about to be prefilled. Other batches are ignored."""
         if worker.model_runner.is_draft_worker or batch is None or not batch.forward_mode.is_extend():
             return
         if batch.forward_mode.is_target_verify():
@@ -68,8 +75,8 @@ class ReplayTarget:
                 self._open[id(request)] = _Open(request, answer)
                 self._counts["forced_requests"] += 1
 
-    def force(self, runner: Any, output: Any, forward_batch: Any) -> None:
-        """Overwrites the logits that a forward returned."""
+    def force(self, runner: ModelRunner, output: ForwardOutput, forward_batch: ForwardBatch) -> None:
+        """Overwrites the logits that a forward of the target returned."""
         logits = getattr(output.logits_output, "next_token_logits", None)
         if runner.is_draft_worker or self._table is None or logits is None or not len(logits):
             return
@@ -81,7 +88,7 @@ class ReplayTarget:
             self.sweep()
 
     def sweep(self) -> None:
-        """Counts what finished."""
+        """Counts the requests that have finished, and compares their outputs with the recorded answers."""
         for key, entry in list(self._open.items()):
             if not entry.request.finished():
                 continue
@@ -93,13 +100,13 @@ class ReplayTarget:
                 self._add("diverged", 1)
                 logger.error("agentspec replay: an output of %d tokens is not the recorded one", len(output))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """This process's part of the block `agentspec.replay`."""
         self.sweep()
         return {**self._counts, "open_requests": len(self._open)}
 
     def export(self, labels: dict[str, str]) -> None:
-        """Registers its counts with Prometheus; see Counters.export()."""
+        """Registers the counts with Prometheus, like Counters.export()."""
         self._exported = Exported([f"replay_{name}" for name in _TOLD], labels)
         for name in _TOLD:
             self._exported.add(f"replay_{name}", self._counts[name])
@@ -109,11 +116,11 @@ class ReplayTarget:
         if self._exported is not None:
             self._exported.add(f"replay_{name}", amount)
 
-    def _make_table(self, runner: Any) -> ForcedTokens:
+    def _make_table(self, runner: ModelRunner) -> ForcedTokens:
         pool = runner.req_to_token_pool.req_to_token
         table = self._table = ForcedTokens(pool.shape[0], pool.device)
         server_args = runner.server_args
-        if compat.metrics_enabled(server_args) and compat.tp_rank(runner) == 0:
-            self.export({"model_name": compat.served_model_name(server_args)})
+        if arguments.metrics_enabled(server_args) and compat.tp_rank(runner) == 0:
+            self.export({"model_name": arguments.served_model_name(server_args)})
         logger.warning("agentspec REPLAYS RECORDED ANSWERS: the target's logits are overwritten")
         return table

@@ -1,1 +1,1 @@
-"""How wide a step is: the controller of a server, and the widths that graphs exist for."""
+"""How wide a verify step is: the controller of a server, and the widths for which graphs exist."""

@@ -1,4 +1,4 @@
-"""How much each decode step verifies: the controller of a server, what it promised, and what came of its plans."""
+"""Decides how much each decode step verifies: the controller of a server, its plans, and what the steps observed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +16,10 @@ from numpy.typing import NDArray
 
 from agentspec.drafts import DraftBatch
 from agentspec.environment import processor
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.metrics import ControlMetrics, Counters
+from agentspec.integrations.sglang.sglang_types import ServerArgs
 from agentspec.integrations.sglang.widths.step_rest import StepRest
 from agentspec.integrations.sglang.widths.tiers import padded_width
 from agentspec.scheduling import ControlConfig, Controller, Profile, ProfileKey, StepPlan, StepState, make_controller
@@ -27,9 +27,9 @@ from agentspec.scheduling.columns import num_drafted
 
 logger = logging.getLogger("agentspec")
 
-# Steps that a server tells of while it is measured.
+# Number of latest steps that a server lists while it is profiled.
 _STEPS_TOLD = 1024
-# From so many rows on widths are offered by what the latest steps took.
+# From this number of rows on, the offered widths depend on the latest steps.
 _MANY_ROWS = 32
 _LATEST = 8
 _LEAST_OFFERED = 4
@@ -37,31 +37,31 @@ _LEAST_OFFERED = 4
 
 @dataclass(slots=True)
 class PlannedStep:
-    """A step that is being verified."""
+    """A step from its plan until its result is observed."""
 
     plan: StepPlan | None
-    """None where the controller failed, or has nothing to decide."""
+    """None if the controller failed or had nothing to decide."""
     rows: int
     width: int
-    """Tokens of the widest row, and of all where they are padded."""
+    """Number of tokens of the widest row. If rows are padded, all have this width."""
     num_tokens: int
-    """Verified over the batch, padding included."""
+    """Number of tokens verified over the batch, padding included."""
     context: int
-    """Tokens in the KV cache over all rows."""
+    """Number of tokens in the KV cache over all rows."""
     seconds: float = 0.0
-    """Of the verification; 0 until it is known."""
+    """Time of the verification; 0 until it is known."""
     drafter_seconds: float = 0.0
-    """Of a model drafter."""
+    """Time spent waiting for the draft model and merging its drafts; 0 if it did not run."""
 
     def took(self, seconds: float) -> None:
         self.seconds = seconds
 
 
 class WidthControl:
-    """Cuts the drafts of a step to what pays. Owned by a speculative worker, on the scheduler's thread.
+    """Cuts the drafts of a step to the part that pays. Owned by a speculative worker, on the scheduler's thread.
 
-    A controller that fails costs speed only: the step then verifies all that was drafted, and after repeated failures
-    all steps do for a while.
+    A failure of the controller costs speed only: the step then verifies everything that was drafted. After repeated
+    failures all steps do so for a while.
     """
 
     def __init__(
@@ -77,17 +77,21 @@ class WidthControl:
         profiling: bool = False,
         ragged: bool = False,
     ) -> None:
-        """Raises ConfigError if the profile is of something else than `key`, or lacks what the controller needs.
+        """Makes the controller.
 
         Args:
-            max_width: The most tokens a row.
-            widths: That steps are padded to, ascending to `max_width`, as graphs were captured for them; (): any will do.
-                Where `max_width` is the only one, cutting drafts would save nothing, and nothing is cut.
-            profiling: Steps are padded to the controller's width, and the latest are told.
-            ragged: Whether the device verifies each row with its own nodes alone. Where `widths` are given, or steps are
-                profiled, they are padded all the same.
+            key: The model, the device and the engine of this server.
+            max_width: The most tokens of a row.
+            widths: The widths that steps are padded to because graphs were captured for them, ascending to `max_width`;
+                () allows any width. If `max_width` is the only one, cutting drafts would save nothing, so none are cut.
+            profiling: Pad steps to the controller's width and list the latest steps.
+            ragged: Whether the device verifies each row with its own nodes only. Rows are padded nevertheless if
+                `widths` are given or steps are profiled.
+
+        Raises:
+            ConfigError: The profile was measured for another key, or lacks what the controller needs.
         """
-        # Whether there are graphs is known later: use_widths().
+        # use_widths() later says whether there are graphs.
         known = key if profile is None else replace(key, graphs=profile.key.graphs)
         self.controller: Controller = make_controller(config, profile, known)
         self._profile = profile
@@ -116,15 +120,15 @@ class WidthControl:
         captured: bool,
         widths_for: Callable[[int], tuple[int, ...]] | None = None,
     ) -> None:
-        """To be called before the first step: the widths that steps are padded to, see __init__.
+        """Sets the widths that steps are padded to, as in __init__. Call it before the first step.
 
         Args:
-            widths: Ascending; (): any will do.
+            widths: Ascending; () allows any width.
             captured: Whether steps run in captured graphs.
-            widths_for: Those of them that a step of so many rows may have; None: all.
+            widths_for: The widths that a step may have, by its number of rows; None allows all of `widths`.
 
         Raises:
-            ConfigError: The profile was measured with captured graphs and there are none, or the other way round.
+            ConfigError: The profile was measured with captured graphs and there are none, or vice versa.
         """
         self.widths = widths
         self._widths_for = widths_for or (lambda rows: widths)
@@ -133,11 +137,11 @@ class WidthControl:
             self._profile.require(self._key)
 
     def export(self, labels: dict[str, str]) -> None:
-        """Registers its metrics with Prometheus."""
+        """Registers the controller's metrics with Prometheus."""
         self._metrics = ControlMetrics(labels)
 
-    def describe(self) -> dict[str, Any]:
-        """The block `control` of `/server_info`: what it goes by, and the last step's plan."""
+    def describe(self) -> dict[str, object]:
+        """The block `control` of `/server_info`: the controller's state, the last step's plan, and sums over steps."""
         last = self._last
         shown = {} if last is None or last.plan is None else {
             "width": last.plan.width,
@@ -147,7 +151,7 @@ class WidthControl:
             "observed_ms": last.seconds * 1e3,
             "predicted_tokens": last.plan.expected_tokens,
         }  # fmt: skip
-        told: dict[str, Any] = {}
+        told: dict[str, object] = {}
         if self._profiling:
             told = {
                 "num_steps": self._num_steps,
@@ -173,20 +177,20 @@ class WidthControl:
 
     @property
     def ragged(self) -> bool:
-        """Whether rows of a step differ in width."""
+        """Whether the rows of a step may differ in width."""
         return self._ragged and not self.widths
 
     @property
     def rest(self) -> float:
-        """Seconds of a step besides verification and a model drafter."""
+        """Seconds of a step besides its verification and the draft model."""
         return self._rest.seconds
 
     def step_begins(self) -> None:
-        """To be called before anything is done for a decode step, at the latest before plan()."""
+        """Call it at the beginning of a decode step, before plan()."""
         self._rest.begin(time.perf_counter())
 
     def interrupted(self) -> None:
-        """To be called where something else than a decode step runs."""
+        """Call it when the scheduler runs something other than a decode step."""
         self._rest.interrupted()
 
     def wants_draft(self, rows: int, context: int) -> bool:
@@ -200,10 +204,10 @@ class WidthControl:
             return True
 
     def most_width(self, rows: int) -> int:
-        """The most tokens a row that the next step of `rows` rows may verify; more of them need not be drafted.
+        """The most tokens of a row that the next step of `rows` rows may verify. More need not be drafted.
 
-        With many rows drafting takes its time, and wide steps hardly ever pay: of those no more are offered than twice
-        the widest of late.
+        With many rows, drafting takes time and wide steps hardly ever pay. So at most twice the widest of the latest
+        steps is offered then.
         """
         widths = self._widths_for(rows)
         most = widths[-1] if widths else self._max_width
@@ -213,14 +217,14 @@ class WidthControl:
         return most if offered >= most else padded_width(offered, widths)
 
     def plan(self, drafts: DraftBatch, context: int) -> tuple[NDArray[np.int32], PlannedStep]:
-        """What of the drafts is verified, and how wide.
+        """Decides which part of the drafts is verified, and at which width.
 
         Args:
-            drafts: Of the step's b rows, none with more nodes than most_width().
-            context: Tokens in the KV cache over all rows.
+            drafts: The drafts of the step's b rows. No row has more nodes than most_width().
+            context: Number of tokens in the KV cache over all rows.
 
         Returns:
-            int32[b], how many of each row's best nodes are verified, its root not counted; and the plan.
+            The number of each row's best nodes that are verified, its root not counted, int32[b]; and the plan.
         """
         rows = len(drafts)
         most = self.most_width(rows)
@@ -245,27 +249,30 @@ class WidthControl:
         return num_nodes, planned
 
     def plan_roots(self, rows: int, context: int) -> tuple[NDArray[np.int32], PlannedStep]:
-        """A step of roots alone, which nobody decides on; as plan()."""
+        """Like plan(), for a step of roots only. The controller is not asked."""
         width = padded_width(1, self._widths_for(rows))
         planned = PlannedStep(None, rows, width, rows * (1 if self.ragged else width), context)
         self._rest.planned(planned)
         return np.zeros(rows, np.int32), planned
 
     def drafted(self, rows: int, passes: int, context: int, seconds: float) -> None:
-        """A model drafter drafted for so many rows, in so many passes."""
+        """Called after the draft model has drafted for a step."""
         if self._profiling:
             self._num_drafts += 1
             self._drafts.append((rows, passes, context, seconds))
 
     def observe(self, step: PlannedStep, num_accepted: Sequence[int]) -> None:
-        """Takes in what a verification accepted, bonus tokens not counted. Must come in the order of the steps."""
+        """Learns from the result of a step. Call it in the order of the steps.
+
+        `num_accepted`: number of accepted tokens of each row, bonus tokens not counted.
+        """
         self._last = step
         if self._profiling:
             self._num_steps += 1
             self._steps.append((step.rows, step.width, step.context, step.seconds))
         if step.plan is None or len(num_accepted) != step.rows:
             return
-        # A step is hardly wider than its widest row, whatever was planned.
+        # The step was only as wide as its widest row required, which may be less than planned.
         width = -(-step.num_tokens // step.rows) if self.ragged else step.width
         step.plan = replace(step.plan, width=width, num_tokens=step.num_tokens)
         try:
@@ -283,9 +290,9 @@ class WidthControl:
         self._breaker.failed()
 
 
-def profile_key(server_args: Any) -> ProfileKey:
-    """What a server is that runs steps without captured graphs, as far as its step times depend on it."""
-    device = str(compat.server_args_setting(server_args, "device", "cpu"))
+def profile_key(server_args: ServerArgs) -> ProfileKey:
+    """The key of a server that runs steps without captured graphs: everything that its step times depend on."""
+    device = str(arguments.setting(server_args, "device", "cpu"))
     is_cpu = device == "cpu"
     return ProfileKey(
         model=os.path.basename(os.path.normpath(str(server_args.model_path))),
@@ -306,7 +313,7 @@ class ControlRecord:
         self._num_measured = 0
 
     def observe(self, plan: StepPlan, seconds: float, num_tokens: int) -> None:
-        """A step that was verified: its plan, its seconds, 0 where they were not measured, and the tokens it brought."""
+        """Adds a verified step: its plan, its seconds (0 if not measured), and the number of tokens that it wrote."""
         self._plans[plan.reason] += 1
         self._widths[plan.width] += 1
         self._tokens["predicted_tokens"] += plan.expected_tokens
@@ -316,8 +323,8 @@ class ControlRecord:
             self._sums["predicted_seconds"] += plan.seconds
             self._sums["observed_seconds"] += seconds
 
-    def snapshot(self) -> dict[str, Any]:
-        """Steps by reason and by width, as strings; seconds of the steps that were measured; tokens of all."""
+    def snapshot(self) -> dict[str, object]:
+        """Steps by reason and by width (as strings), seconds of the measured steps, and tokens of all steps."""
         return {
             "plans": dict(self._plans),
             "widths": {str(width): n for width, n in sorted(self._widths.items())},

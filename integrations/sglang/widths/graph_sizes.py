@@ -1,113 +1,114 @@
-"""How wide a row may be by default, and for which batch sizes each width gets graphs, so that their memory is bounded.
+"""The default width of a row, and the batch sizes for which each width gets graphs, so that their memory is bounded.
 
-A verify step of r rows and width w computes r * w tokens. Without bounds SGLang would capture the greatest width for all
-batch sizes: 64 tokens for 256 rows are 16,384, whose logits alone take 16,384 * 128,256 * 4 bytes = 8.4 GB. What a token
-of the largest captured step takes on a device:
+A verify step of r rows and width w computes r * w tokens. Without bounds, SGLang would capture the greatest width for
+all batch sizes: 64 tokens for 256 rows are 16,384 tokens, whose logits alone take 16,384 * 128,256 * 4 bytes = 8.4 GB.
+Each token of the largest captured step takes this memory on a device:
 
-    logits        4 bytes * vocabulary, once for all widths: 0.5 MB for Llama 3. Where requests sample, four more copies
+    logits        4 bytes * vocabulary, once for all widths: 0.5 MB for Llama 3. While requests sample, four more copies
                   exist for a moment, and the model's own logits of 2 bytes take half as much
-    attention     for each width: 9 bytes * context with triton, 5 with flashinfer (1.2 MB and 0.7 MB at 131,072) and next
-                  to nothing with fa3; twice that with a draft model, which has a backend of its own. Flashinfer also
-                  takes a workspace of 0.4 GB for each width
-    other         activations, some 0.1 MB for an 8B model, in memory that the graphs of all widths share
+    attention     for each width: 9 bytes * context with triton, 5 with flashinfer (1.2 MB and 0.7 MB at 131,072), almost
+                  nothing with fa3. A draft model has a backend of its own, which doubles it. Flashinfer also takes a
+                  workspace of 0.4 GB for each width
+    other         activations, about 0.1 MB for an 8B model, in memory that the graphs of all widths share
 
-So a captured step has at most 2,048 tokens, and fewer where logits and attention of the largest one would take more than
-a tenth of what SGLang leaves free of weights and KV cache: by default 13 GB of a GPU with 80 GB, so 2,048 tokens for
-Llama 3 8B with fa3 (32 rows of width 64, 64 of 32, 128 of 16, 256 of 8; logits 1.05 GB, 5.8 GB in all while requests
-sample), and 710 with triton and a context of 131,072 (10 rows of width 64, 22 of 32, 44 of 16). Wider steps would hardly
-pay: an 8B model computes 16 GFLOP a token, so 2,048 tokens take 55 ms at 600 TFLOP/s, and what every step takes for
-weights, 4 ms, is then 7 % of it. The narrowest width has graphs for all batch sizes that SGLang would capture; batches
-that exceed a width's largest use a narrower one.
+So a captured step has at most 2,048 tokens. It has fewer if logits and attention of the largest step would take more
+than a tenth of the memory that weights and KV cache leave free. That memory is 13 GB by default on a GPU with 80 GB.
+For Llama 3 8B this allows 2,048 tokens with fa3 (32 rows of width 64, 64 of 32, 128 of 16, 256 of 8; logits take 1.05
+GB, and 5.8 GB in all while requests sample), and 710 with triton and a context of 131,072 (10 rows of width 64, 22 of
+32, 44 of 16). Larger steps would hardly pay: an 8B model computes 16 GFLOP for each token, so 2,048 tokens take 55 ms
+at 600 TFLOP/s. Reading the weights, 4 ms in every step, is then only 7 % of that. The narrowest width has graphs for
+all batch sizes that SGLang would capture. A batch that is too large for a width uses a narrower one.
 
-Each running request also holds KV slots for two steps ahead, 2 * 64 = 128 at width 64: for an 8B model (128 KB a token)
-16 MB, or 3 % of a request of 4,096 tokens. The default keeps these slots at 16,384 over all requests, 2.1 GB for an 8B
-model, so it depends on --max-running-requests: 64 up to 128 requests, 32 up to 256, 16 beyond. SGLang's own default
-beside speculation is 48 requests, which hold 6,144 slots, 0.8 GB.
+Each running request also holds KV slots for two steps ahead, 2 * 64 = 128 at width 64. For an 8B model (128 KB for each
+token) these take 16 MB, or 3 % of a request of 4,096 tokens. The default width keeps these slots at 16,384 over all
+requests, 2.1 GB for an 8B model. So it depends on --max-running-requests: 64 up to 128 requests, 32 up to 256, and 16
+beyond. SGLang's own default with speculation is 48 requests, which hold 6,144 slots, 0.8 GB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.attention_backends import graph_bytes_per_token
+from agentspec.integrations.sglang.sglang_types import ModelRunner, ServerArgs
 from agentspec.integrations.sglang.widths.tiers import ONE, parse_widths, tier_widths
 
 DEFAULT_WIDTH = 16
-"""Tokens verified a row, the root included, where one width has to do for all steps or widths cost memory by row."""
+"""Tokens verified in each row, the root included, if steps have one width or a width costs memory for each row."""
 DEFAULT_WIDTHS = (64, 32, DEFAULT_WIDTH)
-"""The same where steps may be narrower and run in captured graphs; the first that the number of requests allows."""
+"""The candidates if steps may be narrower and run in captured graphs. The first that the number of requests allows is
+taken."""
 MOST_TOKENS = 2048
-"""Of a captured verify step."""
+"""The most tokens of a captured verify step."""
 
 _RESERVED_SLOTS = 16384
 _STEPS_AHEAD = 2
-"""SGLang reserves slots of the KV cache for so many steps of each request."""
+"""Number of steps for which SGLang reserves KV slots ahead, for each request."""
 _MAX_RUNNING = 48
-"""Requests that SGLang runs at once beside speculation, where the operator does not say."""
+"""Number of requests that SGLang runs at once with speculation, unless the operator sets it."""
 _SPARE_SHARE = 0.1
 _LOGIT_BYTES = 4
 
 
-def default_width(server_args: Any, widths: str) -> int:
-    """The most tokens that a row of a verify step has, where the operator does not say.
+def default_width(server_args: ServerArgs, widths: str) -> int:
+    """The most tokens of a row of a verify step, unless the operator sets it.
 
     Args:
-        server_args: Resolved as far as the device, the attention backends and the configuration of graphs.
+        server_args: Resolved up to the device, the attention backends and the configuration of graphs.
         widths: The setting of this name.
     """
-    if not compat.captures_graphs(server_args) or widths == ONE or compat.enables_adapters(server_args):
+    if not arguments.captures_graphs(server_args) or widths == ONE or arguments.enables_adapters(server_args):
         return DEFAULT_WIDTH
     if named := parse_widths(widths):
         return max(named[-1], DEFAULT_WIDTH)
-    if compat.keeps_token_states(server_args):
-        # Such a state takes megabytes for each token of each running request.
+    if arguments.keeps_token_states(server_args):
+        # The state of such layers takes megabytes for each token of each running request.
         return DEFAULT_WIDTH
-    rows = int(compat.server_args_setting(server_args, "max_running_requests") or _MAX_RUNNING)
+    rows = int(arguments.setting(server_args, "max_running_requests") or _MAX_RUNNING)
     fitting = (width for width in DEFAULT_WIDTHS if _STEPS_AHEAD * width * rows <= _RESERVED_SLOTS)
     return next(fitting, DEFAULT_WIDTH)
 
 
-def limits(server_args: Any) -> compat.GraphLimits:
-    """What bounds the graphs of a server that captures some; of a resolved record, in the launcher."""
-    config = compat.target_config(server_args)
+def limits(server_args: ServerArgs) -> arguments.GraphLimits:
+    """The limits for the graphs of a server that captures graphs. Call it in the launcher, with a resolved record."""
+    config = arguments.target_config(server_args)
     attention = graph_bytes_per_token(
         server_args, context_length=int(config.context_len), hidden_size=int(config.hidden_size)
     )
-    if compat.has_draft_model(server_args):
+    if arguments.has_draft_model(server_args):
         attention *= 2
-    spare = compat.spare_memory(server_args)
+    spare = arguments.spare_memory(server_args)
     tokens = MOST_TOKENS
     if spare:
         tokens = min(tokens, int(_SPARE_SHARE * spare * 1e9 / (_LOGIT_BYTES * int(config.vocab_size) + attention)))
-    return compat.GraphLimits(tokens=tokens, attention_bytes=attention, spare_gb=spare)
+    return arguments.GraphLimits(tokens=tokens, attention_bytes=attention, spare_gb=spare)
 
 
-def captured_widths(model_runner: Any) -> tuple[int, ...]:
-    """The widths, ascending, that graphs are wanted for; () where agentspec bounds nothing.
+def captured_widths(model_runner: ModelRunner) -> tuple[int, ...]:
+    """The widths, ascending, for which graphs are wanted; () if agentspec does not limit graphs.
 
-    To be asked while SGLang's configuration is that of the greatest width.
+    Call it while SGLang's configuration is that of the greatest width.
     """
     server_args = model_runner.server_args
     text = _bounded_setting(server_args)
-    return tier_widths(text, compat.verify_width(server_args)) if text is not None else ()
+    return tier_widths(text, arguments.verify_width(server_args)) if text is not None else ()
 
 
-def bounded(batch_sizes: Sequence[int], width: int, model_runner: Any) -> list[int]:
-    """Those of SGLang's batch sizes, which ascend, that verify steps of `width` tokens a row get graphs for: at least the
-    smallest, and all for the narrowest width, since every batch can use it."""
+def bounded(batch_sizes: Sequence[int], width: int, model_runner: ModelRunner) -> list[int]:
+    """The batch sizes for which verify steps of `width` tokens per row get graphs: a subset of SGLang's ascending
+    `batch_sizes`. It always has the smallest one. The narrowest width gets all, since every batch can use it."""
     text = _bounded_setting(model_runner.server_args)
-    noted = compat.graph_limits(model_runner.server_args)
+    noted = arguments.graph_limits(model_runner.server_args)
     if text is None or noted is None or width <= (*parse_widths(text), 1)[0]:
         return list(batch_sizes)
     return [size for size in batch_sizes if size * width <= noted.tokens or size == batch_sizes[0]]
 
 
-def _bounded_setting(server_args: Any) -> str | None:
-    """The setting of the widths of a server with several; None where agentspec captures one, or none."""
-    chosen = compat.marked_settings(server_args)
-    if chosen is None or compat.graph_limits(server_args) is None or compat.enables_adapters(server_args):
+def _bounded_setting(server_args: ServerArgs) -> str | None:
+    """The setting `widths` of a server that captures several; None if it captures one width or none."""
+    chosen = arguments.marked_settings(server_args)
+    if chosen is None or arguments.graph_limits(server_args) is None or arguments.enables_adapters(server_args):
         return None
     text = str(chosen["widths"])
     return None if text == ONE else text

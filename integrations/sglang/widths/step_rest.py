@@ -1,10 +1,10 @@
-"""What a decode step takes besides its verification: results, scheduling, drafting on the CPU.
+"""Measures the time of a decode step besides its verification: results, scheduling, drafting on the CPU.
 
     begin n ── draft ── verify ── results, scheduling ── begin n + 1
     └───────────────────────── interval ────────────────┘
 
-A step that verifies more pays that once for more tokens, so that a controller has to know it. Steps between which
-something else ran, such as a prefill, do not count.
+A step pays this time once, however many tokens it verifies, so a controller has to know it. An interval in which
+something else ran, such as a prefill, does not count.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from typing import Protocol
 
 _REMEMBERED = 31
 _LEAST_KNOWN = 4
-# Steps whose verification a GPU may not have finished.
+# The most steps whose verification a GPU may not have finished.
 _MAX_OPEN = 8
 
 
 class TimedStep(Protocol):
     seconds: float
-    """Of the verification; 0 until it is known."""
+    """Time of the verification; 0 until it is known."""
     drafter_seconds: float
-    """Of a model drafter, which a step need not run."""
+    """Time of the draft model; 0 if the step did not run it."""
 
 
 class StepRest:
-    """The median of the latest steps, in seconds."""
+    """The median over the latest steps, in seconds."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """0 before some steps are known."""
+        """0 until enough steps are known."""
         self._began: float | None = None
         self._step: TimedStep | None = None
         self._open: deque[tuple[float, TimedStep]] = deque(maxlen=_MAX_OPEN)
         self._known: deque[float] = deque(maxlen=_REMEMBERED)
 
     def begin(self, now: float) -> None:
-        """A decode step begins, `now` by any clock."""
+        """Called when a decode step begins. `now`: the time in seconds, by any clock."""
         if self._began is not None and self._step is not None:
             self._open.append((now - self._began, self._step))
         self._began, self._step = now, None
@@ -49,9 +49,9 @@ class StepRest:
                 self.seconds = median(self._known)
 
     def planned(self, step: TimedStep) -> None:
-        """The step that began is this one."""
+        """Called with the plan of the step that has begun."""
         self._step = step
 
     def interrupted(self) -> None:
-        """Something else runs before the next step."""
+        """Called when something else runs before the next decode step."""
         self._began = self._step = None

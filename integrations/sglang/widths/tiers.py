@@ -1,12 +1,12 @@
-"""The widths of verify steps on a GPU: each has graphs of its own, and a step is padded to the next one.
+"""The widths of verify steps on a GPU. Each width has its own graphs, and a step is padded to the next width.
 
     settings ── tier_widths ── SGLang captures the widest ── capture() the others ── use(width) for each step
 
-A captured graph computes rows of one width. SGLang captures the widest; here the others are captured beside it, each
-with an attention backend of its own, as SGLang's adaptive speculation does for its lengths. Where there is a draft model,
-its draft-extend reads the rows of a verify step, so each width has a graph and an attention backend for that, too; the
-draft model's own passes do not depend on the width. Between steps only references change, so that nothing has to be
-captured, planned or computed again. Without captured graphs any width will do, and there are no tiers.
+A captured graph computes rows of one width. SGLang captures the widest one. The others are captured here, each with its
+own attention backend, as SGLang's adaptive speculation does for its draft lengths. With a draft model, draft-extend
+reads the rows of a verify step, so each width also has a graph and an attention backend for draft-extend. The draft
+model's passes do not depend on the width. Between steps only references change; nothing is captured, planned or
+computed again. Without captured graphs any width is allowed, and there are no tiers.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ import logging
 import time
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.attention_backends import takes_any_width
+from agentspec.integrations.sglang.sglang_types import DraftWorker, GraphRunner, ModelRunner
 
 logger = logging.getLogger("agentspec")
 
 AUTO, ONE = "auto", "one"
+Graphs = tuple[object, GraphRunner]
+"""An attention backend, and the runner of the graphs that were captured with it."""
 
 
 def parse_widths(text: str) -> tuple[int, ...]:
-    """The widths that a setting names, ascending; () where it leaves them to agentspec.
+    """The widths that a setting names, ascending; () for "auto" and "one".
 
     Raises:
-        ConfigError: It is neither "auto", "one" nor a list of whole numbers from 1 on.
+        ConfigError: `text` is neither "auto", "one" nor a list of whole numbers >= 1.
     """
     if text in (AUTO, ONE):
         return ()
@@ -47,11 +49,11 @@ def tier_widths(text: str, max_width: int) -> tuple[int, ...]:
     """The widths to capture graphs for, ascending; `max_width` is always the last.
 
     Args:
-        text: "auto" for 1, 2, 4, ... , "one" for the widest alone, or a list.
-        max_width: Tokens verified a row at most, the root included.
+        text: "auto" for 1, 2, 4, ..., "one" for the widest only, or a list.
+        max_width: The most tokens of a row, the root included.
 
     Raises:
-        ConfigError: `text` is none of these, or names a greater width.
+        ConfigError: `text` is none of these, or names a width above `max_width`.
     """
     named = parse_widths(text)
     if named and named[-1] > max_width:
@@ -64,17 +66,17 @@ def tier_widths(text: str, max_width: int) -> tuple[int, ...]:
 
 
 def padded_width(width: int, widths: tuple[int, ...]) -> int:
-    """The least of `widths`, which ascend, that has room for `width`; itself where there are none: any is as good."""
+    """The smallest of the ascending `widths` that is at least `width`; `width` itself if `widths` is ()."""
     return widths[bisect_left(widths, width)] if widths else width
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """An attribute of SGLang's that differs from width to width."""
+    """An attribute of an SGLang object, and its value for one width."""
 
-    owner: Any
+    owner: object
     name: str
-    value: Any
+    value: object
 
     def put(self) -> None:
         setattr(self.owner, self.name, self.value)
@@ -88,17 +90,20 @@ class _Tier:
     places: tuple[_Place, ...]
     num_graphs: int
     most_rows: int
-    """Of a batch that they have room for."""
+    """The largest batch size that all of these graphs have room for."""
     seconds: float
     gigabytes: float
 
 
 class WidthTiers:
-    """The graphs of each width. SGLang's objects hold those of one width at a time: between steps the widest, which
-    whatever else runs expects. Owned by a speculative worker; all ranks use the same widths."""
+    """The graphs of each width.
 
-    def __init__(self, model_runner: Any, draft_worker: Any = None) -> None:
-        """`model_runner`: SGLang's, of the target; `draft_worker`: SGLang's, where there is a draft model."""
+    SGLang's objects hold the graphs of one width at a time. Between steps this is the widest, which everything else in
+    SGLang expects. Owned by a speculative worker. All ranks use the same widths.
+    """
+
+    def __init__(self, model_runner: ModelRunner, draft_worker: DraftWorker | None = None) -> None:
+        """`model_runner`: of the target. `draft_worker`: of the draft model, if there is one."""
         self._model_runner = model_runner
         self._draft_worker = draft_worker
         self._tiers: dict[int, _Tier] = {}
@@ -106,14 +111,17 @@ class WidthTiers:
         self._widths_by_rows: dict[int, tuple[int, ...]] = {}
 
     def capture(self, widths: tuple[int, ...]) -> tuple[int, ...]:
-        """Captures all but the widest, which SGLang has captured, and says which there are. Where it captured none, steps
-        may have any width, (), or the widest alone, as the attention backend allows.
+        """Captures graphs for all widths but the widest, which SGLang has captured.
 
-        Each takes GPU memory that SGLang set none aside for. Where that is not enough on some rank, all ranks leave out
-        the width: its steps are then padded further. See `_capture_order` for what is left out first.
+        SGLang reserves no GPU memory for these graphs. If memory does not suffice for a width on one rank, all ranks
+        leave out the width, and its steps are padded to a wider one. See `_capture_order` for the order.
 
         Args:
-            widths: Ascending; the same on all ranks, which call this together.
+            widths: Ascending, and the same on all ranks. All ranks call this together.
+
+        Returns:
+            The captured widths, ascending. If SGLang captured no graphs: () if the attention backend allows any width,
+            else the widest only.
         """
         self._widths = self._captured(widths)
         self._widths_by_rows.clear()
@@ -121,12 +129,11 @@ class WidthTiers:
 
     def _captured(self, widths: tuple[int, ...]) -> tuple[int, ...]:
         runner, draft = self._model_runner, self._draft_worker
-        if compat.verify_graphs(runner) is None:
+        target, extend = compat.target_graphs(runner), _extend_graphs(draft)
+        if target is None:
             return () if takes_any_width(runner.server_args) else widths[-1:]
-        extends = draft is not None and draft.cuda_graph_runner_for_draft_extend is not None
         widest = widths[-1]
         gigabytes, seconds = compat.graph_memory(runner, draft), compat.graph_seconds(runner, draft)
-        target, extend = compat.target_graphs(runner), _extend_graphs(draft) if extends else None
         self._tiers = {widest: self._tier(widest, target, extend, seconds, gigabytes)}
         if compat.has_adapters(runner):
             # SGLang keeps the adapters of a batch in memory that the last runner made for its own width.
@@ -135,13 +142,13 @@ class WidthTiers:
         budget = _MemoryBudget(runner, self._tiers[widest])
         left_out = []
         for place, width in enumerate(_capture_order(widths)):
-            # A capture that fails on one rank alone leaves the others waiting for it, so none begins that might.
+            # If a capture failed on one rank only, the others would wait for it. So no capture begins that might fail.
             free = compat.free_memory(runner)
-            # The narrowest has to fit and no more: without it, large batches have no graphs at all.
+            # The narrowest needs no spare memory, because without it large batches would have no graphs at all.
             if not _on_all_ranks(budget.allows(width, free, keeps_spare=place > 0)):
                 left_out.append(width)
                 continue
-            tier = self._capture_one(width, extends=extends, free=free)
+            tier = self._capture_one(width, extends=extend is not None, free=free)
             if not _on_all_ranks(tier is not None):
                 left_out += [other for other in widths if other not in self._tiers and other not in left_out]
                 break
@@ -153,11 +160,11 @@ class WidthTiers:
         return tuple(sorted(self._tiers))
 
     def _capture_one(self, width: int, *, extends: bool, free: float) -> _Tier | None:
-        """None where it failed on this rank."""
-        runner, started = self._model_runner, time.perf_counter()
+        """Captures the graphs of one width; None if that failed on this rank."""
+        runner, draft, started = self._model_runner, self._draft_worker, time.perf_counter()
         try:
             target = compat.capture_verify_graphs(runner, width)
-            extend = compat.capture_draft_extend(self._draft_worker, width) if extends else None
+            extend = compat.capture_draft_extend(draft, width) if extends and draft is not None else None
         except Exception:
             logger.exception("agentspec could not capture graphs for steps of %d tokens a row", width)
             return None
@@ -181,14 +188,14 @@ class WidthTiers:
 
     @property
     def has_graphs(self) -> bool:
-        """Whether steps run in captured graphs; known once capture() was called."""
+        """Whether steps run in captured graphs. Known after capture()."""
         return bool(self._tiers)
 
     def widths_for(self, rows: int) -> tuple[int, ...]:
-        """The widths, ascending, that a step of `rows` rows may have; (): any will do.
+        """The widths, ascending, that a step of `rows` rows may have; () allows any.
 
-        Those with graphs for as many rows. A batch that exceeds them all runs without graphs, and then no step is larger
-        than the largest that was captured: the memory of larger ones is not accounted for.
+        These are the widths whose graphs have room for the rows. A batch that is too large for all graphs runs without
+        them. It then has at most as many tokens as the largest captured step, because memory is reserved for no more.
         """
         found = self._widths_by_rows.get(rows)
         if found is None:
@@ -203,22 +210,24 @@ class WidthTiers:
         most_tokens = max(tier.width * tier.most_rows for tier in self._tiers.values())
         return tuple(width for width in self._widths if width * rows <= most_tokens) or self._widths[:1]
 
-    def describe(self) -> list[dict[str, Any]]:
-        """The block `graphs` of `/server_info`: what was captured for each width, ascending."""
+    def describe(self) -> list[dict[str, object]]:
+        """The block `graphs` of `/server_info`: the captured graphs of each width, ascending."""
         names = ("width", "most_rows", "num_graphs", "seconds", "gigabytes")
         return [{name: getattr(self._tiers[width], name) for name in names} for width in sorted(self._tiers)]
 
     def use(self, width: int) -> None:
-        """The next forwards verify rows of `width` tokens, one of those that capture() told, and draft-extend reads them;
-        without tiers any width will do."""
+        """Sets the width of the rows that the next forwards verify and that draft-extend reads.
+
+        `width`: one of the widths that capture() returned; any width if there are no tiers.
+        """
         if self._tiers:
             for place in self._tiers[width].places:
                 place.put()
         elif self._draft_worker is not None:
             self._draft_worker.speculative_num_draft_tokens = width
 
-    def _tier(self, width: int, target: Any, extend: Any, seconds: float, gigabytes: float) -> _Tier:
-        """`target` and `extend`: an attention backend and a graph runner each; None where draft-extend has no graphs."""
+    def _tier(self, width: int, target: Graphs, extend: Graphs | None, seconds: float, gigabytes: float) -> _Tier:
+        """`extend`: the graphs of draft-extend; None if it has none."""
         runners = [target[1], *([] if extend is None else [extend[1]])]
         sizes = [compat.captured_batch_sizes(runner) for runner in runners]
         return _Tier(
@@ -230,14 +239,13 @@ class WidthTiers:
             gigabytes=gigabytes,
         )
 
-    def _places(self, width: int, target: tuple[Any, Any], extend: Any) -> tuple[_Place, ...]:
-        """Where the attention backend and the graph runner of the target belong, and, unless it is None, those of
-        draft-extend."""
+    def _places(self, width: int, target: Graphs, extend: Graphs | None) -> tuple[_Place, ...]:
+        """The attributes of SGLang's objects that refer to the graphs of the target and of draft-extend."""
         runner, draft = self._model_runner, self._draft_worker
         places = [_Place(runner, "attn_backend", target[0]), _Place(runner, "decode_cuda_graph_runner", target[1])]
         if draft is not None:
             places.append(_Place(draft, "speculative_num_draft_tokens", width))
-        if extend is not None:
+        if draft is not None and extend is not None:
             places += [
                 _Place(draft, "draft_extend_attn_backend", extend[0]),
                 _Place(draft.draft_runner, "attn_backend", extend[0]),
@@ -247,31 +255,33 @@ class WidthTiers:
 
 
 class _MemoryBudget:
-    """Says whether the graphs of another width fit, by what those before it took.
+    """Says whether the graphs of another width fit, judged by the memory of those captured before.
 
-    The graphs of one width take memory for each graph, and attention buffers for each token of the largest step;
-    activations and logits are in memory that all widths share, and which the widest has taken already.
+    The graphs of a width take memory for each graph, and attention buffers for each token of the largest step.
+    Activations and logits are in memory that all widths share and that the widest has taken already.
     """
 
-    def __init__(self, model_runner: Any, widest: _Tier) -> None:
+    def __init__(self, model_runner: ModelRunner, widest: _Tier) -> None:
         self._runner = model_runner
-        noted = compat.graph_limits(model_runner.server_args)
+        noted = arguments.graph_limits(model_runner.server_args)
         self._token_gb = noted.attention_bytes / 1e9 if noted is not None else 0.0
-        # Half of what SGLang leaves free is for prefills and sampling.
+        # Half of the memory that SGLang leaves free is kept for prefills and sampling.
         self._spare = noted.spare_gb / 2 if noted is not None else 0.0
-        # SGLang's own also hold what is shared, so they only stand in until one of ours was captured.
+        # SGLang's graphs include the shared memory, so their size is used only until one of our widths was captured.
         self._graph_gb = self._of_each_graph(widest)
         self._own = False
-        self._graphs_per_size = widest.num_graphs / len(compat.captured_batch_sizes(compat.verify_graphs(model_runner)))
+        graphs = compat.verify_graphs(model_runner)
+        assert graphs is not None
+        self._graphs_per_size = widest.num_graphs / len(compat.captured_batch_sizes(graphs))
 
     def allows(self, width: int, free: float, *, keeps_spare: bool) -> bool:
-        """Whether `free` GB are enough for graphs of this width, and for what has to stay free."""
+        """Whether `free` GB are enough for the graphs of this width and, with `keeps_spare`, for the spare memory."""
         sizes = compat.batch_sizes_to_capture(self._runner, width)
         needed = self._graph_gb * len(sizes) * self._graphs_per_size + self._token_gb * width * sizes[-1]
         return free >= needed + (self._spare if keeps_spare else 0.0)
 
     def observe(self, tier: _Tier) -> None:
-        """Takes in what one of our captures took."""
+        """Learns from the memory that one of our captures took."""
         graph_gb = self._of_each_graph(tier)
         self._graph_gb = max(self._graph_gb, graph_gb) if self._own else graph_gb
         self._own = True
@@ -282,10 +292,11 @@ class _MemoryBudget:
 
 
 def _capture_order(widths: tuple[int, ...]) -> list[int]:
-    """The order in which all but the last, which exists, are captured: what comes last is left out first.
+    """The order in which all widths but the last, which exists, are captured. If memory runs out, the rest is left out.
 
-    The narrowest comes first, since large batches have nothing else. Then always the one that splits the widest gap
-    between two that exist best, so that steps are padded little whatever is left out: 1, 8, 4, 32, 2, 16 of 1 to 64.
+    The narrowest comes first, because large batches use nothing else. Each next width is the one that best splits the
+    widest gap between two existing ones, so that padding stays small whatever is left out. For 1 to 64 the order is 1,
+    8, 4, 32, 2, 16.
     """
     order = list(widths[:1]) if len(widths) > 1 else []
     while missing := [width for width in widths[:-1] if width not in order]:
@@ -300,11 +311,13 @@ def _capture_order(widths: tuple[int, ...]) -> list[int]:
     return order
 
 
-def _extend_graphs(draft_worker: Any) -> tuple[Any, Any]:
-    return draft_worker.draft_extend_attn_backend, draft_worker.cuda_graph_runner_for_draft_extend
+def _extend_graphs(draft_worker: DraftWorker | None) -> Graphs | None:
+    """The graphs of draft-extend; None if there is no draft model or SGLang captured none."""
+    graphs = None if draft_worker is None else draft_worker.cuda_graph_runner_for_draft_extend
+    return None if draft_worker is None or graphs is None else (draft_worker.draft_extend_attn_backend, graphs)
 
 
 def _on_all_ranks(holds: bool) -> bool:
-    """Whether it holds on every rank; every rank must ask."""
+    """Whether `holds` is true on every rank. Every rank must call this."""
     group = compat.tensor_parallel_group()
     return holds if group is None else all(group.all_gather_object(holds))

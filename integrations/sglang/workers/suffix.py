@@ -9,7 +9,8 @@ One decode step has four parts. The device idles from its last result until part
      (verify_input.py).
   4. The base class runs the target, accepts tokens, moves the KV of accepted nodes, computes logprobs and applies
      grammars.
-The worker updates counts and metrics, learns, and closes requests that have ended when the next step waits for the device.
+When the next step waits for the device, the worker updates counts and metrics, learns, and closes requests that have
+ended.
 
 Correctness does not depend on the engine: roots and positions are read on the device from SGLang's own relay, and
 everything else is only a proposal. If parts 1 to 3 fail, each row keeps only its root. With several ranks, the first
@@ -22,7 +23,6 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,10 +33,11 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
 import agentspec
 from agentspec.integrations.sglang import compat
-from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
+from agentspec.integrations.sglang.drafting.device_clock import DeviceClock, Start
 from agentspec.integrations.sglang.drafting.rows import DraftedStep
 from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging, grammar_mask
+from agentspec.integrations.sglang.sglang_types import BatchResult, NgramDraftInput, Req, ScheduleBatch, ServerArgs
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
 
@@ -71,7 +72,7 @@ class _Order:
 class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     """SGLang creates this worker in each scheduler process instead of NGRAMWorker."""
 
-    def __init__(self, server_args: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, server_args: ServerArgs, *args: object, **kwargs: object) -> None:
         with compat.without_ngram_corpus():
             super().__init__(server_args, *args, **kwargs)
         config = self.model_runner.model_config
@@ -97,7 +98,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._step: _Step | None = None
         self._pending: deque[_Step] = deque()
         self._clock = DeviceClock(self.device)
-        self._started: Any = None
+        self._started: Start = 0.0
         if self.suffix.drafts_here:
             logger.info(
                 "agentspec %s is active: %s drafts of up to %d tokens, %s",
@@ -107,7 +108,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
                 self.settings.shown(),
             )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """The block `agentspec` of `/server_info`."""
         return {
             "active": True,
@@ -144,7 +145,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             step.drafted.count_accepted(self.counters, num_accepted)
             self.suffix.control.observe(step.planned, num_accepted)
 
-    def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward_batch_generation(self, batch: ScheduleBatch, *args: object, **kwargs: object) -> BatchResult:
         if batch.forward_mode.is_decode():
             return self._decode(batch, args, kwargs)
         self.suffix.control.interrupted()
@@ -153,15 +154,15 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         ends = (
             [n + prefix for n, prefix in zip(batch.extend_lens, batch.prefix_lens, strict=True)] if is_prompts else []
         )
-        result = super().forward_batch_generation(batch, *args, **kwargs)
+        result: BatchResult = super().forward_batch_generation(batch, *args, **kwargs)
         if is_prompts:
             self.suffix.prefilled(requests, ends, result.next_token_ids)
         return result
 
-    def _decode(self, batch: Any, args: Any, kwargs: Any) -> Any:
+    def _decode(self, batch: ScheduleBatch, args: tuple[object, ...], kwargs: dict[str, object]) -> BatchResult:
         """Runs the base class's own step, which calls `_prepare_for_speculative_decoding` for the trees to verify."""
         try:
-            result = super().forward_batch_generation(batch, *args, **kwargs)
+            result: BatchResult = super().forward_batch_generation(batch, *args, **kwargs)
             width = self.draft_token_num
         finally:
             self._set_width(self.max_width)
@@ -175,8 +176,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._widen(result.next_draft_input, width)
         return result
 
-    def _launched(self, step: _Step, suffix: SuffixStep, planned: PlannedStep, result: Any) -> None:
-        """Starts the copy of a launched step's result on the first rank, and puts off its bookkeeping."""
+    def _launched(self, step: _Step, suffix: SuffixStep, planned: PlannedStep, result: BatchResult) -> None:
+        """Starts the copy of a launched step's result on the first rank, and puts off the bookkeeping."""
         self._clock.stop(self._started, planned.took)
         self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result)
         self.suffix.later(self._count, step, suffix, planned)
@@ -187,17 +188,17 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self.counters.add("verified_tokens", planned.num_tokens)
         self.counters.add("drafting_seconds", step.seconds)
 
-    def _prepare_for_speculative_decoding(self, batch: Any) -> None:
+    def _prepare_for_speculative_decoding(self, batch: ScheduleBatch) -> None:
         if not batch.forward_mode.is_decode():
             return
-        relayed = batch.spec_info
+        relayed: NgramDraftInput = batch.spec_info
         width, context = self._ordered(batch)
         self._set_width(width)
         self._tiers.use(width)
         self._started = self._clock.start()
         self._set_verify_input(batch, relayed.accept_tokens.view(len(batch.reqs), -1), relayed.accept_lens, context)
 
-    def _ordered(self, batch: Any) -> tuple[int, int]:
+    def _ordered(self, batch: ScheduleBatch) -> tuple[int, int]:
         """Makes the step and builds the trees to verify. The result is the same on all ranks.
 
         Returns:
@@ -222,7 +223,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         context = batch.seq_lens_sum = int(batch.seq_lens_cpu.numpy().sum())
         return width, context
 
-    def _drafted(self, requests: list[Any]) -> tuple[_Step, SuffixStep, int]:
+    def _drafted(self, requests: list[Req]) -> tuple[_Step, SuffixStep, int]:
         """Drafts and builds a step on the first rank, and returns it with its width. On failure it has roots only."""
         try:
             suffix = self.suffix.draft(requests)
@@ -240,7 +241,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self._staging.build(suffix.drafts, planned.width, num_drafted)
         return num_drafted, planned
 
-    def _set_verify_input(self, batch: Any, accepted: torch.Tensor, lens: torch.Tensor, context: int) -> None:
+    def _set_verify_input(self, batch: ScheduleBatch, accepted: torch.Tensor, lens: torch.Tensor, context: int) -> None:
         """Builds SGLang's verify input.
 
         Args:
@@ -274,7 +275,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
             draft_token_num=self.draft_token_num,
         )
 
-    def _update_ngram_corpus(self, batch: Any) -> None:
+    def _update_ngram_corpus(self, batch: ScheduleBatch) -> None:
         """Does nothing. The base class feeds its trie here; our engine's texts grow before the next draft."""
 
     def _set_width(self, width: int) -> None:
@@ -282,7 +283,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self.draft_token_num = width
         self.speculative_num_draft_tokens = width
 
-    def _widen(self, draft_input: Any, width: int) -> None:
+    def _widen(self, draft_input: NgramDraftInput, width: int) -> None:
         """Pads the relayed rows to the largest width, so that batches of different steps can be merged."""
         if width == self.max_width:
             return

@@ -74,19 +74,19 @@ def resolved(words: list[str]) -> dict[str, Any]:
     from sglang.srt.server_args import prepare_server_args
 
     from agentspec.errors import AgentspecError
-    from agentspec.integrations.sglang import compat
+    from agentspec.integrations.sglang import arguments, attention_backends, compat
 
     try:
         record = prepare_server_args(words)
         # One release resolves a record when it is made, the other when it is launched.
         getattr(record, "resolve_once", lambda: None)()
-        found = {name: compat.server_args_setting(record, name) for name in SHOWN}
-        found["is_ours"] = compat.wants_agentspec(record)
+        found = {name: arguments.setting(record, name) for name in SHOWN}
+        found["is_ours"] = arguments.wants_agentspec(record)
         if found["is_ours"]:
-            found["trees"] = compat.verifies_trees(record)
-            limits = compat.graph_limits(record)
+            found["trees"] = attention_backends.verifies_trees(record)
+            limits = arguments.graph_limits(record)
             found["graph_tokens"] = None if limits is None else limits.tokens
-            if compat.has_draft_model(record):
+            if arguments.has_draft_model(record):
                 shape = compat.draft_shape(record)
                 found["draft_shape"] = [shape.steps, shape.topk]
     except (AgentspecError, ValueError, AssertionError, SystemExit) as error:

@@ -23,13 +23,13 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.speculative import eagle_worker_v2
 
-    from agentspec.integrations.sglang import compat
+    from agentspec.integrations.sglang import arguments
     from agentspec.integrations.sglang.widths import graph_sizes
     from recorded_graphs.attention import RecordedAttention, RecordedDraftAttention
     from recorded_graphs.backend import RecordedGraphs
 
     # The launcher decides by this how wide steps may be.
-    compat.captures_graphs = lambda server_args: True
+    arguments.captures_graphs = lambda server_args: True
     if tokens := os.environ.get(TOKENS_VARIABLE):
         graph_sizes.MOST_TOKENS = int(tokens)
     utils.FullCudaGraphBackend = RecordedGraphs

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from agentspec.integrations.sglang import attention_backends, compat
+from agentspec.integrations.sglang import arguments as server_arguments
+from agentspec.integrations.sglang import attention_backends
 from agentspec.integrations.sglang.attention_backends import (
     CHAIN_BACKENDS,
     TREE_BACKENDS,
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 def plain_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """No backend is served by another's implementation, and models have no MLA."""
     monkeypatch.setattr(attention_backends, "_serving", lambda name: name)
-    monkeypatch.setattr(compat, "uses_mla", lambda server_args: False)
+    monkeypatch.setattr(server_arguments, "uses_mla", lambda server_args: False)
 
 
 def arguments(backend: str | None, **changes: Any) -> SimpleNamespace:
@@ -109,7 +110,7 @@ def test_pages_of_several_tokens(backend: str, base: str, trees: bool) -> None:
 
 
 def test_flashinfer_drops_the_mask_of_models_with_mla(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "uses_mla", lambda server_args: True)
+    monkeypatch.setattr(server_arguments, "uses_mla", lambda server_args: True)
     assert not verifies_trees(arguments("flashinfer"))
     assert verifies_trees(arguments("fa3")) and verifies_trees(arguments("triton"))
 

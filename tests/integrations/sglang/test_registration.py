@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.integrations.sglang import compat, plugin
+from agentspec.integrations.sglang import arguments, plugin
 from agentspec.integrations.sglang import registration as algorithm
 
 
@@ -30,7 +30,7 @@ def test_only_servers_of_agentspec_get_wider_rows(
 ) -> None:
     record = SimpleNamespace(speculative_algorithm=name)
     if marked:
-        compat.mark(record, {})
+        arguments.mark(record, {})
     spec = SimpleNamespace(speculative_num_draft_tokens=16, speculative_num_steps=4, speculative_eagle_topk=2)
     context: Any = ModuleType("sglang.srt.runtime_context")
     context.get_context = lambda: SimpleNamespace(server_args=record)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentspec.errors import ConfigError, UnsupportedError
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.replay import hooks as replay_hooks
 from agentspec.integrations.sglang.replay.setting import VARIABLE, replay_paths, variables
 from agentspec.integrations.sglang.settings import Settings
@@ -47,7 +47,7 @@ def test_off_installs_and_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 def test_servers_whose_requests_could_pass_unseen_are_refused(
     monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
-    monkeypatch.setattr(compat, "server_args_setting", lambda args, field, default=None: getattr(args, field, default))
+    monkeypatch.setattr(arguments, "setting", lambda args, field, default=None: getattr(args, field, default))
     with pytest.raises(UnsupportedError, match=f"{name}={value!r}"):
         replay_hooks.activate(Settings(replay="requests"), SimpleNamespace(**{name: value}))
     assert VARIABLE not in os.environ

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agentspec.integrations.sglang import arguments as server_arguments
 from agentspec.integrations.sglang import attention_backends, compat
 from agentspec.integrations.sglang import registration as algorithm
 from agentspec.integrations.sglang.widths.graph_sizes import (
@@ -34,8 +35,10 @@ def arguments(**changes: Any) -> SimpleNamespace:
 def runner(widths: str = "auto", *, tokens: int = MOST_TOKENS, **changes: Any) -> SimpleNamespace:
     """A model runner of a server whose launcher noted these."""
     server_args = arguments(**changes)
-    compat.mark(server_args, {"widths": widths})
-    compat.note_graph_limits(server_args, compat.GraphLimits(tokens=tokens, attention_bytes=0, spare_gb=13.0))
+    server_arguments.mark(server_args, {"widths": widths})
+    server_arguments.note_graph_limits(
+        server_args, server_arguments.GraphLimits(tokens=tokens, attention_bytes=0, spare_gb=13.0)
+    )
     return SimpleNamespace(server_args=server_args)
 
 
@@ -43,10 +46,10 @@ def runner(widths: str = "auto", *, tokens: int = MOST_TOKENS, **changes: Any) -
 def llama(monkeypatch: pytest.MonkeyPatch) -> None:
     """The target is Llama-3.1-8B, and SGLang leaves 13 GB free."""
     config = SimpleNamespace(context_len=131072, hidden_size=4096, vocab_size=128256)
-    monkeypatch.setattr(compat, "target_config", lambda server_args: config)
-    monkeypatch.setattr(compat, "keeps_token_states", lambda server_args: False)
-    monkeypatch.setattr(compat, "spare_memory", lambda server_args: 13.0)
-    monkeypatch.setattr(compat, "verify_width", lambda server_args: server_args.speculative_num_draft_tokens)
+    monkeypatch.setattr(server_arguments, "target_config", lambda server_args: config)
+    monkeypatch.setattr(server_arguments, "keeps_token_states", lambda server_args: False)
+    monkeypatch.setattr(server_arguments, "spare_memory", lambda server_args: 13.0)
+    monkeypatch.setattr(server_arguments, "verify_width", lambda server_args: server_args.speculative_num_draft_tokens)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +68,7 @@ def test_where_one_width_has_to_do_it_is_the_old_one(monkeypatch: pytest.MonkeyP
     assert default_width(arguments(), "one") == 16
     assert default_width(arguments(enable_lora=True), "auto") == 16
     assert default_width(arguments(lora_paths=["a"]), "auto") == 16
-    monkeypatch.setattr(compat, "keeps_token_states", lambda server_args: True)
+    monkeypatch.setattr(server_arguments, "keeps_token_states", lambda server_args: True)
     assert default_width(arguments(), "auto") == 16
 
 
@@ -75,7 +78,7 @@ def test_named_widths_say_how_wide_rows_are(widths: str, most: int) -> None:
 
 
 def test_an_emulated_gpu_answers_by_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "captures_graphs", lambda server_args: True)
+    monkeypatch.setattr(server_arguments, "captures_graphs", lambda server_args: True)
     assert default_width(arguments(device="cpu"), "auto") == 64
 
 
@@ -96,7 +99,7 @@ def test_an_emulated_gpu_answers_by_one_function(monkeypatch: pytest.MonkeyPatch
 def test_the_largest_captured_step_takes_a_tenth_of_what_is_spare(
     monkeypatch: pytest.MonkeyPatch, backend: str, base: str, spare: float, tokens: int
 ) -> None:
-    monkeypatch.setattr(compat, "spare_memory", lambda server_args: spare)
+    monkeypatch.setattr(server_arguments, "spare_memory", lambda server_args: spare)
     monkeypatch.setattr(attention_backends, "_serving", lambda name: name)
     found = limits(arguments(attention_backend=backend, speculative_algorithm=base))
     assert found.tokens == tokens and found.spare_gb == spare

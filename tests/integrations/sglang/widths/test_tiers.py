@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
 
 from agentspec.errors import ConfigError
-from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang import arguments, compat
 from agentspec.integrations.sglang.widths import tiers as width_tiers
 from agentspec.integrations.sglang.widths.tiers import WidthTiers, padded_width, parse_widths, tier_widths
 
@@ -142,7 +142,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     monkeypatch.setattr(compat, "capture_verify_graphs", verify)
     monkeypatch.setattr(compat, "capture_draft_extend", extend)
     monkeypatch.setattr(compat, "batch_sizes_to_capture", sizes)
-    monkeypatch.setattr(compat, "graph_limits", lambda server_args: settings["limits"])
+    monkeypatch.setattr(arguments, "graph_limits", lambda server_args: settings["limits"])
     monkeypatch.setattr(compat, "free_memory", lambda runner: runner.free)
     monkeypatch.setattr(compat, "tensor_parallel_group", lambda: settings["ranks"])
     yield settings
@@ -217,14 +217,14 @@ def test_no_capture_begins_that_may_run_out_of_memory(
 
 
 def test_half_of_what_sglang_leaves_free_stays_free_but_for_the_narrowest_width(captures: dict[str, Any]) -> None:
-    captures["limits"] = compat.GraphLimits(tokens=2048, attention_bytes=0, spare_gb=10.0)
+    captures["limits"] = arguments.GraphLimits(tokens=2048, attention_bytes=0, spare_gb=10.0)
     for free, expected in ((4.0, (1, 8)), (7.0, (1, 4, 8)), (8.0, (1, 2, 4, 8))):
         assert WidthTiers(Runner(free=free)).capture((1, 2, 4, 8)) == expected
 
 
 def test_attention_buffers_count_by_the_tokens_of_the_largest_step(captures: dict[str, Any]) -> None:
     """A width whose buffers would not fit is left out, and narrower ones, which need less, are not."""
-    captures.update(limits=compat.GraphLimits(tokens=32, attention_bytes=10**8, spare_gb=0.0), takes=0.5)
+    captures.update(limits=arguments.GraphLimits(tokens=32, attention_bytes=10**8, spare_gb=0.0), takes=0.5)
     runner = Runner(free=2.0)
     # Four rows of four tokens take 1.6 GB, four of one and two 0.4 GB and 0.8 GB.
     assert WidthTiers(runner).capture((1, 2, 4, 8)) == (1, 2, 8)
