@@ -4,13 +4,13 @@ On a CPU, SGLang imports a build of `sgl_kernel` that no package index carries a
 `activate()` puts reference kernels in its place, so that real SGLang, with speculative decoding over token trees,
 runs on any CPU: for tests, for demonstrations, and for trying a workload before paying for a GPU.
 
-How child processes are activated. SGLang starts its scheduler with `multiprocessing` spawn: a fresh interpreter that
-imports torchvision (through transformers) and `sgl_kernel` while it is still unpickling its arguments, long before
-SGLang loads plugins. So the hooks have to be there when the interpreter starts. `activate()` therefore puts the folder
-`site/` on PYTHONPATH, which children inherit and in which Python itself finds a `sitecustomize` module to run first.
-That holds whatever starts the process: `sglang.Engine` in a script, `python -m sglang.launch_server` with
-`environment()`, a notebook. The alternatives are weaker: a `.pth` file acts on every use of the virtual environment,
-and re-importing the parent's `__main__` covers only programs whose entry point is ours.
+Child processes are activated through PYTHONPATH. SGLang starts its scheduler with `multiprocessing` spawn. The fresh
+interpreter imports torchvision (through transformers) and `sgl_kernel` while it is still unpickling its arguments, long
+before SGLang loads plugins, so the hooks must be installed when the interpreter starts. `activate()` therefore puts the
+folder `site/` on PYTHONPATH. Children inherit the variable, and Python runs the `sitecustomize` module of that folder
+first. This works however the process is started: by `sglang.Engine` in a script, by `python -m sglang.launch_server`
+with `environment()`, or in a notebook. The alternatives are weaker: a `.pth` file acts on every use of the virtual
+environment, and re-importing the parent's `__main__` covers only programs whose entry point is ours.
 
 Nothing here imports torch or SGLang until it is used.
 """
@@ -30,22 +30,22 @@ SITE = Path(__file__).resolve().parent / "site"
 
 _DEFAULTS = {
     "SGLANG_USE_CPU_ENGINE": "1",
-    # SGLang compiles a few small functions of its model drafters: ten to thirty seconds in the first decoding step of a
-    # machine, for nothing that a CPU would notice.
+    # SGLang compiles a few small functions of its draft workers. This takes ten to thirty seconds in the first decode
+    # step on a machine and brings no measurable speed-up on a CPU.
     "TORCH_COMPILE_DISABLE": "1",
-    # OpenMP threads that spin while they wait make a step ten times as long where anything else wants the cores, and a
-    # small model makes them wait often. To wake them takes longer than the few microseconds that they spin here.
+    # A small model makes OpenMP threads wait often. Threads that spin while they wait make a step ten times as long
+    # when other work needs the cores. They still spin for a few microseconds, because waking them takes longer.
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "5000",
 }
 
 
 def activate() -> bool:
-    """Make this process and its children run SGLang on the reference kernels; True where that is in force.
+    """Make this process and its children run SGLang on the reference kernels; returns True where they do.
 
-    Does nothing and returns False where CUDA is available or where a CPU build of `sgl_kernel` is installed.
-    May be called more than once. Has to be called before SGLang is imported, because SGLang decides at import time
-    which kernels it uses.
+    It does nothing and returns False where CUDA is available or where a CPU build of `sgl_kernel` is installed.
+    It may be called more than once. It must be called before SGLang is imported, because SGLang decides at import
+    time which kernels it uses.
 
     Raises:
         RuntimeError: SGLang was imported before the first call.
@@ -65,8 +65,8 @@ def activate() -> bool:
 def environment() -> dict[str, str]:
     """Variables to add to the environment of a command that runs SGLang, such as `python -m sglang.launch_server`.
 
-    The values extend what the environment of this process holds: PYTHONPATH keeps its folders, and any other variable
-    that is set already keeps its value.
+    The values extend the environment of this process: PYTHONPATH keeps its folders, and every other variable that is
+    already set keeps its value.
     """
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(SITE)]
     return {
@@ -76,11 +76,12 @@ def environment() -> dict[str, str]:
 
 
 def patch_sglang() -> None:
-    """Give SGLang's fall-back attention backend the token trees, its verification the temperature and rows of their own
-    widths, speculation the overlap schedule where it is asked for, and forwards threads.
+    """Patch SGLang for a CPU.
 
-    See `backend`, `verification`, `ragged`, `overlap` and `threads`. Importing SGLang after `activate()` does this by
-    itself; a call is harmless.
+    The patches let the fall-back attention backend verify token trees, let verification sample and skip padding, allow
+    the overlap schedule where it is requested, and choose the number of threads for each forward. See `backend`,
+    `verification`, `ragged`, `overlap` and `threads`. Importing SGLang after `activate()` applies them; another call is
+    harmless.
     """
     from agentspec.integrations.sglang_cpu import backend, overlap, ragged, threads, verification
 
@@ -101,7 +102,7 @@ def _is_needed() -> bool:
 
 
 def _has_cpu_build() -> bool:
-    """Whether an `sgl_kernel` other than ours is installed that can serve a CPU."""
+    """Whether an `sgl_kernel` that can serve a CPU is installed, other than ours."""
     spec = importlib.util.find_spec("sgl_kernel")
     if spec is None or spec.origin is None:
         return False

@@ -1,9 +1,9 @@
 """Lets SGLang's fall-back attention backend verify token trees.
 
 Without AMX, SGLang replaces its CPU backend `intel_amx` by `torch_native`, which attends causally only and so cannot
-verify a tree. `intel_amx` itself is portable: it calls two ops, and both have a reference here. So the name
-`torch_native` is given that implementation, in the registry and in the factory of draft backends. Where a release of
-SGLang computes the lengths of a verify step and then calls the ops without them, they are put in its way.
+verify a tree. `intel_amx` itself is portable: it calls two ops, and both have a reference here. The name
+`torch_native` is therefore given that implementation, in the registry and in the factory of draft backends. Some
+releases of SGLang compute the lengths of a verify step but do not pass them to the ops; there the lengths are passed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _CPU = "intel_amx"
 
 
 def patch_sglang() -> None:
-    """Patch all three places; imports SGLang. Calling it again changes nothing."""
+    """Apply all three patches; imports SGLang. Calling it again changes nothing."""
     patch_attention_registry()
     patch_draft_backends()
     patch_lengths()
 
 
 def patch_attention_registry() -> None:
-    """Serve `torch_native` by the implementation registered as `intel_amx`."""
+    """Make `torch_native` name the implementation that is registered as `intel_amx`."""
     registry = importlib.import_module("sglang.srt.layers.attention.attention_registry")
     registry.ATTENTION_BACKENDS[_FALL_BACK] = registry.ATTENTION_BACKENDS[_CPU]
 
@@ -48,17 +48,17 @@ def patch_draft_backends() -> None:
 
 
 def patch_lengths() -> None:
-    """Have the ops called with the lengths that the backend computed for the step; imports SGLang.
+    """Pass the lengths that the backend computed for the step to the ops; imports SGLang.
 
-    An older release takes the lengths of the batch instead. They lack the draft tokens that a verify step adds to each
-    sequence, and there is one a request where the steps of a draft model have one a branch. Calling it again, or where
-    the backend uses its own lengths, changes nothing.
+    An older release passes the lengths of the batch instead. These do not count the draft tokens that a verify step
+    adds to each sequence, and they have one value per request, whereas a draft model's steps need one per branch.
+    Calling it again, or on a backend that passes its own lengths, changes nothing.
     """
     backend: Any = importlib.import_module("sglang.srt.layers.attention.intel_amx_backend").IntelAMXAttnBackend
     extend = getattr(backend, "forward_extend", None)
     if extend is None or getattr(extend, "_agentspec_cpu", False):
         return
-    # Only a method that reads the attribute of the batch has the attribute's name in its code.
+    # The name occurs in the method's code only if the method reads the batch's attribute.
     if "seq_lens" not in extend.__code__.co_names:
         return
     backend.forward_extend = _with_lengths(extend, _lengths_of_extend)
@@ -66,12 +66,12 @@ def patch_lengths() -> None:
 
 
 def _lengths_of_extend(backend: Any) -> Tensor | None:
-    """int64 [b], or None where the batch's own are right."""
+    """int64 [b], the sequence lengths of the step; None where the batch's lengths are right."""
     return None if backend.extend_metadata is None else backend.extend_metadata[0]
 
 
 def _lengths_of_draft_step(backend: Any) -> Tensor | None:
-    """int64 [b * topk], or None where the batch's own are right."""
+    """int64 [b * topk], the sequence lengths of the branches; None where the batch's lengths are right."""
     return None if backend.draft_decode_metadata is None else backend.draft_decode_metadata[1]
 
 

@@ -1,4 +1,4 @@
-"""Bookkeeping of cache slots: which slots a step reads and writes.
+"""Bookkeeping of the cache slots that a step reads and writes.
 
 `req_to_token` is int32 [requests, positions] and maps a position of a request to its slot; a *window* is the range of
 positions [start, end) of one request. Windows of a batch are flattened one after the other. `pool_len` is the width of
@@ -38,7 +38,7 @@ def assign_extend_cache_locs_cpu(
     out_cache_loc: Tensor,
     pool_len: int,
 ) -> None:
-    """Read the windows of a batch into the front of `out_cache_loc`, in place; the rest is left as it is.
+    """Read the windows of a batch into the front of `out_cache_loc`, in place; the rest stays unchanged.
 
     Raises:
         ValueError: a window ends before it starts or past `pool_len`.
@@ -68,7 +68,7 @@ def assign_draft_cache_locs_contiguous_cpu(
 def fill_bonus_tokens_cpu(accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int) -> None:
     """Write the last accepted token of each request to `bonus_tokens` [B], in place.
 
-    `accept_tokens` holds `accept_stride` tokens a request, of which the first `accept_lens[b]` >= 1 are accepted.
+    `accept_tokens` holds `accept_stride` tokens per request; the first `accept_lens[b]` >= 1 of them are accepted.
     """
     last = torch.arange(accept_lens.numel()) * accept_stride + accept_lens - 1
     bonus_tokens.copy_(accept_tokens.flatten()[last])
@@ -77,7 +77,7 @@ def fill_bonus_tokens_cpu(accept_tokens: Tensor, accept_lens: Tensor, bonus_toke
 def fill_accept_out_cache_loc_cpu(accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor) -> None:
     """Write the slots of the accepted nodes to the front of `accept_out_cache_loc`, in place, in their order.
 
-    `accept_index` holds indices into `out_cache_loc`, and -1 where nothing was accepted.
+    `accept_index` holds indices into `out_cache_loc`, or -1 where no node was accepted.
     """
     flat = accept_index.flatten()
     slots = out_cache_loc[flat[flat >= 0]]
@@ -93,20 +93,20 @@ def _windows(req_pool_indices: Tensor, start: Tensor, end: Tensor, pool_len: int
             f"{end.tolist()}. A request may be longer than the context length that the server was started with."
         )
     rows = req_pool_indices.long().repeat_interleave(lens)
-    # The flat index less where its window starts in it, plus the first column.
+    # The offset within the window (flat index minus the window's flat start), plus the window's first column.
     columns = torch.arange(rows.numel()) + (start - (lens.cumsum(0) - lens)).repeat_interleave(lens)
     return rows, columns
 
 
 def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor) -> None:
-    """Copy slot `src_loc[i]` to slot `tgt_loc[i]` in every buffer, all reads before any write.
+    """Copy slot `src_loc[i]` to slot `tgt_loc[i]` in every buffer; all reads happen before any write.
 
     Args:
         data_ptrs: uint64 or int64 [buffers], the address of each buffer's slot 0 in this process.
-        strides: int64 [buffers], bytes from a slot to the next, all of which are copied.
+        strides: int64 [buffers], bytes per slot, all of which are copied.
         tgt_loc, src_loc: integer [n]. Targets are distinct, except where a target equals its source.
 
-    Only the caller knows how many slots a buffer has: locations past the end corrupt memory.
+    Locations past a buffer's end corrupt memory, because only the caller knows the number of slots in a buffer.
 
     Raises:
         ValueError: lengths differ, a location or stride is negative, or a buffer has no address.
@@ -132,10 +132,10 @@ def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Ten
             )
         rows = _memory(address, slots * stride).view(slots, stride)
         if stride % 8 == 0 and address % 8 == 0:
-            rows = rows.view(torch.int64)  # An eighth of the elements: three times as fast.
+            rows = rows.view(torch.int64)  # With an eighth of the elements the copy is three times as fast.
         rows.index_copy_(0, targets, rows.index_select(0, sources))
 
 
 def _memory(address: int, size: int) -> Tensor:
-    """`size` bytes at an address as uint8 [size], shared and not owned."""
+    """The `size` bytes at an address as uint8 [size]; the tensor shares the memory and does not own it."""
     return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)

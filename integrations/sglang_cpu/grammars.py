@@ -1,7 +1,7 @@
-"""Lets requests with a grammar be served on a CPU by a release of SGLang that masks logits on accelerators only.
+"""Lets releases of SGLang that mask logits only on accelerators serve requests with a grammar on a CPU.
 
-Newer releases allocate the mask of XGrammar in ordinary memory and apply it to CPU tensors by themselves. An older one
-asks for pinned memory, which only an accelerator's driver has, and refuses CPU tensors.
+Newer releases allocate XGrammar's mask in ordinary memory and apply it to CPU tensors. An older release requires pinned
+memory, which only an accelerator's driver provides, and refuses CPU tensors.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _ALLOCATE = "_allocate_token_bitmask"
 
 
 def patch_grammars() -> None:
-    """Give SGLang's XGrammar backend what it lacks for a CPU; imports SGLang. Calling it again changes nothing."""
+    """Add CPU support to SGLang's XGrammar backend; imports SGLang. Calling it again changes nothing."""
     module: Any = importlib.import_module("sglang.srt.constrained.xgrammar_backend")
     allocate = getattr(module, _ALLOCATE, None)
-    # Code that asks whether there is pinned memory, or names the device, knows of a CPU.
+    # Code that checks for pinned memory, or names the device, already supports a CPU.
     if allocate is not None and "is_pin_memory_available" not in allocate.__code__.co_names:
         setattr(module, _ALLOCATE, allocate_bitmask)
     grammar = getattr(module, "XGrammarGrammar", None)
@@ -28,7 +28,7 @@ def patch_grammars() -> None:
 
 
 def allocate_bitmask(vocab_size: int, batch_size: int) -> Tensor:
-    """int32 [batch_size, ceil(vocab_size / 32)], every token allowed."""
+    """A mask, int32 [batch_size, ceil(vocab_size / 32)], that allows every token."""
     mask: Tensor = importlib.import_module("xgrammar").allocate_token_bitmask(batch_size, vocab_size)
     return mask
 

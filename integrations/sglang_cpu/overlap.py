@@ -1,11 +1,11 @@
 """Lets SGLang overlap scheduling and speculation on a CPU, as it does on a GPU.
 
-SGLang switches the overlap schedule off for speculation on a CPU and for nothing else. What stands in its way: the rule
-itself, and two calls of the relay that carries a draft model's state from step to step, a Triton kernel and, in an older
-release, a note for the GPU's allocator.
+SGLang has a rule that switches the overlap schedule off for speculation on a CPU. Apart from this rule, only two calls
+do not work on a CPU. The relay that carries a draft model's state from step to step makes both: it calls a Triton kernel
+and, in an older release, informs the GPU's allocator.
 
-The rule holds unless SGLANG_CPU_OVERLAP is "on". Here the schedule has nothing to hide work behind: host and "device" are
-the same cores, and agentspec's servers lose 3 to 12 % of their tokens/s by it. Tests and `agentspec bench parity` turn it
+The rule holds unless SGLANG_CPU_OVERLAP is "on". On a CPU the schedule cannot hide work, because host and "device" are
+the same cores; agentspec's servers lose 3 to 12 % of their tokens/s with it. Tests and `agentspec bench parity` turn it
 on, because servers on a GPU run with it.
 """
 
@@ -29,8 +29,9 @@ _RESOLVE = "_resolve_spec_extras"
 
 
 def patch_overlap_rule() -> None:
-    """Lifts the rule where SGLANG_CPU_OVERLAP asks for it; `--disable-overlap-schedule` keeps its meaning. Imports SGLang;
-    a second call changes nothing.
+    """Disables the rule if SGLANG_CPU_OVERLAP is "on"; `--disable-overlap-schedule` keeps its meaning.
+
+    Imports SGLang; a second call changes nothing.
 
     Raises:
         ConfigError: The variable is neither `on` nor `off`.
@@ -46,19 +47,22 @@ def patch_overlap_rule() -> None:
 
 
 def patch_relay() -> None:
-    """Gives the relay what it calls in a form that CPU tensors can run. Imports SGLang; a second call changes nothing."""
+    """Replaces what the relay calls by code that runs on CPU tensors. Imports SGLang; a second call changes nothing."""
     module: Any = importlib.import_module("sglang.srt.managers.overlap_utils")
     if hasattr(module, _GATHER):
         setattr(module, _GATHER, gather_rows)
     resolve = getattr(module.FutureMap, _RESOLVE, None)
-    # Only a function that calls the method has the method's name in its code.
+    # The name occurs in the function's code only if the function calls the method.
     if resolve is not None and "record_stream" in resolve.__code__.co_names:
         setattr(module.FutureMap, _RESOLVE, _with_host_indices(resolve))
 
 
 class HostIndices(Tensor):
-    """Indices in memory of the host. No allocator waits for a stream before it uses that again, so there is nothing to
-    note; CPU tensors themselves refuse the call. What is computed from them are plain tensors."""
+    """Indices in host memory that accept `record_stream`, which plain CPU tensors refuse.
+
+    The call has nothing to do, because no allocator waits for a stream before it reuses host memory. Results computed
+    from these indices are plain tensors.
+    """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -91,4 +95,4 @@ def _with_host_indices(resolve: Callable[[Any, Any], None]) -> Callable[[Any, An
 
 
 def _keep_overlap(server_args: Any) -> None:
-    """Leaves the schedule as it was asked for."""
+    """Leaves the schedule as requested."""

@@ -1,8 +1,8 @@
-"""Token trees: building the arrays that describe one, and walking it with the target's choices.
+"""Token trees: builds the arrays that describe a tree, and walks the tree along the target's choices.
 
-A tree of D nodes is kept in D-wide rows. Node 0 is the root, the last token that is already certain; every parent comes
-before its children. `retrive_index` (the spelling is SGLang's) is the node's index in the flattened batch, b * D + i;
-`retrive_next_token` its first child and `retrive_next_sibling` its next sibling, both as node indices, -1 for none.
+A tree of D nodes is kept in D-wide rows. Node 0 is the root, the last committed token; every parent comes before its
+children. `retrive_index` (the spelling is SGLang's) is the node's index in the flattened batch, b * D + i.
+`retrive_next_token` is its first child and `retrive_next_sibling` its next sibling, both as node indices, -1 for none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agentspec.errors import UnsupportedError
 
-# TreeMaskMode.QLEN_ONLY of SGLang: one D x D block a request, without its prefix.
+# TreeMaskMode.QLEN_ONLY of SGLang: one D x D block per request, without its prefix.
 _QLEN_ONLY = 1
 
 
@@ -26,12 +26,12 @@ def verify_tree_greedy_cpu(
     retrive_next_sibling: Tensor,
     target_predict: Tensor,
 ) -> None:
-    """Follow the target's greedy choice from the root for as long as a child carries it.
+    """Follow the target's greedy choices from the root as long as a child holds the chosen token.
 
     Args:
-        predicts: integer [B * D], written at the accepted nodes: the token that the target puts after the node.
-        accept_index: integer [B, steps], its first entries written: the flat indices of the root and the accepted
-            nodes. At most `steps` - 1 nodes are accepted.
+        predicts: integer [B * D], written at the accepted nodes: the target's token after the node.
+        accept_index: integer [B, steps]. The flat indices of the root and the accepted nodes are written to its first
+            entries. At most `steps` - 1 nodes are accepted.
         accept_token_num: integer [B], written: the number of accepted nodes without the root.
         candidates: integer [B, D], the token of each node.
         target_predict: integer [B * D] or [B, D], the target's choice after each node.
@@ -82,10 +82,10 @@ def build_tree_kernel_efficient_cpu(
     draft_token_num: int,
     tree_mask_mode: int,
 ) -> None:
-    """Describe the trees that a model drafter of `depth` steps with `topk` branches selected.
+    """Describe the trees that a draft model selected in `depth` steps with `topk` branches.
 
-    The drafter numbers all candidates it scored; node i >= 1 is candidate `selected_index[b, i - 1]`, and candidates
-    come in groups of `topk` with a common parent. Group 0 hangs on the root; the parent of group g is candidate
+    The draft worker numbers all scored candidates; node i >= 1 is candidate `selected_index[b, i - 1]`. Candidates come
+    in groups of `topk` with a common parent. The parent of group 0 is the root; the parent of group g is candidate
     `parent_list[b, g]`.
 
     Args:
@@ -97,7 +97,7 @@ def build_tree_kernel_efficient_cpu(
         retrive_index, retrive_next_token, retrive_next_sibling: int64 [B, D], written.
 
     Raises:
-        UnsupportedError: another layout of the mask is asked for.
+        UnsupportedError: another layout of the mask is requested.
     """
     if int(tree_mask_mode) != _QLEN_ONLY:
         raise UnsupportedError(
@@ -143,7 +143,7 @@ def reconstruct_indices_from_tree_mask(
     batch_size: int,
     draft_token_num: int,
 ) -> None:
-    """Describe the trees that a mask spells out.
+    """Describe the trees that a mask encodes.
 
     Args:
         tree_mask: bool, at least B * D * D cells; row i marks node i itself and its ancestors.
@@ -151,13 +151,13 @@ def reconstruct_indices_from_tree_mask(
         positions: int64 [B * D], written: root position plus depth.
         retrive_index, retrive_next_token, retrive_next_sibling: int64 [B, D], written.
 
-    A node without ancestors, other than node 0, is a root of its own: no walk reaches it.
+    A node other than node 0 that has no ancestors is a separate root, which no walk reaches.
     """
     cells = batch_size * draft_token_num**2
     mask = tree_mask.flatten()[:cells].view(batch_size, draft_token_num, draft_token_num).to(torch.bool)
     above = mask.tril(-1)
     positions.copy_((above.sum(-1) + verified_seq_len[:, None]).flatten())
-    # The parent is the last of the ancestors: number the columns from 1, take the highest marked one.
+    # The parent is the last of the ancestors: the highest marked column, with columns numbered from 1.
     numbers = torch.arange(1, draft_token_num + 1)
     parents: list[list[int]] = ((above * numbers).amax(-1) - 1).tolist()
     _write_links(parents, retrive_index, retrive_next_token, retrive_next_sibling)
@@ -171,13 +171,13 @@ def build_draft_decode_metadata_cpu(
     num_steps: int,
     pool_len: int,
 ) -> Tensor:
-    """The slots that each branch of a model drafter attends to.
+    """The slots that each branch of a draft model attends to.
 
-    Behind its sequence a request has `topk` windows of `num_steps` slots, one for each branch.
+    After its sequence, a request has `topk` windows of `num_steps` slots, one for each branch.
 
     Returns:
         int32 [B * topk, width]: the sequence of the request, then the branch's own window. The width is that of the
-        longest row, at most `pool_len`; what lies behind a row's end is undefined.
+        longest row, at most `pool_len`; entries after a row's end are undefined.
 
     Raises:
         ValueError: a window ends past `pool_len`.
@@ -204,13 +204,13 @@ def rotate_input_ids_cpu(
     topk_index: Tensor,
     select_index: Tensor | None,
 ) -> None:
-    """Shift each request's tokens one to the left and put its next token last, in place.
+    """Shift each request's tokens one place to the left and put its next token last, in place.
 
     Args:
-        input_ids: integer [T], requests one after the other.
+        input_ids: integer [T], the requests' tokens one after the other.
         extend_start_loc, extend_seq_lens: integer [B], first token and number of tokens.
         topk_index: integer [B] or [B, 1], the next token of each request.
-        select_index: integer [B], the flat index to write the next token to, where that is not the last.
+        select_index: integer [B], the flat index for the next token; None: the last index of each request.
     """
     last = (extend_start_loc + extend_seq_lens - 1 if select_index is None else select_index).tolist()
     spans = zip(extend_start_loc.tolist(), extend_seq_lens.tolist(), last, topk_index.flatten().tolist(), strict=True)

@@ -1,9 +1,9 @@
 """Lets SGLang sample when it verifies drafts on a CPU.
 
-Where every request of a batch is greedy, SGLang verifies by the target's likeliest tokens. At temperature > 0 it walks
-the tree with coins, except on a CPU: it has no kernels for that there and commits the likeliest tokens instead, whatever
-temperature was asked for. `sampling` has the kernels, so the exception is taken away. All of SGLang's drafters verify
-there.
+When every request of a batch is greedy, SGLang verifies against the target's most likely tokens. At temperature > 0 it
+samples along the tree, except on a CPU: it has no kernels for that there and commits the most likely tokens at every
+temperature. `sampling` provides the kernels, so this patch removes the exception. All of SGLang's speculative workers
+verify through the patched function.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _KERNELS = ("tree_speculative_sampling_target_only", "top_k_renorm_prob", "top_p
 
 
 def patch_verification() -> None:
-    """Give SGLang's verification the kernels it lacks and let it use them; imports SGLang.
+    """Add the missing kernels to SGLang's verification and let it use them; imports SGLang.
 
-    Calling it again changes nothing. Does nothing where SGLang does not decide and look up its kernels as here.
+    Calling it again changes nothing. It does nothing if SGLang chooses or looks up its kernels in an unknown way.
     """
     verification: Any = importlib.import_module("sglang.srt.speculative.eagle_utils")
     original, sample = getattr(verification, _IS_GREEDY, None), getattr(verification, _SAMPLE, None)
@@ -31,7 +31,7 @@ def patch_verification() -> None:
         if all(hasattr(verification, name) for name in _KERNELS):
             _give_kernels(verification)
             setattr(verification, _IS_GREEDY, _as_with_kernels(original))
-    # Only a function that decides by the global variable has the variable's name in its code.
+    # The name occurs in the function's code only if the function reads the global variable.
     elif sample is not None and _IS_CPU in sample.__code__.co_names:
         # An older release imports the kernels when it samples.
         _give_kernels(importlib.import_module("sgl_kernel"))
@@ -41,14 +41,14 @@ def patch_verification() -> None:
 def _give_kernels(module: Any) -> None:
     sampling = importlib.import_module("agentspec.integrations.sglang_cpu.sampling")
     for name in _KERNELS:
-        # SGLang has None for a kernel that its platform lacks.
+        # SGLang sets a kernel to None if its platform lacks it.
         if getattr(module, name, None) is None:
             setattr(module, name, getattr(sampling, name))
 
 
 def _as_with_kernels(original: Callable[..., bool]) -> Callable[..., bool]:
     def verify_uses_greedy(*, is_cpu: bool, use_rejection_sampling: bool, **conditions: Any) -> bool:
-        # Rejection sampling has a kernel of its own, in Triton, which a CPU lacks.
+        # Rejection sampling has a separate Triton kernel, which does not run on a CPU.
         is_cpu = is_cpu and use_rejection_sampling
         return original(is_cpu=is_cpu, use_rejection_sampling=use_rejection_sampling, **conditions)
 
@@ -57,8 +57,11 @@ def _as_with_kernels(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _sampling_with_kernels(verification: Any, sample: Callable[..., Any]) -> Callable[..., Any]:
-    """`eagle_sample` of an older release, which reads in a global variable whether it runs on a CPU. While it samples,
-    the variable says that it does not; nothing that it calls then reads it, for greedy batches go the other way."""
+    """Wraps `eagle_sample` of an older release, which reads from a global variable whether it runs on a CPU.
+
+    The variable is False while a batch is sampled. None of the functions called then reads it, because greedy batches
+    take another path.
+    """
     context: Any = importlib.import_module("sglang.srt.runtime_context")
 
     @functools.wraps(sample)

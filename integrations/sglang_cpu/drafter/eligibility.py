@@ -1,4 +1,4 @@
-"""Which of SGLang's draft models the native code computes as SGLang does."""
+"""Decides which of SGLang's draft models the native code can compute with the same results."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _KINDS = ("LlamaForCausalLM", "LlamaForCausalLMEagle3")
 
 
 def is_head(model: Any) -> bool:
-    """Whether the input of SGLang's draft model has hidden states."""
+    """Whether SGLang's draft model takes hidden states as input."""
     return hasattr(model.model, "fc")
 
 
 def is_plain_llama(model: Any) -> bool:
-    """Whether SGLang's model is a Llama, or an EAGLE-3 head of one layer, that is unquantised, unpacked, on a CPU, alone
-    and without any of the options that models of these classes may have.
+    """Whether SGLang's model is a plain Llama or a plain EAGLE-3 head of one layer.
 
-    A model that lacks one of the attributes asked for comes from an unknown release; the answer is False.
+    A plain model is unquantised, unpacked, on a CPU, not split over ranks, and uses none of the options of its class.
+    False for a model that lacks one of the attributes that are read, because it comes from an unknown release.
     """
     try:
         return _is_plain_model(model)
@@ -27,7 +27,10 @@ def is_plain_llama(model: Any) -> bool:
 
 
 def has_plain_cache(runner: Any) -> bool:
-    """Whether SGLang's `ModelRunner`, its memory allocated, keeps keys and values of one rank in float32 by slot."""
+    """Whether SGLang's `ModelRunner` stores keys and values of one rank in float32 by slot.
+
+    The runner must have allocated its memory.
+    """
     pool = runner.token_to_kv_pool
     return bool(
         runner.server_args.tp_size == 1
@@ -63,7 +66,7 @@ def _is_plain_layer(layer: Any) -> bool:
         and rotary.rotary_dim == attention.head_dim
         and hasattr(rotary, "cos_sin_cache")
         and type(mlp.act_fn).__name__ == "SiluAndMul"
-        # SGLang says -1 or None where attention sees everything.
+        # SGLang uses -1 or None for attention without a window.
         and (radix.sliding_window_size is None or radix.sliding_window_size < 0)
         and not radix.logit_cap
     )

@@ -1,8 +1,8 @@
 """SGLang's small Llamas and EAGLE-3 heads as native models, made from the weights and the cache that SGLang holds.
 
-A framework's calls cost a model of a layer or two several times what it computes; native code makes all passes of a
-draft in one call. Models of other types than float32, and models so large that torch's threads and products do more for
-them, stay with SGLang.
+For a model of one or two layers, a framework's calls cost several times as much as its arithmetic; native code runs all
+passes of a draft in one call. SGLang computes models that are not in float32, and models so large that torch's threads
+and matrix products are faster.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from agentspec.integrations.sglang_cpu.drafter import _drafter
 from agentspec.integrations.sglang_cpu.drafter.eligibility import is_head
 from agentspec.integrations.sglang_cpu.threads import most_threads
 
-# Weights that a pass reads. Beyond, a pass takes milliseconds and is worth several threads.
+# Maximum number of weights that a pass reads. A pass over more takes milliseconds, so that several threads pay off.
 _MOST_WEIGHTS = 8 << 20
-# That share out the rows of a batch: each pass wakes all of them.
+# Maximum number of threads that share the rows of a batch. Each pass wakes all of them.
 _MOST_THREADS = 8
 
 
 def native_llama(model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -> _drafter.Llama | None:
-    """SGLang's model in native code; None where torch is to compute it.
+    """SGLang's model in native code; None where torch should compute it.
 
     Args:
         model: One that `is_plain_llama` accepts. Its matrices are copied; weights that change later are not seen.
-        keys, values: Of each layer [slots, kv_heads, d], the cache that it reads and writes.
+        keys, values: The cache of each layer, [slots, kv_heads, d], which the native model reads and writes.
     """
     core = model.model
-    # The rows behind the vocabulary are padding.
+    # The rows after the vocabulary are padding.
     head = model.lm_head.weight[: model.logits_processor.vocab_size]
     fc = core.fc if is_head(model) else None
     layers = [_arrays_of(layer) for layer in core.layers]
@@ -65,7 +65,7 @@ def native_llama(model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -
             num_threads=min(most_threads(), _MOST_THREADS),
         )
     except ConfigError:
-        # Of sizes that its kernels are not made for.
+        # The native kernels do not support the sizes of this model.
         return None
 
 
@@ -75,7 +75,7 @@ def _norms_of(layer: Any) -> list[Any]:
 
 
 def _arrays_of(layer: Any) -> list[Tensor]:
-    """In the order of the native module."""
+    """The tensors of a layer in the order that the native module expects."""
     attention, mlp, entry = layer.self_attn, layer.mlp, layer.input_layernorm.weight
     return [
         entry,
@@ -89,6 +89,6 @@ def _arrays_of(layer: Any) -> list[Tensor]:
 
 
 def _flat(tensor: Tensor) -> NDArray[np.float32]:
-    """A view of a contiguous tensor, so that what is written to it is written to the tensor."""
+    """A flat view of a contiguous tensor; writing to it writes to the tensor."""
     array: NDArray[np.float32] = tensor.detach().view(-1).numpy()
     return array

@@ -1,7 +1,7 @@
 """Stands in for a CPU build of `sgl_kernel`; imported under that name (see `agentspec.integrations.sglang_cpu`).
 
-Carries what SGLang 0.5.23 imports on a CPU for dense models with NGRAM, STANDALONE, EAGLE and EAGLE3, as functions
-and as `torch.ops.sgl_kernel.*`. Whatever else is asked for is absent, as in a build that lacks it.
+Provides the kernels that SGLang 0.5.23 imports on a CPU for dense models with NGRAM, STANDALONE, EAGLE and EAGLE3, as
+functions and as `torch.ops.sgl_kernel.*`. All other kernels are absent, as in a build that lacks them.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ register_ops()
 
 
 class MissingKernelError(UnsupportedError, NotImplementedError, AttributeError):
-    """A kernel is asked for that has no reference implementation.
+    """A requested kernel has no reference implementation.
 
-    An AttributeError too, so that `hasattr` and `from sgl_kernel import ...` answer as on a build without the kernel.
+    It is an AttributeError too, so that `hasattr` and `from sgl_kernel import ...` answer as on a build without the kernel.
     """
 
 
