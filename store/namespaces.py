@@ -1,4 +1,4 @@
-"""Namespaces: names under which a store keeps apart what its tenants wrote, and which do not tell who they are."""
+"""Namespaces: names that keep the tenants' entries in a store apart without revealing who the tenants are."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _DOMAIN = b"agentspec namespace 1\0"
 def namespace_id(tenant: str, key: bytes | None) -> str:
     """The namespace of a tenant, 32 hexadecimal digits.
 
-    With a key it is an HMAC-SHA256, which nobody without the key can compute for a tenant they guess; without one a
-    SHA-256, which hides a tenant's name only as long as nobody guesses it. All replicas must have the same key.
+    With a key it is an HMAC-SHA256, so a guess of a tenant's name cannot be checked without the key. Without a key it
+    is a SHA-256, which hides a tenant's name only as long as nobody guesses it. All replicas must have the same key.
     """
     name = _DOMAIN + tenant.encode("utf-8", "surrogatepass")
     digest = hashlib.sha256(name).hexdigest() if key is None else hmac.new(key, name, "sha256").hexdigest()

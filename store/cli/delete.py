@@ -24,7 +24,7 @@ from agentspec.store.replication.deletion import Deleted, delete_namespaces, del
 from agentspec.store.urls import delete_scope, redact
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-# Replicas that are alive read what to forget within this; with the scope goes the log that tells them.
+# Running replicas read within this time what to forget. Deleting the scope also deletes the log that tells them.
 _FORGET_SECONDS = 1.0
 
 
@@ -81,7 +81,7 @@ def _delete_scope(args: argparse.Namespace, opening: OpenStore, deleted: Deleted
 
 
 def _confirm(args: argparse.Namespace, opening: OpenStore, namespace: str | None, before: float) -> None:
-    """Raises ConfigError unless whoever sits at the terminal agrees."""
+    """Raises ConfigError unless the user at the terminal agrees."""
     if not sys.stdin.isatty():
         raise ConfigError("deleting needs a confirmation, and there is no terminal to ask on; pass --yes")
     infos = opening.infos(namespace)

@@ -63,7 +63,7 @@ def _line(namespace: str, record: OutputRecord, tokenizer: Tokenizer | None) -> 
         "time": record.time,
         "num_prompt_tail": record.num_prompt_tail,
         "tokens": record.tokens.tolist(),
-        # As text: many readers of JSON have numbers of 53 bits.
+        # Written as text, because many JSON readers keep only 53 bits of a number.
         "output_id": f"{record.output_id:016x}",
         "namespace": namespace,
     }
@@ -74,8 +74,10 @@ def _line(namespace: str, record: OutputRecord, tokenizer: Tokenizer | None) -> 
 
 @contextmanager
 def _output(name: str) -> Iterator[TextIO]:
-    """Replaces a file when all is written, so that a failed export leaves what was there. What is no plain file, such
-    as a pipe or a link, is written to and never replaced."""
+    """Replaces a file once all is written, so that a failed export leaves the old file in place.
+
+    Anything else, such as a pipe or a link, is written to and never replaced.
+    """
     if name == "-":
         yield sys.stdout
         return

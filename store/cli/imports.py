@@ -95,19 +95,19 @@ def _files(paths: list[Path]) -> Iterator[Path]:
 
 
 class _Importing:
-    """Appends what is not there yet, in batches."""
+    """Appends the records that the store does not hold yet, in batches."""
 
     def __init__(self, opening: OpenStore) -> None:
         self.num_added = 0
         self.num_tokens = 0
-        # The output ids of each namespace come across.
+        # The ids of the outputs that the store holds, for each namespace met so far.
         self.known: dict[str, set[int]] = {}
         self._opening = opening
         self._batch: list[tuple[str, bytes]] = []
         self._batch_bytes = 0
 
     def add(self, namespace: str, record: OutputRecord) -> None:
-        """Raises RecordError if it is too long for a record."""
+        """Adds one output. Raises RecordError if it is too long for a record."""
         known = self.known.get(namespace)
         if known is None:
             known = self.known[namespace] = self._stored(namespace)

@@ -1,4 +1,4 @@
-"""Reading logs whole, for the actions of `agentspec store` that look at every entry."""
+"""Reads whole logs, for the actions of `agentspec store` that read every entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentspec.store.records import Deletion, OutputRecord
 
 
 def scan_all(store: Store, namespace: str) -> Iterator[Entry]:
-    """All entries of a namespace's log that are there when they are come to."""
+    """All entries of a namespace's log, including those that are appended during the scan."""
     position = None
     while entries := store.scan(namespace, position):
         yield from entries
@@ -22,7 +22,7 @@ def scan_all(store: Store, namespace: str) -> Iterator[Entry]:
 def read_outputs(
     store: Store, codec: Codec, infos: list[NamespaceInfo], label: str
 ) -> Iterator[tuple[Entry, OutputRecord]]:
-    """The outputs in the logs of namespaces, with progress on stderr; entries that cannot be read are left out."""
+    """The outputs in the namespaces' logs. Shows progress on stderr and skips entries that cannot be read."""
     done = 0
     with Progress(label, sum(info.num_entries for info in infos)) as progress:
         for info in infos:
@@ -35,7 +35,7 @@ def read_outputs(
 
 
 def readable(codec: Codec, entry: Entry) -> OutputRecord | Deletion | None:
-    """What an entry says, if it can be read."""
+    """The content of an entry; None if it cannot be read."""
     try:
         return codec.decode(entry.namespace, entry.data)
     except RecordError:

@@ -61,7 +61,7 @@ def _namespaces(opening: OpenStore, infos: list[NamespaceInfo], as_json: bool) -
 
 
 def _num_segments(opening: OpenStore, namespace: str) -> int | None:
-    """None: the manifest cannot be read."""
+    """The number of segments in the manifest; None if the manifest cannot be read."""
     data = opening.store.manifest(namespace)
     if data is None:
         return 0

@@ -1,4 +1,4 @@
-"""`agentspec store`: looks into, fills, empties and checks the store of what was learned."""
+"""`agentspec store`: inspects, fills, empties and checks a store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from agentspec.errors import ConfigError
 
-# action -> (module that holds `add_arguments(parser)` and `run(args) -> exit status`, help line)
+# action -> (module with `add_arguments(parser)` and `run(args) -> exit status`, help line)
 ACTIONS = {
     "info": ("agentspec.store.cli.info", "what the store is, and how much it holds of each model"),
     "ls": ("agentspec.store.cli.ls", "the namespaces of a model, or their requests"),
@@ -52,6 +52,6 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     try:
         return int(importlib.import_module(ACTIONS[args.action][0]).run(args))
     except BrokenPipeError:
-        # Whoever read the output has seen enough; what is left in the buffer must not be tried again at exit.
+        # The reader closed the pipe. Python must not try to flush the rest of the buffer again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

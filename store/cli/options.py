@@ -1,4 +1,4 @@
-"""Options that the actions of `agentspec store` share, and the store, scope and namespaces that they mean."""
+"""Options that the actions of `agentspec store` share, and the store, scope and namespaces that they select."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NAMESPACE = re.compile(r"[0-9a-f]{32}")
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
-    """Which store, and how what is done is shown."""
+    """Adds the options for the store and for the form of the output."""
     parser.add_argument(
         "--store",
         metavar="URL",
@@ -42,7 +42,7 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_scope_options(parser: argparse.ArgumentParser) -> None:
-    """Which model in the store, and how to read what is there."""
+    """Adds the options for the model in the store and for reading its values."""
     parser.add_argument("--model", metavar="NAME", help="the model's name in the store (default: the only one there)")
     parser.add_argument(
         "--tokenizer",
@@ -53,7 +53,7 @@ def add_scope_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_namespace_options(parser: argparse.ArgumentParser) -> None:
-    """Which tenant; a store does not know their names."""
+    """Adds the options for the tenant. A store does not know the tenants' names."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--tenant", metavar="NAME", help="what the tenant's requests carry in the field that tells tenants"
@@ -66,7 +66,7 @@ def add_namespace_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A store as the options name it."""
+    """The store that the options name."""
 
     url: str
     password: Secret | None
@@ -89,13 +89,13 @@ class OpenStore:
     codec: Codec
 
     def infos(self, namespace: str | None) -> list[NamespaceInfo]:
-        """Of one namespace, if there is something in it, or of all, by name."""
+        """The namespaces with entries, sorted by name; with `namespace`, only that one."""
         found = [info for info in self.store.namespaces() if namespace in (None, info.namespace)]
         return sorted(found, key=lambda info: info.namespace)
 
 
 def target(args: argparse.Namespace) -> Target:
-    """Raises ConfigError if the password cannot be read."""
+    """The store that the options name. Raises ConfigError if the password cannot be read."""
     url = args.store or os.environ.get(STORE_VARIABLE) or DEFAULT_URL
     return Target(url, read_password(args.password_file, PASSWORD_VARIABLE))
 
@@ -105,7 +105,7 @@ def opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[OpenSt
     """The store of the scope that the options name.
 
     Raises:
-        ConfigError: No scope or several fit the options, or a key cannot be read.
+        ConfigError: No scope or more than one fits the options, or a key cannot be read.
         StoreError: The store cannot be opened.
     """
     place = target(args)
@@ -117,10 +117,10 @@ def opened(args: argparse.Namespace, *, create: bool = False) -> Iterator[OpenSt
 
 
 def chosen_namespace(args: argparse.Namespace) -> str | None:
-    """The namespace that --tenant or --namespace names; None: all of them.
+    """The namespace that --tenant or --namespace names; None where neither is given, which means all namespaces.
 
     Raises:
-        ConfigError: A key cannot be read, or --namespace is none.
+        ConfigError: A key cannot be read, or --namespace is not a namespace.
     """
     if args.tenant is not None:
         return namespace_id(args.tenant, read_key(args.namespace_key_file, NAMESPACE_KEY_VARIABLE))
@@ -133,7 +133,7 @@ def chosen_namespace(args: argparse.Namespace) -> str | None:
 
 
 def is_namespace(value: object) -> bool:
-    """Whether it is written as a tenant's namespace is."""
+    """Whether the value has the form of a tenant's namespace."""
     return isinstance(value, str) and _NAMESPACE.fullmatch(value) is not None
 
 

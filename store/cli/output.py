@@ -1,4 +1,4 @@
-"""How `agentspec store` shows what it found and did."""
+"""Prints the results of `agentspec store`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def show(values: Mapping[str, object], as_json: bool) -> None:
-    """One value a line, or all as a JSON object."""
+    """Prints one value per line, or all values as one JSON object."""
     if as_json:
         print(json.dumps(values))
         return
@@ -20,8 +20,8 @@ def show(values: Mapping[str, object], as_json: bool) -> None:
 
 
 def show_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns, the first one flush left, numbers flush right."""
-    # Ids come from clients and must not steer the terminal.
+    """Prints columns: the first one flush left, the others flush right."""
+    # Ids come from clients, so they must not contain control characters for the terminal.
     cells = [[text if (text := str(cell)).isprintable() else ascii(text) for cell in row] for row in [titles, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
@@ -33,7 +33,7 @@ def show_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def as_bytes(count: float) -> str:
-    """For people: three digits and a unit of 1000."""
+    """The number of bytes in readable form, with three digits and a decimal unit."""
     unit = 0
     while count >= 999.5 and unit < len(_UNITS) - 1:
         count /= 1000
@@ -42,7 +42,7 @@ def as_bytes(count: float) -> str:
 
 
 def as_time(seconds: float) -> str:
-    """For people: UTC to the second; "-" for 0, which means never."""
+    """The time in readable form, UTC to the second; "-" for 0, which means never."""
     if not seconds:
         return "-"
     try:

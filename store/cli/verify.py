@@ -26,14 +26,14 @@ from agentspec.store.replication.deletion import drop_snapshot
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that cannot be used."""
+    """An entry, manifest, segment or log that cannot be used."""
 
     namespace: str
-    """"" for CONTROL."""
+    """The namespace's id; "" for CONTROL."""
     place: str
     """A position in the log, "manifest" or "segment NAME"."""
     fault: str
-    """As RecordError.fault."""
+    """One of the values of RecordError.fault."""
     reason: str
 
 
@@ -134,7 +134,7 @@ class _Verifying:
         self.problems.append(Problem(namespace, place, fault, str(error)))
 
     def remove_damaged(self) -> int:
-        """Removes damaged entries and snapshots; returns how many."""
+        """Removes damaged entries and snapshots; returns the number removed."""
         positions: dict[str, list[str]] = {}
         snapshots = set()
         for problem in self.problems:
@@ -151,7 +151,7 @@ class _Verifying:
 
 def _check_segment(blob: NDArray[np.uint8], tokenizer: str) -> None:
     """Raises RecordError unless the engine can use the segment."""
-    # In memory only: the text may be encrypted in the store.
+    # The segment is written to memory only, because its text may be encrypted in the store.
     handle = os.memfd_create("segment")
     try:
         with os.fdopen(handle, "wb", closefd=False) as file:
