@@ -1,1 +1,1 @@
-"""An emulated GPU under real SGLang on a CPU: no kernels, only the seconds that they would take."""
+"""An emulated GPU for real SGLang on a CPU. It runs no kernels; it only models the time they would take."""

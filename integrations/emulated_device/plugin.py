@@ -1,12 +1,12 @@
-"""Where the emulation takes hold of SGLang. SGLang calls register() in each process; nearly all happens in the scheduler's.
+"""Installs the emulation in SGLang. SGLang calls register() in each process; most hooks act in the scheduler's process.
 
     the launcher's arguments     graphs count as captured, so that defaults are those of a GPU
-    the launcher's requests      those that would read logits are refused
-    before Scheduler.__init__    the clock, the device, streams and events in torch; every torch call is seen
-    while weights are loaded     no call is seen
-    behind Scheduler.__init__    kernels and the parts of a step are wrapped, now that all modules are there
+    the launcher's requests      requests that need logits are refused
+    before Scheduler.__init__    replaces the clock, the device, torch's streams and events; intercepts every torch call
+    while weights are loaded     no call is intercepted
+    after Scheduler.__init__     wraps kernels and the parts of a step, because all modules are loaded by then
 
-Nothing of agentspec's or SGLang's own knows of it.
+No code of agentspec or SGLang knows of the emulation.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from agentspec.integrations.emulated_device import setting
 logger = logging.getLogger("agentspec")
 
 DEFAULT_ACCEPTANCE = 0.7
-"""Of each token of a draft model, where SIMULATED_HEAD_ACCEPTANCE says nothing."""
+"""Acceptance probability of each drafted token if SIMULATED_HEAD_ACCEPTANCE is not set."""
 
 _emulation: Any = None
-# Parameters of sampling that read or change logits, and the values with which they do not.
+# Sampling parameters that read or change logits, each with the values that leave logits alone.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
@@ -42,7 +42,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def register() -> None:
-    """Registers the hooks of an emulated server; does nothing where the environment asks for none."""
+    """Registers the hooks of an emulated server; does nothing if the environment requests no emulation."""
     times = setting.chosen()
     if times is None:
         return
@@ -61,7 +61,7 @@ def register() -> None:
 
 
 class Emulation:
-    """Of one scheduler process."""
+    """The emulation in one scheduler process."""
 
     def __init__(self) -> None:
         from agentspec.integrations.emulated_device.device.trace import ChromeTrace
@@ -81,7 +81,7 @@ class Emulation:
         self.forwards = Forwards(self.work)
 
     def begin(self) -> None:
-        """Before the scheduler makes anything."""
+        """Runs before the scheduler creates anything."""
         import torch
         from sglang.srt import runtime_context
 
@@ -98,7 +98,7 @@ class Emulation:
         self.calls.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self, scheduler: Any) -> None:
-        """Once the scheduler is complete."""
+        """Runs once the scheduler is complete."""
         from agentspec.integrations.emulated_device.device.clock import use_emulated_time
         from agentspec.integrations.emulated_device.spans import wrap_spans
         from agentspec.integrations.emulated_device.torch_calls.kernels import wrap_kernels
@@ -129,15 +129,15 @@ class Emulation:
         from sglang.srt.platforms import current_platform
         from sglang.srt.speculative import eagle_utils, eagle_worker_v2, ngram_worker
 
-        # Masks of a GPU cover the prefix. EAGLE's own keep the layout of the CPU's kernel, which builds them.
+        # On a GPU, masks cover the prefix. EAGLE's masks keep the CPU layout, because a CPU kernel builds them.
         assert eagle_worker_v2.default_tree_mask_mode is not None
         full = eagle_utils.TreeMaskMode.FULL_MASK
         eagle_utils.default_tree_mask_mode = lambda: full
         ngram_worker._is_cpu = False
-        # As FlashAttention 3 and Triton, which serve these models on a GPU, verify and extend without lengths on the host.
+        # On a GPU, FlashAttention 3 and Triton serve these models. They verify and extend without lengths on the host.
         intel_amx_backend.IntelAMXAttnBackend.needs_cpu_seq_lens = False
         intel_amx_backend.IntelAMXMultiStepDraftBackend.needs_cpu_seq_lens = False
-        # Tensors of the emulated device know the call that those of a CPU refuse.
+        # Tensors of the emulated device accept the call that CPU tensors refuse, so the original method works.
         relay = overlap_utils.FutureMap
         relay._resolve_spec_extras = inspect.unwrap(relay._resolve_spec_extras)
         type(current_platform).is_pin_memory_available = lambda self, device=None: (
@@ -254,13 +254,13 @@ def check_request(sampling: Any, return_logprob: Any) -> None:
     """Raises ValueError unless a request can be answered.
 
     Args:
-        sampling: Its sampling parameters as it brought them.
-        return_logprob: Whether it wants probabilities.
+        sampling: The sampling parameters of the request.
+        return_logprob: Whether the request asks for log probabilities.
     """
     if not isinstance(sampling, Mapping):
         return
     temperature = sampling.get("temperature")
-    # SGLang samples where nothing is said.
+    # SGLang samples by default.
     if sampling.get("top_k") != 1 and (temperature is None or temperature > 0):
         raise ValueError(
             f"an emulated device decodes greedily, and temperature is {temperature}: set it to 0, or top_k to 1"

@@ -1,6 +1,6 @@
-"""Which functions belong to which part of a step: the only table of names that the emulation has.
+"""The table of functions that belong to each part of a step, the only table of names in the emulation.
 
-A name that does not exist is reported and otherwise ignored. A function of no part counts as the scheduler's.
+A name that does not exist is reported and otherwise ignored. A function outside the table counts as the scheduler's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NATIVE: tuple[str, ...] = (
     f"{_THEIRS}.speculative.cpp_ngram.ngram_corpus.NgramCorpus.erase_match_state",
 )
 _NATIVE_MODULE = "agentspec._core"
-"""All of it is native."""
+"""A module whose functions all count as native code."""
 
 _SECONDS = ("python_seconds", "native_seconds", "launch_seconds", "wait_seconds")
 _COUNTED = ("host_reads", "eager_ops", "h2d_copies", "blocking_h2d_copies", "d2h_copies", "graphs", "tokens")
@@ -53,17 +53,17 @@ class Steps:
         self._inside_native = 0
         self._native = 0.0
         self.python_seconds = 0.0
-        """Python, torch calls of the host and views among them; without launches, waits and native code."""
+        """Includes host torch calls and views; excludes launches, waits and native code."""
         self.native_seconds = 0.0
         self.launch_seconds = 0.0
         self.wait_seconds = 0.0
         self.by_rows: dict[int, dict[str, float]] = {}
-        """Sums over steps that followed a step of the same number of rows, with nothing else in between, by that number."""
+        """Sums by number of rows, over steps that directly followed a step with the same number of rows."""
         self._last_rows = 0
         self._last: dict[str, float] = {}
 
     def as_native(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with its time counted as native."""
+        """Wraps the function so that its time counts as native."""
 
         @functools.wraps(function)
         def native(*args: Any, **kwargs: Any) -> Any:
@@ -80,7 +80,7 @@ class Steps:
         return native
 
     def as_step(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A worker's `forward_batch_generation`, measured where it decodes."""
+        """Wraps a worker's `forward_batch_generation` so that its decode steps are measured."""
         work = self._work
 
         @functools.wraps(function)
@@ -110,7 +110,7 @@ class Steps:
         return step
 
     def _ended(self, rows: int) -> None:
-        """A step of so many rows was launched: what happened since the one before belongs to it."""
+        """Notes that a step of `rows` rows was launched, and assigns to it all that happened since the step before."""
         work, timeline = self._work, self._work.timeline
         sums = {
             "steps": float(work.counts.steps),
@@ -127,13 +127,13 @@ class Steps:
         self._last_rows, self._last = rows, sums
 
     def totals(self) -> dict[str, float]:
-        """Seconds of a step, in the mean over all decode steps so far."""
+        """Mean seconds of a step over all decode steps so far."""
         steps = max(self._work.counts.steps, 1)
         return {f"step_{name}": getattr(self, name) / steps for name in _SECONDS}
 
 
 def wrap_spans(work: Work, steps: Steps, worker: Any) -> list[str]:
-    """Wraps the functions of the tables, and the step of `worker`, the scheduler's; returns the names that are missing."""
+    """Wraps the functions of the tables and the step of the scheduler's `worker`. Returns the names that do not exist."""
     missing = []
     for path, category in SPANS.items():
         if not _replace(path, functools.partial(_spanned, work, category)):
@@ -159,7 +159,7 @@ def _spanned(work: Work, category: str, function: Callable[..., Any]) -> Callabl
 
 
 def _replace(path: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
-    """Puts wrap(function) in the place of a function or method; False where there is none of that name."""
+    """Replaces a function or method by wrap(function). Returns False if the name does not exist."""
     parts = path.split(".")
     for count in range(len(parts) - 1, 0, -1):
         try:

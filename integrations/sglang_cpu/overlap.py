@@ -1,8 +1,8 @@
 """Lets SGLang overlap scheduling and speculation on a CPU, as it does on a GPU.
 
 SGLang has a rule that switches the overlap schedule off for speculation on a CPU. Apart from this rule, only two calls
-do not work on a CPU. The relay that carries a draft model's state from step to step makes both: it calls a Triton kernel
-and, in an older release, informs the GPU's allocator.
+do not work on a CPU. Both are in the relay that carries a draft model's state from step to step: a call of a Triton
+kernel and, in an older release, a call that informs the GPU's allocator.
 
 The rule holds unless SGLANG_CPU_OVERLAP is "on". On a CPU the schedule cannot hide work, because host and "device" are
 the same cores; agentspec's servers lose 3 to 12 % of their tokens/s with it. Tests and `agentspec bench parity` turn it

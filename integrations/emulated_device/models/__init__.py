@@ -1,1 +1,1 @@
-"""Models that compute nothing, and how long their forwards would take."""
+"""Models that compute nothing, and the times that their forwards would take."""

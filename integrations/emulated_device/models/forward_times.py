@@ -1,13 +1,13 @@
-"""Seconds of one forward pass of a model, from a published architecture's roofline or from measured coefficients.
+"""The time of one forward pass of a model, from a published architecture's roofline or from measured coefficients.
 
     seconds = fixed + per_row * rows
               + max(weights, per_token * tokens)
               + max(per_context * context, per_pair * tokens * context / rows)
 
-The first maximum is that of the linear layers: either the weights' bytes or the tokens' operations take longer. The
-second is that of attention: either the bytes of the KV cache, which are read once for all tokens of a row, or the
-operations of every pair of a computed token and a token of its row's context. A tree is verified by the same formula,
-because a tree mask does not save operations.
+The first maximum is the time of the linear layers, bound either by the weights' bytes or by the tokens' operations. The
+second is the time of attention, bound either by the bytes of the KV cache, which are read once for all tokens of a row,
+or by the operations of every pair of a computed token and a token of its row's context. Verifying a tree follows the
+same formula, because a tree mask does not save operations.
 
 The formula does not model GEMM tiles that a batch does not fill, clocks that fall under load, rows of very different
 lengths (each row's context counts as the mean), or more than one GPU.
@@ -27,22 +27,22 @@ _BYTES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardTime:
-    """Seconds of a forward pass; all coefficients are seconds, see the module.
+    """The coefficients of the time of a forward pass, in seconds; see the module for the formula.
 
     Raises:
-        ConfigError: A coefficient is negative or no finite number, or all are zero.
+        ConfigError: A coefficient is negative or not finite, or all are zero.
     """
 
     fixed: float = 0.0
-    """Of every pass: what its kernels take besides bytes and operations."""
+    """The time of every pass in addition to bytes and operations."""
     weights: float = 0.0
     """The time to read all weights once."""
     per_token: float = 0.0
-    """Operations of the linear layers for one token."""
+    """The time for the linear layers' operations on one token."""
     per_context: float = 0.0
     """The time to read one token of the KV cache."""
     per_pair: float = 0.0
-    """Operations of attention between one computed token and one token of context."""
+    """The time for attention's operations between one computed token and one token of context."""
     per_row: float = 0.0
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class ModelShape:
 
     @property
     def kv_width(self) -> int:
-        """Values of a token's keys in one layer, and as many of its values."""
+        """The number of elements in one token's keys in one layer; its values have the same number."""
         return self.num_key_value_heads * self.head_dim
 
     @property
@@ -91,10 +91,10 @@ class ModelShape:
         return 2 * self.kv_width * self.num_hidden_layers * _BYTES
 
     def layer_parameters(self, input_width: int | None = None) -> int:
-        """Of the matrices of one layer.
+        """The number of parameters in the matrices of one layer.
 
         Args:
-            input_width: Of what queries, keys and values are made from; None: the hidden size.
+            input_width: The width of the input of the query, key and value projections; None: the hidden size.
         """
         width = input_width or self.hidden_size
         attention = width * (self.hidden_size + 2 * self.kv_width) + self.hidden_size * self.hidden_size
@@ -102,12 +102,15 @@ class ModelShape:
 
     @property
     def output_parameters(self) -> int:
-        """Of the matrix from hidden states to logits; the embedding has as many, but a pass reads only its tokens' rows."""
+        """The number of parameters in the matrix from hidden states to logits.
+
+        The embedding has equally many, but a pass reads only the rows of its tokens.
+        """
         return self.vocab_size * self.hidden_size
 
     @property
     def parameters(self) -> int:
-        """Of all matrices, for a model whose embedding and output are not tied."""
+        """The number of parameters in all matrices, for a model whose embedding and output are not tied."""
         return self.num_hidden_layers * self.layer_parameters() + 2 * self.output_parameters
 
 
@@ -120,41 +123,49 @@ class Accelerator:
     flops: float
     """Operations per second in bfloat16 matrix products."""
     layer_seconds: float
-    """Of one layer's kernels besides bytes and operations: launches within a graph, norms, their tails."""
+    """Seconds per layer in addition to bytes and operations: launches within a graph, norms, and kernel tails."""
     output_seconds: float
-    """The same of what follows the last layer: logits and the choice of a token."""
+    """The same for the work after the last layer: logits and the choice of a token."""
 
 
 def target_time(shape: ModelShape, device: Accelerator) -> ForwardTime:
-    """A decode or verify step: logits for every token."""
+    """The time of a decode or verify step, which computes logits for every token."""
     linear = shape.num_hidden_layers * shape.layer_parameters() + shape.output_parameters
     return _time(shape, device, shape.num_hidden_layers, linear, linear)
 
 
 def prefill_time(shape: ModelShape, device: Accelerator) -> ForwardTime:
-    """A prefill: logits only for each row's last token, whose operations are left out."""
+    """The time of a prefill. It computes logits only for each row's last token; their operations are neglected."""
     layers = shape.num_hidden_layers * shape.layer_parameters()
     return _time(shape, device, shape.num_hidden_layers, layers + shape.output_parameters, layers)
 
 
 def head_time(shape: ModelShape, device: Accelerator, draft_vocabulary: int) -> ForwardTime:
-    """A pass of an EAGLE-3 head: one layer of the target's width over an embedding beside a hidden state, and logits of the
-    draft vocabulary by an output matrix of its own. The target's output matrix is not read."""
+    """The time of a pass of an EAGLE-3 head.
+
+    The head has one layer of the target's width, whose input is an embedding concatenated with a hidden state. It
+    computes logits of the draft vocabulary with its own output matrix and does not read the target's output matrix.
+    """
     linear = shape.layer_parameters(2 * shape.hidden_size) + draft_vocabulary * shape.hidden_size
     return _time(shape, device, 1, linear, linear)
 
 
 def head_extend_time(shape: ModelShape, device: Accelerator, draft_vocabulary: int) -> ForwardTime:
-    """A head's pass over verified tokens: first three of the target's hidden states are joined to one."""
+    """The time of a head's pass over verified tokens, which first projects three hidden states of the target to one."""
     joined = 3 * shape.hidden_size * shape.hidden_size
     linear = joined + shape.layer_parameters(2 * shape.hidden_size) + draft_vocabulary * shape.hidden_size
     return _time(shape, device, 1, linear, linear)
 
 
 def _time(shape: ModelShape, device: Accelerator, layers: int, read: int, multiplied: int) -> ForwardTime:
-    """Of `layers` layers; `read`: parameters read once, `multiplied`: those that every token is multiplied with."""
+    """The time of a pass through `layers` layers.
+
+    Args:
+        read: The number of parameters that are read once.
+        multiplied: The number of parameters that every token is multiplied with.
+    """
     kv_bytes = 2 * shape.kv_width * layers * _BYTES
-    # Scores and their products with values: a multiplication and an addition each, for every head.
+    # For every head, the scores and their products with values take one multiplication and one addition per element.
     pair = 4 * shape.num_attention_heads * shape.head_dim * layers
     return ForwardTime(
         fixed=device.output_seconds + layers * device.layer_seconds,

@@ -1,10 +1,11 @@
-"""Models that compute nothing: forwards that take the seconds of the step times and write what they are told to.
+"""Models that compute nothing: forwards that take the time of the step times and write predetermined tokens.
 
-A target's likeliest token behind position p is the recorded token of p + 1 (`AGENTSPEC_REPLAY=requests`), and where a
-request brings no answer a number that follows from its slot and position. A draft model's logits are zeros over a few
-tokens; which of its drafts come true is simulated (simulated_head.py). Hidden states are zeros.
+A target's most likely token after position p is the recorded token of p + 1 (`AGENTSPEC_REPLAY=requests`). If a request
+has no forced answer, the token is computed from its slot and position. A draft model's logits are zeros over a few
+tokens; simulated_head.py simulates which of its drafts are right. Hidden states are zeros.
 
-Decode, verify, draft-extend and the draft model's passes are captured graphs on a GPU: one launch each. Prefills are not.
+Decode, verify, draft-extend and the draft model's passes are captured graphs on a GPU, with one launch each. Prefills
+are not captured.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from agentspec.integrations.sglang.widths import graph_sizes
 _DRAFT_VOCABULARY = 16
 _FREE_TOKENS = 1000
 _CAPTURED = [1, 2, 4, 8, *range(16, 1025, 16)]
-"""Rows that graphs are captured for, as far as agentspec does not bound them; steps of other numbers are not padded."""
+"""Numbers of rows with captured graphs, unless agentspec bounds them. Steps with other numbers are not padded."""
 _SWEEP_SECONDS = 1.0
 
 
@@ -34,11 +35,11 @@ class Forwards:
     def __init__(self, work: Work) -> None:
         self.work = work
         self._passes: list[float] | None = None
-        """Seconds of the passes of a draft graph that runs."""
+        """Seconds of each pass of the draft graph in progress; None outside a draft graph."""
         self._next_sweep = 0.0
 
     def forward(self, runner: Any, forward_batch: Any) -> Any:
-        """What `ModelRunner.forward` returns; ready after the seconds of the step times."""
+        """Returns what `ModelRunner.forward` returns. The output is ready after the time of the step times."""
         from sglang.srt.model_executor.model_runner import ModelRunnerOutput
 
         work, mode = self.work, forward_batch.forward_mode
@@ -72,7 +73,7 @@ class Forwards:
         return found
 
     def extend(self, worker: Any, forward_batch: Any, select_index: Tensor) -> Any:
-        """Runs draft-extend as one graph; logits and hidden states are those of the rows that are selected."""
+        """Runs draft-extend as one graph. Logits and hidden states are those of the selected rows."""
         with self.work.left_out():
             kind, seconds = self._seconds(worker.draft_runner, forward_batch, False)
             rows = len(select_index)
@@ -150,7 +151,7 @@ class Forwards:
 
 
 class TargetGraphs:
-    """In the place of a target's DecodeCudaGraphRunner: graphs of one width, for any number of rows."""
+    """Replaces a target's DecodeCudaGraphRunner by graphs of one width, for any number of rows."""
 
     def __init__(self, model_runner: Any, *, attn_backend: Any = None, **shape: Any) -> None:
         from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -169,7 +170,7 @@ class TargetGraphs:
         return True
 
     def load_batch(self, forward_batch: Any) -> None:
-        """What a GPU copies into the graph's tensors is part of the launch."""
+        """Copies nothing: on a GPU, copies into the graph's tensors are part of the launch."""
         self.bs = int(forward_batch.batch_size)
 
 
@@ -203,6 +204,6 @@ def _hidden(runner: Any, rows: int, mode: Any) -> Tensor | None:
 
 
 def _num_nodes(tree: Any) -> int:
-    """Nodes of all rows that a verification computes where rows are not padded."""
+    """The number of nodes, over all rows, that a verification without padding computes."""
     linked = (tree.retrieve_next_token >= 0).sum() + (tree.retrieve_next_sibling >= 0).sum()
     return int(linked) + len(tree.retrieve_next_token)

@@ -1,17 +1,17 @@
-"""An SGLang plugin for GPU runs with random weights: an EAGLE-3 head whose drafts come true as often as a trained one's.
+"""An SGLang plugin for GPU runs with random weights: an EAGLE-3 head with the acceptance rate of a trained one.
 
-A head with random weights accepts nothing. Here it runs at its full cost, and then each token that it drafted is replaced:
-by the recorded one, which the replayed target is going to write, at some positions, and by another one elsewhere. Which
-positions, says a hash of the answer and the position, so that SGLang's EAGLE-3 and agentspec's hybrid meet the same
-head. Loaded through an entry point that the run makes; never part of an installation. SIMULATED_HEAD_ACCEPTANCE is the
-probability of a position.
+A head with random weights drafts nothing that is accepted. Here it runs at its full cost, and then each token that it
+drafted is replaced. At some positions the new token is the recorded one, which the replayed target is going to write; at
+all others it is a different one. A hash of the answer and the position chooses these positions, so that SGLang's EAGLE-3
+and agentspec's hybrid get the same head. SIMULATED_HEAD_ACCEPTANCE is the probability that a position is right. The run
+creates the entry point that loads the plugin; the plugin is never part of an installation.
 
-SGLang has a simulation of its own (SGLANG_SIMULATE_ACC_LEN), which is of no use here: it draws one length a step for the
-whole batch, accepts whatever was drafted instead of the recorded text, and does so for suffix drafts too, so that the
-hybrid would get the head's acceptance for every draft, and texts would differ between systems.
+SGLang's own simulation (SGLANG_SIMULATE_ACC_LEN) is of no use here. It draws one length per step for the whole batch and
+accepts the drafts instead of the recorded text. It does so for suffix drafts too, so that the hybrid would get the head's
+acceptance for every draft, and texts would differ between systems.
 
-Drafts are chains: which of a tree's nodes come true cannot be said of random scores. Published lengths are of trees, which
-cost more to verify, so that this favours the head.
+Drafts are chains, because random scores cannot tell which nodes of a tree are right. Published lengths are those of
+trees, which cost more to verify, so this comparison favours the head.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ _BITS = (1 << 31) - 1
 
 
 def acceptance_for(accept_length: float, steps: int) -> float:
-    """The probability of each drafted token, were those before it accepted, with which chains of `steps` tokens give that
-    accept length: 1 + p + p^2 + ... + p^steps.
+    """The probability p with which chains of `steps` tokens reach the accept length 1 + p + p^2 + ... + p^steps.
+
+    Each drafted token is right with probability p, given that those before it are accepted.
 
     Raises:
-        ValueError: No chain of so many tokens gives it.
+        ValueError: Chains of `steps` tokens cannot reach this accept length.
     """
     if not 1.0 <= accept_length <= steps + 1:
         raise ValueError(f"an accept length with chains of {steps} is between 1 and {steps + 1}, got {accept_length}")
@@ -48,7 +49,9 @@ def acceptance_for(accept_length: float, steps: int) -> float:
 
 
 def comes_true(keys: Any, positions: Any, acceptance: float) -> Any:
-    """Whether the head is right at positions of answers with these keys; int64 arrays or tensors that broadcast."""
+    """Whether the head is right at these positions of the answers with these keys.
+
+    Both are int64 arrays or tensors that broadcast."""
     mixed = (keys + positions * 0x9E3779B1) & _BITS
     for factor in (0x2C1B3C6D, 0x297A2D39):
         mixed = ((mixed ^ (mixed >> 15)) * factor) & _BITS
@@ -58,8 +61,8 @@ def comes_true(keys: Any, positions: Any, acceptance: float) -> Any:
 
 def register() -> None:
     """Called by SGLang in each of its processes."""
-    # On a CPU agentspec drafts without SGLang's loop, and stops where the head's own probabilities promise nothing more;
-    # here it takes the same way as on a GPU.
+    # On a CPU, agentspec drafts without SGLang's loop and stops when the head's own probabilities are low. Here it must
+    # use SGLang's loop, as on a GPU.
     os.environ["SGLANG_CPU_DRAFTER"] = "off"
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
@@ -81,17 +84,17 @@ class SimulatedHead:
     def __init__(self, acceptance: float) -> None:
         self._acceptance = acceptance
         self._held: dict[int, str] = {}
-        """Of each slot the request whose answer is in the table."""
+        """Slot -> id of the request whose answer is in the table."""
         self._answers: Any = None
-        """int64[slots, longest], of each slot the recorded answer; -1 behind its end."""
+        """int64 [slots, longest], the recorded answer of each slot; -1 after its end."""
         self._facts: Any = None
-        """int64[slots, 2], its key and the length of its prompt."""
+        """int64 [slots, 2], the key of each slot's answer and the number of tokens in its prompt."""
 
     def rewritten(self, drafts: Any, batch: Any) -> Any:
-        """A step's drafts as a trained head would have made them.
+        """Replaces a step's drafts in place by those of a trained head, and returns them.
 
         Args:
-            drafts: SGLang's verify input, or what agentspec's drafting loop hands on; of chains.
+            drafts: SGLang's verify input, or the result of agentspec's drafting loop. All drafts are chains.
             batch: SGLang's `ScheduleBatch`, whose requests bring their answers.
         """
         import torch
@@ -104,18 +107,18 @@ class SimulatedHead:
         tokens = drafts.tokens if ours else drafts.draft_token.view(rows, -1)[:, 1:]
         slots = batch.req_pool_indices
         keys, prompts = self._facts[slots].unbind(1)
-        # The root is in no cache yet, and the first drafted token follows it.
+        # The root is not in the cache yet, and the first drafted token follows it.
         first = batch.seq_lens.to(torch.int64) + 1 - prompts
         at = first[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
         longest = self._answers.shape[1]
         recorded = self._answers[slots].gather(1, at.clamp(0, longest - 1))
         known = (at >= 0) & (at < longest) & (recorded >= 0)
         right = known & comes_true(keys[:, None], at, self._acceptance)
-        # Another token than the recorded one; 0 and 1 are in every vocabulary.
+        # A token that differs from the recorded one; 0 and 1 are in every vocabulary.
         wrong = torch.where(recorded == 0, torch.ones_like(recorded), torch.zeros_like(recorded))
         tokens.copy_(torch.where(right, recorded, wrong).to(tokens.dtype))
         if ours:
-            # What the head would say of itself: right on average, without knowing where it is not.
+            # The head's estimates are right on average, but they do not tell where the head is wrong.
             depths = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
             drafts.estimates = (self._acceptance**depths).to(torch.float32).expand(rows, -1)
         return drafts
@@ -153,7 +156,7 @@ class SimulatedHead:
 
 
 def replayed_answer(request: Any) -> list[int]:
-    """The answer that a request of SGLang's is made to give; [] where it gives its own, so that no draft comes true."""
+    """The forced answer of an SGLang request; [] if it has none, so that no draft is right."""
     found = unpacked(request.sampling_params.custom_params)
     return [] if found is None else list(found.tokens)
 

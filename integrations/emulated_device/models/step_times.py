@@ -1,24 +1,24 @@
-"""How long a GPU would take for what SGLang runs on it, and how long its host takes to launch it.
+"""The times that a GPU would take for SGLang's work, and those that its host takes to launch the work.
 
 `DEVICES` holds models on one NVIDIA H200; every number has its source in docs/emulated-device.md:
 
     memory         4.8 TB/s by NVIDIA's datasheet; 4.0 reached (0.83, assumed: an H100 with 3.35 TB/s decodes Llama-3.1-8B
-                   in 5.1 ms a token with CUDA graphs, which is 0.88 of its bandwidth, cloudai.pt; SGLang's own
-                   documentation tells 158 tokens/s, which is 0.71 with the host's time in it)
-    bfloat16       989 TFLOP/s by the datasheet; 600 reached (0.61, assumed: 780 are measured for one large product on an
-                   H100, gist Chillee/2ec89696; layers have smaller ones)
-    layer          12.5 us besides bytes and operations (assumed: 0.4 ms for 32 layers)
+                   in 5.1 ms per token with CUDA graphs, which is 0.88 of its bandwidth, cloudai.pt; SGLang's own
+                   documentation reports 158 tokens/s, which is 0.71 including the host's time)
+    bfloat16       989 TFLOP/s by the datasheet; 600 reached (0.61, assumed: one large product reaches 780 on an H100, gist
+                   Chillee/2ec89696; the products of a layer are smaller)
+    layer          12.5 us in addition to bytes and operations (assumed: 0.4 ms for 32 layers)
     small kernel   2.5 us on the device (assumed)
-    copy           6 us and 50 GB/s (5 to 7 us a small cudaMemcpyAsync: DualPath, arXiv 2602.21548, section 5.2; the rate of
-                   PCIe 5.0 x16 is 64 GB/s, of which 50 are assumed)
-    eager op       8 us of the host (5 to 25 us from Python to a kernel on an H100: jiahuanglin.xyz, lesson 18; 4 to 6 us for
-                   the launch alone: susun-blog.com, pegainfer 3)
-    graph launch   0.1 ms of the host: 4 to 8 us for the launch (CUDA.jl's documentation) and about 11 eager operations that
-                   copy a batch into the graph's tensors and prepare attention (assumed)
-    prefill        11 eager operations a layer (assumed)
+    copy           6 us and 50 GB/s (a small cudaMemcpyAsync takes 5 to 7 us: DualPath, arXiv 2602.21548, section 5.2;
+                   PCIe 5.0 x16 transfers 64 GB/s, and 50 are assumed to be reached)
+    eager op       8 us on the host (5 to 25 us from Python to a kernel on an H100: jiahuanglin.xyz, lesson 18; 4 to 6 us
+                   for the launch alone: susun-blog.com, pegainfer 3)
+    graph launch   0.1 ms on the host: 4 to 8 us for the launch (CUDA.jl's documentation) and about 11 eager operations
+                   that copy a batch into the graph's tensors and prepare attention (assumed)
+    prefill        11 eager operations per layer (assumed)
 
-Llama-3.1-8B then takes 4.2 ms to decode or to verify 16 tokens of one row, 8.4 ms to decode 64 rows with 2,000 tokens of
-context each, and 11.0 ms to verify 4 tokens of each of them.
+With these values, Llama-3.1-8B takes 4.2 ms to decode or to verify 16 tokens of one row, 8.4 ms to decode 64 rows with
+2,000 tokens of context each, and 11.0 ms to verify 4 tokens of each of these rows.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ _FORMAT, _VERSION = "agentspec-step-times", 1
 _PASSES = ("target_pass", "prefill_pass", "draft", "extend")
 
 DRAFT_VOCABULARY = 32000
-"""Tokens that a published EAGLE-3 head drafts from."""
+"""The number of tokens in the draft vocabulary of a published EAGLE-3 head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Seconds of everything that an emulated device does, and of what its host does to launch it.
+    """Seconds of all work of an emulated device, and of the launches of its host.
 
     Raises:
         ConfigError: A value has the wrong type or is negative.
     """
 
     name: str
-    """Of the model and its device, for reports."""
+    """The name of the model and its device, for reports."""
     blocking: bool
-    """Whether the host waits for every pass, as on a CPU; False: work is queued, as on a GPU."""
+    """Whether the host waits for every pass, as on a CPU. If not, work is queued, as on a GPU."""
     target_pass: ForwardTime
     prefill_pass: ForwardTime
     draft: ForwardTime
-    """A pass of the draft model."""
+    """The time of a pass of the draft model."""
     extend: ForwardTime
-    """The draft model's pass over verified or prompt tokens."""
+    """The time of the draft model's pass over verified or prompt tokens."""
     kernel_seconds: float = 0.0
-    """Of a small eager kernel on the device."""
+    """Seconds of a small eager kernel on the device."""
     kernel_seconds_per_byte: float = 0.0
     copy_seconds: float = 0.0
-    """Of a small copy between host and device."""
+    """Seconds of a small copy between host and device."""
     copy_seconds_per_byte: float = 0.0
     host_launch: float = 0.0
     """Seconds of the host for one eager torch operation on a GPU."""
@@ -79,7 +79,7 @@ class StepTimes:
     host_prefill_launch: float = 0.0
     """Seconds of the host to launch a prefill, which runs without a graph."""
     note: str = ""
-    """Where the figures come from."""
+    """The sources of the figures."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -112,7 +112,7 @@ class StepTimes:
             context: Tokens in the KV cache over all rows once the prefill is done, the new ones included.
             rows: Requests in the batch.
         """
-        # A token attends to what comes before it: on average to all that was cached and half of the new ones.
+        # On average, a token attends to all cached tokens and to half of the new ones.
         return self.prefill_pass.seconds(rows, tokens, max(context - tokens / 2, tokens / 2))
 
     def draft_pass(self, rows: int, context: int) -> float:
@@ -147,11 +147,11 @@ class StepTimes:
         return self.copy_seconds + self.copy_seconds_per_byte * num_bytes
 
     def to_json(self) -> dict[str, Any]:
-        """What `load` reads, once it is in a file."""
+        """The step times in the form that `load` reads from a file."""
         return {"format": _FORMAT, "version": _VERSION, **asdict(self)}
 
     def save(self, path: str | Path) -> None:
-        """Writes it as JSON."""
+        """Writes the step times to a JSON file."""
         Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
 
     @staticmethod
@@ -159,7 +159,7 @@ class StepTimes:
         """The step times of this name in DEVICES, or of a JSON file.
 
         Raises:
-            ConfigError: There is neither, or the file holds no valid step times.
+            ConfigError: There is no such name and no such file, or the file holds no valid step times.
         """
         known = DEVICES.get(str(name_or_path))
         if known is not None:
@@ -201,7 +201,7 @@ LLAMA_8B = ModelShape(
     num_key_value_heads=8,
     vocab_size=128256,
 )
-"""meta-llama/Llama-3.1-8B-Instruct: 8.03e9 parameters, 131,072 bytes of KV cache a token."""
+"""meta-llama/Llama-3.1-8B-Instruct: 8.03e9 parameters, 131,072 bytes of KV cache per token."""
 
 QWEN_32B = ModelShape(
     hidden_size=5120,
@@ -211,7 +211,7 @@ QWEN_32B = ModelShape(
     num_key_value_heads=8,
     vocab_size=152064,
 )
-"""Qwen/Qwen2.5-Coder-32B-Instruct: 32.8e9 parameters, 262,144 bytes of KV cache a token."""
+"""Qwen/Qwen2.5-Coder-32B-Instruct: 32.8e9 parameters, 262,144 bytes of KV cache per token."""
 
 H200 = Accelerator(bandwidth=4.0e12, flops=600e12, layer_seconds=12.5e-6, output_seconds=20e-6)
 _KERNELS_A_LAYER = 11
