@@ -2,7 +2,7 @@
 
     the launcher's arguments     graphs count as captured, so that defaults are those of a GPU
     the launcher's requests      requests that need logits are refused
-    before Scheduler.__init__    replaces the clock, the device, torch's streams and events; intercepts every torch call
+    before Scheduler.__init__    sets up clock and device, replaces torch's streams and events, intercepts torch calls
     while weights are loaded     no call is intercepted
     after Scheduler.__init__     wraps kernels and the parts of a step, because all modules are loaded by then
 

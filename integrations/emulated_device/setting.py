@@ -1,4 +1,4 @@
-"""Which environment variables make a server's processes emulate a device, and which arguments such a server needs."""
+"""The environment variables that make a server's processes emulate a device, and the arguments of such a server."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TRACE_VARIABLE = "EMULATED_DEVICE_TRACE"
 """The file that the scheduler writes a Chrome trace to; unset: none is written."""
 
 CLOCK_VARIABLE = "EMULATED_DEVICE_CLOCK"
-"""How the host's time is measured. `wall`, the default: as it passes. `thread`: less the seconds in which the scheduler's
-thread was ready to run and another process had its core, so that figures depend less on what else runs on the machine."""
+"""The clock that measures the host's time. `wall`, the default, is real time. `thread` leaves out the time in which the
+scheduler's thread was ready to run but another process had its core, so that other load affects the figures less."""
 
 _SITE = Path(__file__).resolve().parent / "site"
 _DEFAULTS: dict[str, str] = {
@@ -34,7 +34,7 @@ def environment(name_or_path: str, variables: Mapping[str, str]) -> dict[str, st
 
     Args:
         name_or_path: A device or a file of step times.
-        variables: What else is added; its PYTHONPATH is extended.
+        variables: Other variables to add. Their PYTHONPATH is extended.
 
     Raises:
         ConfigError: There is no such device and no such file.
@@ -45,7 +45,7 @@ def environment(name_or_path: str, variables: Mapping[str, str]) -> dict[str, st
     return {
         VARIABLE: str(path.resolve()) if path.is_file() else known.name,
         "PYTHONPATH": os.pathsep.join([str(_SITE), *paths]),
-        # Requests bring their answers, unless the caller's environment says otherwise.
+        # Requests carry their forced answers, unless the caller's environment says otherwise.
         REPLAY_VARIABLE: os.environ.get(REPLAY_VARIABLE, REQUESTS),
         "SGLANG_CPU_OVERLAP": "on",
         # Draft models run in SGLang's own loop, as on a GPU.
@@ -69,20 +69,20 @@ def arguments(model: str, rest: Sequence[str]) -> list[str]:
 
 
 def chosen() -> StepTimes | None:
-    """The step times that the environment asks for; None where it asks for no emulation.
+    """The step times that the environment requests; None if it requests no emulation.
 
     Raises:
-        ConfigError: They cannot be read.
+        ConfigError: The step times cannot be read.
     """
     name = os.environ.get(VARIABLE)
     return StepTimes.load(name) if name else None
 
 
 def made_clock() -> Clock:
-    """The clock that the environment asks for, of this thread.
+    """The clock that the environment requests, for this thread.
 
     Raises:
-        ConfigError: There is none of that name, or the system cannot tell.
+        ConfigError: There is no clock of that name, or the system does not support it.
     """
     name = os.environ.get(CLOCK_VARIABLE) or "wall"
     if name not in ("wall", "thread"):
@@ -91,10 +91,10 @@ def made_clock() -> Clock:
 
 
 def trace_path() -> Path | None:
-    """Where the environment wants the Chrome trace to be written.
+    """The file that the environment requests for the Chrome trace; None if it requests none.
 
     Raises:
-        ConfigError: The folder is not there.
+        ConfigError: The file's folder does not exist.
     """
     name = os.environ.get(TRACE_VARIABLE)
     if not name:

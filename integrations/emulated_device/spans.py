@@ -133,7 +133,7 @@ class Steps:
 
 
 def wrap_spans(work: Work, steps: Steps, worker: Any) -> list[str]:
-    """Wraps the functions of the tables and the step of the scheduler's `worker`. Returns the names that do not exist."""
+    """Wraps the functions of the tables and the step of the scheduler's `worker`. Returns the missing names."""
     missing = []
     for path, category in SPANS.items():
         if not _replace(path, functools.partial(_spanned, work, category)):

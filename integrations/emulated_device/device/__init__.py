@@ -1,1 +1,1 @@
-"""The device: a clock, streams of queued work, tensors, and a trace of it all."""
+"""The emulated device: a clock, streams of queued work, tensors, and a trace of all activity."""

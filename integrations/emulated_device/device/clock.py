@@ -1,10 +1,10 @@
 """The clock of an emulated server: time as it would pass on the host of a GPU.
 
-    now = seconds that passed - those of work that a device would do, and of the emulation itself + charged launches
+    now = real seconds - excluded seconds (work of the device, and the emulation itself) + charged seconds (launches)
 
-Work that a GPU would do is computed by this process all the same, because later values depend on it; that time is
-excluded. What the host of a GPU would spend to launch the work is charged instead. Everything else passes as it does:
-Python and native code of the host take what they take here.
+This process still computes the work of a GPU, because later values depend on it, but that time is excluded. The time
+that the host of a GPU would need to launch the work is charged instead. All other time counts as it passes: Python and
+native code of the host take as long as they take here.
 
 Only the scheduler's thread reads and changes the clock.
 """
@@ -38,7 +38,7 @@ class Clock:
         self.excluded = 0.0
         """The number of real seconds excluded so far."""
         self.charged = 0.0
-        """Seconds added so far: those of launches, and what was waited and did not pass by `wall`."""
+        """Seconds added so far: those of launches, and waiting time that did not pass on `wall`."""
         self.launching = 0.0
         """The number of seconds added for launches so far."""
         self._depth = 0
@@ -67,24 +67,27 @@ class Clock:
         return self._depth > 0
 
     def stop(self, since: float | None = None) -> None:
-        """From now on time is left out, until start(); nested calls count. `since`, an earlier reading of `wall`: from
-        then on."""
+        """Stops the clock until start(); calls may be nested.
+
+        Args:
+            since: An earlier reading of `wall`, from which on time is excluded; None: now.
+        """
         if not self._depth:
             self._left_out_since = self.wall() if since is None else since
             self._frozen_at = self._left_out_since - self.excluded + self.charged
         self._depth += 1
 
     def start(self) -> None:
-        """Ends the exclusion that stop() began."""
+        """Ends the exclusion that the matching stop() began."""
         self._depth -= 1
         if not self._depth:
             self.excluded += self.wall() - self._left_out_since
 
     def sleep_until(self, moment: float) -> float:
-        """Waits until `moment`, in emulated seconds, and returns for how long it waited.
+        """Waits until `moment`, in emulated seconds, and returns the number of seconds waited.
 
-        The operating system wakes threads too late, by much where the machine is busy. The host of a GPU polls. So just
-        the seconds until the moment pass.
+        The operating system wakes threads late, much too late on a busy machine, whereas the host of a GPU polls. The
+        clock therefore advances exactly to `moment`.
         """
         waited = moment - self.now()
         if waited <= 0:
@@ -100,10 +103,10 @@ class Clock:
 
 
 def undisturbed() -> Callable[[], float]:
-    """Seconds less those in which this thread was ready to run and something else had its core; as Linux tells it.
+    """A clock that leaves out the time in which this thread was ready to run but had no core, as reported by Linux.
 
     Raises:
-        ConfigError: The system does not tell.
+        ConfigError: The system does not report this time.
     """
     path = Path("/proc/thread-self/schedstat")
     try:
@@ -125,10 +128,10 @@ def undisturbed() -> Callable[[], float]:
 
 
 class HostTime(ModuleType):
-    """The module `time`, but for its perf_counter on one thread, where it tells emulated seconds.
+    """The module `time`, except that perf_counter returns emulated seconds on one thread.
 
-    agentspec's controllers learn by it what a step costs the host. By the time that really passes they would learn the
-    cost of the emulation, too, and choose other widths than beside a GPU.
+    agentspec's controllers use it to learn what a step costs the host. With real time they would learn the cost of the
+    emulation, too, and choose other widths than on a GPU.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -141,12 +144,12 @@ class HostTime(ModuleType):
         return getattr(time, name)
 
     def perf_counter(self) -> float:
-        """Seconds since any moment; differences mean something on one thread alone."""
+        """Seconds since an arbitrary moment. Only differences on the same thread are meaningful."""
         return self._clock.now() if threading.get_ident() == self._thread else time.perf_counter()
 
 
 def use_emulated_time(clock: Clock) -> list[str]:
-    """Gives all loaded modules of agentspec that import `time` the clock of this thread; returns their names."""
+    """Gives this thread's clock to all loaded modules of agentspec that import `time`. Returns their names."""
     found, host_time = [], HostTime(clock)
     for name, module in list(sys.modules.items()):
         if name.startswith(_MEASURED) and not name.startswith(_OURS) and getattr(module, "time", None) is time:

@@ -1,12 +1,12 @@
-"""One emulated device: streams of queued work, and events that tell when it is done.
+"""One emulated device: streams of queued work, and events that tell when the work is done.
 
     host    launch ─ launch ─ launch ─────── wait ▒▒▒▒▒▒▒▒▒▒▒▒▒ read ─ launch ...
     stream           █████████████████████████████████████            ████
                                                           └── idle ──┘
 
-Nothing is computed here. Work that is queued on a stream begins when the stream is free, not before now, and takes the
-number of seconds that it is given. Streams do not slow each other down: SGLang runs its forwards on one stream, and only
-copies and operations of microseconds on the others.
+This module computes nothing. Work queued on a stream begins when the stream is free, at the earliest now, and takes a
+given number of seconds. Streams do not slow each other down, because SGLang runs its forwards on one stream, and only
+copies and operations of a few microseconds on the others.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Event:
     def __init__(self, enable_timing: bool = False, blocking: bool = False, **unused: Any) -> None:
         del enable_timing, blocking, unused
         self.at = 0.0
-        """When the work before it is done, in emulated seconds; 0 as long as it was never recorded."""
+        """When the work queued before the event is done, in emulated seconds; 0 until the event is recorded."""
 
     def record(self, stream: Stream | None = None) -> None:
         self.at = max((stream or self.device.current_stream).free_at, self.device.clock.now())
@@ -78,7 +78,7 @@ class Event:
         self.device.wait(self.at, "event")
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds until `end`."""
+        """Milliseconds from this event to `end`."""
         return (end.at - self.at) * 1e3
 
 
@@ -113,7 +113,7 @@ class Device:
         on_work: OnWork = lambda kind, begin, end, stream: None,
         on_wait: OnWait = lambda why, begin, end: None,
     ) -> None:
-        """`blocking`: whether the host waits for all that it launches, as where it is the device itself."""
+        """`blocking`: whether the host waits for every launch, because it is the device itself."""
         self.clock = clock
         self.blocking = blocking
         self.on_work = on_work
@@ -124,7 +124,7 @@ class Device:
         self.stream_type = type("Stream", (Stream,), {"device": self})
         self.event_type = type("Event", (Event,), {"device": self})
         self.context_type = type("StreamContext", (StreamContext,), {"device": self})
-        # Streams make events without a device of their own.
+        # Streams create events without naming a device, so the classes hold the device.
         Stream.device = Event.device = self
         self.default_stream: Stream = self.stream_type()
         self.current_stream: Stream = self.default_stream
@@ -156,12 +156,12 @@ class Device:
             self.on_wait(why, moment - waited, moment)
 
     def synchronize(self, device: Any = None) -> None:
-        """Waits for the stream in use; others hold nothing that SGLang waits for in this way."""
+        """Waits for the current stream. SGLang never waits in this way for work on other streams."""
         del device
         self.current_stream.synchronize()
 
     def replace_torch(self, module: Any) -> None:
-        """Replaces the streams and events of a torch device module, such as torch.cpu, by those of this device."""
+        """Replaces the streams and events of a torch device module, such as torch.cpu, with those of this device."""
         module.Stream, module.Event, module.StreamContext = self.stream_type, self.event_type, self.context_type
         module.stream = self.context_type
         module.current_stream = lambda device=None: self.current_stream

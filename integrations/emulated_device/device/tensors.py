@@ -1,12 +1,12 @@
-"""Tensors of an emulated device: CPU tensors that say they are somewhere else.
+"""Tensors of an emulated device: CPU tensors that report another device.
 
-    DeviceName      the server's device, "cpu", told from the literal "cpu" by its type
-    DeviceTensor    on the emulated device; torch.device("emulated") to whoever asks
-    PendingTensor   on the host, and a copy from the device to it is under way
-    ForcedLogits    a target's logits, of which only the likeliest token is known
+    DeviceName      the server's device, "cpu"; its type distinguishes it from the literal "cpu"
+    DeviceTensor    on the emulated device; its `device` is torch.device("emulated")
+    PendingTensor   on the host, while a copy from the device to it is in progress
+    ForcedLogits    a target's logits, known only by their most likely token
 
-A tensor changes its kind by its class alone, so every holder of the tensor sees the change. The classes compute as
-plain tensors do, also on threads without an emulation; calls.py keeps the kinds.
+A tensor changes its kind only by changing its class, so every holder of the tensor sees the change. The classes compute
+like plain tensors, also on threads without an emulation; calls.py maintains the kinds.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class DeviceName(str):
 
 
 def name_backend(module: Any) -> None:
-    """Lets torch.device("emulated") exist; `module` is what torch.get_device_module() gives for it. Once a process."""
-    # torch looks for an accelerator in many places; for torch itself there is none.
+    """Makes torch.device("emulated") valid, with `module` as its device module. Call it once per process."""
+    # torch looks for an accelerator in many places and must not find this one.
     module.is_available = lambda: False
-    # torch.manual_seed() asks the module for both, and warns where it has none.
+    # torch.manual_seed() uses both functions and warns if they are missing.
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = lambda seed: None
     if torch._C._get_privateuse1_backend_name() != BACKEND:
@@ -47,7 +47,7 @@ def emulated_device() -> torch.device:
 
 
 def is_emulated(device: Any) -> bool:
-    """Whether an argument that names a device means the emulated one."""
+    """Whether an argument that names a device names the emulated one."""
     if isinstance(device, torch.device):
         return device.type == BACKEND
     return isinstance(device, DeviceName)
@@ -59,7 +59,7 @@ class DeviceTensor(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     ready_at = 0.0
-    """When the operation that wrote it is done, in emulated seconds, as far as that is known."""
+    """When the operation that writes the tensor ends, in emulated seconds; 0 if that is unknown."""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -92,7 +92,7 @@ class ForcedLogits(DeviceTensor):
 
 
 class HostLogits(ForcedLogits):
-    """Forced logits where the host is the device."""
+    """Forced logits for a device that is the host itself."""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -104,20 +104,20 @@ class HostLogits(ForcedLogits):
 
 
 def to_device(tensor: Tensor) -> DeviceTensor:
-    """The same object, on the device from now on."""
+    """Moves a tensor to the device and returns the same object."""
     if not isinstance(tensor, DeviceTensor):
         tensor.__class__ = DeviceTensor
     return tensor  # type: ignore[return-value]
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """The same object, on the host from now on."""
+    """Moves a tensor to the host and returns the same object."""
     tensor.__class__ = Tensor
     return tensor
 
 
 def pending(tensor: Tensor, ready_at: float) -> Tensor:
-    """The same object, on the host and not to be read before `ready_at`, in emulated seconds."""
+    """Moves a tensor to the host and returns the same object, not to be read before `ready_at`, in emulated seconds."""
     tensor.__class__ = PendingTensor
     tensor.ready_at = ready_at  # type: ignore[attr-defined]
     return tensor

@@ -3,12 +3,11 @@
     device   ███████            ████████        idle gap: 1.1 ms, of which reading 0.2, drafting 0.7, launch 0.2
     host       wait ▒ reading ▒ drafting ▒ launch ▒ scheduler ...
 
-The host is in one category at a time: that of the innermost span. A gap between two pieces of work is divided by the
-categories that the host was in meanwhile. Where the server had no request at all, nobody is to blame: such time is told
-apart.
+The host is in one category at a time, that of the innermost span. A gap between two pieces of work is divided among the
+categories that the host was in during the gap. Time in which the server had no request at all is counted separately.
 
-With EMULATED_DEVICE_TRACE=FILE both rows are written as a Chrome trace, for chrome://tracing or Perfetto; times are
-emulated.
+With EMULATED_DEVICE_TRACE=FILE, both rows are written as a Chrome trace for chrome://tracing or Perfetto, in emulated
+time.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ class Timeline:
         self.busy = 0.0
         """Seconds in which the device worked."""
         self.busy_of: dict[str, float] = {}
-        """Seconds of work by kind; kinds overlap where streams do."""
+        """Seconds of work by kind. Kinds overlap if streams overlap."""
         self.idle_of: dict[str, float] = {}
-        """Seconds in which the device had nothing to do, by what the host did."""
+        """Seconds in which the device was idle, by the category that the host was in."""
 
     def enter(self, category: str) -> None:
-        """The host enters a category; leave() ends it."""
+        """Notes that the host enters a category; leave() ends it."""
         now = self._now()
         self._stack.append(category)
         self._began.append(now)
@@ -57,7 +56,7 @@ class Timeline:
             self._trace.add("host", category, began, now)
 
     def launching(self) -> None:
-        """The host begins a launch; launched() ends it."""
+        """Notes that the host begins a launch; launched() ends it."""
         self._marks.append((self._now(), LAUNCH))
 
     def launched(self) -> None:
@@ -68,14 +67,14 @@ class Timeline:
         self._nothing_until = self._now()
 
     def worked(self, kind: str, begin: float, end: float, stream: Any) -> None:
-        """The device works from `begin` to `end`, in emulated seconds; called when that is queued."""
+        """Notes that the device works from `begin` to `end`, in emulated seconds. Called when the work is queued."""
         del stream
         if self._first < 0:
             self._first = self._busy_until = begin
         if begin > self._busy_until:
             self._idle(self._busy_until, begin)
             self._busy_until = begin
-        # The next gap begins later, so of what the host did before only the last is of use.
+        # The next gap begins at `begin` or later, so only the last earlier mark is needed.
         while len(self._marks) > 1 and self._marks[1][0] <= begin:
             self._marks.popleft()
         self.busy += max(end - self._busy_until, 0.0)
@@ -85,12 +84,12 @@ class Timeline:
             self._trace.add("device", kind, begin, end)
 
     def waited(self, why: str, begin: float, end: float) -> None:
-        """The host has waited for the device."""
+        """Notes that the host waited for the device from `begin` to `end`, in emulated seconds."""
         if self._trace is not None:
             self._trace.add("host", f"wait for {why}", begin, end)
 
     def totals(self) -> dict[str, Any]:
-        """Seconds of the device since its first work, and shares of the time in which there were requests."""
+        """Seconds of the device since its first work, and their shares of the time with requests."""
         idle = {name: seconds for name, seconds in self.idle_of.items() if name != NO_REQUESTS}
         active = self.busy + sum(idle.values())
         return {
@@ -107,7 +106,7 @@ class Timeline:
         nothing = min(max(self._nothing_until, begin), end)
         self._blame(NO_REQUESTS, nothing - begin)
         marks, at, category = self._marks, nothing, SCHEDULER
-        # The last mark before the gap is still in force when it begins.
+        # The last mark before the gap still applies when the gap begins.
         while marks and marks[0][0] <= end:
             moment, following = marks.popleft()
             if moment > at:
@@ -122,7 +121,7 @@ class Timeline:
 
 
 class ChromeTrace:
-    """A file in the format of chrome://tracing, written as things happen; the format needs no closing bracket."""
+    """A file in the format of chrome://tracing, written during the run. The format needs no closing bracket."""
 
     def __init__(self, path: Path, most_events: int = 500_000) -> None:
         self._file = path.open("w", encoding="utf-8")

@@ -1,17 +1,17 @@
-"""What the host launches on the emulated device, counted and charged.
+"""Counts and charges what the host launches on the emulated device.
 
     kernel      one eager operation                     host_launch on the host, kernel(bytes) on the device
     graph       what a GPU replays as a captured graph  host_graph_launch, the model's seconds
     prefill     a forward without a graph               host_prefill_launch, the model's seconds
-    read        the host needs what the device holds    a copy, then the host waits for the stream
+    read        the host needs a value of the device    a copy, then the host waits for the stream
     upload      host to device                          a copy; a blocking one waits for the stream, as CUDA does
-    download    device to pinned memory of the host     a copy; nobody waits
+    download    device to pinned memory of the host     a copy; the host does not wait
 
-Code that is one kernel on a GPU and Python on this CPU runs inside `inside()`: its time is left out and nothing in it is
-counted.
+Code that is one kernel on a GPU but Python on this CPU runs within `inside()`. Its time is excluded, and none of its
+operations are counted.
 
-Where the device is `blocking`, the host is the device: operations take the time that they take here, and only forwards
-are replaced by the model's seconds.
+If the device is `blocking`, the host itself is the device: operations take the time that they take here, and only
+forwards take the model's seconds instead.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Counts:
     """Decode or verify steps."""
     prefills: int = 0
     host_reads: int = 0
-    """The host waited for what the device holds."""
+    """Waits of the host for a value of the device."""
     eager_ops: int = 0
     """Operations launched outside captured graphs."""
     h2d_copies: int = 0
     h2d_bytes: int = 0
     blocking_h2d_copies: int = 0
-    """Host-to-device copies for which the host waits until its stream is done."""
+    """Host-to-device copies that make the host wait until its stream is done."""
     d2h_copies: int = 0
-    """Copies to the host for which nobody waits where they are launched."""
+    """Device-to-host copies that do not make the host wait at their launch."""
     graphs: int = 0
     tokens: int = 0
-    """Computed by the target in decode and verify steps, padding included."""
+    """Tokens that the target computes in decode and verify steps, padding included."""
 
 
 class Work:
@@ -67,13 +67,13 @@ class Work:
         self.by_name: Counter[str] = Counter()
         """Eager operations and reads by name."""
         self.unordered: Counter[str] = Counter()
-        """Operations and reads on a stream that does not wait for the stream that writes what they read."""
+        """Operations and reads, by name, on a stream that does not wait for the stream that writes their input."""
         self.let_pass = 0.0
         """Seconds of the torch call in progress that the host of a GPU would spend as well."""
         self._inside = 0
 
     def kernel(self, name: str, num_bytes: int, took: float = 0.0) -> None:
-        """An eager operation was called, which took this CPU `took` seconds."""
+        """Notes that an eager operation was called and took `took` seconds on this CPU."""
         if self.steps.blocking:
             self.let_pass += took
         if self._inside:
@@ -84,7 +84,7 @@ class Work:
             self._launch("kernel", self.steps.kernel(num_bytes), self.steps.host_launch)
 
     def read(self, name: str, num_bytes: int = 8) -> None:
-        """The host reads a value from the device."""
+        """Notes that the host reads a value from the device."""
         if self._inside:
             return
         self.counts.host_reads += 1
@@ -105,7 +105,7 @@ class Work:
                 self.device.synchronize()
 
     def download(self, num_bytes: int) -> float:
-        """When a copy to the host that begins now will be done, in emulated seconds."""
+        """Notes a copy to the host that begins now. Returns when it will be done, in emulated seconds."""
         if self._inside:
             return 0.0
         self.counts.d2h_copies += 1
@@ -114,7 +114,7 @@ class Work:
         return self._launch("copy", self.steps.copy(num_bytes), self.steps.host_launch)
 
     def graph(self, kind: str, seconds: float) -> None:
-        """A captured graph is replayed."""
+        """Notes that a captured graph is replayed."""
         self.counts.graphs += 1
         self._launch(kind, seconds, self.steps.host_graph_launch)
 
@@ -128,7 +128,7 @@ class Work:
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """What runs in the block is work of the device, or of the emulation, and none of it is counted."""
+        """Treats the block as work of the device or of the emulation, so that nothing in it is counted."""
         stops = not self.steps.blocking
         self._inside += 1
         if stops:
@@ -152,7 +152,7 @@ class Work:
             self._inside -= 1
 
     def as_kernel(self, function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
-        """The function, as one kernel of the device."""
+        """Wraps the function as one kernel of the device."""
         label = name or getattr(function, "__name__", "kernel")
 
         @functools.wraps(function)
@@ -160,7 +160,7 @@ class Work:
             with self.inside():
                 result = function(*args, **kwargs)
                 has_tensors = self.steps.blocking or self._marked(result) or _has_tensors((args, *kwargs.values()))
-            # Some decide on the host what is launched.
+            # Functions without tensors decide on the host what to launch, and launch nothing themselves.
             if has_tensors:
                 self.kernel(label, 0)
                 self.wrote(result)
@@ -170,7 +170,7 @@ class Work:
         return kernel
 
     def wrote(self, result: Any) -> None:
-        """Notes that the last launched operation writes these tensors."""
+        """Notes that the last launched operation writes the tensors in `result`."""
         if isinstance(result, DeviceTensor):
             result.ready_at = self.device.current_stream.free_at
         elif isinstance(result, list | tuple):
@@ -178,7 +178,7 @@ class Work:
                 self.wrote(item)
 
     def check_order(self, name: str, tensors: Iterable[Tensor]) -> None:
-        """Reports an operation that is about to be launched before what it reads is written."""
+        """Counts an operation as unordered if it would begin before its input tensors are written."""
         if self._inside or self.steps.blocking:
             return
         begins = max(self.device.current_stream.free_at, self.clock.now())
@@ -186,22 +186,22 @@ class Work:
             self.unordered[name] += 1
 
     def on_device(self, tensor: Tensor) -> Tensor:
-        """The same tensor, as one of the device; where the host is the device it stays as it is."""
+        """Moves the tensor to the device and returns it. If the host is the device, the tensor stays unchanged."""
         return tensor if self.steps.blocking else to_device(tensor)
 
     def _marked(self, result: Any) -> bool:
-        """Says of all tensors of a result that they are on the device; whether there were any."""
+        """Moves all tensors of a result to the device. Returns whether there were any."""
         if isinstance(result, Tensor):
             if not isinstance(result, DeviceTensor | PendingTensor):
                 to_device(result)
             return True
         if not isinstance(result, list | tuple):
             return False
-        # All of them, not up to the first.
+        # any() would stop at the first tensor, but all must be moved.
         return sum(map(self._marked, result)) > 0
 
     def totals(self) -> dict[str, Any]:
-        """For reports: seconds, shares and counts since the server started."""
+        """Seconds, shares and counts since the server started, for reports."""
         return {
             "device": self.steps.name,
             "emulated_seconds": self.clock.now(),
@@ -215,7 +215,7 @@ class Work:
         }
 
     def _launch(self, kind: str, seconds: float, host_seconds: float) -> float:
-        # The book-keeping is the emulation's own.
+        # The time of the bookkeeping belongs to the emulation and is excluded.
         self.clock.stop()
         self.timeline.launching()
         end = self.device.launch(kind, seconds, host_seconds)

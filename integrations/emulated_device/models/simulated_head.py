@@ -1,14 +1,14 @@
 """An SGLang plugin for GPU runs with random weights: an EAGLE-3 head with the acceptance rate of a trained one.
 
 A head with random weights drafts nothing that is accepted. Here it runs at its full cost, and then each token that it
-drafted is replaced. At some positions the new token is the recorded one, which the replayed target is going to write; at
-all others it is a different one. A hash of the answer and the position chooses these positions, so that SGLang's EAGLE-3
-and agentspec's hybrid get the same head. SIMULATED_HEAD_ACCEPTANCE is the probability that a position is right. The run
-creates the entry point that loads the plugin; the plugin is never part of an installation.
+drafted is replaced. At some positions the new token is the recorded one, which the replayed target is going to write.
+At all others it is a different one. A hash of the answer and the position chooses the positions, so that SGLang's
+EAGLE-3 and agentspec's hybrid get the same head. SIMULATED_HEAD_ACCEPTANCE is the probability that a position is right.
+The run creates the entry point that loads the plugin; the plugin is never part of an installation.
 
-SGLang's own simulation (SGLANG_SIMULATE_ACC_LEN) is of no use here. It draws one length per step for the whole batch and
-accepts the drafts instead of the recorded text. It does so for suffix drafts too, so that the hybrid would get the head's
-acceptance for every draft, and texts would differ between systems.
+SGLang's own simulation (SGLANG_SIMULATE_ACC_LEN) is of no use here. It draws one length per step for the whole batch
+and accepts the drafts instead of the recorded text. It does so for suffix drafts too, so that the hybrid would get the
+head's acceptance for every draft, and texts would differ between systems.
 
 Drafts are chains, because random scores cannot tell which nodes of a tree are right. Published lengths are those of
 trees, which cost more to verify, so this comparison favours the head.

@@ -2,17 +2,17 @@
 
 `DEVICES` holds models on one NVIDIA H200; every number has its source in docs/emulated-device.md:
 
-    memory         4.8 TB/s by NVIDIA's datasheet; 4.0 reached (0.83, assumed: an H100 with 3.35 TB/s decodes Llama-3.1-8B
-                   in 5.1 ms per token with CUDA graphs, which is 0.88 of its bandwidth, cloudai.pt; SGLang's own
-                   documentation reports 158 tokens/s, which is 0.71 including the host's time)
-    bfloat16       989 TFLOP/s by the datasheet; 600 reached (0.61, assumed: one large product reaches 780 on an H100, gist
-                   Chillee/2ec89696; the products of a layer are smaller)
+    memory         4.8 TB/s by NVIDIA's datasheet; 4.0 reached (0.83, assumed: an H100 with 3.35 TB/s decodes
+                   Llama-3.1-8B in 5.1 ms per token with CUDA graphs, which is 0.88 of its bandwidth, cloudai.pt;
+                   SGLang's own documentation reports 158 tokens/s, which is 0.71 including the host's time)
+    bfloat16       989 TFLOP/s by the datasheet; 600 reached (0.61, assumed: one large product reaches 780 on an H100,
+                   gist Chillee/2ec89696; the products of a layer are smaller)
     layer          12.5 us in addition to bytes and operations (assumed: 0.4 ms for 32 layers)
     small kernel   2.5 us on the device (assumed)
     copy           6 us and 50 GB/s (a small cudaMemcpyAsync takes 5 to 7 us: DualPath, arXiv 2602.21548, section 5.2;
                    PCIe 5.0 x16 transfers 64 GB/s, and 50 are assumed to be reached)
-    eager op       8 us on the host (5 to 25 us from Python to a kernel on an H100: jiahuanglin.xyz, lesson 18; 4 to 6 us
-                   for the launch alone: susun-blog.com, pegainfer 3)
+    eager op       8 us on the host (5 to 25 us from Python to a kernel on an H100: jiahuanglin.xyz, lesson 18; 4 to
+                   6 us for the launch alone: susun-blog.com, pegainfer 3)
     graph launch   0.1 ms on the host: 4 to 8 us for the launch (CUDA.jl's documentation) and about 11 eager operations
                    that copy a batch into the graph's tensors and prepare attention (assumed)
     prefill        11 eager operations per layer (assumed)

@@ -1,1 +1,1 @@
-"""Every torch call of the scheduler's thread, seen and charged to the device."""
+"""Intercepts every torch call of the scheduler's thread and charges it to the device."""

@@ -1,18 +1,19 @@
-"""Sees every torch call of the scheduler's thread, and knows what it would be on a GPU.
+"""Intercepts every torch call of the scheduler's thread and works out what it would be on a GPU.
 
     call                                              on the emulated device
-    computes from a tensor of the device              an eager operation: launch, small kernel; its result is there too
+    computes from a tensor of the device              an eager operation: launch, small kernel, result on the device
     factory with the server's device                  the same
-    view                                              nothing; host time as it is
-    .to(device), copy_ from the host                  a copy; where it blocks, the host waits for its stream
+    view                                              no work of the device; host time passes
+    .to(device), copy_ from the host                  a copy; if it blocks, the host waits for its stream
     .cpu(), .item(), .tolist(), masks as indices ...  a read: the host waits for its stream
-    .to("cpu", non_blocking=True), copy_ to the host  a copy; whoever reads its result too early raises EmulationError
-    anything else                                     host work, and takes what it takes
+    .to("cpu", non_blocking=True), copy_ to the host  a copy; reading its result too early raises EmulationError
+    anything else                                     host work; host time passes
 
-No call site is listed anywhere: what a call does follows from its arguments. A tensor of the device is one that was made
-from others or with the server's device; the class says so (tensors.py).
+There is no list of call sites: the arguments tell what a call does. A tensor is on the device if it was made from other
+tensors of the device or with the server's device; its class marks it (tensors.py).
 
-Not seen: memory shared with numpy before a copy to it began; tensors among sizes inside native code.
+Two things go unnoticed: memory that is shared with numpy before a copy to it begins, and tensors among the sizes that
+native code reads.
 """
 
 from __future__ import annotations
@@ -52,17 +53,17 @@ _ROUNDS, _CALLS = 5, 2000
 
 
 class Calls(TorchFunctionMode):
-    """Entered once, on the scheduler's thread."""
+    """The mode that intercepts torch calls. It is entered once, on the scheduler's thread."""
 
     def __init__(self, work: Work, overhead: float = 0.0) -> None:
-        """`overhead`: seconds that a call takes longer because it is seen, before and behind __torch_function__."""
+        """`overhead`: seconds that interception adds to a call, before and after __torch_function__."""
         super().__init__()
         self.work = work
         self.overhead = overhead
         self.suspended = False
-        """Whether calls pass unseen, as while weights are loaded."""
+        """Whether calls are not intercepted, for example while weights are loaded."""
         self.mixed: Counter[str] = Counter()
-        """Operations that were given tensors of the host and of the device, which a GPU would refuse."""
+        """Operations on tensors of both the host and the device, by name. A GPU would refuse them."""
         self._names: dict[Any, str] = {}
         self._special: dict[str, Callable[..., Any]] = {
             "to": self._to, "cpu": self._cpu, "cuda": self._cuda, "copy_": self._copy, "pin_memory": self._pin_memory,
@@ -84,7 +85,7 @@ class Calls(TorchFunctionMode):
         try:
             return self._seen(func, name, args, kwargs)
         finally:
-            # What the call itself took on the host passes after all.
+            # The host time of the call itself counts, so it is taken out of the excluded time.
             clock.start()
             passed = self.work.let_pass
             self.work.let_pass = before
@@ -142,7 +143,7 @@ class Calls(TorchFunctionMode):
             to_device(tensor)
         if not (writes(name) or kwargs.get("out") is not None or self._is_new(made, tensors)) or name in ALLOCATIONS:
             self.work.let_pass += took
-            # Views are ready with what they are views of.
+            # A view is ready when its base is ready.
             known = max((tensor.ready_at for tensor in tensors if isinstance(tensor, DeviceTensor)), default=0.0)
             for tensor in made:
                 tensor.ready_at = known  # type: ignore[attr-defined]
@@ -165,17 +166,17 @@ class Calls(TorchFunctionMode):
             if any(_slice_reads(index) for index in indices):
                 return True
             masks = any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
-            # One value for all places of a mask is filled in without a look at the mask.
+            # Filling a mask's places with one value does not read the mask on the host.
             value = args[2] if len(args) > 2 else None
             filled = name == "__setitem__" and (not isinstance(value, Tensor) or value.numel() == 1)
             return masks and not filled
         return False
 
     def _take_up(self, name: str, args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> None:
-        """Counts what the host hands over with an operation of the device."""
+        """Counts the uploads of host values that an operation of the device causes."""
         if name == "__setitem__" and not isinstance(args[2], Tensor):
             if args[0][args[1]].dim() == 0:
-                # torch makes a tensor of the number and copies it, blocking.
+                # torch makes a tensor from the number and copies it with a blocking copy.
                 self.work.upload(args[0].element_size(), blocking=True)
             return
         for tensor in tensors:
@@ -198,7 +199,7 @@ class Calls(TorchFunctionMode):
         if isinstance(source, DeviceTensor):
             return self._on_device(func, "clone", args, kwargs, [source])
         if isinstance(source, list | tuple):
-            # Of each number in a list that is on the device, torch asks for its value.
+            # torch reads the value of each tensor in a list that is on the device.
             for tensor in _tensors(source):
                 if isinstance(tensor, DeviceTensor):
                     self.work.read("item")
@@ -207,7 +208,7 @@ class Calls(TorchFunctionMode):
             return result
         if isinstance(source, Tensor) and result.data_ptr() == source.data_ptr():
             result = result.clone()
-        # torch.tensor(values, device=...) makes a tensor on the host and copies it, blocking.
+        # torch.tensor(values, device=...) makes a tensor on the host and copies it with a blocking copy.
         return self._on_its_way(result, blocking=True)
 
     def _to(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -271,7 +272,7 @@ class Calls(TorchFunctionMode):
         return result
 
     def _on_its_way(self, result: Tensor, *, blocking: bool) -> Tensor:
-        """A tensor that is copied to the device."""
+        """Counts a copy of the tensor to the device and returns the tensor there."""
         self.work.upload(result.nbytes, blocking)
         self.work.wrote(to_device(result))
         return result
@@ -315,7 +316,12 @@ def _slice_reads(index: Any) -> bool:
 
 
 def _destination(args: Any, kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], bool]:
-    """Of a call of Tensor.to(): a device, a tensor or None; positional arguments that are left; whether it blocks not."""
+    """Parses the arguments of Tensor.to().
+
+    Returns:
+        The target (a device, a tensor or None), the remaining positional arguments, and whether the call is
+        non-blocking.
+    """
     target = kwargs.get("device", kwargs.get("other"))
     rest = list(args)
     if target is None and rest and isinstance(rest[0], str | torch.device | Tensor):
@@ -333,7 +339,7 @@ def _destination(args: Any, kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...
 
 
 class _Timed(TorchFunctionMode):
-    """Measures what passes inside the handler, as Calls does."""
+    """Measures the time inside the handler, as Calls does."""
 
     def __init__(self, wall: Callable[[], float]) -> None:
         super().__init__()
@@ -348,8 +354,7 @@ class _Timed(TorchFunctionMode):
 
 
 def seconds_of_a_call(wall: Callable[[], float]) -> float:
-    """Seconds of a seen call that pass outside its handler and are no part of the call itself; the median of some
-    rounds, by the clock `wall`."""
+    """Seconds that interception adds to a call outside its handler: the median of some rounds, by the clock `wall`."""
     tensor = torch.zeros(4)
     rounds: list[float] = []
     for _ in range(_ROUNDS):

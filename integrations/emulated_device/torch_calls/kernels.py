@@ -1,7 +1,8 @@
-"""Functions that are one kernel on a GPU and Python on this CPU: each counts as one, whatever it does inside.
+"""Wraps functions that are one kernel on a GPU but Python on this CPU, so that each counts as one kernel.
 
-They are found by the module that defines them: the stand-ins for SGLang's kernels on a CPU, and SGLang's own wrappers of
-kernels. Whoever imported one has a reference of their own, so all loaded modules are searched.
+A function is recognised by the module that defines it: the stand-ins for SGLang's kernels on a CPU, or SGLang's own
+wrappers of kernels. All loaded modules are searched, because each module that imports such a function holds its own
+reference.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any
 from agentspec.integrations.emulated_device.device.work import Work
 
 _DEFINED_IN = ("sglang.kernels.", "sgl_kernel", "agentspec.integrations.sglang_cpu.")
-# SGLang keeps the n-gram corpus, which works on the host, among its kernels.
+# SGLang keeps the n-gram corpus among its kernels, although it works on the host.
 _ON_HOST = ("sglang.kernels.ops.speculative.ngram_corpus",)
 _USED_IN = ("sglang.", "sgl_kernel", "agentspec.integrations.")
-# A GPU has a kernel for each of these in the same module, which a CPU does not take.
+# On a GPU, SGLang uses a kernel of the same module in place of each of these functions.
 _BY_NAME = (
     "sglang.srt.mem_cache.allocation.write_cache_indices",
     "sglang.srt.mem_cache.allocation.get_last_loc",
@@ -29,7 +30,7 @@ _BY_NAME = (
 
 
 def wrap_kernels(work: Work) -> list[str]:
-    """Wraps them in every loaded module, and returns their names."""
+    """Wraps these functions in every loaded module and returns their names."""
     wrapped: dict[int, Any] = {}
     names: list[str] = []
 

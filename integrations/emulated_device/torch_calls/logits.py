@@ -1,4 +1,4 @@
-"""What can be asked of a target's logits, of which only the likeliest token is known."""
+"""Answers torch calls on a target's logits, of which only the most likely token is known."""
 
 from __future__ import annotations
 

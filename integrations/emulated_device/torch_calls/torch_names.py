@@ -1,4 +1,4 @@
-"""What torch functions and Tensor methods do, by name, where their arguments do not tell."""
+"""Classifies torch functions and Tensor methods by name, where their arguments do not tell what they do."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Hand what a tensor holds to Python.
+# Calls that return a tensor's values to Python.
 READS = _names("""
     item tolist numpy __array__ __bool__ __int__ __float__ __index__ __complex__ __contains__ __repr__ __format__
     __reversed__ __dlpack__ equal allclose is_nonzero
     """)
-# The shape of the result depends on what a tensor holds.
+# Calls with a result whose shape depends on a tensor's values.
 SHAPED_BY_DATA = _names(
     "nonzero argwhere masked_select unique unique_consecutive _unique2 unique_dim bincount combinations"
 )
 INDEXING = _names("__getitem__ __setitem__ index index_put index_put_")
-# Reserve memory, and nothing writes to it.
+# Calls that reserve memory without writing to it.
 ALLOCATIONS = _names("empty empty_like empty_strided empty_permuted new_empty new_empty_strided")
-# Make a tensor from what Python holds.
+# Calls that make a tensor from Python values.
 CONSTRUCTORS = _names("tensor as_tensor asarray new_tensor from_numpy")
-# Tell something about a tensor that its host knows.
+# Calls that return properties of a tensor that the host knows.
 FACTS = _names("""
     shape size dim ndim ndimension numel nelement __len__ dtype itemsize element_size nbytes layout stride storage_offset
     is_contiguous device get_device is_cuda is_cpu is_xpu is_meta is_mps is_mkldnn is_npu is_musa is_hpu is_mtia is_ipu
