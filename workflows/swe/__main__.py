@@ -27,7 +27,7 @@ _SOLVER_NOTE = "The answers are the reference solver's, which knows each fix: th
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one of the commands; returns its exit status. Errors made on purpose print as one line."""
+    """Runs one of the commands and returns its exit status. Expected errors are printed as one line."""
     args = _parser().parse_args(argv)
     commands = {"config": _config, "tasks": _tasks, "run": _run, "solver": _solver}
     try:

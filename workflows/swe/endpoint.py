@@ -1,4 +1,4 @@
-"""The server that agents call, as they are told of it."""
+"""The server that agents call."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _SHOWN_ERROR = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """An OpenAI-compatible server and how it is called.
+    """An OpenAI-compatible server, and how to call it.
 
     Attributes:
-        base_url: Where `/chat/completions` is, for example `http://host:30000/v1`.
+        base_url: The URL that contains `/chat/completions`, for example `http://host:30000/v1`.
         model: The name under which the server serves the model.
-        api_key: Sent as the bearer token. Empty: left out, and clients read `OPENAI_API_KEY`.
-        temperature: 0 is greedy.
-        max_tokens: Of one answer; 0: whatever the server allows.
+        api_key: The key sent as the bearer token. If it is empty, clients read `OPENAI_API_KEY`.
+        temperature: The sampling temperature; 0 is greedy.
+        max_tokens: Maximum number of tokens of one answer; 0: the server's own limit.
         timeout_s: Seconds after which a call counts as failed.
         retries: Further attempts after a failed call.
-        tenant: Requests of other tenants share neither drafts nor cached prefixes with it; sent as `cache_salt`.
-        tool_calls: The model calls tools; otherwise it writes commands in text.
+        tenant: Sent as `cache_salt`. Requests of different tenants share neither drafts nor cached prefixes.
+        tool_calls: Whether the model calls tools; otherwise it writes commands in text.
     """
 
     base_url: str
@@ -59,7 +59,7 @@ class Endpoint:
         """Names of the models that the server serves.
 
         Raises:
-            ServerError: It does not answer within ten seconds, or not with a list of models.
+            ServerError: The server does not answer with a list of models within ten seconds.
         """
         url = f"{self.base_url.rstrip('/')}/models"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.api_key or 'EMPTY'}"})
@@ -79,7 +79,7 @@ class Endpoint:
             ) from error
 
     def check(self) -> None:
-        """Raises ServerError where the server does not answer or does not serve the model."""
+        """Raises ServerError if the server does not answer or does not serve the model."""
         served = self.models()
         if self.model not in served:
             raise ServerError(f"{self.base_url} serves {', '.join(served) or 'nothing'}, not {self.model}; set --model")

@@ -1,9 +1,9 @@
 """A stand-in for a model that can fix bugs: it knows each task's fix and answers like a coding agent.
 
-What it writes says nothing about any model. It exists so that an agent's loop, its commands, the tests and the
-recorded conversations can be run where no model is at hand that solves the tasks. It looks around, searches, reads,
-reproduces, edits, tests, and submits; wording and side steps are drawn from the task's id alone. Answers depend on
-the task and on the number of answers so far, so two runs of the same task are the same conversation.
+Its answers say nothing about any model. It exists so that an agent's loop, its commands, the tests and the recorded
+conversations can run without a model that solves the tasks. It looks around, searches, reads, reproduces, edits, tests,
+and submits; wording and side steps are drawn by the task's id. Answers depend only on the task and on the number of
+answers so far, so two runs of the same task give the same conversation.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from agentspec.errors import ConfigError
 from agentspec.workflows.swe.tasks import Fix, Task
 
 NAME = "reference-solver"
-"""The name of its model."""
+"""The name of the model that it serves."""
 
 STYLES = ("backticks", "function")
-"""How commands are written: as mini-swe-agent reads them, or as OpenHands does where no tools are called."""
+"""How commands are written: as mini-swe-agent reads them, or as OpenHands reads them without tool calls."""
 
 _FUNCTION = "<function="
 
@@ -30,23 +30,23 @@ class ReferenceSolver:
     """Answers for every task that has a fix.
 
     Raises:
-        ConfigError: A task has none.
+        ConfigError: A task has no fix.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._answers = {task.issue.strip(): {style: answers(task, style) for style in STYLES} for task in tasks}
 
     def answer(self, messages: Sequence[Mapping[str, Any]]) -> str | None:
-        """The next answer of the conversation: that of the task whose issue its first user message quotes, in the style
-        that its system message asks for.
+        """The next answer of the conversation, or None if it quotes no task's issue.
 
-        None where no task's issue is quoted. After the last answer it is given again.
+        The first user message quotes the issue of a task, and the system message determines the style of the commands.
+        After the last answer, the last answer is repeated.
         """
         first = next((text_of(message) for message in messages if message.get("role") == "user"), "")
         known = [issue for issue in self._answers if issue in first]
         if not known:
             return None
-        # One issue may be part of another.
+        # One issue may be part of another, so the longest quoted issue counts.
         says_how = any(_FUNCTION in text_of(message) for message in messages if message.get("role") == "system")
         steps = self._answers[max(known, key=len)]["function" if says_how else "backticks"]
         given = sum(1 for message in messages if message.get("role") == "assistant")
@@ -54,7 +54,7 @@ class ReferenceSolver:
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """A message's text, also where it comes in parts."""
+    """A message's text, even if it consists of parts."""
     content = message.get("content")
     if isinstance(content, list):
         return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
@@ -62,7 +62,7 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 def answers(task: Task, style: str = "backticks") -> list[str]:
-    """Everything that the solver says about a task, one command an answer, in one of STYLES."""
+    """All answers of the solver on a task, each with one command, in one of STYLES."""
     fix = task.fix
     if fix is None:
         raise ConfigError(f"the reference solver needs the fix of each task, got none in {task.folder / 'task.json'}")
@@ -80,7 +80,8 @@ def answers(task: Task, style: str = "backticks") -> list[str]:
 
 
 def _on_one_line(command: str) -> str:
-    """The same without a here-document, which OpenHands' terminal echoes with more or fewer empty lines."""
+    """The same command without a here-document, because OpenHands' terminal echoes one with a varying number of empty
+    lines."""
     found = re.match(r"(?P<reader>.*) <<'EOF'(?P<rest>.*)\n(?P<text>(.*\n)*?)EOF\n?(?P<next>.*)$", command)
     if found is None:
         return command
@@ -200,7 +201,7 @@ def _submit(drawn: random.Random, fix: Fix) -> list[_Step]:
 
 
 def _literal(text: str) -> str:
-    """Python source of a text, as one would write it: in triple quotes where it has several lines."""
+    """A Python literal of the text, in triple quotes if it has several lines."""
     if "\n" not in text and '"' not in text and "\\" not in text:
         return f'"{text}"'
     if '"""' not in text and "\\" not in text and not text.endswith('"'):

@@ -1,4 +1,4 @@
-"""Small Python repositories, drawn: a domain's words put into some of the components."""
+"""Draws small Python repositories by filling some of the components with the words of a domain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _QUALIFIERS = ("north", "city", "old", "river", "hill", "royal", "union", "west"
 
 MAX_REPOSITORIES = len(_DOMAINS) * len(_QUALIFIERS)
 
-# Prints neither times nor paths, so that the same code is always answered by the same text.
+# It prints neither times nor paths, so that the same code always gives the same output.
 _RUNNER = '''"""Runs all tests: `python -m tests`. Prints what failed, and how many tests there were."""
 
 import sys
@@ -53,15 +53,15 @@ class Repository:
 
     @property
     def name(self) -> str:
-        """The name of its package; no two drawn together are alike."""
+        """The name of its package, which is unique among the drawn repositories."""
         return self.words["package"]
 
     def fill(self, template: str) -> str:
-        """The template with the repository's words in it."""
+        """The template filled with the repository's words."""
         return Template(template).substitute(self.words)
 
     def files(self) -> dict[str, str]:
-        """Its files as agents see them, by path."""
+        """Its files by path, as agents see them."""
         package = self.name
         modules = "\n".join(f"- `{package}/{c.name}.py`: {self.fill(c.purpose)}" for c in self.components)
         purpose = self.fill("Keeps the ${entities} of a ${place}.")
@@ -82,7 +82,7 @@ class Repository:
 
 
 def draw_repositories(seed: int) -> list[Repository]:
-    """All MAX_REPOSITORIES repositories in an order that is drawn, every domain once before one comes again."""
+    """All MAX_REPOSITORIES repositories in random order. Every domain occurs once before any occurs again."""
     drawn = random.Random(f"repositories/{seed}")
     columns = []
     for domain in drawn.sample(_DOMAINS, len(_DOMAINS)):

@@ -1,4 +1,4 @@
-"""What became of tasks: one by one, kept in a folder as they end, and together."""
+"""Results of tasks: stored in a folder one by one as the tasks end, and summarised."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ OUTCOMES: tuple[Outcome, ...] = ("resolved", "unresolved", "error")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What became of one task.
+    """The result of one task.
 
     Attributes:
-        outcome: "resolved": submitted, and all tests pass. "error": the model or the agent failed; a resumed run tries
-            it again. "unresolved": anything else.
-        exit_status: The agent's own word for how it ended, such as Submitted or LimitsExceeded.
-        detail: Why it is not resolved.
-        steps: Calls of the model.
-        prompt_tokens: As the server counted, over all calls.
-        completion_tokens: Likewise.
-        seconds: From the first call to the end of the loop, tests not counted.
-        model_seconds: Thereof waiting for the model.
-        command_seconds: Thereof running the agent's commands.
+        outcome: "resolved": submitted, and all tests pass. "error": the model or the agent failed, and a resumed run
+            tries the task again. "unresolved": anything else.
+        exit_status: The agent's own name for how it ended, such as Submitted or LimitsExceeded.
+        detail: Why the task is not resolved.
+        steps: Number of calls of the model.
+        prompt_tokens: Prompt tokens over all calls, as counted by the server.
+        completion_tokens: Completion tokens over all calls, as counted by the server.
+        seconds: Seconds from the first call to the end of the agent's loop, without the tests.
+        model_seconds: The part of `seconds` spent waiting for the model.
+        command_seconds: The part of `seconds` spent running the agent's commands.
     """
 
     id: str
@@ -47,7 +47,7 @@ class TaskResult:
 
 
 def summary(results: Sequence[TaskResult], wall_seconds: float) -> dict[str, Any]:
-    """Figures of a run; shares are of the tasks' own seconds, which overlap where several run at a time."""
+    """Figures of a run. Shares refer to the tasks' own seconds, which overlap if several tasks run at a time."""
     seconds = sum(result.seconds for result in results)
     model = sum(result.model_seconds for result in results)
     command = sum(result.command_seconds for result in results)
@@ -66,12 +66,12 @@ def summary(results: Sequence[TaskResult], wall_seconds: float) -> dict[str, Any
 
 
 class RunFolder:
-    """A folder of trajectories and of results so far, from which an interrupted run goes on.
+    """A folder of trajectories and results, from which an interrupted run continues.
 
-    Everything but trajectories is in files whose names begin with a dot: who reads logs leaves these out.
+    All files except trajectories have names that begin with a dot, because readers of logs skip such files.
 
     Raises:
-        ConfigError: It holds a run with other settings, or cannot be written.
+        ConfigError: The folder holds a run with other settings, or cannot be written.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -100,11 +100,11 @@ class RunFolder:
             )
 
     def trajectory(self, task_id: str) -> Path:
-        """Where the agent keeps what it did."""
+        """The path of the task's trajectory."""
         return self.folder / task_id / f"{task_id}.traj.json"
 
     def done(self) -> dict[str, TaskResult]:
-        """Results so far by task, those that ended in errors left out. A line that was cut is no result."""
+        """Results so far by task, without those that ended in errors. Incomplete lines are skipped."""
         names = {field.name for field in fields(TaskResult)}
         found: dict[str, TaskResult] = {}
         if not self._results.exists():
@@ -119,9 +119,9 @@ class RunFolder:
         return {name: result for name, result in found.items() if result.outcome != "error"}
 
     def add(self, result: TaskResult) -> None:
-        """Keeps a result, also if the machine stops right after."""
+        """Stores a result durably, even if the machine stops right after the call."""
         with self._results.open("a+b") as file:
-            # Behind a line that was cut a new one begins.
+            # After an incomplete line, the result begins on a new line.
             file.seek(0, os.SEEK_END)
             if file.tell():
                 file.seek(-1, os.SEEK_END)
@@ -133,12 +133,12 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def write_traces(self, path: Path, task_ids: Sequence[str], run: str, model: str) -> None:
-        """Writes the conversations as one file that `agentspec replay` and `tune` read, a task a line.
+        """Writes the conversations, one task per line, to a file that `agentspec replay` and `tune` read.
 
-        Timestamps and whatever else the agent notes beside the messages are left out.
+        Timestamps and other notes of the agent beside the messages are left out.
 
         Raises:
-            ConfigError: It cannot be written.
+            ConfigError: The file cannot be written.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ class RunFolder:
 
 
 def conversation(trajectory: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages of a trajectory as the model's server saw them; the agent's last note is none."""
+    """The messages of a trajectory as the model's server saw them, without the agent's final note."""
     kept = ("role", "content", "tool_calls", "tool_call_id")
     return [
         {key: message[key] for key in kept if message.get(key) is not None}

@@ -29,12 +29,12 @@ class RunConfig:
 
     Attributes:
         agent: One of AGENTS.
-        concurrency: Tasks at a time.
-        step_limit: Calls of the model a task, at most.
-        time_limit_s: Seconds a task, looked at between steps.
+        concurrency: Number of tasks at a time.
+        step_limit: Maximum number of model calls per task.
+        time_limit_s: Maximum number of seconds per task, checked between steps.
         command_timeout_s: Seconds after which one of the agent's commands is killed.
         test_timeout_s: Seconds after which a run of tests counts as failed.
-        tenants_by: Whose text a request is: the endpoint's tenant for all, or one for each repository or task.
+        tenants_by: The tenant of a request: the endpoint's tenant for all, or one for each repository or task.
     """
 
     agent: str = AGENTS[0]
@@ -57,14 +57,14 @@ class RunConfig:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The results in the order of the tasks, and how many of them an earlier run had left."""
+    """The results in the order of the tasks, and the number of results taken from an earlier run."""
 
     results: tuple[TaskResult, ...]
     resumed: int
     wall_seconds: float
 
     def summary(self) -> dict[str, Any]:
-        """Figures of the whole run; `wall_seconds` is this command's part of it."""
+        """Figures of the whole run. `wall_seconds` counts only this command's part of it."""
         return summary(self.results, self.wall_seconds)
 
 
@@ -83,16 +83,16 @@ def run_tasks(
     """Works on every task that is not done yet.
 
     Args:
-        tasks: What is to be done.
-        endpoint: The server; it is asked for its models first.
-        config: Limits.
+        tasks: The tasks.
+        endpoint: The server. It is asked for its models first.
+        config: The limits.
         python: The interpreter that has the agent, see `agent_python`.
-        workspace: Holds a working folder for each task under the task's name. Its path is in what commands print, if
-            they print paths: keep it the same where conversations must be the same.
-        trajectories: Keeps trajectories and results; a run into a folder that has results goes on.
-        traces: Where the conversations are written as one JSON object a line.
-        answered_by: Stated in what is kept: "model", or who stands in for one.
-        progress: Called with each result, the number of results so far and of all.
+        workspace: The folder with a working folder for each task, named after the task. Commands may print its path,
+            so keep it the same if conversations must be the same.
+        trajectories: The folder for trajectories and results. If it has results already, the run continues from them.
+        traces: The file to write the conversations to, one JSON object per line.
+        answered_by: Noted in the settings and traces: "model", or the name of a stand-in.
+        progress: Called with each result, the number of results so far, and the number of all tasks.
 
     Raises:
         ConfigError: The workspace or the folder cannot be used.
@@ -113,7 +113,7 @@ def run_tasks(
             "concurrency": config.concurrency,
             "tasks": [_order(task, endpoint, config, place, folder) for task in open_tasks.values()],
         }
-        # One task's longest: its time, and the call or command that was under way when it was over.
+        # The longest time of one task: its limit, plus a call or command in progress at the limit.
         silence = config.time_limit_s + endpoint.timeout_s * (endpoint.retries + 1) + config.command_timeout_s + 120
         if open_tasks:
             agent = stack.enter_context(AgentProcess(python, job, scratch))
@@ -134,14 +134,14 @@ def run_tasks(
 
 
 def _settings(endpoint: Endpoint, config: RunConfig, answered_by: str) -> dict[str, Any]:
-    """What must be the same for a run to go on. Where the server is and how many tasks run at a time may change."""
+    """The settings that must not change when a run continues. The server's address and the concurrency may change."""
     kept = {key: value for key, value in asdict(endpoint).items() if key not in ("base_url", "api_key")}
     limits = {key: value for key, value in asdict(config).items() if key != "concurrency"}
     return {"answered_by": answered_by, "endpoint": kept, "config": limits}
 
 
 def _agent_settings(endpoint: Endpoint, config: RunConfig) -> dict[str, Any]:
-    """What the agent's file beside agent_program.py reads of its job."""
+    """The keys of the job that the agent's file beside agent_program.py reads."""
     if config.agent == "openhands":
         return {
             "agent": "openhands_agent",
@@ -174,7 +174,7 @@ def _order(task: Task, endpoint: Endpoint, config: RunConfig, place: Workspace, 
 
 
 def _result(task: Task, raw: Mapping[str, Any], folder: Path, config: RunConfig) -> TaskResult:
-    """The tests are asked only if the agent has submitted: what it left undone it has not solved."""
+    """The result of a task. The tests run only if the agent has submitted; otherwise the task is not solved."""
     if raw["error"]:
         outcome, detail = "error", str(raw["error"])[:500]
     elif raw["exit_status"] != "Submitted":
@@ -199,7 +199,7 @@ def _result(task: Task, raw: Mapping[str, Any], folder: Path, config: RunConfig)
 
 
 def print_progress(result: TaskResult, number: int, total: int) -> None:
-    """One line for each task that ends, to the standard error."""
+    """Prints one line to the standard error when a task ends."""
     detail = f": {result.detail.splitlines()[0]}" if result.detail else ""
     print(
         f"[{number}/{total}] {result.id} {result.outcome} in {result.steps} steps, {result.seconds:.1f} s{detail}",

@@ -20,7 +20,7 @@ _MAX_BODY = 64 << 20
 class SolverServer:
     """Serves `/v1/models` and `/v1/chat/completions` on this machine while it is entered as a context.
 
-    Its usage counts words and signs, not tokens: it has no tokenizer.
+    Its usage counts words and punctuation marks instead of tokens, because it has no tokenizer.
 
     Raises:
         ConfigError: A task has no fix, or the port is taken.
@@ -41,7 +41,7 @@ class SolverServer:
 
     @property
     def base_url(self) -> str:
-        """What clients are told."""
+        """The base URL for clients."""
         return f"http://127.0.0.1:{self._server.server_port}/v1"
 
     def __enter__(self) -> Self:
@@ -59,14 +59,14 @@ class SolverServer:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Headers and body go out in two writes; the second must not wait for the first to be acknowledged.
+    # Headers and body are sent in two writes. The second must not wait until the first is acknowledged.
     disable_nagle_algorithm = True
 
     def reply_to(self, messages: list[Any]) -> str | None:
         raise NotImplementedError
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keeps quiet: requests are nobody's news."""
+        """Prints nothing, so that requests are not logged."""
 
     def do_GET(self) -> None:
         if self.path.rstrip("/") == "/v1/models":

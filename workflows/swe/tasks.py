@@ -1,12 +1,12 @@
-"""Tasks: a repository with a bug, an issue that tells what a user sees, and tests that decide.
+"""Tasks: a repository with a bug, an issue that describes what a user observes, and tests that decide.
 
 A task is a folder:
 
     task.json        its id, repository, split and issue; for drawn tasks the fix as well
-    repository/      what the agent gets, with tests that pass in spite of the bug
+    repository/      the repository for the agent, with tests that pass in spite of the bug
     hidden_tests/    unittest files that fail until the bug is fixed
 
-Agents see a copy of `repository/` only. A folder written by hand needs no `fix`: that is for the reference solver.
+Agents see only a copy of `repository/`. A folder written by hand needs no `fix`, which only the reference solver uses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentspec.workflows.swe.components import Bug, Component
 from agentspec.workflows.swe.repositories import MAX_REPOSITORIES, Repository, draw_repositories
 
 SPLITS = ("cold", "warm")
-"""The warm tasks are other tasks of the repositories of the cold ones."""
+"""Warm tasks are further tasks on the repositories of the cold tasks."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 _OPENINGS = ("", "I came across this in {package} today.\n\n", "This is with the current version of {package}.\n\n")
@@ -37,7 +37,7 @@ _CLOSINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """What the reference solver knows: `broken`, once in the file at `path`, must become `fixed`."""
+    """The reference solver's fix: `broken`, which occurs once in the file at `path`, must become `fixed`."""
 
     path: str
     function: str
@@ -46,12 +46,12 @@ class Fix:
     reproduce: str
     """A script that shows the bug."""
     expected: str
-    """What it prints once the bug is gone."""
+    """The output of `reproduce` once the bug is fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One task as it lies in its folder."""
+    """One task in its folder."""
 
     id: str
     number: int
@@ -65,7 +65,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class DrawnTask:
-    """A task before it is written: its task.json and its files by path."""
+    """A task that is not written yet: its task.json, and its files by path."""
 
     record: Mapping[str, Any]
     files: Mapping[str, str]
@@ -73,15 +73,15 @@ class DrawnTask:
 
 
 def draw_tasks(*, seed: int, count: int, per_repository: int = 4) -> list[DrawnTask]:
-    """Draws tasks; those of a smaller count come first among those of a larger one.
+    """Draws tasks. A larger count gives the same tasks as a smaller one, followed by others.
 
     Args:
-        seed: What is drawn depends on it and on nothing else.
-        count: How many tasks.
-        per_repository: Tasks of one repository, each with a bug of its own; every second one is warm.
+        seed: The seed of the draw, which is otherwise deterministic.
+        count: The number of tasks.
+        per_repository: Number of tasks per repository, each with a different bug. Every second one is warm.
 
     Raises:
-        ConfigError: There are not so many.
+        ConfigError: `count` or `per_repository` is out of range.
     """
     repositories = draw_repositories(seed)
     fewest = min(sum(len(c.bugs) for c in repository.components) for repository in repositories)
@@ -136,7 +136,7 @@ def _draw_task(drawn: random.Random, number: int, repository: Repository, compon
 
 
 def _shortest_edit(broken: str, fixed: str) -> tuple[str, str]:
-    """The lines that differ, with as many lines around them as make the first text occur once in `broken`."""
+    """The lines that differ, with enough lines around them that the first text occurs only once in `broken`."""
     old, new = broken.splitlines(), fixed.splitlines()
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
@@ -153,10 +153,10 @@ def _shortest_edit(broken: str, fixed: str) -> tuple[str, str]:
 
 
 def write_tasks(folder: Path, tasks: Iterable[DrawnTask]) -> None:
-    """Writes each task into a folder of its own name.
+    """Writes each task into a folder named after it.
 
     Raises:
-        ConfigError: The folder holds something already, or cannot be written.
+        ConfigError: The folder is not empty, or cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -182,11 +182,11 @@ def read_tasks(folder: Path, split: str = "all") -> list[Task]:
     """The tasks of a folder, in the order of their numbers.
 
     Args:
-        folder: What `write_tasks` wrote, or one written by hand.
+        folder: A folder from `write_tasks`, or one written by hand.
         split: "all", or one of SPLITS.
 
     Raises:
-        ConfigError: There is none, or one of them lacks its repository, its tests or part of its task.json.
+        ConfigError: There is no task, or a task lacks its repository, its tests or part of its task.json.
     """
     if split != "all" and split not in SPLITS:
         raise ConfigError(f"the split must be all or one of {', '.join(SPLITS)}, got {split!r}")
@@ -204,7 +204,7 @@ def read_tasks(folder: Path, split: str = "all") -> list[Task]:
 
 
 def read_task(folder: Path) -> Task:
-    """One task; raises ConfigError where it is not whole."""
+    """Reads one task. Raises ConfigError if a part of it is missing."""
     path = folder / "task.json"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))

@@ -15,8 +15,8 @@ from agentspec.workflows.swe.tasks import Task
 
 HIDDEN = "hidden_tests"
 
-# Says how many tests there were and what failed on a line of its own, last, whatever the tests print. Tests that end
-# the process say nothing, and so have not passed.
+# It prints the number of tests and the failed ones on the last line, after anything that the tests print. Tests that
+# end the process print no such line, so they have not passed.
 _RUNNER = """
 import json, sys, unittest
 sys.path.insert(0, "")
@@ -29,7 +29,7 @@ print("\\n" + json.dumps([result.testsRun, len(result.skipped), bad]))
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether all tests of a folder passed, and what is wrong where not."""
+    """Whether all tests of a folder passed, and what is wrong if not."""
 
     passed: bool
     detail: str = ""
@@ -41,7 +41,7 @@ def run_tests(folder: Path, tests: str, timeout_s: float) -> Verdict:
     Args:
         folder: The repository.
         tests: The name of the folder of tests in it.
-        timeout_s: Seconds after which they count as failed; whatever they started is killed.
+        timeout_s: Seconds after which the tests count as failed. All processes that they started are killed.
     """
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
     process = subprocess.Popen(
@@ -58,7 +58,7 @@ def run_tests(folder: Path, tests: str, timeout_s: float) -> Verdict:
     except subprocess.TimeoutExpired:
         return Verdict(False, f"{tests} took longer than {timeout_s:g} s")
     finally:
-        # Also where it ended by itself: it may have left something running.
+        # A process that ended by itself may have left others running, so the group is always killed.
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -78,7 +78,7 @@ def run_tests(folder: Path, tests: str, timeout_s: float) -> Verdict:
 def judge(task: Task, folder: Path, timeout_s: float) -> Verdict:
     """Whether the repository in `folder`, as an agent left it, passes the task's tests.
 
-    The visible tests are put back first: an agent may have changed them.
+    The visible tests are restored first, because the agent may have changed them.
     """
     visible = task.folder / "repository" / "tests"
     for source, name in ((task.folder / HIDDEN, HIDDEN), (visible, "tests")):
@@ -93,12 +93,12 @@ def judge(task: Task, folder: Path, timeout_s: float) -> Verdict:
 
 
 def check_task(task: Task, folder: Path, timeout_s: float = 30.0) -> str:
-    """What is wrong with a drawn task, or "": the hidden tests must see its bug, and its fix must heal it.
+    """What is wrong with a drawn task, or "". The hidden tests must detect its bug, and its fix must repair it.
 
     Args:
         task: A task with a fix.
         folder: An empty folder to work in.
-        timeout_s: For each run of tests.
+        timeout_s: Seconds for each run of tests.
     """
     if task.fix is None:
         return "it has no fix to check"

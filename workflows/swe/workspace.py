@@ -1,4 +1,4 @@
-"""Where agents work: a git repository for each task, under a name that is the same in every run."""
+"""The folder where agents work: a git repository for each task, with the same name in every run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Self
 from agentspec.errors import ConfigError
 from agentspec.workflows.swe.tasks import Task
 
-# The same commands in the same repository print the same text: no times, no compiled files, no user's settings.
+# Makes the same commands in the same repository print the same text: no times, compiled files or user settings.
 COMMAND_ENVIRONMENT = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -31,21 +31,21 @@ _COMMIT = {
 
 
 def default_workspace() -> Path:
-    """A folder for this user, always the same."""
+    """This user's folder, the same in every run."""
     return Path(tempfile.gettempdir()) / f"agentspec-swe-{os.getuid()}"
 
 
 def command_environment() -> dict[str, str]:
-    """Variables for the agent's commands; `python` is the interpreter that runs this."""
+    """Variables for the agent's commands. With them, `python` is the interpreter of this process."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return {**COMMAND_ENVIRONMENT, "PATH": path}
 
 
 class Workspace:
-    """A folder in which one run at a time keeps its tasks' working folders; entered as a context.
+    """A folder for the working folders of one run's tasks; only one run at a time uses it. It is entered as a context.
 
     Raises:
-        ConfigError: Another run works there, it is somebody else's, or git is missing.
+        ConfigError: Another run uses the folder, another user owns it, or git is missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,7 +73,7 @@ class Workspace:
         self._lock.close()
 
     def prepare(self, task: Task) -> Path:
-        """A fresh copy of the task's repository, committed, so that `git diff` is what the agent changed."""
+        """Makes a fresh, committed copy of the task's repository, so that `git diff` shows the agent's changes."""
         folder = self.folder / task.id
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(task.folder / "repository", folder, ignore=shutil.ignore_patterns("__pycache__", ".git"))
@@ -91,5 +91,5 @@ class Workspace:
         return folder
 
     def remove(self, task: Task) -> None:
-        """The task's working folder is gone."""
+        """Removes the task's working folder."""
         shutil.rmtree(self.folder / task.id, ignore_errors=True)

@@ -1,8 +1,8 @@
 """Configuration of coding agents, in the agents' own formats.
 
-mini-swe-agent 2.4.6 merges several `-c` files; what is made here comes after the package's own benchmark file and
-changes the model and the limits only. OpenHands reads the fields of the class `LLM` of its SDK (1.34 to 1.58) from a
-JSON file, as `openhands-sdk` and the `swebench-infer` of OpenHands/benchmarks do.
+mini-swe-agent 2.4.6 merges several `-c` files. The file written here comes after the package's own benchmark file and
+changes only the model and the limits. OpenHands reads the fields of its SDK's class `LLM` (1.34 to 1.58) from a JSON
+file, as do `openhands-sdk` and the `swebench-infer` of OpenHands/benchmarks.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def agent_config(agent: str, endpoint: Endpoint, *, step_limit: int = 250, log_f
 
     Args:
         agent: One of AGENTS.
-        endpoint: The server that it calls.
-        step_limit: Model calls a task, at most; OpenHands takes it as a flag instead.
-        log_folder: Where OpenHands logs every call, one JSON file each; empty: no logs. mini-swe-agent always keeps
-            trajectories.
+        endpoint: The server that the agent calls.
+        step_limit: Maximum number of model calls per task. OpenHands takes it as a flag instead.
+        log_folder: The folder in which OpenHands logs every call as a JSON file; empty: no logs. mini-swe-agent always
+            keeps trajectories.
 
     Raises:
-        ConfigError: No such agent is known.
+        ConfigError: The agent is unknown.
     """
     if agent == "mini-swe-agent":
         return as_yaml(mini_swe_agent(endpoint, step_limit))
@@ -40,7 +40,7 @@ def agent_config(agent: str, endpoint: Endpoint, *, step_limit: int = 250, log_f
 
 
 def mini_swe_agent(endpoint: Endpoint, step_limit: int) -> dict[str, Any]:
-    """What is merged over the package's `swebench_backticks.yaml`, or over `swebench.yaml` with tool calls."""
+    """Settings to merge over the package's `swebench_backticks.yaml`, or over `swebench.yaml` for tool calls."""
     if step_limit < 1:
         raise ConfigError(f"the limit on steps must be at least 1, got {step_limit}")
     kwargs: dict[str, Any] = {
@@ -48,7 +48,7 @@ def mini_swe_agent(endpoint: Endpoint, step_limit: int) -> dict[str, Any]:
         **({"api_key": endpoint.api_key} if endpoint.api_key else {}),
         "temperature": endpoint.temperature,
         "timeout": endpoint.timeout_s,
-        # Of the OpenAI client alone: litellm's `num_retries` would come on top of it.
+        # This sets only the OpenAI client's retries. litellm's `num_retries` would multiply them.
         "max_retries": endpoint.retries,
         "drop_params": True,
     }
@@ -59,9 +59,9 @@ def mini_swe_agent(endpoint: Endpoint, step_limit: int) -> dict[str, Any]:
     return {
         "model": {
             "model_class": "litellm" if endpoint.tool_calls else "litellm_textbased",
-            # The prefix is litellm's provider: any server that speaks OpenAI's API.
+            # The prefix names litellm's provider for any server with OpenAI's API.
             "model_name": f"openai/{endpoint.model}",
-            # A served model has no price; without this the agent stops at its first call.
+            # A served model has no price. Without this setting the agent stops at its first call.
             "cost_tracking": "ignore_errors",
             "model_kwargs": kwargs,
         },
@@ -80,14 +80,14 @@ def openhands(endpoint: Endpoint, log_folder: str) -> dict[str, Any]:
         "timeout": endpoint.timeout_s,
         "num_retries": endpoint.retries,
         "drop_params": True,
-        # Prices of zero keep its accounting from asking for the model's.
+        # With prices of zero, the SDK does not look up the model's prices.
         "input_cost_per_token": 0.0,
         "output_cost_per_token": 0.0,
-        # False: tools are described in the prompt and read from the text.
+        # If False, tools are described in the prompt and calls are read from the text.
         "native_tool_calling": endpoint.tool_calls,
-        # These are marks for Anthropic's servers.
+        # Caching marks are for Anthropic's servers only.
         "caching_prompt": False,
-        # Of a name that it does not know it assumes that it reasons, and then leaves the temperature out.
+        # The SDK assumes that a model with an unknown name reasons, and then omits the temperature.
         "capability_overrides": {"supports_reasoning_effort": False, "supports_sampling_params": True},
     }
     if endpoint.max_tokens:
@@ -100,28 +100,28 @@ def openhands(endpoint: Endpoint, log_folder: str) -> dict[str, Any]:
 
 
 def as_yaml(value: Mapping[str, Any], indent: str = "") -> str:
-    """YAML of nested mappings with plain words as keys: JSON's scalars and lists are YAML's as well."""
+    """YAML of nested mappings with plain words as keys. Scalars and lists are written as JSON, which is valid YAML."""
     lines = []
     for key, item in value.items():
         if isinstance(item, Mapping) and item:
             lines.append(f"{indent}{key}:\n{as_yaml(item, indent + '  ')}")
         else:
-            # YAML reads 1e-05 as text.
+            # YAML would read 1e-05 as text.
             lines.append(f"{indent}{key}: {f'{item:.6f}' if isinstance(item, float) else json.dumps(item)}\n")
     return "".join(lines)
 
 
 def write_config(path: Path, text: str) -> None:
-    """Writes the file, readable by its owner only: it may hold a key.
+    """Writes the file so that only its owner can read it, because it may hold a key.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: The file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            # An older file keeps its rights when it is opened.
+            # Opening an existing file does not change its permissions.
             os.fchmod(file.fileno(), 0o600)
             file.write(text)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The agent as a process of the environment that it is installed in."""
+"""Runs an agent as a process in the environment where it is installed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _LOG_TAIL = 2000
 
 @dataclass(frozen=True, slots=True)
 class _Installation:
-    """Where an agent is found, and how it gets there."""
+    """How to find an agent, and how to install it."""
 
     module: str
     extra: str
     target: str
-    """Of make, which puts it into the folder .venv-TARGET."""
+    """The target of make that installs the agent into the folder .venv-TARGET."""
     needs: str = ""
 
     def told(self) -> str:
@@ -50,11 +50,11 @@ _INSTALLATIONS = {
 def agent_python(agent: str, given: str = "") -> str:
     """The interpreter that has the agent.
 
-    The first of: what is given, the variable AGENTSPEC_AGENT_PYTHON, this interpreter, and what `make agents` or `make
-    openhands` made in the current directory or beside the sources.
+    It is the first that exists of: `given`, the variable AGENTSPEC_AGENT_PYTHON, this interpreter, and the interpreter
+    that `make agents` or `make openhands` installed in the current directory or beside the sources.
 
     Raises:
-        ConfigError: None is found; it says how to install one.
+        ConfigError: There is none; the message says how to install the agent.
     """
     chosen = given or os.environ.get(ENVIRONMENT_VARIABLE, "")
     if chosen:
@@ -79,7 +79,7 @@ def _is_here(module: str) -> bool:
 
 
 def _children(pid: int) -> list[int]:
-    """Processes that a process has started and that are still there."""
+    """The running child processes of a process."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
         return [int(word) for thread in threads for word in (thread / "children").read_text().split()]
@@ -88,25 +88,25 @@ def _children(pid: int) -> list[int]:
 
 
 class AgentProcess:
-    """One run of an agent over several tasks, killed with all its commands when the context is left.
+    """One run of an agent over several tasks. Leaving the context kills it with all its commands.
 
     Args:
         python: The interpreter that has the agent.
-        job: What `agent_program.py` reads.
-        folder: Where its log and its own settings lie.
-        attempts: How often the agent calls the model's client before it gives a task up.
+        job: The job that `agent_program.py` reads.
+        folder: The folder of its log and its own settings.
+        attempts: Number of calls of the model's client before the agent gives up a task.
     """
 
     def __init__(self, python: str, job: dict[str, Any], folder: Path, attempts: int = 1) -> None:
         self._log = folder / "agent.log"
         environment = {
             **os.environ,
-            # The user's own settings of the agent stay out of the run.
+            # The run does not use the user's own settings of the agent.
             "MSWEA_GLOBAL_CONFIG_DIR": str(folder / "settings"),
             **({"HOME": str(folder)} if job["agent"] == "openhands_agent" else {}),
             "MSWEA_SILENT_STARTUP": "1",
             "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": str(attempts),
-            # Otherwise the client fetches a list of prices when it is imported.
+            # Without this, the client fetches a list of prices when it is imported.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }
         with self._log.open("wb") as log:
@@ -129,7 +129,7 @@ class AgentProcess:
 
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
-            # Its commands have process groups of their own, which are found by their parent.
+            # The agent's commands have their own process groups, so they are found as children of the agent.
             for pid in [*_children(self._process.pid), self._process.pid]:
                 try:
                     os.killpg(pid, signal.SIGKILL)
@@ -142,10 +142,10 @@ class AgentProcess:
                     stream.close()
 
     def results(self, silence_s: float) -> Iterator[dict[str, Any]]:
-        """What is known of each task as it ends, in the order in which they end.
+        """Yields the result of each task when it ends, in the order in which the tasks end.
 
         Raises:
-            ServerError: The agent has ended before its tasks, or no task has ended for `silence_s` seconds.
+            ServerError: The agent failed before all tasks ended, or no task ended for `silence_s` seconds.
         """
         while True:
             try:
@@ -172,7 +172,7 @@ class AgentProcess:
             self._process.stdin.write(self._job)
             self._process.stdin.close()
         except OSError:
-            pass  # It ended before it read its job; `results` tells.
+            pass  # The process ended before it read its job; `results` reports that.
 
     def _read(self) -> None:
         assert self._process.stdout is not None

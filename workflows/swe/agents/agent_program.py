@@ -1,14 +1,14 @@
-"""Runs a coding agent on tasks; a program of its own, for the environment that the agent is installed in.
+"""Runs a coding agent on tasks, as a separate program in the environment where the agent is installed.
 
-It imports the standard library and, beside it, the file of the agent that the job names. On its standard input it takes
-one JSON object,
+It imports only the standard library and the file of the agent that the job names. It reads one JSON object from its
+standard input:
 
     {"agent": "mini_swe_agent", "config": {...}, "concurrency": 4, ...,
      "tasks": [{"id", "folder", "issue", "trajectory", "extra_body"}, ...]}
 
-and for every task that ends it writes a line of JSON to its standard output; everything that others print goes to the
-standard error. What else a job has, each agent's file says; its function `worker` takes the job and gives what does one
-task: it notes in a `Notes` what becomes of it.
+For every task that ends, it writes a line of JSON to its standard output. All other output goes to the standard error.
+The file of each agent lists the other keys of its job. Its function `worker` takes the job and returns a function that
+works on one task and records the progress in a `Notes`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from typing import Any
 
 @dataclass(slots=True)
 class Notes:
-    """What is known of a task; what an agent has noted counts even if it fails then."""
+    """What is known of a task. It stays valid if the agent fails later."""
 
     exit_status: str = ""
-    """The agent's own word for how it ended."""
+    """The agent's own name for how it ended."""
     steps: int = 0
-    """Calls of the model."""
+    """Number of calls of the model."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     model_seconds: float = 0.0
     command_seconds: float = 0.0
 
     def timed(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """The function, whose seconds are added to those of this name."""
+        """Wraps the function so that its seconds are added to the field `name`."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()
@@ -53,7 +53,7 @@ class Notes:
 
 
 def main() -> int:
-    """Works on all tasks; returns 3 where the agent cannot be imported."""
+    """Works on all tasks. Returns 3 if the agent cannot be imported."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def _agent(name: str) -> Any:
-    """The module in the file of this name beside this one."""
+    """Loads the module from the file of this name beside this one."""
     spec = importlib.util.spec_from_file_location(f"agentspec_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -79,24 +79,24 @@ def _agent(name: str) -> Any:
 
 
 def _end_with(parent: int) -> None:
-    """Nobody wants the results of an agent whose parent was killed."""
+    """Ends this process when its parent has ended, because nobody reads the results then."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
 
 def _finish(answers: Any, result: dict[str, Any]) -> None:
-    # One write of one line: threads share the stream.
+    # Each line is written with one call, because threads share the stream.
     answers.write(json.dumps(result) + "\n")
     answers.flush()
 
 
 def _result(work: Callable[[dict[str, Any], Notes], None], task: dict[str, Any]) -> dict[str, Any]:
-    """What became of one task; errors are part of it."""
+    """Works on one task and returns its result, errors included."""
     notes, error, start = Notes(), "", time.perf_counter()
     try:
         work(task, notes)
-    except Exception as failure:  # noqa: BLE001 - whatever fails is this task's result
+    except Exception as failure:  # noqa: BLE001 - any failure is this task's result
         error = f"{type(failure).__name__}: {failure}"
     return {"id": task["id"], "error": error, "seconds": time.perf_counter() - start, **asdict(notes)}
 

@@ -1,6 +1,6 @@
-"""mini-swe-agent on a task, for agent_program.py.
+"""Runs mini-swe-agent on a task, for agent_program.py.
 
-Of the job it takes `config`, which is merged over the package's own for SWE-bench, and `tool_calls`.
+It reads these keys of the job: `config`, which is merged over the package's own for SWE-bench, and `tool_calls`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 
 
 def worker(job: dict[str, Any]) -> Callable[[dict[str, Any], Any], None]:
-    """What does one task; raises ImportError where the agent is not installed."""
+    """Returns the function that works on one task. Raises ImportError if the agent is not installed."""
     from minisweagent.config import get_config_from_spec
     from minisweagent.models import get_model_class
     from minisweagent.utils.serialize import recursive_merge
 
     base = get_config_from_spec("swebench.yaml" if job["tool_calls"] else "swebench_backticks.yaml")
     config = recursive_merge(base, job["config"])
-    # The container's path; here each task has a folder of its own.
+    # The template names the container's path, but here each task has its own folder.
     config["agent"]["instance_template"] = config["agent"]["instance_template"].replace(
         "in /testbed (", "in the current directory ("
     )
     config["environment"].pop("interpreter", None)
-    # It takes seconds to import the client, which are none of a task's.
+    # The client is imported here, because seconds of importing belong to no task.
     get_model_class("", config["model"]["model_class"])
     return lambda task, notes: _work(config, task, notes)
 
@@ -54,6 +54,6 @@ def _work(base: dict[str, Any], task: dict[str, Any], notes: Any) -> None:
 
 
 def _usage(message: dict[str, Any]) -> dict[str, Any]:
-    """What the server counted; answers that could not be read as a command count as well."""
+    """The server's token counts. Answers that could not be read as a command count as well."""
     response = message.get("extra", {}).get("response")
     return (response.get("usage") or {}) if isinstance(response, dict) else {}

@@ -1,7 +1,8 @@
-"""OpenHands on a task, for agent_program.py: the SDK's agent with a terminal and a file editor in the task's folder.
+"""Runs OpenHands on a task, for agent_program.py.
 
-Of the job it takes `config`, fields of the SDK's `LLM`; `environment`, variables of the agent's commands; `step_limit`,
-`time_limit_s` and `command_timeout_s`. Beside the trajectory it keeps OpenHands' own log of every call.
+The SDK's agent has a terminal and a file editor in the task's folder. It reads these keys of the job: `config`, fields
+of the SDK's `LLM`; `environment`, variables for the agent's commands; `step_limit`, `time_limit_s` and
+`command_timeout_s`. It stores OpenHands' own log of every call beside the trajectory.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ Change the repository's source files, not its tests, so that the issue is solved
 and reproduce the issue with a script, then change the code, run your script and the repository's tests
 (`python -m tests`) again, delete what you have added, and finish."""
 
-# What the SDK calls the end of a conversation, and mini-swe-agent does.
+# The SDK's status at the end of a conversation -> mini-swe-agent's name for the same end.
 _EXITS = {"finished": "Submitted", "paused": "TimeExceeded"}
 
 
 def worker(job: dict[str, Any]) -> Callable[[dict[str, Any], Any], None]:
-    """What does one task; raises ImportError where the agent is not installed."""
-    # Read when the package is imported, which takes seconds that are none of a task's.
+    """Returns the function that works on one task. Raises ImportError if the agent is not installed."""
+    # The package reads the variable on import. It is imported here, because seconds of importing belong to no task.
     os.environ["OPENHANDS_SUPPRESS_BANNER"] = "1"
     import openhands.sdk
     import openhands.tools.file_editor
@@ -48,7 +49,7 @@ def _work(job: dict[str, Any], task: dict[str, Any], notes: Any) -> None:
 
     trajectory = Path(task["trajectory"])
     log = trajectory.parent / "calls"
-    # Of an earlier attempt that failed.
+    # The folder may hold the log of an earlier attempt that failed.
     shutil.rmtree(log, ignore_errors=True)
     log.mkdir(parents=True)
     config = {**job["config"], "log_completions": True, "log_completions_folder": str(log)}
@@ -64,7 +65,7 @@ def _work(job: dict[str, Any], task: dict[str, Any], notes: Any) -> None:
         callbacks=[lambda event: _note_command(event, began, notes)],
         visualizer=None,
     )
-    # Looked at between steps.
+    # The pause takes effect between two steps.
     alarm = threading.Timer(job["time_limit_s"], conversation.pause)
     alarm.daemon = True
     alarm.start()
@@ -85,7 +86,7 @@ def _work(job: dict[str, Any], task: dict[str, Any], notes: Any) -> None:
 
 
 def _note_command(event: Any, began: dict[str, float], notes: Any) -> None:
-    """The time between a tool's call and what it says."""
+    """Adds the time between a tool call and its result to the command time."""
     kind, now = type(event).__name__, time.perf_counter()
     if kind == "ActionEvent":
         began[event.tool_call_id] = now
@@ -94,11 +95,11 @@ def _note_command(event: Any, began: dict[str, float], notes: Any) -> None:
 
 
 def _messages(log: Path) -> list[dict[str, Any]]:
-    """What the server saw and wrote last, which has all that came before."""
+    """The messages and the answer of the last call, which include the whole conversation."""
     calls = [json.loads(path.read_text(encoding="utf-8")) for path in log.glob("*.json")]
     if not calls:
         return []
     last = max(calls, key=lambda call: call["timestamp"])
-    # Where tools are called in the text, `response` has it without them.
+    # If tools are called in the text, `response` lacks the calls.
     answer = (last.get("raw_response") or last["response"])["choices"][0]["message"]
     return [*last["messages"], answer]

@@ -1,4 +1,4 @@
-"""The modules from which task repositories are put together, each with the bugs that it may have."""
+"""The modules that task repositories are built from, each with the bugs that it may have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentspec.workflows.swe.components.summary import SUMMARY
 from agentspec.workflows.swe.components.tables import TABLES
 
 CORE = (RECORDS, CATALOGUE, PAGING, SERVICE)
-"""In every repository; the service imports the other three."""
+"""The modules of every repository. The service imports the other three."""
 OPTIONAL = (INTERVALS, PRICING, SUMMARY, TABLES)
 
 __all__ = ["CORE", "OPTIONAL", "Bug", "Component"]

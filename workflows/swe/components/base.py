@@ -1,10 +1,10 @@
-"""What a module of a task repository is made of.
+"""The parts of a module in a task repository.
 
 All texts are templates (`string.Template`) over the words of a domain:
 
-    package  the import package          entity, Entity, entities  what is kept, and its class
-    code     the field that names it     group    the field that it is sorted by
-    amount   the field that is counted   place    who keeps them, in prose
+    package  the import package          entity, Entity, entities  the kept thing, its class, and its plural
+    code     the field that names it     group    the field that it is grouped by
+    amount   the field that is counted   place    the place that keeps the things, in prose
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """One way in which the module is wrong.
+    """A bug that can be put into the module.
 
     Attributes:
-        name: Distinct within its component.
-        kind: What sort of mistake it is.
-        function: The function that holds it, as one searches for it.
-        right: Text that stands in the module exactly once.
-        wrong: What stands there instead.
-        title: First line of the issue.
-        symptom: What a user sees, without the cause.
-        reproduce: Lines of Python that print what goes wrong; imports included.
-        expected: What they print when it does not.
+        name: Its name, unique within its component.
+        kind: The kind of mistake.
+        function: The function with the bug, as text to search for.
+        right: Text that occurs in the module exactly once.
+        wrong: The text with the bug that replaces `right`.
+        title: The first line of the issue.
+        symptom: What a user observes, without the cause.
+        reproduce: Lines of Python, imports included, that print the wrong behaviour.
+        expected: What these lines print without the bug.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Component:
 
     Attributes:
         name: The module's name within the package.
-        purpose: One line for the repository's README.
-        source: The module, without bugs.
-        visible: Its tests in the repository. Every bug passes them.
-        hidden: Tests that decide. Every bug fails one at least.
-        bugs: What may be wrong.
+        purpose: One line about it for the repository's README.
+        source: The source of the module, without bugs.
+        visible: Its tests in the repository. They pass with every bug.
+        hidden: The tests that decide. Every bug makes at least one of them fail.
+        bugs: The bugs that it may have.
     """
 
     name: str

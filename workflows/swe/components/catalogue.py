@@ -1,4 +1,4 @@
-"""A catalogue: records by name and by group, kept in step."""
+"""A catalogue: two consistent indexes of the records, by name and by group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paging: slices of a list, numbered from one."""
+"""Paging: slices of a list, with pages numbered from one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pricing: fees by steps, discounts, shares of a sum."""
+"""Pricing: fees in steps, discounts, and shares of a sum."""
 
 from __future__ import annotations
 

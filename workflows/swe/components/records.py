@@ -1,4 +1,4 @@
-"""Records: one line of text each, read, checked and written."""
+"""Records: reads, checks and writes one line of text per record."""
 
 from __future__ import annotations
 

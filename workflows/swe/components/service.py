@@ -1,4 +1,4 @@
-"""The service: what users call; it joins records, catalogue and paging."""
+"""The service that users call. It combines records, catalogue and paging."""
 
 from __future__ import annotations
 
