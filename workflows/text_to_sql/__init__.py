@@ -1,7 +1,8 @@
 """Text-to-SQL by agents over the OpenAI chat API.
 
-A chain of four for the generated databases and the small model that was taught its prompts: link, write, check, repair.
-Staged agents for any model and any SQLite database: classify, extract, enrich, drafts that vote, combine, check, repair.
+A chain of four agents serves the generated databases and the small model that was trained on its prompts: link, write,
+check, repair. Staged agents serve any model and any SQLite database: classify, extract, enrich, drafts with a vote,
+combine, check, repair.
 """
 
 from __future__ import annotations

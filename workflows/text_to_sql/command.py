@@ -38,7 +38,7 @@ _PROGRAM = "python -m agentspec.workflows.text_to_sql"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; the exit status is 1 if a question failed, 2 if an argument is wrong."""
+    """Runs the command line. The exit status is 1 if a question failed and 2 if an argument is wrong."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     """Answers the questions and prints the summary.
 
     Raises:
-        ConfigError: Arguments do not fit together, or a file cannot be read.
+        ConfigError: Arguments contradict each other, or a file cannot be read.
     """
     _check(options)
     config = _config(options)
@@ -161,7 +161,7 @@ def _check(options: argparse.Namespace) -> None:
     for name, file in (("--out", options.out), ("--json", options.json)):
         if file is not None and not file.parent.is_dir():
             raise ConfigError(f"{name} must lie in a folder that exists, got {file}; make {file.parent} first")
-    # Fails here, not in the midst of the first question, where sqlglot is not installed.
+    # If sqlglot is not installed, this fails now and not during the first question.
     refusal("SELECT 1")
 
 
@@ -185,7 +185,7 @@ def _run_name(options: argparse.Namespace) -> str:
 
 
 def _context(options: argparse.Namespace, config: WorkflowConfig) -> dict[str, Any]:
-    """What the figures depend on."""
+    """The settings and versions that the figures depend on."""
     versions = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
     for name, distribution in {"agentspec": "sglang-agentspec", "openai": "openai", "sqlglot": "sqlglot"}.items():
         try:

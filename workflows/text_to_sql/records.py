@@ -1,11 +1,11 @@
-"""What is kept of a question: one JSON object a line, with every call.
+"""The record of a question: one JSON object per line, with every call.
 
     {"session", "task", "run", "config", "question", "gold", "sql", "outcome", "detail", "seconds", "outside_seconds",
      "fallbacks", "calls": [{"stage", "messages", "output", "prompt_tokens", "completion_tokens", "finish_reason",
      "began", "seconds"}, ...], "failures": [{"stage", "error", "began", "seconds"}, ...]}
 
-`session` is the question's identity, `task` its database, `run` the model. Seconds are wall time; `outside_seconds`
-those in which no call was under way. `agentspec report` and `agentspec replay` read the calls.
+`session` is the question's identity, `task` its database, `run` the model. Seconds are wall time; `outside_seconds` are
+those without a call in progress. `agentspec report` and `agentspec replay` read the calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentspec.workflows.text_to_sql.sql.score import OUTCOMES
 from agentspec.workflows.text_to_sql.tasks import Task
 
 RECORD_OUTCOMES = (*OUTCOMES, "ungraded")
-""""ungraded" is an answer to a question without gold SQL that runs."""
+"""The outcomes of a question. "ungraded" means that it has no gold SQL that runs."""
 
 Record = dict[str, Any]
 
@@ -38,7 +38,7 @@ def record_of(
     detail: str = "",
     fallbacks: tuple[str, ...] = (),
 ) -> Record:
-    """The record of a question that has just been answered."""
+    """The record of a question that was just answered."""
     seconds = transcript.seconds
     calls, failures = [], []
     for call in transcript.calls:
@@ -76,18 +76,20 @@ def record_of(
 
 
 class RecordFile:
-    """Appends records to a file as they come, and resumes what an earlier run left there."""
+    """Appends records to a file as questions end, and resumes from the records of an earlier run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def resume(self, run: str, config: Mapping[str, Any]) -> dict[str, Record]:
-        """The records that stand, by session. Those of questions that failed are dropped, to be asked again, and so is
-        a last line that an earlier run did not finish.
+        """The valid records by session.
+
+        Records of failed questions are dropped, so that these are asked again. An incomplete last line of an earlier
+        run is dropped, too.
 
         Raises:
-            ConfigError: The file cannot be read, or holds something else: another model's records, or another
-                configuration's.
+            ConfigError: The file cannot be read, is not a file of records, or holds records of another model or
+                configuration.
         """
         if not self._path.exists():
             return {}
@@ -113,7 +115,7 @@ class RecordFile:
                 )
             if record["outcome"] != "error":
                 kept[session] = record
-        # Written beside it and renamed: an interruption leaves one or the other.
+        # A file beside it is written and renamed, so that an interruption leaves either the old or the new file.
         beside = self._path.with_name(self._path.name + ".part")
         beside.write_text("".join(map(_line, kept.values())), encoding="utf-8")
         os.replace(beside, self._path)

@@ -1,4 +1,4 @@
-"""Runs the staged agents on many questions; one that fails does not stop the others."""
+"""Runs the staged agents on many questions. A question that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agentspec.workflows.text_to_sql.tasks import Task
 
 @dataclass(frozen=True, slots=True)
 class Databases:
-    """SQLite files by name, and what people noted about them (see `sources.read_notes`)."""
+    """SQLite files by name, and people's notes about them (see `sources.read_notes`)."""
 
     paths: Mapping[str, Path]
     notes: Mapping[str, list[str]]
@@ -38,16 +38,16 @@ async def run_tasks(
     concurrency: int,
     on_record: Callable[[Record], object] = lambda _: None,
 ) -> list[Record]:
-    """Answer the questions, so many at a time; records come in the order of the questions. Statements run in a sandbox.
+    """Answer the questions, `concurrency` at a time, and return records in their order. Statements run in a sandbox.
 
     Args:
-        model: Answers every stage.
+        model: The model that answers every stage.
         tasks: The questions.
-        databases: Where their databases are. A question on an unknown or damaged one fails by itself.
-        config: Of the stages.
+        databases: The questions' databases. A question on an unknown or damaged one fails alone.
+        config: The limits of the stages.
         run: Name of the run in the records.
-        concurrency: Questions in flight.
-        on_record: Called with each record as soon as it is there.
+        concurrency: Maximum number of concurrent questions.
+        on_record: Called with each record as soon as its question ends.
 
     Raises:
         ConfigError: Concurrency is below 1.
@@ -80,7 +80,7 @@ async def run_tasks(
 
 
 class _Failed(Exception):
-    """A question cannot be taken up; carries why."""
+    """Work on a question cannot begin. Carries the reason."""
 
 
 async def _answer(
@@ -95,14 +95,14 @@ async def _answer(
     transcript = Transcript()
     try:
         source = await source_of(task.database)
-        # Reading a database, once a run, is no part of a question.
+        # The time to read a database, once per run, does not count towards a question.
         transcript = Transcript()
         solution = await solve(model, task.question, source, config, transcript, run_sql)
     except (CallFailed, _Failed) as failure:
         return record_of(task, transcript, **head, outcome="error", detail=str(failure))
     except ConfigError:
         raise
-    except Exception as fault:  # noqa: BLE001 - a question that brings out a fault here costs that question alone.
+    except Exception as fault:  # noqa: BLE001 - a fault on one question must not stop the others.
         return record_of(task, transcript, **head, outcome="error", detail=f"internal: {type(fault).__name__}: {fault}")
     record = record_of(task, transcript, **head, outcome="ungraded", sql=solution.sql, fallbacks=solution.fallbacks)
     if not task.sql:

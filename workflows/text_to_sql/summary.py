@@ -12,9 +12,11 @@ from agentspec.workflows.text_to_sql.records import RECORD_OUTCOMES, Record
 
 
 def summary_of(records: Sequence[Record]) -> dict[str, Any]:
-    """Outcomes; `accuracy` over the questions with gold SQL that runs, those that failed included, None without any;
-    seconds a question, and the share of them in which no call was under way, over those that did not fail; calls, tokens
-    and fallbacks by stage."""
+    """The figures of a run: outcomes, accuracy, times, and calls, tokens and fallbacks by stage.
+
+    `accuracy` is over the questions with gold SQL that runs, failed questions included; None if there are none. Seconds
+    per question, and the share of them without a call in progress, are over the questions that did not fail.
+    """
     outcomes = Counter(record["outcome"] for record in records)
     graded = sum(record["outcome"] != "ungraded" and bool(record["gold"]) for record in records)
     timed = [record for record in records if record["outcome"] != "error"]
@@ -34,7 +36,7 @@ def summary_of(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float | None:
-    """Nearest rank in ascending values, None of none."""
+    """The percentile by nearest rank of ascending values; None if there are none."""
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)] if ordered else None
 
 
@@ -55,7 +57,7 @@ def _stage_figures(stage: str, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def table(summary: dict[str, Any]) -> str:
-    """The figures for people."""
+    """The figures as readable text."""
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in summary["outcomes"].items() if count)
     accuracy = summary["accuracy"]
     lines = [

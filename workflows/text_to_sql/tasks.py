@@ -24,7 +24,7 @@ _IDENTITY_FIELDS = ("id", "task", "question_id", "session")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A question on a database; `sql` is the gold SQL, "" where none is known. `identity` is unique in a run."""
+    """A question on a database. `sql` is the gold SQL, or "" if it is unknown. `identity` is unique in a run."""
 
     identity: str
     database: str
@@ -35,15 +35,15 @@ class Task:
 def read_tasks(path: Path, default_database: str = "") -> list[Task]:
     """Read questions from JSON lines, plain or compressed (.xz, .gz).
 
-    A line is `{"question", "database", "sql"?, "id"?}`; `db`, `db_id`, `gold` and `query` are understood too. Where a
-    line is a recorded chat, its question is the first message of the user.
+    A line is `{"question", "database", "sql"?, "id"?}`; `db`, `db_id`, `gold` and `query` are accepted, too. If
+    a line is a recorded chat, its question is the first user message.
 
     Args:
         path: The file.
-        default_database: Of lines that name none.
+        default_database: The database of lines that name none.
 
     Raises:
-        ConfigError: The file cannot be read, or a line is no question.
+        ConfigError: The file cannot be read, or a line is not a question.
     """
     tasks: list[Task] = []
     taken: set[str] = set()
@@ -84,7 +84,7 @@ def _task(record: Any, fallback_identity: str, default_database: str) -> Task:
     if not question or not database:
         raise ValueError(f"no {'database' if question else 'question'} in {', '.join(sorted(map(str, record)))}")
     identity = _first(record, _IDENTITY_FIELDS) or fallback_identity
-    # Prompts hold a question on one line.
+    # Prompts need the question on one line.
     return Task(identity, database, " ".join(question.split()), _first(record, _SQL_FIELDS))
 
 
@@ -105,7 +105,7 @@ def _asked(messages: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedTasks:
-    """Questions over the generated databases; `questions` are the same in the order of `tasks`, with their parts."""
+    """Questions on the generated databases. `questions` holds those of `tasks`, in the same order, with their parts."""
 
     tasks: list[Task]
     questions: list[Question]
@@ -113,7 +113,7 @@ class GeneratedTasks:
 
 
 def generated_tasks(folder: Path, number: int, *, split: Split = "heldout", seed: int = 0) -> GeneratedTasks:
-    """Write the generated databases under `folder` and draw so many questions."""
+    """Write the generated databases under `folder` and draw `number` questions."""
     paths = create_all(DATABASES, folder)
     databases = {database: paths[database.name] for database in DATABASES}
     questions = list(islice(draw_questions(databases, split=split, seed=seed), number))

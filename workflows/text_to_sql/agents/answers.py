@@ -1,4 +1,4 @@
-"""Readers of what a model answered, which take it as it comes: fenced, wrapped in words, with small faults."""
+"""Tolerant readers of model answers, which accept code fences, surrounding words and small mistakes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _FENCE = re.compile(r"```[ \t]*\w*[ \t]*\n?(.*?)(?:```|\Z)", re.DOTALL)
 _STATEMENT = re.compile(r"^[ \t(]*(?:--[^\n]*\n\s*)*(?:SELECT|WITH)\b", re.IGNORECASE | re.MULTILINE)
 _END = re.compile(r"(?:[^;'\"]|'[^']*'?|\"[^\"]*\"?)*;?")
 _LONGEST_LIST = 50
-# Answers beyond these are nonsense; reading them must not take long.
+# Limits that keep reading fast. Answers beyond them are nonsense.
 _MOST_STARTS = 20
 _MOST_CHARACTERS = 100_000
 
 
 class UnusableAnswer(ValueError):
-    """An answer cannot be used; the message tells the model what was wrong."""
+    """An answer cannot be used. The message tells the model what was wrong."""
 
 
 def read_object(answer: str) -> dict[str, Any]:
-    """The first JSON object in an answer that has fields. Text around it, trailing commas and Python's literals are taken.
+    """The first non-empty JSON object in an answer. Accepts text around it, trailing commas and Python literals.
 
     Raises:
-        UnusableAnswer: There is none.
+        UnusableAnswer: There is no such object.
     """
     text = _THOUGHT.sub("", answer[:_MOST_CHARACTERS])
     if not text.strip():
@@ -57,7 +57,10 @@ def _object_at(text: str, start: int) -> dict[str, Any] | None:
 
 
 def texts_of(value: Any) -> tuple[str, ...]:
-    """Texts where a list of texts was asked for: one text, a list of texts or of objects with a name; else none."""
+    """The texts of a value that should be a list of texts.
+
+    Accepts one text, a list of texts, or a list of objects with a name. Anything else gives no texts.
+    """
     if isinstance(value, str):
         value = [value]
     if isinstance(value, dict):
@@ -74,15 +77,15 @@ def texts_of(value: Any) -> tuple[str, ...]:
 
 
 def flag_of(value: Any) -> bool:
-    """True for what models write for it: true, 1, "yes"."""
+    """True for the forms of true that models write: true, 1, "yes"."""
     return value.strip().lower() in ("true", "yes", "1") if isinstance(value, str) else bool(value)
 
 
 def read_select(answer: str) -> str:
-    """The one SELECT of an answer, from a fence, a JSON field `sql` or the text itself, without what surrounds it.
+    """The single SELECT of an answer, from a code fence, a JSON field `sql` or the text, without anything around it.
 
     Raises:
-        UnusableAnswer: There is none, or `agentspec.workflows.text_to_sql.sql.safety` refuses it.
+        UnusableAnswer: There is no SELECT, or `agentspec.workflows.text_to_sql.sql.safety` refuses it.
     """
     sql = _found_sql(_THOUGHT.sub("", answer[:_MOST_CHARACTERS]).strip())
     if not sql:
@@ -96,7 +99,7 @@ def read_select(answer: str) -> str:
 def _found_sql(text: str) -> str:
     fenced: list[str] = [block.strip() for block in _FENCE.findall(text) if block.strip()]
     if fenced:
-        # Of several, the last is the one that a plan leads to.
+        # If there are several fences, the last one holds the final statement.
         return fenced[-1]
     if text.startswith("{"):
         try:
@@ -106,6 +109,6 @@ def _found_sql(text: str) -> str:
     begin = _STATEMENT.search(text)
     if begin is None:
         return text
-    # Words after the statement are cut off, and so is a second statement.
+    # Words or a second statement after the first statement are cut off.
     end = _END.match(text, begin.start())
     return text[begin.start() : end.end() if end else None].strip()

@@ -27,7 +27,7 @@ from agentspec.workflows.text_to_sql.sql.score import Outcome, graded
 
 @dataclass(frozen=True)
 class ChainConfig:
-    """Limits of a run: questions in flight, repair rounds a question, answer tokens a call, seconds a statement."""
+    """Limits on concurrent questions, repair rounds per question, answer tokens per call, and seconds per statement."""
 
     concurrency: int = 8
     max_repairs: int = 2
@@ -44,11 +44,11 @@ class ChainConfig:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the chain made of one question.
+    """The chain's answer to one question.
 
-    `sql` is the last statement that ran, or the last one written if none did; `detail` says why an outcome is not
-    "correct". The outcome is "error" if a call failed, "truncated" if an answer was cut by `max_tokens` and the
-    result is not right, "wrong" for any other result that is not right, SQL that fails included.
+    `sql` is the last statement that ran, or the last one written if none ran. `detail` says why an outcome is not
+    "correct". The outcome is "error" if a call failed. A result that is not right is "truncated" if `max_tokens` cut an
+    answer, and otherwise "wrong", which includes SQL that fails.
     """
 
     question: Question
@@ -61,7 +61,7 @@ class Answer:
 async def answer_question(
     model: ChatModel, question: Question, database: Database, path: Path, config: ChainConfig
 ) -> Answer:
-    """Run the chain on one question and score what it ends with against the gold SQL on the database at `path`."""
+    """Run the chain on one question and score its last result against the gold SQL on the database at `path`."""
     transcript = Transcript()
 
     async def ask(stage: Stage, messages: list[Message]) -> str:
@@ -76,7 +76,7 @@ async def answer_question(
         sql = read_sql(await ask("write", write_messages(database, question.text, links)))
         for repairs_left in range(config.max_repairs, -1, -1):
             latest = await result_of(sql)
-            # A repair that does not run never replaces a statement that does.
+            # A repair that fails to run never replaces a statement that runs.
             if latest.ok or not execution.ok:
                 kept, execution = sql, latest
             verdict = read_verdict(await ask("check", check_messages(question.text, sql, latest)))
@@ -97,7 +97,7 @@ async def answer_questions(
     databases: dict[Database, Path],
     config: ChainConfig,
 ) -> list[Answer]:
-    """Run the chain on every question, `config.concurrency` at a time; answers come in the order of the questions."""
+    """Run the chain on every question, `config.concurrency` at a time. Answers are in the order of the questions."""
     by_name = {database.name: (database, path) for database, path in databases.items()}
     gate = asyncio.Semaphore(config.concurrency)
 

@@ -1,4 +1,4 @@
-"""What agents need of a model, and the OpenAI-compatible server that gives it."""
+"""The interface to a model that agents need, and its implementation for an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Completion:
     """One answer. `extra` holds the fields of the raw response that the OpenAI API does not define.
 
-    `error` is set, and the text empty, where the call failed.
+    If the call failed, `error` is set and the text is empty.
     """
 
     text: str = ""
@@ -40,7 +40,7 @@ class ChatModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a call draws its answer: greedily, or at a temperature above 0 with a seed that the server may use."""
+    """How a call samples its answer: greedily, or at a temperature above 0 with a seed that the server may use."""
 
     temperature: float = 0.0
     seed: int | None = None
@@ -62,8 +62,8 @@ class SamplingModel(Protocol):
 class OpenAIChat:
     """Chat completions of an OpenAI-compatible server, at temperature 0 unless a call says otherwise.
 
-    `extra_body` is added to every request: what a server understands beyond the OpenAI API. What a single call adds
-    comes on top. Time-outs, retries and the pauses between them are the client's (`timeout`, `max_retries`).
+    `extra_body` holds fields beyond the OpenAI API that are added to every request, besides the fields of a single
+    call. The client handles timeouts, retries and the pauses between them (`timeout`, `max_retries`).
     """
 
     def __init__(self, client: AsyncOpenAI, model: str, extra_body: dict[str, Any] | None = None) -> None:
@@ -79,13 +79,13 @@ class OpenAIChat:
         sampling: Sampling = GREEDY,
         extra_body: Mapping[str, Any] | None = None,
     ) -> Completion:
-        """Answer the messages; any error of the API, timeouts included, is returned and names the endpoint.
+        """Answer the messages. All errors of the API, timeouts included, are returned, and name the endpoint.
 
         Args:
             messages: The conversation so far.
-            max_tokens: Longest answer.
+            max_tokens: Maximum number of tokens of the answer.
             sampling: Temperature and seed.
-            extra_body: Fields of this request alone, such as SGLang's `custom_params`.
+            extra_body: Additional fields of this request only, such as SGLang's `custom_params`.
         """
         from openai import OpenAIError
 
@@ -102,13 +102,13 @@ class OpenAIChat:
                 extra_body=body or None,
             )
         except (OpenAIError, ValueError) as error:
-            # A body that is no JSON raises ValueError.
+            # A body that is not JSON raises ValueError.
             return self._failure(f"{type(error).__name__}: {error}", start)
         seconds = time.perf_counter() - start
         try:
             return _completion(response, seconds)
         except (AttributeError, TypeError, ValueError, IndexError):
-            # The client builds its objects from whatever came.
+            # The client builds its objects from any JSON, so the fields must be checked.
             return self._failure("the response is no chat completion", start)
 
     def _failure(self, reason: str, start: float) -> Completion:

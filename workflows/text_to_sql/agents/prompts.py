@@ -2,8 +2,8 @@
 
 linker   schema, question                                -> JSON: question, tables with their part of the schema,
                                                             columns, joins, filters, group, order
-writer   links; the schema where they name no table      -> one SQL statement
-checker  question, SQL, what it returned or its error    -> JSON: question, sql, verdict (ok | repair), reason
+writer   links; the schema if they name no table         -> one SQL statement
+checker  question, SQL, its result or its error          -> JSON: question, sql, verdict (ok | repair), reason
 repairer schema, question, SQL, error or checker reason  -> one SQL statement
 """
 
@@ -50,7 +50,7 @@ def link_messages(database: Database, question: str) -> list[Message]:
 
 
 def write_messages(database: Database, question: str, links: str) -> list[Message]:
-    """Messages to the SQL writer; `links` is the linker's answer as it came, valid JSON or not."""
+    """Messages to the SQL writer. `links` is the linker's unchanged answer, valid JSON or not."""
     if linked_tables(database, links):
         return _messages("write", f"links: {links}")
     return _messages("write", database.schema_text(), f"question: {question}", f"links: {links}")
@@ -62,12 +62,12 @@ def check_messages(question: str, sql: str, execution: Execution) -> list[Messag
 
 
 def repair_messages(database: Database, question: str, sql: str, problem: str) -> list[Message]:
-    """Messages to the repairer; `problem` is the SQLite error or the checker's reason."""
+    """Messages to the repairer. `problem` is the SQLite error or the checker's reason."""
     return _messages("repair", database.schema_text(), f"question: {question}", f"sql: {sql}", f"problem: {problem}")
 
 
 def shown(execution: Execution) -> str:
-    """What the checker sees of a result: columns, number of rows, the first rows; or the error."""
+    """The text of a result for the checker: columns, number of rows and the first rows, or the error."""
     if not execution.ok:
         return f"error: {execution.error}"
     lines = [f"columns: {', '.join(execution.columns)}", f"rows: {len(execution.rows)}"]
@@ -81,7 +81,7 @@ def _cell(cell: Cell) -> str:
 
 
 def links_answer(database: Database, question: str, links: Links) -> str:
-    """The linker's answer for these links: the question, and of the schema what it needs."""
+    """The linker's answer for these links: the question, and the parts of the schema that it needs."""
     tables = {name: database.table_text(name) for name in links.tables}
     return json.dumps({"question": question, **asdict(links), "tables": tables})
 
@@ -92,7 +92,7 @@ def check_answer(question: str, sql: str, verdict: Literal["ok", "repair"], reas
 
 
 def linked_tables(database: Database, links: str) -> frozenset[str]:
-    """The known tables named by the linker; empty, which stands for all tables, where its answer is unusable."""
+    """The known tables that the linker names. Empty if its answer is unusable, which stands for all tables."""
     try:
         named = json.loads(links)["tables"]
         return frozenset(table.name for table in database.tables if table.name in named)
@@ -102,14 +102,14 @@ def linked_tables(database: Database, links: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The checker's answer as understood; unreadable JSON reads as a verdict of `repair`."""
+    """The checker's answer as understood. Unreadable JSON counts as the verdict `repair`."""
 
     ok: bool
     reason: str
 
 
 def read_verdict(answer: str) -> Verdict:
-    """Understand the checker's answer, tolerating text around the JSON."""
+    """Read the checker's answer, with any text around the JSON."""
     try:
         parsed = json.loads(answer[answer.index("{") : answer.rindex("}") + 1])
         return Verdict(parsed["verdict"] == "ok", str(parsed.get("reason", "")))
@@ -118,7 +118,7 @@ def read_verdict(answer: str) -> Verdict:
 
 
 def read_sql(answer: str) -> str:
-    """The SQL of an answer: the content of a code fence if there is one, and no more than one statement."""
+    """The SQL of an answer: the content of a code fence if there is one, and only its first statement."""
     fenced = re.search(r"```(?:sql)?\s*(.*?)```", answer, re.DOTALL)
     text = (fenced.group(1) if fenced else answer).strip()
     # A semicolon within quotes does not end the statement.

@@ -14,12 +14,12 @@ _FILLERS = (
     "tell than that the their them there these they this to was were what when where which who whose with"
 )
 _FILLER_WORDS = frozenset(_FILLERS.split())
-# Saturation of repeated words, and how much long texts are held back.
+# BM25's k1, the saturation of repeated words, and b, the penalty on long texts.
 _K1, _B = 1.2, 0.5
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-case words but fillers, names split at underscores and humps, plural endings cut."""
+    """The words of a text in lower case, without fillers and plural endings; names split at underscores and humps."""
     words = _WORD.findall(_HUMP.sub(" ", text).lower())
     return [_stem(word) for word in words if word not in _FILLER_WORDS]
 
@@ -46,7 +46,7 @@ class Ranking:
         self._weights = [_K1 * (1 - _B + _B * length / mean) for length in lengths]
 
     def best(self, question: str, most: int) -> list[str]:
-        """At most so many texts that share a word with the question, the best first; ties in the order of the texts."""
+        """At most `most` texts that share a word with the question, best first. Ties keep the order of the texts."""
         scores: dict[int, float] = defaultdict(float)
         for word in set(words_of(question)):
             places = self._places.get(word, ())

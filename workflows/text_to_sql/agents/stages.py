@@ -2,15 +2,15 @@
 
 classify  question                                   -> JSON: kind, difficulty
 extract   question                                   -> JSON: tables, columns, values, operations (flags)
-enrich    question, features, notes looked up        -> JSON: question in the schema's words, the notes that matter
-draft     question, kind, features, notes, a way     -> SQL; several, each told another way to go about it
-combine   the same, candidates with their results    -> SQL; where the drafts' results do not agree
+enrich    question, features, notes looked up        -> JSON: question in the schema's words, the relevant notes
+draft     question, kind, features, notes, approach  -> SQL; several drafts, each with a different approach
+combine   the same, candidates with their results    -> SQL; only if the drafts' results do not agree
 check     question, notes, SQL, its result           -> JSON: question, sql, verdict (ok | repair), reason
 repair    question, notes, SQL, its error or reason  -> SQL
 
-Every message starts with what most calls share, so that a server's prefix cache holds it: first the rules and the
-schema, the same for all calls on a database; then a stage's instruction; then the question; last what differs between
-calls on one question.
+Every message starts with the text that most calls share, so that a server's prefix cache holds it. The rules and the
+schema come first, which are the same for all calls on a database. Then come the stage's instruction, the question, and
+last the parts that differ between calls on one question.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STAGES = ("classify", "extract", "enrich", "draft", "combine", "check", "repair"
 KINDS = ("rows", "count", "aggregate", "group", "rank", "membership", "comparison")
 DIFFICULTIES = ("easy", "medium", "hard")
 OPERATIONS = ("join", "filter", "aggregate", "group", "having", "order", "limit", "distinct", "nested", "set")
-# Ways to go about a draft, taken in turn: answers that differ for a reason are worth a vote.
+# Approaches to a draft, used in turn. A vote is worth more if the drafts differ in their approach.
 WAYS = (
     "Write the statement at once.",
     "First note tables, joins and conditions as SQL comments, one a line; then write the statement.",
@@ -59,7 +59,7 @@ _MOST_SHOWN = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a question needs of the schema; `operations` are those that are needed."""
+    """The parts of the schema and the `operations` that a question needs."""
 
     tables: tuple[str, ...]
     columns: tuple[str, ...] = ()
@@ -67,14 +67,14 @@ class Features:
     operations: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """JSON in the form that is asked of the model."""
+        """The features as JSON, in the form that the model is asked for."""
         flags = {name: name in self.operations for name in OPERATIONS}
         return json.dumps({**asdict(self), "operations": flags}, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Understanding:
-    """What the first three stages found out about a question."""
+    """The results of the first three stages on a question."""
 
     question: str
     kind: str
@@ -84,7 +84,7 @@ class Understanding:
     notes: tuple[str, ...] = field(default=())
 
     def lines(self) -> list[str]:
-        """What later stages are told."""
+        """The lines of the later stages' messages."""
         lines = [f"question: {self.question}"]
         lines += [f"in the schema's words: {self.restated}"] if self.restated != self.question else []
         lines += [f"kind: {self.kind}, {self.difficulty}", f"features: {self.features.text()}"]
@@ -92,7 +92,7 @@ class Understanding:
 
 
 def messages_of(stage: str, schema: Schema, *lines: str) -> list[Message]:
-    """The messages of a call of this stage."""
+    """The messages of a call in this stage."""
     return [
         {"role": "system", "content": f"{RULES}\n{schema.text()}"},
         {"role": "user", "content": "\n".join([INSTRUCTIONS[stage], *lines])},
@@ -100,12 +100,12 @@ def messages_of(stage: str, schema: Schema, *lines: str) -> list[Message]:
 
 
 def enrich_lines(question: str, features: Features, notes: Sequence[str]) -> list[str]:
-    """What the enricher is told."""
+    """The lines of the enricher's message."""
     return [f"question: {question}", f"features: {features.text()}", *(f"note: {note}" for note in notes)]
 
 
 def candidate_lines(candidates: Sequence[tuple[str, Execution]]) -> list[str]:
-    """What the combiner is told of the drafts."""
+    """The lines about the drafts in the combiner's message."""
     lines = []
     for number, (sql, execution) in enumerate(candidates, 1):
         lines += [f"candidate {number}: {_cut(sql)}", shown(execution)]
@@ -113,12 +113,12 @@ def candidate_lines(candidates: Sequence[tuple[str, Execution]]) -> list[str]:
 
 
 def result_lines(sql: str, execution: Execution) -> list[str]:
-    """What the checker is told of a statement."""
+    """The lines about a statement in the checker's message."""
     return [f"sql: {_cut(sql)}", shown(execution)]
 
 
 def problem_lines(sql: str, problem: str) -> list[str]:
-    """What the repairer is told of a statement."""
+    """The lines about a statement in the repairer's message."""
     return [f"sql: {_cut(sql) or '(none)'}", f"problem: {problem}"]
 
 
@@ -127,7 +127,7 @@ def _cut(text: str) -> str:
 
 
 def read_classification(answer: str) -> tuple[str, str]:
-    """Kind and difficulty; raises UnusableAnswer if either is none of those asked for."""
+    """The kind and the difficulty. Raises UnusableAnswer if either is not an allowed value."""
     found = read_object(answer)
     kind, difficulty = (str(found.get(name, "")).strip().lower() for name in ("kind", "difficulty"))
     if kind not in KINDS or difficulty not in DIFFICULTIES:
@@ -136,7 +136,7 @@ def read_classification(answer: str) -> tuple[str, str]:
 
 
 def read_features(answer: str, schema: Schema) -> Features:
-    """Features of which tables and columns are the schema's; raises UnusableAnswer if no table is left."""
+    """The features, with only tables and columns of the schema. Raises UnusableAnswer if no table is left."""
     found = read_object(answer)
     columns = schema.known_columns(texts_of(found.get("columns")))
     tables = schema.known_tables((*texts_of(found.get("tables")), *columns))
@@ -153,7 +153,7 @@ def read_features(answer: str, schema: Schema) -> Features:
 
 
 def read_enrichment(answer: str, notes: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The question again and those notes that were given; raises UnusableAnswer without a question."""
+    """The restated question and the chosen notes that are in `notes`. Raises UnusableAnswer without a question."""
     found = read_object(answer)
     restated = " ".join(" ".join(texts_of(found.get("question"))).split())
     if not restated:
@@ -163,7 +163,7 @@ def read_enrichment(answer: str, notes: Sequence[str]) -> tuple[str, tuple[str, 
 
 
 def read_check(answer: str) -> Verdict:
-    """The checker's verdict; raises UnusableAnswer if it is neither ok nor repair."""
+    """The checker's verdict. Raises UnusableAnswer if it is neither ok nor repair."""
     found = read_object(answer)
     verdict = str(found.get("verdict", "")).strip().lower()
     if verdict not in ("ok", "repair"):

@@ -12,7 +12,7 @@ from agentspec.workflows.text_to_sql.agents.prompts import Message
 
 @dataclass(frozen=True)
 class Call:
-    """One request of an agent and its answer; `began` is in seconds since the question was taken up."""
+    """One request of an agent and its answer. `began` is in seconds since the work on the question began."""
 
     stage: str
     messages: tuple[Message, ...]
@@ -21,7 +21,7 @@ class Call:
 
 
 class CallFailed(Exception):
-    """A call of the model failed; carries its stage and error text."""
+    """A call of the model failed. Carries the stage and the error text."""
 
 
 class Transcript:
@@ -33,12 +33,12 @@ class Transcript:
 
     @property
     def seconds(self) -> float:
-        """Since the question was taken up."""
+        """Seconds since the work on the question began."""
         return time.perf_counter() - self._start
 
     @property
     def truncated(self) -> bool:
-        """True if an answer was cut by the limit of its tokens."""
+        """True if the token limit cut an answer."""
         return any(call.completion.finish_reason == "length" for call in self.calls)
 
     async def ask(self, stage: str, messages: Sequence[Message], answer: Awaitable[Completion]) -> str:
@@ -55,7 +55,7 @@ class Transcript:
         return completion.text
 
     def model_seconds(self) -> float:
-        """Seconds in which at least one call was under way."""
+        """Seconds in which at least one call was in progress."""
         total = ended = 0.0
         for began, end in sorted((call.began, call.began + call.completion.seconds) for call in self.calls):
             total += max(0.0, end - max(began, ended))

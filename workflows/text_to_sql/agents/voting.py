@@ -1,4 +1,4 @@
-"""Self-consistency: of several statements the one whose result most others have too."""
+"""Self-consistency: chooses the statement whose result is the most frequent."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from agentspec.workflows.text_to_sql.sql.score import result_key
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What a vote came to.
+    """The result of a vote.
 
-    `order` holds places of candidates that ran, one for each different result, the most frequent result first; of
-    those with one result, and of results as frequent, the first candidate's comes first. `is_decided` says that more
-    than half of all candidates, those that failed included, have the first result.
+    `order` holds the indices of candidates that ran, one for each distinct result, with the most frequent result first.
+    Each result is represented by its first candidate, and ties are in the order of the candidates. `is_decided` says
+    that more than half of all candidates, failed ones included, have the first result.
     """
 
     order: tuple[int, ...]

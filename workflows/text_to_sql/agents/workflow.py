@@ -1,12 +1,12 @@
 """The staged agents on one question.
 
-1. classify and extract, at once; then notes are looked up, and enrich chooses among them.
-2. drafts, at once, each told another way to go about it; they run, and their results are voted on.
-3. combine, where no result has more than half of the votes.
-4. the statement runs; check and repair until the checker agrees or the rounds are spent.
+1. Classify and extract run concurrently. Then notes are looked up, and enrich chooses among them.
+2. Drafts are written concurrently, each with a different approach. They run, and their results are voted on.
+3. Combine is asked if no result has more than half of the votes.
+4. The statement runs. Check and repair alternate until the checker agrees or the rounds are used up.
 
-An answer that cannot be used is asked for again, told what was wrong; after the last try the stage falls back on
-something sound: on what ranking finds in the schema, on the drafts that are left, on the most frequent result.
+If an answer cannot be used, the model is told what was wrong and asked again. After the last try the stage falls back
+on a safe result: the tables and columns that ranking finds, the remaining drafts, or the most frequent result.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class WorkflowConfig:
     """Limits of the stages.
 
     Args:
-        drafts: SQL drafts a question.
-        temperature: Of the drafts, where there are several; all other calls are greedy.
-        max_retries: How often an answer that cannot be used is asked for again.
-        max_repairs: Repair rounds a question.
-        notes: Notes looked up for the enricher.
-        max_tokens: Answer tokens a call.
-        sql_timeout_s: Seconds a statement may run.
-        seed: Of the drafts' sampling.
+        drafts: Number of SQL drafts per question.
+        temperature: Sampling temperature of the drafts if there are several. All other calls are greedy.
+        max_retries: Number of times that the model is asked again after an answer that cannot be used.
+        max_repairs: Maximum number of repair rounds per question.
+        notes: Maximum number of notes looked up for the enricher.
+        max_tokens: Maximum number of answer tokens per call.
+        sql_timeout_s: Maximum number of seconds that a statement may run.
+        seed: Seed of the drafts' sampling.
 
     Raises:
         ConfigError: A limit is out of range.
@@ -89,8 +89,11 @@ class WorkflowConfig:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What the agents ended with: the last statement that ran, or the last one written; its execution; the stages that
-    fell back, each once for every time."""
+    """The agents' result.
+
+    `sql` is the last statement that ran, or the last one written if none ran, and `execution` is its execution.
+    `fallbacks` names the stages that fell back, once for each time.
+    """
 
     sql: str
     execution: Execution
@@ -105,15 +108,15 @@ async def solve(
     transcript: Transcript,
     run_sql: RunSql = execute,
 ) -> Solution:
-    """Run the stages on a question; its calls are kept in the transcript.
+    """Run the stages on a question and keep its calls in the transcript.
 
     Args:
-        model: Answers every stage.
-        question: On one line.
-        source: Its database.
-        config: Of the stages.
-        transcript: Takes the calls.
-        run_sql: Runs the statements: `execute`, or the same of a `Sandbox`. It is called in threads.
+        model: The model that answers every stage.
+        question: The question, on one line.
+        source: The question's database.
+        config: The limits of the stages.
+        transcript: The transcript that the calls are added to.
+        run_sql: Runs the statements: `execute`, or the method of a `Sandbox`. It is called in threads.
 
     Raises:
         CallFailed: A call of the model failed.
@@ -180,7 +183,7 @@ class _Stages:
         return Understanding(question, kind, difficulty, features, restated, chosen)
 
     def _likely_features(self) -> Features:
-        """Tables that the best notes speak of; all tables where there is none."""
+        """The tables that the best notes mention, or all tables if they mention none."""
         notes = self._source.notes.best(self._question, self._config.notes)
         names = tuple(note.split(" ")[0] for note in notes)
         schema = self._source.schema
@@ -198,11 +201,11 @@ class _Stages:
     async def _choose(
         self, understanding: Understanding, candidates: Sequence[tuple[str, Execution]]
     ) -> tuple[str, Execution]:
-        """The statement that goes on, with what came of it."""
+        """The statement to continue with, and its execution."""
         if not candidates:
             return "", Execution(error="no draft was one SELECT statement")
         counted = vote([execution for _, execution in candidates])
-        # Where nothing ran, the first draft goes on to be repaired.
+        # If no draft ran, the first one is repaired.
         likely = candidates[counted.order[0]] if counted.order else candidates[0]
         if counted.is_decided or len(candidates) == 1:
             return likely
@@ -233,7 +236,7 @@ class _Stages:
             if not repaired or repaired == sql:
                 break
             sql, execution = repaired, await self._execute(repaired)
-            # A repair that does not run never replaces a statement that does.
+            # A repair that fails to run never replaces a statement that runs.
             if execution.ok or not kept[1].ok:
                 kept = (sql, execution)
         return kept
@@ -268,7 +271,10 @@ class _Stages:
 
 
 def _result(found: T | BaseException) -> T:
-    """What a call that others ran beside came to; they are waited for, so that the transcript is whole."""
+    """The result of one of several concurrent calls, or its exception.
+
+    It is read after all of them have ended, so that the transcript is complete.
+    """
     if isinstance(found, BaseException):
         raise found
     return found

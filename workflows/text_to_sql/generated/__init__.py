@@ -1,1 +1,1 @@
-"""The generated databases: domains, grammar of questions, and a reference that knows the answers."""
+"""The generated databases: domains, a grammar of questions, and a reference model that knows the answers."""

@@ -1,4 +1,4 @@
-"""Small seeded SQLite databases, their schema text and the annotations that let questions be worded."""
+"""Small seeded SQLite databases, with their schema text and the annotations for wording questions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _SQL_TYPES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column and what is needed to fill it and to speak of it.
+    """A column, with the data to fill it and to word questions about it.
 
     `values` is the pool of a label or a category; `low`, `high`, `step` bound a number; `first`, `last` bound a date;
-    `refers` names the parent table of a ref and `relation` the words between child and parent ("placed by").
+    `refers` names the parent table of a ref, and `relation` gives the words between child and parent ("placed by").
     `empty_share` is the share of NULL.
     """
 
@@ -65,7 +65,7 @@ class Table:
     columns: tuple[Column, ...]
 
     def column(self, name: str) -> Column:
-        """The column of that name; KeyError with the known names otherwise."""
+        """The column of that name. Raises KeyError with the known names if there is none."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -77,19 +77,19 @@ class Table:
 
     @property
     def identity(self) -> Column:
-        """The column by which a person would name a row: the label, or the key where there is none."""
+        """The column that identifies a row for a person: the label, or the key if there is no label."""
         return (self.of_kind("label") or self.of_kind("key"))[0]
 
 
 @dataclass(frozen=True)
 class Database:
-    """A database: parents come before their children in `tables`."""
+    """A database. Parents come before their children in `tables`."""
 
     name: str
     tables: tuple[Table, ...]
 
     def table(self, name: str) -> Table:
-        """The table of that name; KeyError with the known names otherwise."""
+        """The table of that name. Raises KeyError with the known names if there is none."""
         for table in self.tables:
             if table.name == name:
                 return table
@@ -105,7 +105,7 @@ class Database:
         return ", ".join(f"{c.name} = {c.refers}.id" if c.kind == "ref" else c.name for c in columns)
 
     def schema_text(self) -> str:
-        """One line a table, `orders: id, customer_id = customers.id, total`."""
+        """One line per table, `orders: id, customer_id = customers.id, total`."""
         lines = [f"database {self.name}"]
         return "\n".join([*lines, *(f"{table.name}: {self.table_text(table.name)}" for table in self.tables)])
 
@@ -131,12 +131,12 @@ def _value(column: Column, row: int, rng: random.Random, labels: dict[str, list[
     if column.kind == "label":
         return labels[column.name][row - 1]
     if column.kind == "category":
-        # Skewed on purpose, so that counts by category differ.
+        # The draw is skewed on purpose, so that counts by category differ.
         return column.values[min(rng.randrange(len(column.values)), rng.randrange(len(column.values) + 1))]
     if column.empty_share and rng.random() < column.empty_share:
         return None
     if column.kind == "ref":
-        # Skewed, and the last parents stay childless, so that "which X have no Y" has an answer.
+        # The draw is skewed, and the last parents get no children, so that "which X have no Y" has an answer.
         parents = max(1, counts[column.refers] * 9 // 10)
         return 1 + min(rng.randrange(parents), rng.randrange(parents + parents // 2))
     if column.kind == "date":

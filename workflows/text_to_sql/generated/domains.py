@@ -436,7 +436,7 @@ DATABASES: tuple[Database, ...] = (SHOP, LIBRARY, CLINIC, FLIGHTS, COMPANY, MUSI
 
 
 def database_named(name: str) -> Database:
-    """The shipped database of that name; KeyError with the known names otherwise."""
+    """The shipped database of that name. Raises KeyError with the known names if there is none."""
     for database in DATABASES:
         if database.name == name:
             return database

@@ -1,4 +1,4 @@
-"""The grammar: each intent draws a question in words and the query that answers it, or None where it cannot."""
+"""The grammar: each intent draws a question in words and the query that answers it, or None if it cannot."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _aggregate(d: Drawer, table: Table) -> tuple[str, str] | None:
 
 
 def list_rows(d: Drawer) -> Asked:
-    """Columns of the rows that fit, sometimes sorted."""
+    """Columns of the matching rows, sometimes sorted."""
     table = d.table()
     columns = d.columns(table)
     filters, connector, words = d.conditions(table)
@@ -51,7 +51,7 @@ def list_rows(d: Drawer) -> Asked:
 
 
 def count_rows(d: Drawer) -> Asked:
-    """How many rows fit."""
+    """The number of matching rows."""
     table = d.table()
     filters, connector, words = d.conditions(table)
     text = d.pick("How many {} are there", "Count the {}", "What is the number of {}", "How many {} do we have")
@@ -74,7 +74,7 @@ def aggregate_rows(d: Drawer) -> Asked | None:
 
 
 def distinct_values(d: Drawer) -> Asked | None:
-    """The different values of a category, or how many there are."""
+    """The distinct values of a category, or their number."""
     table = d.table()
     column = d.column(table, "category")
     if column is None:
@@ -190,7 +190,7 @@ def _join(child: Table, ref: Column, parent: Table) -> tuple[str, str]:
 
 
 def join_filter(d: Drawer) -> Asked | None:
-    """Rows, a count or an aggregate of a child whose parent fits."""
+    """Rows, a count or an aggregate of a child whose parent matches."""
     child, ref, parent = d.reference()
     above = d.condition(parent)
     if above is None:
@@ -258,7 +258,7 @@ def join_group(d: Drawer) -> Asked | None:
 
 
 def join_rank(d: Drawer) -> Asked | None:
-    """The parents with the most children, or with more than a number of them."""
+    """The parents with the most children, or with more than a given number of them."""
     child, ref, parent = d.reference()
     if parent.identity.kind == "key":
         return None
@@ -292,7 +292,7 @@ def join_rank(d: Drawer) -> Asked | None:
 
 
 def join_three(d: Drawer) -> Asked | None:
-    """Rows, a count or an aggregate of a child whose grandparent fits."""
+    """Rows, a count or an aggregate of a child whose grandparent matches."""
     child, ref, parent = d.reference()
     above = [r for r in d.database.references() if r[0].name == parent.name]
     if not above:
@@ -343,7 +343,7 @@ def bridge(d: Drawer) -> Asked | None:
 
 
 def membership(d: Drawer) -> Asked | None:
-    """Parents with, or without, a child that fits."""
+    """Parents with, or without, a matching child."""
     child, ref, parent = d.reference()
     negated = d.chance(0.5)
     condition = d.condition(child) if d.chance(0.8) or not negated else None

@@ -1,4 +1,4 @@
-"""Mistakes that a reference model makes on purpose: SQL that is wrong, JSON that is damaged."""
+"""Deliberate mistakes of a reference model: wrong SQL and damaged JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OTHER_OPS = {">": ">=", "<": "<=", ">=": ">", "<=": "<", "=": "!=", "!=": "=", 
 
 
 def wrong_query(query: Query, rng: random.Random) -> str:
-    """SQL of the query with one drawn mistake; its result is nearly always another, or it does not run."""
+    """SQL of the query with one drawn mistake. Its result nearly always differs, or it does not run."""
     ways = [way for way in _WAYS if way(query) != query.sql()]
     return rng.choice(ways)(query)
 
@@ -59,5 +59,5 @@ _WAYS: tuple[Callable[[Query], str], ...] = (
 
 
 def damaged_json(text: str, rng: random.Random) -> str:
-    """What models write for a JSON object when they fail to: cut off, without its braces, or nothing."""
+    """A damaged JSON object as models write it: cut off, without its braces, or empty."""
     return rng.choice((text[: max(1, len(text) // 2)], text.strip("{}"), "I cannot answer in JSON.", ""))

@@ -1,4 +1,4 @@
-"""A SELECT statement in parts: it renders its canonical SQL and the schema links that an analyst would note first."""
+"""A SELECT statement in parts, which renders its canonical SQL and the schema links that an analyst notes first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Membership:
     filters: tuple[Filter, ...] = ()
 
     def sql(self) -> str:
-        """The condition; inside the parentheses columns stand without their table, which is the only one there."""
+        """The condition. Columns inside the parentheses are not qualified, because there is only one table."""
         table, name = self.inner.split(".")
         where = f" WHERE {' AND '.join(f.sql() for f in self.filters)}" if self.filters else ""
         nested = f"SELECT {name} FROM {table}{where}".replace(f"{table}.", "")
@@ -40,7 +40,7 @@ class Membership:
 
 @dataclass(frozen=True)
 class Links:
-    """What a question needs of the schema: tables, `table.column`s, join and filter conditions, grouping, ordering.
+    """The parts of the schema that a question needs, with its join and filter conditions, grouping and ordering.
 
     `group` and `order` hold at most two expressions: the grouping and its HAVING, the ordering and its LIMIT.
     """
@@ -57,7 +57,7 @@ class Links:
 class Query:
     """Parts of one SELECT; every column in every part is qualified by its table.
 
-    `joins` pairs each table after the first with its ON condition. `connector` stands between the conditions.
+    `joins` pairs each table after the first with its ON condition. `connector` joins the conditions.
     """
 
     table: str
@@ -72,7 +72,7 @@ class Query:
     limit: int = 0
 
     def sql(self) -> str:
-        """Canonical SQL on one line, ended by a semicolon; columns are qualified only where tables are joined."""
+        """Canonical SQL on one line, with a semicolon at the end. Columns are qualified only if tables are joined."""
         parts = [f"SELECT {'DISTINCT ' if self.distinct else ''}{', '.join(self.select)} FROM {self.table}"]
         parts += [f"JOIN {table} ON {condition}" for table, condition in self.joins]
         if self.where:
@@ -101,7 +101,7 @@ class Query:
             else:
                 filters.append(condition.sql())
         mentioned = " ".join([*self.select, *filters, self.group, self.having, self.order])
-        # Quoted values may look like names; they are cut out before columns are looked for.
+        # Quoted values may look like names, so they are removed before the search for columns.
         columns = _QUALIFIED.findall(re.sub(r"'[^']*'", "", mentioned))
         group = tuple(part for part in (self.group, self.having) if part)
         order = ((self.order,) if self.order else ()) + ((f"LIMIT {self.limit}",) if self.limit else ())

@@ -1,4 +1,4 @@
-"""Seeded questions with gold SQL, split so that no held-out SQL, and so no held-out question, is trained on."""
+"""Seeded questions with gold SQL, split so that held-out SQL, and thus held-out questions, are never trained on."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class Question:
 
     @property
     def split(self) -> Split:
-        """The side this question falls on, by its database and gold SQL alone."""
+        """The side of the split, determined only by the database and gold SQL."""
         return split_of(self.database, self.sql)
 
 
 def split_of(database: str, sql: str) -> Split:
-    """Side of a (database, canonical SQL) pair: a hash, so it depends on no seed and no order."""
+    """The side of a (database, canonical SQL) pair. A hash determines it, so it is independent of seed and order."""
     digest = hashlib.sha256(f"{database}\n{sql}".encode()).digest()
     return "heldout" if int.from_bytes(digest[:4], "big") % 100 < HELDOUT_PERCENT else "train"
 
 
 def draw_questions(databases: dict[Database, Path], *, split: Split, seed: int) -> Iterator[Question]:
-    """Yield questions of one side without end, databases in turn.
+    """Yield questions of one side endlessly, from each database in turn.
 
-    Gold SQL may come again in other words. A question whose answer is empty is dropped, and
-    so is one whose words were met before on that database.
+    Gold SQL may occur again with another wording. A question is dropped if its answer is empty, or if the same wording
+    has occurred before on that database.
     """
     names = list(INTENTS)
     weights = [weight for _, weight in INTENTS.values()]
@@ -68,7 +68,7 @@ def draw_questions(databases: dict[Database, Path], *, split: Split, seed: int) 
             drawn = INTENTS[name][0](drawer)
             if drawn is None:
                 continue
-            # "Which X ...? Give the name" is a question already; what follows it is a sentence.
+            # "Which X ...? Give the name" already has its question mark and ends as a statement.
             asks = drawn[0].startswith(("What", "How", "Which")) and "? " not in drawn[0]
             question = Question(drawer.database.name, name, drawn[0] + ("?" if asks else "."), drawn[1])
             key = (question.database, question.text)

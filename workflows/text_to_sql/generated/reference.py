@@ -1,7 +1,7 @@
-"""A model that knows the answers: every stage of the staged agents, from the gold of the generated databases.
+"""A model that knows the answers: it answers every stage of the staged agents from the gold SQL of generated questions.
 
-It reads the messages as any model would, so it stands wherever a `SamplingModel` does. Its mistakes are drawn by seed,
-question and call: the same run gives the same answers, in whatever order the calls come.
+It reads the same messages as any model, so it can replace any `SamplingModel`. Its mistakes are drawn by seed, question
+and call, so the same run gives the same answers in any order of the calls.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class ReferenceConfig:
     """Shares of calls with a mistake, in [0, 1].
 
     Args:
-        wrong_sql: Drafts, and half as many combinations and repairs, that are wrong.
-        damaged_json: First answers in JSON that cannot be read.
-        seed: Of what is drawn.
+        wrong_sql: Share of drafts that are wrong. Combinations and repairs have half this share.
+        damaged_json: Share of first JSON answers that cannot be read.
+        seed: Seed of the draws.
 
     Raises:
         ConfigError: A share is out of range.
@@ -54,9 +54,9 @@ class ReferenceConfig:
 
 
 class ReferenceModel:
-    """Answers questions that it was given beforehand, each with the database that its messages name.
+    """Answers questions that it got at construction, each on the database that its messages name.
 
-    Tokens are counted as words and signs, for there is no tokenizer.
+    Tokens are counted as words and punctuation marks, because there is no tokenizer.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ReferenceModel:
     async def complete(
         self, messages: Sequence[Message], max_tokens: int, *, sampling: Sampling = GREEDY
     ) -> Completion:
-        """Answer the messages; a question that is not known is a failure. Answers are not cut."""
+        """Answer the messages. An unknown question is a failure. Answers are never cut."""
         try:
             text = self.answer(messages)
         except KeyError as error:
@@ -81,13 +81,13 @@ class ReferenceModel:
         """The text of the answer.
 
         Raises:
-            KeyError: The question, or the stage, is not known.
+            KeyError: The question or the stage is unknown.
         """
         system, user = messages[0]["content"], messages[1]["content"]
         database = _field(system, "database ")
         question = self._questions[database, _field(user, "question: ")]
         stage = next((name for name, text in INSTRUCTIONS.items() if user.startswith(text)), "")
-        # Asked again, or told of another statement, it draws again.
+        # A repeated question, or one about another statement, gives a new draw.
         rng = random.Random(f"{self._config.seed}/{database}/{user}/{len(messages)}")
         if stage in ("draft", "combine", "repair"):
             share = self._config.wrong_sql / (1 if stage == "draft" else 2)
@@ -116,9 +116,9 @@ class ReferenceModel:
 
 
 class ForcedChat:
-    """A server that is made to write the reference's answers: what it decodes, and how fast, with the text given.
+    """A server that is forced to write the reference's answers, so that its speed is measured on a given text.
 
-    The server has to understand `custom_params: {"agentspec": {"replay": {"text": ...}}}`.
+    The server must understand `custom_params: {"agentspec": {"replay": {"text": ...}}}`.
     """
 
     def __init__(self, server: OpenAIChat, reference: ReferenceModel) -> None:
@@ -128,7 +128,7 @@ class ForcedChat:
     async def complete(
         self, messages: Sequence[Message], max_tokens: int, *, sampling: Sampling = GREEDY
     ) -> Completion:
-        """The server's answer, which is to be the reference's."""
+        """The server's answer, forced to be the reference's answer."""
         try:
             text = self._reference.answer(messages)
         except KeyError as error:
@@ -138,7 +138,7 @@ class ForcedChat:
 
 
 def _field(text: str, start: str) -> str:
-    """The rest of the first line that starts so."""
+    """The rest of the first line that begins with `start`."""
     found = _fields(text, start)
     if not found:
         raise KeyError(f"no line starts with {start!r}")
@@ -179,7 +179,7 @@ def _features(question: Question) -> Features:
 
 
 def _worded(question: Question, user: str, wrong_sql: str) -> str:
-    """The statement as the user's message asks for it."""
+    """The statement in the form that the user's message asks for."""
     sql, query = wrong_sql or question.sql, question.query
     if user.endswith(WAYS[1]):
         links = query.links()

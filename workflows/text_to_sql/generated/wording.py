@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agentspec.workflows.text_to_sql.generated.databases import Column, Database, Table
 from agentspec.workflows.text_to_sql.generated.queries import Filter
 
-# Wordings of one operator, each with {p} the column's phrase and {v} the value. No wording serves two operators.
+# The wordings of each operator. {p} is the column's phrase and {v} the value. No wording occurs for two operators.
 _NUMBER_WORDS: dict[str, tuple[str, ...]] = {
     ">": ("with {p} above {v}", "whose {p} is more than {v}", "with {p} over {v}"),
     "<": ("with {p} below {v}", "whose {p} is less than {v}", "with {p} under {v}"),
@@ -37,7 +37,7 @@ class Condition:
 
 
 def quoted(value: object) -> str:
-    """The value as an SQL literal; questions quote text the same way, which keeps values unmistakable."""
+    """The value as an SQL literal. Questions quote text in the same way, so that values are unambiguous."""
     return f"'{value}'" if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -63,7 +63,7 @@ class Drawer:
         return self.rng.choice(options)
 
     def chance(self, share: float) -> bool:
-        """True in that share of calls."""
+        """True in this share of calls."""
         return self.rng.random() < share
 
     def table(self) -> Table:
@@ -71,7 +71,7 @@ class Drawer:
         return self.rng.choice(self.database.tables)
 
     def column(self, table: Table, *kinds: str) -> Column | None:
-        """Any column of these kinds, None where the table has none."""
+        """Any column of these kinds; None if the table has none."""
         columns = [column for column in table.columns if column.kind in kinds]
         return self.rng.choice(columns) if columns else None
 
@@ -80,7 +80,7 @@ class Drawer:
         return self.rng.choice(self.database.references())
 
     def columns(self, table: Table) -> list[Column]:
-        """One to three columns worth listing, the identity first more often than not."""
+        """One to three columns worth listing, usually with the identity first."""
         others = [column for column in table.of_kind("category", "number", "date")]
         chosen = self.rng.sample(others, min(len(others), self.rng.choice((0, 1, 1, 2))))
         if not chosen or self.chance(0.7):
@@ -88,9 +88,9 @@ class Drawer:
         return chosen
 
     def condition(self, table: Table, *, avoid: str = "") -> Condition | None:
-        """A condition on any column of the table but `avoid` (a qualified name)."""
+        """A condition on any column of the table except `avoid` (a qualified name)."""
         choices = [c for c in table.of_kind("label", "category", "number", "date") if f"{table.name}.{c.name}" != avoid]
-        # Labels are many and name single rows; they stay rarer than the columns that select groups.
+        # Labels have many values that select single rows, so they are drawn less often than columns that select groups.
         weights = [0.4 if c.kind == "label" else 1.0 for c in choices]
         if not choices:
             return None
@@ -135,5 +135,5 @@ class Drawer:
 
 
 def listing(phrases: list[str]) -> str:
-    """`name, price and stock`."""
+    """The phrases as a list in words, for example `name, price and stock`."""
     return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"

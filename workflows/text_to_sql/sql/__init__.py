@@ -1,1 +1,1 @@
-"""SQL that a model wrote: refused, run in a sandbox, and scored."""
+"""Checks model-written SQL, runs it in a sandbox, and scores it."""

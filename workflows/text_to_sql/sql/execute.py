@@ -1,4 +1,4 @@
-"""Runs model-written SQL on a SQLite file: read only, bounded in time, rows and memory."""
+"""Runs model-written SQL on a SQLite file, read-only and with limits on time, rows and memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from urllib.parse import quote
 Cell = str | int | float | bytes | None
 
 _ALLOWED_ACTIONS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
-# Functions that reach outside the database, where a build of SQLite has them.
+# Functions of some SQLite builds that reach outside the database.
 _REFUSED_FUNCTIONS = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"}
-# Time is looked at between instructions, so a single function call ends by itself: values bound how long it takes.
+# The time limit is checked between instructions and cannot stop a single function call. A limit on the size of values
+# bounds the time of a call.
 _MAX_VALUE_BYTES = 1_000_000
 _HEAP_BYTES = 256_000_000
 _MAX_PATTERN_BYTES = 1_000
@@ -23,7 +24,7 @@ _INSTRUCTIONS_PER_CHECK = 1_000
 
 @dataclass(frozen=True)
 class Execution:
-    """What came of one statement. `error` is empty on success; `truncated` says that rows beyond the cap were cut."""
+    """The result of one statement. `error` is empty on success. `truncated` says that rows beyond a limit were cut."""
 
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[Cell, ...], ...] = ()
@@ -39,11 +40,11 @@ class Execution:
 def execute(
     path: Path, sql: str, *, timeout_s: float = 2.0, max_rows: int = 10_000, max_bytes: int = 16_000_000
 ) -> Execution:
-    """Run one SELECT on the database at `path`; every failure comes back as `Execution.error`, none is raised.
+    """Run one SELECT on the database at `path`. Failures are returned as `Execution.error`, never raised.
 
-    The file is opened read only and an authorizer admits reading alone, so that ATTACH, PRAGMA and writes fail.
-    `max_bytes` bounds the rows that are returned. What SQLite itself holds is bounded over all connections of the
-    process, for that limit is one of the process: it is lowered here and never raised.
+    The file is opened read-only, and an authorizer permits only reading, so that ATTACH, PRAGMA and writes fail.
+    `max_bytes` limits the returned rows. SQLite's own memory has one limit for all connections of the process, which
+    this function lowers and never raises.
     """
     deadline = time.monotonic() + timeout_s
     try:
@@ -75,7 +76,7 @@ def execute(
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """Open an existing database for reading; bytes that are no UTF-8 are replaced.
+    """Open an existing database for reading. Bytes that are not UTF-8 are replaced.
 
     Raises:
         sqlite3.Error: There is no such file, or it cannot be opened.

@@ -1,7 +1,7 @@
-"""Refuses SQL that is anything but one SELECT, before a database sees it.
+"""Refuses SQL that is not a single SELECT, before it reaches a database.
 
-The second wall is `agentspec.workflows.text_to_sql.sql.execute`, which lets a statement do nothing but read, for a limited
-time. This one says in words what is wrong, so that the agent that wrote it can do better.
+The second barrier is `agentspec.workflows.text_to_sql.sql.execute`, which lets a statement only read, for a limited
+time. This module explains what is wrong in words, so that the agent can correct its statement.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def refusal(sql: str) -> str:
         return f"only SELECT is allowed, got {_kind(statements[0])}"
     for node in statements[0].walk():
         if isinstance(node, exp.DML | exp.DDL | exp.Command | exp.Pragma | exp.Attach | exp.Detach | exp.Into):
-            # Queries are data definitions to sqlglot as well.
+            # In sqlglot, queries are data definitions, too.
             if not isinstance(node, exp.Query):
                 return f"only SELECT is allowed, got {_kind(node)} inside"
         elif isinstance(node, exp.Func) and _is_refused(_function_name(node)):
@@ -57,7 +57,7 @@ def _sqlglot() -> tuple[Any, Any]:
         raise ConfigError(
             "checking SQL needs sqlglot, which is not installed; run pip install 'sglang-agentspec[workflows]'"
         ) from None
-    # Its warnings quote statements, and no text belongs in a log.
+    # sqlglot's warnings quote statements, and logs must not contain users' text.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     return sqlglot, exp
 
@@ -67,7 +67,7 @@ def _is_refused(name: str) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    # sqlglot underlines the place with terminal escapes.
+    # sqlglot underlines the place of the error with terminal escapes.
     text = str(error).replace("\x1b[4m", "").replace("\x1b[0m", "")
     return " ".join(text.split("\n")[0].split())[:200]
 

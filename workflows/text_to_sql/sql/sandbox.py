@@ -1,8 +1,8 @@
-"""Runs model-written SQL in processes of its own, which are killed where a statement does not end by itself.
+"""Runs model-written SQL in separate processes, which are killed if a statement does not end by itself.
 
-`execute` looks at the time between two instructions of SQLite. A single call such as instr() on two long texts is one
-instruction and can take minutes, memory that SQLite does not count can grow, and a fault of SQLite would end the
-process. None of this reaches the process that asks.
+`execute` checks the time between two instructions of SQLite. A single call such as instr() on two long texts is one
+instruction and can take minutes. Memory that SQLite does not count can grow, and a crash of SQLite would end the
+process. The sandbox protects the calling process from all of this.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _WORKER = Path(__file__).with_name("sandbox_worker.py")
 
 
 class Sandbox:
-    """A pool of processes; as many as statements run at a time, started when they are needed. Thread-safe.
+    """A thread-safe pool of processes. It starts one for each concurrent statement, when it is needed.
 
     Args:
-        memory_bytes: What each process may map.
-        grace_s: Seconds beyond its own after which a statement's process is killed.
+        memory_bytes: Maximum number of bytes that each process may map.
+        grace_s: Seconds beyond a statement's time limit after which its process is killed.
     """
 
     def __init__(self, *, memory_bytes: int = 1 << 30, grace_s: float = 1.0) -> None:
@@ -41,7 +41,7 @@ class Sandbox:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        # A process whose statement still runs in another thread ends when that is done.
+        # A process that still runs a statement of another thread ends when the statement is done.
         with self._lock:
             self._is_closed = True
             ended, self._idle = self._idle, []
@@ -51,7 +51,7 @@ class Sandbox:
     def execute(
         self, path: Path, sql: str, *, timeout_s: float = 2.0, max_rows: int = 10_000, max_bytes: int = 16_000_000
     ) -> Execution:
-        """As `execute.execute`, and blocking as it is, in a process of the pool."""
+        """Like `execute.execute`, and also blocking, but in a process of the pool."""
         process = self._take()
         assert process.stdin is not None and process.stdout is not None
         killed = threading.Event()
@@ -69,7 +69,7 @@ class Sandbox:
                 write_message(process.stdin, (str(path), sql, timeout_s, max_rows, max_bytes))
                 done = read_message(process.stdout)
         finally:
-            # After this the timer kills nothing that another statement may use.
+            # After this, the timer cannot kill a process that another statement may use.
             timer.cancel()
             timer.join()
             with self._lock:
@@ -87,7 +87,7 @@ class Sandbox:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        # Keys and the like in the environment are none of its business.
+        # The process must not see keys or other secrets in the environment.
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         command = [sys.executable, "-I", "-S", str(_WORKER), str(self._memory_bytes)]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
@@ -95,6 +95,6 @@ class Sandbox:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    # Closes the pipes as well. What could not be written is of no use any more.
+    # This also closes the pipes. Unwritten data is no longer needed.
     with suppress(OSError):
         process.communicate()

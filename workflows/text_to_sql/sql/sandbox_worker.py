@@ -1,7 +1,7 @@
-"""The process of a `sandbox.Sandbox`: runs statements that come on stdin, one after another, until stdin ends.
+"""The process of a `sandbox.Sandbox`. It runs statements from stdin, one after another, until stdin ends.
 
-It is started by its path and knows the standard library alone, so that it starts in no time. Messages are marshalled
-values with their length, 4 bytes, before them:
+It is started by its path and imports only the standard library, so that it starts quickly. Messages are marshalled
+values preceded by their length in 4 bytes:
 
     in   (path, sql, timeout_s, max_rows, max_bytes)
     out  (columns, rows, truncated, error)
@@ -18,14 +18,14 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-# A statement that hangs where nobody kills the process ends after so many seconds of CPU beyond its own.
+# CPU seconds beyond its time limit after which a hanging statement ends if nobody kills the process.
 _GRACE_S = 5
-# SQLite sorts what does not fit its memory in temporary files.
+# Limit for the temporary files in which SQLite sorts rows that do not fit into memory.
 _FILE_BYTES = 1 << 30
 
 
 def read_message(stream: IO[bytes]) -> Any:
-    """The next message; None at the end, also at one in the midst of a message."""
+    """Read the next message; None at the end of the stream, even within a message."""
     head = stream.read(4)
     if len(head) < 4:
         return None
@@ -42,9 +42,9 @@ def write_message(stream: IO[bytes], message: Any) -> None:
 
 
 def main() -> None:
-    """Serve; the one argument is the memory that the process may map, in bytes."""
+    """Serve statements. The only command-line argument is the memory that the process may map, in bytes."""
     memory = int(sys.argv[1])
-    # Not every system has every limit.
+    # Some systems lack some of these limits.
     for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, _FILE_BYTES), (resource.RLIMIT_CORE, 0)):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(kind, (limit, limit))
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _execute_module() -> Any:
-    # By path: the package would bring numpy and more.
+    # The module is loaded by path, because the package would import numpy and more.
     spec = importlib.util.spec_from_file_location("execute", Path(__file__).with_name("execute.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""What a SQLite file says about itself: tables, columns, keys, and values that its columns hold."""
+"""The schema of a SQLite file: tables, columns, keys, and sample values of its columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_VALUE = 60
 class SchemaColumn:
     """A column; `refers` is the `table.column` that its foreign key names, "" without one.
 
-    `values` are different texts that the column holds, in order, a sample where there are many; empty for numbers.
+    `values` are distinct texts of the column, sorted; a sample if there are many, and empty for numbers.
     """
 
     name: str
@@ -54,17 +54,17 @@ class Schema:
     tables: tuple[SchemaTable, ...]
 
     def text(self) -> str:
-        """The database's name and one line a table."""
+        """The database's name and one line per table."""
         return "\n".join([f"database {self.database}", *(table.text() for table in self.tables)])
 
     def known_tables(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Of some names those of tables, as the schema spells them; a name may carry a column or quotes."""
+        """Those of the names that are tables, in the schema's spelling. A name may include a column or quotes."""
         by_name = {table.name.lower(): table.name for table in self.tables}
         found = (by_name.get(_bare(name)) or by_name.get(_bare(name.split(".")[0])) for name in names)
         return tuple(dict.fromkeys(name for name in found if name))
 
     def known_columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Of some names, `table.column` or `column`, those of columns, as `table.column` in the schema's spelling."""
+        """Those of the names (`column` or `table.column`) that are columns, in the schema's spelling as `table.column`."""
         found = []
         for name in names:
             table_name, _, column_name = name.rpartition(".")
@@ -76,7 +76,7 @@ class Schema:
 
 
 def quoted_name(name: str) -> str:
-    """The name as SQL needs it: in double quotes where it is no plain word."""
+    """The name as SQL needs it, in double quotes unless it is a plain word."""
     return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
 
 
@@ -84,7 +84,7 @@ def read_schema(path: Path, name: str) -> Schema:
     """Read the schema and sample values of the SQLite file at `path`.
 
     Raises:
-        sqlite3.Error: The file cannot be read, or is no database.
+        sqlite3.Error: The file cannot be read, or is not a database.
     """
     with closing(connect_read_only(path)) as connection:
         names = [
@@ -113,7 +113,7 @@ def _columns(connection: sqlite3.Connection, table: str) -> tuple[SchemaColumn, 
 
 def _values(connection: sqlite3.Connection, table: str, column: str) -> tuple[str, ...]:
     name = _quoted(column)
-    # A part of a large table is enough, and a view may be slow to read.
+    # Only part of the rows is read: it is enough for a sample, and a view may be slow to read.
     rows = connection.execute(
         f"SELECT DISTINCT {name} FROM (SELECT {name} FROM {_quoted(table)} LIMIT {_SCANNED_ROWS}) "
         f"WHERE typeof({name}) = 'text' AND length({name}) BETWEEN 1 AND {_LONGEST_VALUE} ORDER BY 1 LIMIT {_MOST_VALUES}"

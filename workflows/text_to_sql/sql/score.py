@@ -1,4 +1,4 @@
-"""Execution accuracy: two queries are as good as each other if they return the same rows."""
+"""Execution accuracy: two queries are equivalent if they return the same rows."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def same_result(gold: Execution, got: Execution, *, ordered: bool) -> bool:
 
 
 def graded(sql: str, gold: Execution, got: Execution, *, truncated: bool) -> tuple[Outcome, str]:
-    """The outcome of an execution beside that of the gold SQL `sql`, and why it is not "correct".
+    """The outcome of an execution compared with that of the gold SQL `sql`, and the reason if it is not "correct".
 
-    `truncated` says that an answer of the model was cut, which then is what the outcome is put down to.
+    `truncated` says that an answer of the model was cut. A result that is not right then counts as "truncated".
     """
     if same_result(gold, got, ordered=is_ordered(sql)):
         return "correct", ""
@@ -46,7 +46,7 @@ def graded(sql: str, gold: Execution, got: Execution, *, truncated: bool) -> tup
 
 
 def result_key(result: Execution) -> Hashable:
-    """Equal for executions whose rows are equal as multisets, by the same measure as `same_result`."""
+    """A key that is equal for executions with the same multiset of rows, compared as in `same_result`."""
     return result.truncated, frozenset(Counter(tuple(map(_normal, row)) for row in result.rows).items())
 
 

@@ -1,4 +1,4 @@
-"""Databases as the agents know them: a file, its schema, and notes to look up."""
+"""Databases as the agents see them: a file, its schema, and notes to look up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN_VALUES = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """A database to ask questions of; `notes` ranks what is known about its columns and values."""
+    """A database for questions. `notes` ranks the notes on its columns and values."""
 
     name: str
     path: Path
@@ -26,17 +26,17 @@ class Source:
 
 
 def open_source(name: str, path: Path, written_notes: Sequence[str] = ()) -> Source:
-    """Read a database's schema and index its notes: those that people wrote, then those that the schema gives.
+    """Read a database's schema and index its notes: first those that people wrote, then those made from the schema.
 
     Raises:
-        sqlite3.Error: The file cannot be read, or is no database.
+        sqlite3.Error: The file cannot be read, or is not a database.
     """
     schema = read_schema(path, name)
     return Source(name, path, schema, Ranking([*written_notes, *schema_notes(schema)]))
 
 
 def schema_notes(schema: Schema) -> Iterator[str]:
-    """One note a column, with its reference and some of its values, and one for each value that was read."""
+    """One note per column, with its reference and some of its values, and one note per value that was read."""
     for table in schema.tables:
         for column in table.columns:
             place = f"{table.name}.{column.name}"
@@ -55,10 +55,10 @@ def literal(text: str) -> str:
 
 
 def find_databases(path: Path) -> dict[str, Path]:
-    """SQLite files by name: the file itself, or those in a folder, one level of folders deep.
+    """SQLite files by name: the file at `path`, or the files in the folder at `path` and in its direct subfolders.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no SQLite file.
     """
     if path.is_file():
         return {path.stem: path}
@@ -74,7 +74,7 @@ def read_notes(path: Path) -> dict[str, list[str]]:
     """Notes by database from JSON lines `{"note": ..., "database": ...}`; those without a database are under "".
 
     Raises:
-        ConfigError: The file cannot be read, or a line is no note.
+        ConfigError: The file cannot be read, or a line is not a note.
     """
     notes: dict[str, list[str]] = {}
     try:
@@ -98,5 +98,5 @@ def read_notes(path: Path) -> dict[str, list[str]]:
 
 
 def notes_for(notes: Mapping[str, list[str]], database: str) -> list[str]:
-    """The notes on a database and those on all."""
+    """The notes on this database and those on all databases."""
     return [*notes.get(database, []), *notes.get("", [])]
