@@ -86,7 +86,7 @@ class PendingTensor(Tensor):
 
 
 class ForcedLogits(DeviceTensor):
-    """int64 [n, 1], the likeliest token of each row of logits that do not exist."""
+    """int64 [n, 1], the most likely token of each row of logits that do not exist."""
 
     vocab_size: int
 

@@ -26,7 +26,7 @@ def logits_answer(work: Work, func: Any, name: str, logits: ForcedLogits, args: 
     """What a torch call of this name returns for logits that do not exist.
 
     Raises:
-        EmulationError: The call needs more than the likeliest token and the shape.
+        EmulationError: The call needs more than the most likely token and the shape.
     """
     if name == "argmax":
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)

@@ -47,7 +47,7 @@ register_ops()
 class MissingKernelError(UnsupportedError, NotImplementedError, AttributeError):
     """A requested kernel has no reference implementation.
 
-    It is an AttributeError too, so that `hasattr` and `from sgl_kernel import ...` answer as on a build without the kernel.
+    It is an AttributeError too, so that `hasattr` and `from sgl_kernel import ...` behave as on a build that lacks it.
     """
 
 
