@@ -64,7 +64,7 @@ class Schema:
         return tuple(dict.fromkeys(name for name in found if name))
 
     def known_columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the names (`column` or `table.column`) that are columns, as `table.column` in the schema's spelling."""
+        """The given names (`column` or `table.column`) that are columns, as `table.column` in the schema's spelling."""
         found = []
         for name in names:
             table_name, _, column_name = name.rpartition(".")
