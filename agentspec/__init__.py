@@ -1,6 +1,6 @@
-"""agentspec drafts repeats from suffix indexes, to make an SGLang server faster on agentic work.
+"""agentspec drafts repeated text from suffix indexes, which makes an SGLang server faster on agentic work.
 
-Importing it loads numpy and the native core only: no torch, no SGLang, no redis.
+Importing this package loads only numpy and the native core, not torch, SGLang or redis.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Types of the native module that agentspec/native/bindings/ define."""
+"""Types of the native module that agentspec/native/bindings/ defines."""
 
 import enum
 from collections.abc import Sequence
@@ -7,16 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 NUM_BIASES: int
-"""The first weights of an estimator."""
+"""Number of biases, which are the first weights of an estimator. The weights of its functions follow."""
 NUM_KNOTS: int
-"""The weights of each of its functions, which are the others."""
+"""Number of weights of one function."""
 NUM_WEIGHTS: int
+"""Number of all weights of an estimator."""
 NUM_RECENCIES: int
-"""The functions of a slot and length."""
+"""Number of functions for each slot and context length."""
 NUM_SLOTS: int
-"""Contexts that are weighed against each other, the global index's and the corpora's from these on:"""
+"""Number of contexts that are weighed against each other for a node."""
 GLOBAL_SLOT: int
+"""The first slot of the global index's contexts."""
 CORPUS_SLOT: int
+"""The first slot of the corpora's contexts."""
 
 class DraftBuffers:
     def __init__(
@@ -37,7 +40,7 @@ class TreeBuffers:
     def __init__(self, memory: NDArray[np.int64], num_nodes: NDArray[np.int32]) -> None: ...
 
 class Rows:
-    """Open requests of a batch, found once."""
+    """The open requests of a batch, looked up once for many steps."""
 
     def __len__(self) -> int: ...
 
@@ -134,7 +137,7 @@ class Objective(enum.Enum):
     STEP = 2
 
 class Goodput:
-    """What the goodput controller decides by; b rows, n nodes, c = widths[-1] - 1 columns."""
+    """The state of the goodput controller, and its decisions. Shapes: b rows, n nodes, c = widths[-1] - 1 columns."""
 
     def __init__(
         self,
@@ -165,8 +168,11 @@ class Goodput:
         estimated: NDArray[np.float64],
         sizes: NDArray[np.int64],
     ) -> tuple[int, int, float, float, int]:
-        """Writes to num_nodes, [b], and to estimated and sizes, [c]. Returns the width, tokens verified, tokens expected,
-        seconds, and the number of the reason, in the order of PlanReason."""
+        """Writes to num_nodes, [b], and to estimated and sizes, [c].
+
+        Returns the width, the number of tokens to verify, the expected number of tokens, the predicted seconds, and the
+        index of the reason in PlanReason.
+        """
 
     def wants_draft(self, alpha: float, gamma: float, delta: float, rows: float, context: float) -> bool: ...
     def probe_succeeded(self) -> None: ...

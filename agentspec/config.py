@@ -1,4 +1,4 @@
-"""What an engine is configured with."""
+"""The settings of an engine."""
 
 from __future__ import annotations
 
@@ -12,81 +12,83 @@ from agentspec.estimates import Estimates
 Mode = Literal["tree", "chain"]
 Rule = Literal["calibrated", "suffixdecoding"]
 
-# Far above any tokenizer. A sealed segment has two bits for each id up to the largest it has, so the bound also
-# holds the memory that a single token can cost.
+# Larger than any tokenizer's vocabulary. A sealed segment stores two bits for each id up to its largest one, so this
+# also bounds the memory that a single token can cost.
 MAX_TOKEN_IDS = 2**24
 _MAX_LENGTH = 1 << 16
-# Sealed segments sort contexts of twice that, so that a pattern can be followed as far again.
+# Sealed segments sort contexts of twice this length, so a pattern can be continued by as many tokens as it has.
 _MAX_PATTERN = 64
-# Where a controller cuts drafts to what pays on the device at hand, less likely tokens are drafted too: that costs next to
-# nothing. Without one, every drafted token is verified.
+# A server's controller cuts each draft to what pays on its device, so drafting less likely tokens costs almost nothing.
+# Without a controller, every drafted token is verified.
 SERVED_MIN_TOKEN_PROB = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Settings of an `Engine`; the letters are SuffixDecoding's.
+    """Settings of an `Engine`. The symbols are those of the SuffixDecoding paper.
 
     Raises:
         ConfigError: A field has the wrong type or lies outside its range.
     """
 
     vocab_size: int | None = None
-    """Token ids must be in [0, vocab_size); None: in [0, 2**24)."""
+    """Token ids must be in [0, vocab_size), or in [0, 2**24) if this is None."""
 
     max_pattern: int = 64
-    """P: the longest pattern, in tokens, that is looked up, in [1, 64]."""
+    """P: length of the longest pattern that is looked up, in tokens, in [1, 64]."""
 
     alpha: float = 4.0
-    """Of the rule "suffixdecoding", the max spec factor: a pattern of p tokens drafts at most floor(alpha * p); finite
-    and > 0."""
+    """The max spec factor of the rule "suffixdecoding": a match of p tokens drafts at most floor(alpha * p) tokens;
+    finite and > 0."""
 
     min_token_prob: float = 0.045
-    """Nodes whose estimated probability of acceptance is smaller are not drafted; in [0, 1]."""
+    """Nodes whose estimated probability of acceptance is below this are not drafted; in [0, 1]."""
 
     mode: Mode = "tree"
     """"tree", or "chain" for drafts in which no node has more than one child."""
 
     max_draft_tokens: int = 31
-    """The most nodes drafted for a request, its root not counted, in [1, 65536]."""
+    """Maximum number of nodes drafted per request, its root not counted, in [1, 65536]."""
 
     rule: Rule = "calibrated"
-    """"calibrated": one tree from all sources, best first, by estimates that `agentspec tune` fits (SSSD, algorithm 1).
-    "suffixdecoding": SuffixDecoding's algorithm 1, one tree from one pattern in one source, by shares of counts."""
+    """"calibrated" drafts one tree from all sources, best node first, by estimates that `agentspec tune` fits (SSSD,
+    algorithm 1). "suffixdecoding" drafts one tree from one pattern in one source, by relative counts (SuffixDecoding,
+    algorithm 1)."""
 
     budget_bytes: int = 256 << 20
-    """Upper limit of the memory of the global index, over all namespaces. What is being sealed, merged or evicted
-    takes up to twice its own size besides, for the time."""
+    """Upper limit of the global index's memory in bytes, over all namespaces. While data is sealed, merged or evicted,
+    it temporarily takes up to twice its own size in addition."""
 
     conversation_bytes: int = 128 << 20
-    """Upper limit of the memory of finished requests' indexes, kept for the next turns of their conversations."""
+    """Upper limit, in bytes, of the memory of the indexes that finished requests leave for their conversations' next
+    turns."""
 
     prompt_tail: int = 16
-    """So many tokens of a prompt's end are kept before its output in the global index, so that the first tokens of
-    an answer can match; in [0, 1024]."""
+    """Number of tokens from the end of a prompt that the global index stores before the output, so that the first
+    tokens of an answer can match; in [0, 1024]."""
 
     max_growing_tokens: int = 8192
-    """A namespace's outputs are sealed when so many tokens have come together, in [64, 2**24]."""
+    """Number of unsealed tokens at which a namespace's outputs are sealed, in [64, 2**24]."""
 
     num_threads: int = 1
-    """Threads that share out a batch, the caller's included, in [1, 64]."""
+    """Number of threads that draft a batch, the calling thread included, in [1, 64]."""
 
     background: bool = False
-    """Build, seal, merge and free on threads of the engine's own: no call waits for them, and a text is drafted from
-    as soon as it is indexed. Otherwise each call does its own work to the end."""
+    """Whether the engine builds, seals, merges and frees on threads of its own. If so, no call waits for that work, and
+    a text can be drafted from once it is indexed. If not, each call finishes its own work before it returns."""
 
     tokenizer: str = ""
-    """Whatever names the tokenizer, best a hash of it: segments of other tokenizers are refused."""
+    """A name of the tokenizer, preferably a hash of it. Segments of other tokenizers are refused."""
 
     learning_rate: float = 0.03
-    """How fast estimates follow what verification accepts, in [0, 1]; 0: not at all."""
+    """How fast estimates follow what verification accepts, in [0, 1]. 0 turns learning off."""
 
     estimates: Estimates | None = None
-    """What estimates start from, as Estimates.with_corpora() completes them; None: those that come with agentspec."""
+    """Initial estimates, completed by Estimates.with_corpora(). None uses those that come with agentspec."""
 
     @staticmethod
     def served(max_draft_tokens: int) -> EngineConfig:
-        """The engine of a server whose settings are the defaults, with so many nodes drafted at most."""
+        """Configuration of the engine in a server with default settings, except for `max_draft_tokens`."""
         return EngineConfig(max_draft_tokens=max_draft_tokens, min_token_prob=SERVED_MIN_TOKEN_PROB)
 
     def __post_init__(self) -> None:

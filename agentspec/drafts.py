@@ -1,4 +1,4 @@
-"""Drafts as trees: the nodes an engine drafted, and the arrays that a tree verification wants of them.
+"""Drafts as trees: the nodes that an engine drafted, and the arrays that tree verification needs.
 
 node   0 ─┬─ 1 ─┬─ 2        tokens   [7 4 5 9 5]
           │     └─ 4        parents  [-1 0 1 0 1]    node 0, the root, is the request's last token
@@ -19,14 +19,14 @@ from agentspec import _core
 from agentspec.errors import ConfigError
 
 Allocator: TypeAlias = Callable[[int, type[np.generic]], NDArray[Any]]
-"""Called as allocate(n, dtype), returns memory of n elements as a contiguous array, as numpy.zeros does."""
+"""A function that is called as allocate(n, dtype) and returns a contiguous array of n elements, like numpy.zeros."""
 
 
 class Source(IntEnum):
-    """Where a node of a draft comes from; of several sources, the one with the longest matching context."""
+    """Where a node of a draft comes from. If several sources have it, the one with the longest matching context."""
 
     ROOT = 0
-    """It is not drafted: the request's last token."""
+    """The node is not drafted: it is the request's last token."""
     REQUEST = 1
     """The request's own prompt and output."""
     GLOBAL = 2
@@ -34,33 +34,33 @@ class Source(IntEnum):
     CORPUS = 3
     """A corpus that the operator attached."""
     MODEL = 4
-    """A model drafter, not the engine."""
+    """A draft model, not the engine's suffix indexes."""
 
 
 class Outcome(IntEnum):
-    """What became of a row that an engine was to draft for."""
+    """Whether a row of a batch got a draft, and if not, why."""
 
     DRAFTED = 0
     NO_ROOM = 1
-    """No token may be drafted."""
+    """The row's limits allow no drafted token."""
     NOT_INDEXED = 2
-    """The prompt's index is being built."""
+    """The prompt's index is still being built."""
     NO_OUTPUTS = 3
-    """The request's own text gave nothing, and its namespace has neither finished outputs nor corpora."""
+    """The request's own text has no match, and its namespace has neither finished outputs nor corpora."""
     NO_MATCH = 4
-    """The text's end occurred nowhere before."""
+    """The end of the text occurs nowhere earlier."""
     UNLIKELY = 5
-    """It did, but nothing that followed is likely enough to be drafted."""
+    """The end of the text has a match, but no continuation is likely enough to be drafted."""
     NO_MEMORY = 6
     NOT_OPEN = 7
     """The request is closed, or was never opened."""
     OTHER_TEXT = 8
-    """The request's text has another length than the caller says."""
+    """The request's text has a different length than the caller expects."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftRow:
-    """The draft of one request, as views into its batch; see `DraftBatch` for the fields."""
+    """The draft of one request, as views of its batch. `DraftBatch` documents the fields."""
 
     tokens: NDArray[np.int32]
     parents: NDArray[np.int32]
@@ -72,33 +72,32 @@ class DraftRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftBatch:
-    """The drafts of b requests with n nodes in all; row i has the nodes offsets[i] to offsets[i + 1].
+    """The drafts of b requests with n nodes in total. Row i has the nodes offsets[i] to offsets[i + 1].
 
-    Each row has at least its root, node 0. Nodes come in the order they were drafted, best first and each after
-    its parent, so the first k nodes of a row are its best tree of k nodes.
+    Each row has at least its root, node 0. Nodes are in the order in which they were drafted: best first, and each
+    after its parent. So the first k nodes of a row are its best tree of k nodes.
     """
 
     offsets: NDArray[np.int32]
     """[b + 1]"""
     tokens: NDArray[np.int32]
-    """[n]; a root's token is the request's last."""
+    """[n]; a root's token is the request's last token."""
     parents: NDArray[np.int32]
-    """[n], numbered within the row; -1 for the root."""
+    """[n], numbers of the parents within the row; -1 for the root."""
     estimates: NDArray[np.float32]
-    """[n], D(N), the probability that the node is accepted; 1 for the root."""
+    """[n], D(N), the estimated probability that the node is accepted; 1 for the root."""
     sources: NDArray[np.uint8]
     """[n], values of `Source`."""
     match_lens: NDArray[np.int32]
-    """[b], tokens of the longest pattern that the draft continues; 0 where nothing, or nothing but a model's tokens, is
-    drafted."""
+    """[b], length in tokens of the longest pattern that the draft continues; 0 without a suffix draft."""
     scores: NDArray[np.float32]
-    """[b], sum of the row's estimates without the root: how many drafted tokens are expected to be accepted."""
+    """[b], expected number of accepted tokens: the sum of the row's estimates without the root's."""
 
     def __len__(self) -> int:
         return len(self.match_lens)
 
     def row(self, i: int) -> DraftRow:
-        """The draft of the i-th request; raises IndexError beyond the batch."""
+        """The draft of the i-th request; raises IndexError if the batch has no such row."""
         if not -len(self) <= i < len(self):
             raise IndexError(f"row must be in [{-len(self)}, {len(self)}), got {i}")
         i %= len(self)
@@ -113,7 +112,8 @@ class DraftBatch:
         )
 
     def first(self, num_nodes: NDArray[np.int32]) -> DraftBatch:
-        """Each row's best nodes, num_nodes[i] of row i at most, its root not counted; a copy, but for match_lens."""
+        """Returns the best nodes of each row, at most num_nodes[i] in row i, its root not counted. Only match_lens is
+        shared with this batch; the other arrays are copies."""
         sizes = np.minimum(np.diff(self.offsets), num_nodes + 1)
         offsets = np.zeros(len(self) + 1, np.int32)
         np.cumsum(sizes, out=offsets[1:])
@@ -134,34 +134,34 @@ class DraftBatch:
 class TreeArrays:
     """A batch of b drafts, each padded to `width` nodes.
 
-    Padding nodes have token 0 and depth 1, see the root and themselves, and no link leads to or from them.
+    A padding node has token 0 and depth 1, attends to the root and itself, and has no links to or from other nodes.
     """
 
     tokens: NDArray[np.int64]
     """[b, width]"""
     depths: NDArray[np.int64]
-    """[b, width], the root's is 0."""
+    """[b, width]; the root has depth 0."""
     mask: NDArray[np.bool_]
-    """[b, width, width]; mask[:, i, j] says that node i sees node j: j is i or an ancestor of i."""
+    """[b, width, width], the tree mask. Node i attends to node j where mask[:, i, j]: j is i or an ancestor of i."""
     next_token: NDArray[np.int64]
-    """[b, width], the first child of each node, or -1; children are in the order of the nodes."""
+    """[b, width], the first child of each node, or -1. Children are in the order of the nodes."""
     next_sibling: NDArray[np.int64]
     """[b, width], the next child of the same parent, or -1."""
     num_nodes: NDArray[np.int32]
-    """[b], without padding."""
+    """[b], number of nodes without padding."""
 
 
 class DraftBuffers:
-    """Memory that `Engine.draft()` writes to, batch after batch; the batches it returns are views of it.
+    """Memory that `Engine.draft()` reuses for each batch. The batches that it returns are views of this memory.
 
-    A batch is valid until the next call that writes to the same buffers; one call at a time may.
+    A batch is valid until the next call that writes to the same buffers. Only one call at a time may write to them.
     """
 
     def __init__(self, max_rows: int, max_tokens: int) -> None:
         """Makes room for `max_rows` rows of `max_tokens` drafted nodes, their roots not counted.
 
         Raises:
-            ConfigError: A size is no integer, or too small.
+            ConfigError: A size is not an integer or is too small.
         """
         self.max_rows = _size("max_rows", max_rows, 1)
         self.max_tokens = _size("max_tokens", max_tokens, 0)
@@ -176,20 +176,20 @@ class DraftBuffers:
             scores=np.zeros(max_rows, np.float32),
         )
         self.outcomes: NDArray[np.uint8] = np.zeros(max_rows, np.uint8)
-        """[max_rows], values of `Outcome`, of the latest batch: its rows come first."""
+        """[max_rows], values of `Outcome`. The first elements belong to the rows of the latest batch."""
         b = self._batch
         self.lengths: NDArray[np.int64] = np.zeros(max_rows, np.int64)
-        """[max_rows], tokens of each row's text, written by `Engine.draft_rows()`; so are the rooms."""
+        """[max_rows], length of each row's text in tokens. `Engine.draft_rows()` writes the lengths and the rooms."""
         self.rooms: NDArray[np.int32] = np.zeros(max_rows, np.int32)
-        """[max_rows], the most nodes that each row might have had, its root not counted."""
+        """[max_rows], number of nodes that each row's limits allowed, its root not counted."""
         self.native = _core.DraftBuffers(
             b.offsets, b.tokens, b.parents, b.estimates, b.sources, b.match_lens, b.scores, self.outcomes,
             self.lengths, self.rooms,
         )  # fmt: skip
-        """What the native engine writes through."""
+        """The native engine's view of these buffers."""
 
     def batch(self, rows: int, nodes: int) -> DraftBatch:
-        """The first `rows` rows with `nodes` nodes in all, as views."""
+        """The first `rows` rows with `nodes` nodes in total, as views."""
         b = self._batch
         return DraftBatch(
             b.offsets[: rows + 1],
@@ -203,31 +203,31 @@ class DraftBuffers:
 
 
 class TreeBuffers:
-    """Memory that `build_tree_arrays()` writes to, batch after batch; the arrays it returns are views of it.
+    """Memory that `build_tree_arrays()` reuses for each batch. The arrays that it returns are views of this memory.
 
-    Arrays are valid until the next call that writes to the same buffers; one call at a time may.
+    Arrays are valid until the next call that writes to the same buffers. Only one call at a time may write to them.
     """
 
     def __init__(self, max_rows: int, max_width: int, allocate: Allocator = np.zeros) -> None:
-        """Makes room for `max_rows` rows of `max_width` nodes, in memory that `allocate` provides, such as pinned one.
+        """Makes room for `max_rows` rows of `max_width` nodes in memory from `allocate`, for example pinned memory.
 
         Raises:
-            ConfigError: A size is no integer >= 1, or `allocate` returned something else than it was asked for.
+            ConfigError: A size is not an integer >= 1, or `allocate` returned an unsuitable array.
         """
         self.max_rows = _size("max_rows", max_rows, 1)
         self.max_width = _size("max_width", max_width, 1)
         words = _num_words(max_rows, max_width)
         self.memory: NDArray[np.int64] = _allocated(allocate, words, np.int64)
-        """For b rows of w nodes: the tokens, depths, first children and next siblings, b * w numbers each, and behind
-        them the mask, b * w * w bytes, so that one copy moves them all; see `num_bytes`."""
+        """For b rows of w nodes: the tokens, depths, first children and next siblings, b * w numbers each, followed by
+        the mask of b * w * w bytes. One copy of the first `num_bytes()` bytes moves them all."""
         self.num_nodes: NDArray[np.int32] = _allocated(allocate, max_rows, np.int32)
         self.native = _core.TreeBuffers(self.memory, self.num_nodes)
-        """What the native function writes through."""
+        """The native function's view of these buffers."""
         self._last = self._views(1, 1)
 
     @staticmethod
     def num_bytes(rows: int, width: int) -> int:
-        """Bytes at the beginning of `memory` that hold the arrays of `rows` rows of `width` nodes."""
+        """Number of bytes at the beginning of `memory` that hold the arrays of `rows` rows of `width` nodes."""
         return rows * width * (32 + width)
 
     def arrays(self, rows: int, width: int) -> TreeArrays:
@@ -256,13 +256,14 @@ def build_tree_arrays(
 
     Args:
         batch: Trees in topological order.
-        width: Nodes a row, its root included.
-        num_drafted: int32[b], so many of each row's best nodes are taken, its root not counted; None: all.
-        out: Where to write; the result is then valid until the next call with the same buffers. None: new memory.
+        width: Number of nodes per row after padding, its root included.
+        num_drafted: int32[b], number of best nodes to take from each row, its root not counted. None takes all.
+        out: Buffers to write to; the result is valid until the next call with the same buffers. None allocates new
+            memory.
 
     Raises:
-        ConfigError: More nodes of a row are taken than `width` or than it has, or they are no tree in topological
-            order; or `out` is too small. What `out` holds is then as before.
+        ConfigError: A row takes more nodes than `width` or than it has, its nodes are not a tree in topological order,
+            or `out` is too small. `out` is then unchanged.
     """
     if not isinstance(width, int) or isinstance(width, bool) or width < 1:
         raise ConfigError(f"width must be an integer >= 1, got {width!r}; each row has its root at least")

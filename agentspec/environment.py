@@ -1,4 +1,4 @@
-"""What figures depend on: versions, command and hardware."""
+"""The environment that measured figures depend on: versions, command and hardware."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _FOLDERS = re.compile(r"(?<![\w:/])~?(?:/[^\s/'\",:]+)+/")
 
 
 def describe(packages: Iterable[str]) -> dict[str, Any]:
-    """The command of this process with files by their names alone, the hardware, and the versions of Python and of the
-    packages; None: not there."""
+    """Returns the command of this process, the hardware, and the versions of Python and of the packages. Paths in the
+    command are cut to file names. The version of a package that is not installed is None."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -33,12 +33,12 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
 
 
 def without_folders(text: str) -> str:
-    """The text with absolute paths cut down to their last names."""
+    """Cuts each absolute path in the text to its last component."""
     return _FOLDERS.sub("", text)
 
 
 def processor() -> str:
-    """The processor's name."""
+    """Name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

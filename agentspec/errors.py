@@ -6,20 +6,20 @@
     ├── RequestError (ValueError)           a request is used against its life cycle
     │   ├── DuplicateRequestError           opened twice
     │   └── UnknownRequestError (KeyError)  never opened, or closed already
-    ├── SegmentError (ValueError)           a file or message is no segment that can be used here
+    ├── SegmentError (ValueError)           a file or message is not a usable segment
     ├── StoreError (RuntimeError)           a store answers with an error
-    │   ├── StoreUnavailableError           it does not answer, or not now; trying again later may help
+    │   ├── StoreUnavailableError           it does not answer; trying again later may help
     │   ├── StoreResetError                 it lost its contents
     │   ├── BrokenLogError                  some logs cannot be appended to
-    │   └── RecordError (ValueError)        bytes in it are damaged, of a newer format, foreign or need a key
+    │   └── RecordError (ValueError)        a record in it is damaged, of a newer format, foreign or encrypted
     ├── InstallationError (ImportError)     files of another project are mixed with agentspec's
-    ├── UnsupportedError (RuntimeError)     the host runs in a combination that agentspec refuses
+    ├── UnsupportedError (RuntimeError)     the host uses a combination of features that agentspec refuses
     ├── ManagementError (RuntimeError)      a request to manage a running server is refused, or its job failed
-    └── ServerError (RuntimeError)          a server that agentspec started or called did not do its part
+    └── ServerError (RuntimeError)          a server that agentspec started or called failed
 
-Each class also inherits the standard error it stands for, so callers that know nothing of agentspec can
-catch it. Messages say what was required, what was got and what to do; all are picklable, because they
-cross from scheduler processes to the launcher.
+Each class also inherits the standard error that it stands for, so callers that do not know agentspec can catch it.
+A message names the requirement, the actual value and the remedy. All errors are picklable, because they are passed
+from scheduler processes to the launcher.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class DuplicateRequestError(RequestError):
 
 
 class UnknownRequestError(RequestError, KeyError):
-    """A request id was never opened, or is closed already."""
+    """A request id was never opened, or is already closed."""
 
     def __str__(self) -> str:
-        # KeyError prints the repr of its argument; a message is meant to be read.
+        # KeyError would print the repr of the message.
         return Exception.__str__(self)
 
 
 class SegmentError(AgentspecError, ValueError):
-    """A file or message is no segment that can be used here: unreadable, damaged, of a newer format, or foreign."""
+    """A file or message is not a usable segment: it is unreadable, damaged, of a newer format, or foreign."""
 
 
 class StoreError(AgentspecError, RuntimeError):
@@ -64,7 +64,7 @@ class StoreError(AgentspecError, RuntimeError):
 
 
 class StoreUnavailableError(StoreError):
-    """A store does not answer, or not now; trying again later may help."""
+    """A store does not answer at present; trying again later may help."""
 
 
 class StoreResetError(StoreError):
@@ -72,9 +72,9 @@ class StoreResetError(StoreError):
 
 
 class BrokenLogError(StoreError):
-    """Something else stands where logs should be: they cannot be appended to. Appended to all others was what was to be.
+    """Some logs cannot be appended to, because the store holds other data in their place.
 
-    `namespaces` says whose logs they are.
+    `namespaces` names the namespaces that these logs belong to. All other logs have been appended to as requested.
     """
 
     def __init__(self, message: str, namespaces: Iterable[str] = ()) -> None:
@@ -90,10 +90,10 @@ class BrokenLogError(StoreError):
 
 
 class RecordError(StoreError, ValueError):
-    """Bytes in a store are no record that can be used here.
+    """Bytes in a store are not a usable record.
 
-    `fault` says why: "damaged"; "newer", of a format that a later version writes; "foreign", written for another model,
-    tokenizer, namespace or place; or "encrypted", with a key that is not the one given.
+    `fault` gives the reason: "damaged"; "newer", in a format that a later version writes; "foreign", written for
+    another model, tokenizer, namespace or place; or "encrypted", with a key other than the given one.
     """
 
     def __init__(self, message: str, fault: str = "damaged") -> None:
@@ -105,15 +105,15 @@ class RecordError(StoreError, ValueError):
 
 
 class InstallationError(AgentspecError, ImportError):
-    """Files of another project are mixed with agentspec's, so that neither works."""
+    """Files of another project are mixed with agentspec's files, so neither project works."""
 
 
 class UnsupportedError(AgentspecError, RuntimeError):
-    """The host runs in a combination of features that agentspec refuses."""
+    """The host uses a combination of features that agentspec refuses."""
 
 
 class ManagementError(AgentspecError, RuntimeError):
-    """A request to manage a running server is refused, or the job that it started failed; `status` is HTTP's."""
+    """A request to manage a running server is refused, or its job failed; `status` is the HTTP status code."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message, status)
@@ -124,4 +124,4 @@ class ManagementError(AgentspecError, RuntimeError):
 
 
 class ServerError(AgentspecError, RuntimeError):
-    """A server that agentspec started or called did not do its part."""
+    """A server that agentspec started or called failed."""

@@ -1,4 +1,4 @@
-"""What an engine's estimates of acceptance are made from: the weights that `agentspec tune` fits."""
+"""The weights of the acceptance estimator, which `agentspec tune` fits."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ _FORMAT = 1
 class Estimates:
     """The weights of the native estimator.
 
-    The log odds of a node's acceptance are a bias by depth plus, for each context that it was found in, a piecewise
-    linear function of the context's own log odds, one function for each slot, length and recency.
+    The log odds that a node is accepted are a sum: a bias for its depth, and one term for each context that it was
+    found in. A term is a piecewise linear function of the context's own log odds. Each combination of slot, context
+    length and recency has its own function.
 
     Raises:
-        ConfigError: The weights are of another type or number, or not finite.
+        ConfigError: The weights have a different type or number, or are not finite.
     """
 
     weights: NDArray[np.float32]
     """[NUM_WEIGHTS]"""
 
     note: str = ""
-    """What they were fitted on, and how."""
+    """The data and the method that the weights were fitted with."""
 
     def __post_init__(self) -> None:
         weights: object = self.weights
@@ -46,12 +47,12 @@ class Estimates:
 
     @staticmethod
     def default() -> Estimates:
-        """Those that come with agentspec."""
+        """Loads the estimates that come with agentspec."""
         return Estimates.load(str(files("agentspec") / "estimates.json"))
 
     @staticmethod
     def load(path: str | Path) -> Estimates:
-        """Reads a file that save() or `agentspec tune` wrote; raises ConfigError if it is none of this version."""
+        """Reads a file that save() or `agentspec tune` wrote; raises ConfigError if it does not fit this version."""
         try:
             content = json.loads(Path(path).read_text())
             weights = np.zeros(NUM_WEIGHTS, np.float32)
@@ -71,9 +72,9 @@ class Estimates:
         return Estimates(weights, str(content.get("note", "")))
 
     def with_corpora(self) -> Estimates:
-        """These, with corpora weighed as the global index is, if they were fitted without any.
+        """Returns these estimates with functions for corpora, derived from the global index's if none were fitted.
 
-        Of a corpus no recency is known, so its functions are the means over all recencies.
+        The recency of a corpus is unknown, so each derived function is the mean over all recencies.
         """
         weights = self.weights.copy()
         functions = weights[_core.NUM_BIASES :].reshape(_core.NUM_SLOTS, -1, _core.NUM_RECENCIES, _core.NUM_KNOTS)
@@ -85,7 +86,7 @@ class Estimates:
         return Estimates(weights, self.note)
 
     def save(self, path: str | Path) -> None:
-        """Writes them as JSON, zeros left out."""
+        """Writes the estimates as JSON, without weights that are 0."""
         indices = np.flatnonzero(self.weights)
         content = {
             "format": _FORMAT,

@@ -1,16 +1,16 @@
-"""What names a tokenizer, so that token ids of one are never taken for those of another."""
+"""Identifies tokenizers, so that token ids of different tokenizers are never mixed."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
-# In a model's folder the first of these is taken, then any .tiktoken file.
+# Names to look for in a model's folder, in this order; then any .tiktoken file.
 _FILES = ("tokenizer.json", "tekken.json", "tokenizer.model")
 
 
 def tokenizer_file(path: str | Path) -> Path | None:
-    """A tokenizer's file, or the one in a model's folder; None if there is none."""
+    """Returns a tokenizer's file, given its path or a model's folder; None if there is none."""
     path = Path(path)
     if path.is_dir():
         candidates = [path / name for name in _FILES] + sorted(path.glob("*.tiktoken"))
@@ -19,13 +19,14 @@ def tokenizer_file(path: str | Path) -> Path | None:
 
 
 def fingerprint(path: str | Path) -> str:
-    """The SHA-256, as hex, of a tokenizer's file or of the one in a model's folder; "" if there is none."""
+    """Returns the SHA-256, in hexadecimal, of the file that tokenizer_file() finds; "" if there is none."""
     file = tokenizer_file(path)
     return hashlib.sha256(file.read_bytes()).hexdigest() if file else ""
 
 
 def identity(name: str) -> bytes:
-    """The 32 bytes that stand for a tokenizer's name in segments: the name itself where it is a SHA-256 as hex."""
+    """Returns the 32 bytes that identify a tokenizer in segments: the name itself if it is a SHA-256 in hexadecimal,
+    else the SHA-256 of the name."""
     try:
         digest = bytes.fromhex(name)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Notices files of another project in the folder of this package.
+"""Detects files of another project in the folder of this package.
 
-PyPI has a distribution named `agentspec`, which is not this project and installs a module of the same name. This project
-is the distribution `sglang-agentspec`. Where both are installed into one folder, the one that came last has overwritten
-files of the other. Neither pip nor Python says so.
+PyPI has a distribution named `agentspec`, which is not this project but installs a module of the same name. This
+project is the distribution `sglang-agentspec`. If both are installed into one folder, the later one overwrites files of
+the earlier one, and neither pip nor Python reports it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def check_installation() -> None:
 
 
 def check_package() -> None:
-    """Checks in addition that `import agentspec` has run this project's `__init__.py`.
+    """Does check_installation(), and checks that `import agentspec` ran this project's `__init__.py`.
 
-    Modules that a command or a plugin starts with call this, for they run where another distribution has overwritten
-    that file, or has taken it away when it was uninstalled.
+    The entry modules of commands and plugins call this. They run even if another distribution has overwritten that
+    file, or has removed it when it was uninstalled.
 
     Raises:
-        InstallationError: it has not, or the distribution `agentspec` is installed into the same folder.
+        InstallationError: another or no `__init__.py` ran, or the distribution `agentspec` is installed there too.
     """
     check_installation()
     package = sys.modules["agentspec"]

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a line now and then elsewhere."""
+"""Shows progress on stderr: a bar on a terminal, otherwise a line at intervals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WIDTH = 24
 
 
 class Progress:
-    """Counts to `total`; to be used as a context manager, which wipes the bar at the end."""
+    """Counts to `total`. Use it as a context manager, which erases the bar at the end."""
 
     def __init__(self, label: str, total: int, *, line_seconds: float = 30.0) -> None:
         self._label = label
@@ -27,7 +27,7 @@ class Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def update(self, done: int, note: str = "") -> None:
-        """Shows `done` of the total, unless something was shown just before."""
+        """Shows that `done` of the total are done, unless the display was updated very recently."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -46,6 +46,6 @@ def say(message: str) -> None:
 
 
 def waiting(seconds: float) -> None:
-    """Shows how long a server has been starting, on a terminal."""
+    """Shows on a terminal how long a server has been starting."""
     if sys.stderr.isatty():
         print(f"\r  waiting {seconds:.0f} s", end="\r", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What a namespace has of finished outputs, in a form that can be taken elsewhere."""
+"""The finished outputs of a namespace, in a form that can be copied to another process or machine."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SealedSegment:
-    """Some outputs in one immutable index, in a form that is the same in memory, in files and in messages."""
+    """An immutable index of some outputs. Its bytes are the same in memory, in files and in messages."""
 
     name: str
-    """32 hexadecimal digits made from its bytes: the same segment has the same name in any process, another one has
-    another."""
+    """32 hexadecimal digits, derived from the bytes: equal segments have equal names in all processes."""
     blob: NDArray[np.uint8]
-    """[n], its bytes, read-only: the index's own memory, which stays as long as this array does."""
+    """[n], the segment's bytes, read-only. They are the index's own memory, which this array keeps alive."""
     output_ids: NDArray[np.uint64]
     """[num_outputs], oldest first."""
     times: NDArray[np.int64]
-    """[num_outputs], when each was finished, in seconds since 1970."""
+    """[num_outputs], the time at which each output was finished, in seconds since 1970."""
     num_tokens: int
-    """Of the outputs, without the ends of prompts that stand before them."""
+    """Number of tokens of the outputs, without the prompt tails stored in front of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """All finished outputs of a namespace, each once: in a segment or by its id."""
+    """All finished outputs of a namespace. Each is either in a segment or listed by its id."""
 
     segments: tuple[SealedSegment, ...]
-    """Oldest first. None has outputs that were deleted before the snapshot was taken."""
+    """Sealed segments, oldest first. None of them has an output that was deleted before the snapshot was taken."""
     unsealed: NDArray[np.uint64]
-    """Ids of the outputs that are in none of the segments, oldest first: not sealed yet, not indexed yet, or sealed
-    with others that were deleted."""
+    """Ids of the outputs that are in none of the segments, oldest first. They are not sealed yet, not indexed yet, or
+    in a segment that also has deleted outputs."""
