@@ -1,4 +1,5 @@
-"""Whether a step runs the draft model, what of both drafts is verified, and when the model is paused; numpy only."""
+"""Hybrid drafting: decides whether a step runs the draft model, which drafted tokens are verified, and when the draft
+model is paused. It needs only numpy."""
 
 from agentspec.scheduling.baselines.payoff import FEATURES, PayoffPredictor, draft_features, row_features
 from agentspec.scheduling.hybrid.config import HybridConfig, HybridRule, Tau, parse_tau

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 _SERVER_PRIOR = 2.0
 _SERVER_WINDOW = 100.0
 _SERVER_IDLE = 8.0
-"""Drafts that the server's mean is worth: before any, at most, and after a long pause, so that it can change soon."""
+"""Number of drafts that the server's mean weighs: before the first draft, at most, and after a long pause. The last is
+small, so that the mean can change soon."""
 _IDLE_DECAY = 0.99
 _ROW_WINDOW = 10.0
 _SHRINK = 2.0
@@ -31,12 +32,13 @@ class _Row:
 
 
 class AcceptedLengths:
-    """Expected accepted tokens a draft, of a row: its own running mean, shrunk towards that of all rows."""
+    """Expected number of accepted tokens per draft of a row: its own running mean, shrunk towards the mean of all
+    rows."""
 
     def __init__(self, prior: float) -> None:
-        """`prior`: the mean before any draft."""
+        """`prior` is the mean before the first draft."""
         self.mean = prior
-        """Over the server."""
+        """Mean over all rows of the server."""
         self._weight = _SERVER_PRIOR
         self._rows: dict[str, _Row] = {}
         self._step = 0
@@ -58,7 +60,7 @@ class AcceptedLengths:
         return float(self.expected_of([request_id])[0])
 
     def expected_of(self, request_ids: Sequence[str]) -> NDArray[np.float64]:
-        """float64[b], as expected() says, of b rows."""
+        """Returns float64[b], the value of expected() for each of b rows."""
         means = np.full(len(request_ids), self.mean)
         rows, step = self._rows, self._step
         for i, request_id in enumerate(request_ids):
@@ -92,11 +94,11 @@ class AcceptedLengths:
 
 
 class Calibration:
-    """The factor by which a drafter's own probabilities are right: accepted over expected, of the latest drafts."""
+    """Calibrates a drafter's own probabilities: `factor` is accepted over expected tokens, in its latest drafts."""
 
     _FORGETTING = 0.99
     _PRIOR = 5.0
-    """Tokens, expected and accepted, that the factor 1 is worth before any draft."""
+    """Number of expected, and of accepted, tokens that the initial factor 1 weighs."""
     _LOW, _HIGH = 0.05, 4.0
 
     def __init__(self) -> None:
@@ -104,7 +106,12 @@ class Calibration:
         self._accepted = self._expected = self._PRIOR
 
     def observe(self, accepted: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
-        """Takes in n drafts, the earliest first: accepted tokens [n], and the sums of their own estimates [n]."""
+        """Learns from n drafts, the earliest first.
+
+        Args:
+            accepted: [n], accepted tokens of each draft.
+            expected: [n], sum of each draft's own estimates.
+        """
         weights = self._FORGETTING ** np.arange(len(accepted), -1, -1)
         self._accepted = float(weights @ np.append(self._accepted, accepted))
         self._expected = float(weights @ np.append(self._expected, expected))

@@ -43,43 +43,44 @@ class HybridConfig:
 
     rule: HybridRule = "expected"
     """How suffix drafts are weighed against the draft model.
-    "expected": by expected accepted tokens a second of the whole step, the time of the draft model's passes included.
-    "score": row by row, the suffix draft where SCORE > tau (SuffixDecoding, hybrid decoding).
-    "match-length": row by row, the suffix draft where the match has `min_match` tokens (TensorRT-LLM).
-    "payoff": as "expected", but a small network predicts what a suffix draft brings (Hybrid Verified Decoding)."""
+    "expected": by the expected goodput of the whole step, with the time of the draft model's passes.
+    "score": row by row. A row uses its suffix draft if SCORE > tau (SuffixDecoding, hybrid decoding).
+    "match-length": row by row. A row uses its suffix draft if the match has `min_match` tokens (TensorRT-LLM).
+    "payoff": like "expected", but a small network predicts how many tokens of a suffix draft are accepted (Hybrid
+    Verified Decoding)."""
 
     tau: Tau = "auto"
-    """A row whose suffix draft promises more accepted tokens than tau does not request the draft model. "auto": the
-    rule finds it; 0: suffix drafts only under every rule; inf: the draft model's drafts only. "match-length" allows no
-    other values."""
+    """A row does not request the draft model if its suffix draft promises more accepted tokens than tau. With "auto"
+    the rule finds tau. 0 allows suffix drafts only, under every rule; inf allows the draft model's drafts only. The
+    rule "match-length" accepts no other values than these three."""
 
     min_match: int = 4
     """For the rule "match-length": the shortest match that counts as strong, in tokens, >= 1."""
 
     payoff: str = ""
-    """Of the rule "payoff", a file that `agentspec tune --payoff` wrote; "": the one that comes with agentspec."""
+    """For the rule "payoff": a file that `agentspec tune --payoff` wrote. "" uses the one that comes with agentspec."""
 
     trees: bool = True
-    """Whether drafts may be trees. False: chains, which are never merged; the draft model's tree is cut to its likeliest
-    chain."""
+    """Whether drafts may be trees. If not, they are chains, which are never merged, and the draft model's tree is cut
+    to its likeliest chain."""
 
     merge: bool = True
-    """Under the rules "expected" and "payoff", unite both drafts of a row for which both were made; False: take the
-    better one."""
+    """For the rules "expected" and "payoff": whether to unite both drafts of a row that has two. If not, the better one
+    is taken."""
 
     max_nodes: int = 15
     """Maximum number of nodes per row, its root not counted, >= 1."""
 
     min_token_prob: float = SERVED_MIN_TOKEN_PROB
-    """Tokens of the draft model, and nodes of merged trees, that are less likely to be accepted are left out; in
-    [0, 1]."""
+    """Minimum estimated probability of acceptance. Tokens of the draft model and nodes of merged trees below it are
+    left out; in [0, 1]."""
 
     prior_accepted: float = 3.0
     """Expected accept length of the draft model's drafts before it has been tried; finite and >= 0."""
 
     margin: float = 0.05
-    """The draft model's promise per row, bonus token included, is assumed to be this share too high; finite and >= 0.
-    The better of two uncertain promises tends to disappoint, while the time of the passes is certain."""
+    """Share by which the draft model's promise per row, bonus token included, is assumed to be too high; finite and
+    >= 0. The better of two uncertain promises tends to disappoint, while the time of the passes is certain."""
 
     def __post_init__(self) -> None:
         if self.rule not in get_args(HybridRule):

@@ -1,9 +1,9 @@
 """Predicts how long the parts of a step take, with lines fitted to observed seconds while the server runs.
 
-    verify    a + c * tokens, of all rows                 SmartSpec, eq. 7, of one length of context
+    verify    a + c * (tokens of all rows)                SmartSpec, eq. 7, with a fixed context length
     draft     d0 + passes * (d1 + d2 * rows)
-    extend    e0 + e1 * tokens, of all rows
-    read      f0 + f1 * tokens, of whole prompts
+    extend    e0 + e1 * (tokens of all rows)
+    read      f0 + f1 * (tokens of whole prompts)
 
 A policy needs only ratios, so a part that was never observed is assumed to take a share of a verify step.
 """
@@ -15,10 +15,11 @@ from agentspec.scheduling.costs.running_fit import RunningFit
 
 
 class StepCosts:
-    """Seconds of a verify step, of the draft model's passes and of extending its KV cache, learnt from observations.
+    """Learns from observations how long a verify step, the draft model's passes and extending its KV cache take.
 
-    Before the draft model has been timed, its passes cost what the profile says if the profile was measured with a
-    draft model, else a quarter of a verify step for any batch. Extending costs a twentieth of a verify step.
+    Until the draft model has been timed, its passes are assumed to cost what the profile says, if that was measured
+    with a draft model, and otherwise a quarter of a verify step for any batch. Extending is assumed to cost a twentieth
+    of a verify step.
     """
 
     _DRAFT_SHARE = 0.25
@@ -26,7 +27,7 @@ class StepCosts:
     _FIRST_PASSES = 4.0
     _PASSES_RATE = 0.1
     _UNIT = 0.02
-    """Assumed seconds of a verify step before any was observed; only ratios matter then."""
+    """Assumed seconds of a verify step before the first observation; only ratios matter then."""
 
     def __init__(self, profile: Profile | None = None) -> None:
         target, drafter = (profile.target, profile.drafter) if profile else (None, None)
@@ -34,11 +35,11 @@ class StepCosts:
         self._draft = RunningFit([0.6, 0.1], [drafter.delta, drafter.gamma, 0.0] if drafter else None)
         self._passes = self._FIRST_PASSES
         self._extend = RunningFit([0.5])
-        # Apart from following verifications, whose few tokens say little of a prompt's hundreds.
+        # Fitted apart from extending, whose few tokens say little about a prompt's hundreds of tokens.
         self._read = RunningFit([0.9])
         self._typical = target.seconds(0, 1) if target else self._UNIT
         self.rest = 0.0
-        """Seconds of every step besides verifying and the draft model's passes; extending is included."""
+        """Seconds of a step besides verification and the draft model's passes. Extending is included."""
 
     def observe_verify(self, num_tokens: int, seconds: float) -> None:
         """Learns from a verify step of `num_tokens` tokens over all rows, roots and padding included."""
@@ -46,13 +47,14 @@ class StepCosts:
         self._typical = self._verify.at(num_tokens) or self._UNIT
 
     def observe_draft(self, rows: int, passes: int, seconds: float) -> None:
-        """The draft model drafted for `rows` rows in `passes` passes, each a token deep; the first pass only takes what
-        extending found."""
+        """Learns from a draft for `rows` rows in `passes` passes. Each pass is one token deep; the first one only takes
+        the candidates that extending found."""
         self._draft.observe([passes, passes * rows], seconds)
         self._passes += self._PASSES_RATE * (passes - self._passes)
 
     def observe_extend(self, num_tokens: int, seconds: float) -> None:
-        """The draft model read the `num_tokens` tokens of a verification, of all rows, padding included."""
+        """Learns from extending the draft model's KV cache by the `num_tokens` tokens of a verification, over all rows,
+        padding included."""
         self._extend.observe([num_tokens], seconds)
 
     def observe_read(self, num_tokens: int, seconds: float) -> None:
@@ -64,7 +66,7 @@ class StepCosts:
         return self._verify.at(rows * width) if self._verify.is_known else self._UNIT
 
     def draft(self, rows: int) -> float:
-        """Seconds of a draft for `rows` rows, of as many passes as of late; 0 for none."""
+        """Seconds of a draft for `rows` rows, with the recent mean number of passes; 0 for no rows."""
         if not rows:
             return 0.0
         if not self._draft.is_known:
@@ -79,7 +81,7 @@ class StepCosts:
         return float(per_pass + per_row * rows)
 
     def extend(self, num_tokens: int) -> float:
-        """Seconds in which the draft model follows a verification of `num_tokens` tokens; 0 for none."""
+        """Seconds of extending the draft model's KV cache by `num_tokens` verified tokens; 0 for none."""
         if not num_tokens:
             return 0.0
         return self._extend.at(num_tokens) if self._extend.is_known else self._EXTEND_SHARE * self._typical

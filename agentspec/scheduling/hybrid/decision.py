@@ -1,6 +1,6 @@
 """Decides whether the draft model's passes pay in a step. They run for all rows of a batch or for none.
 
-A draft model that did not pay is tried again, with growing pauses between the tries.
+A draft model that did not pay is tried again after pauses that grow.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class StepTimes:
     """Predicted seconds of the current step."""
 
     plain: float
-    """With suffix drafts alone."""
+    """Seconds with suffix drafts alone."""
     drafted: float
-    """With the draft model's passes, whose drafts may be wider."""
+    """Seconds with the draft model's passes, whose drafts may be wider."""
 
     @staticmethod
     def of(costs: StepCosts, rows: int, width: int, model_width: int) -> StepTimes:
-        """Of `rows` rows of `width` tokens each, or of `model_width` where the passes run."""
+        """Predicts a step of `rows` rows, each `width` tokens wide, or `model_width` tokens if the passes run."""
         # The rest already includes extending the draft model's KV cache, except for what a wider step adds.
         wider = costs.extend(rows * model_width) - costs.extend(rows * width)
         return StepTimes(
@@ -40,42 +40,44 @@ class StepTimes:
         )
 
     def break_even(self, model: float, margin: float) -> float:
-        """tau: what suffix drafts must promise so that the passes do not pay, if all rows were alike.
+        """Returns tau: the promise of suffix drafts above which the passes do not pay, assuming that all rows are
+        alike.
 
-        From (1 + tau) / T_plain = (1 + model) / (1 + margin) / T_drafted.
+        It solves (1 + tau) / T_plain = (1 + model) / (1 + margin) / T_drafted.
         """
         return max((1.0 + model) / (1.0 + margin) * self.plain / self.drafted - 1.0, 0.0)
 
 
 class Promises(NamedTuple):
-    """Accepted tokens that both drafters promise, summed over the rows of a step; bonus tokens are not counted.
+    """Accepted tokens that both drafters promise, summed over the rows of a step. Bonus tokens are not counted.
 
-    With and without the draft model's passes the goodput of a step, accepted and bonus tokens a second, is
+    A row is fit if the draft model has a state of it. The goodput of a step, in accepted and bonus tokens per second,
+    is the left fraction with the draft model's passes and the right one without them:
 
-        sum of 1 + max(suffix[i], model[i], the latter for rows that are fit)      sum of 1 + suffix[i]
-        ─────────────────────────────────────────────────────────────────────      ────────────────────
-                                  T_drafted                                               T_plain
+        sum of 1 + max(suffix[i], model[i] if row i is fit)      sum of 1 + suffix[i]
+        ───────────────────────────────────────────────────      ────────────────────
+                             T_drafted                                  T_plain
 
-    The passes save time where the first is larger.
+    The passes save time if the left fraction is larger.
     """
 
     rows: int
     suffix: float
-    """Of the suffix drafts."""
+    """Promise of the suffix drafts."""
     gained: float
-    """What the draft model adds, if all rows have a state of it."""
+    """What the draft model would add to it if all rows were fit."""
     gained_fit: float
-    """What it adds in the rows that have one."""
+    """What the draft model adds to it in the fit rows."""
     better: float
-    """The larger promise of each row that has a state of the draft model, and the suffix draft's of the others."""
+    """The larger promise of each fit row, plus the suffix draft's promise of each other row."""
     model_fit: float
-    """Of the draft model, in the rows that have a state of it."""
+    """Promise of the draft model in the fit rows."""
     num_fit: int
-    """Number of rows that have a state of the draft model."""
+    """Number of fit rows."""
     widest: int
-    """Nodes of the largest suffix draft, its root included."""
+    """Number of nodes of the largest suffix draft, its root included."""
     is_idle: bool
-    """Whether a row that has a state of the draft model has no suffix draft."""
+    """Whether some fit row has no suffix draft."""
 
     @staticmethod
     def of(
@@ -85,15 +87,14 @@ class Promises(NamedTuple):
         fit: NDArray[np.bool_],
         margin: float,
     ) -> Promises:
-        """Of a batch of b rows.
+        """Sums the promises of a batch of b rows.
 
         Args:
-            offsets: int32[b + 1], of the suffix drafts' nodes, roots included.
+            offsets: int32[b + 1], offsets of the suffix drafts' nodes, roots included.
             suffix: float64[b], expected accepted tokens of the suffix drafts.
-            model: float64[b], those of the draft model.
+            model: float64[b], expected accepted tokens of the draft model.
             fit: bool[b], rows that have a state of the draft model.
-            margin: The draft model's promises, with the bonus token, are taken to be that share too large. Of two
-                uncertain promises the larger one disappoints, and the time of the passes is certain.
+            margin: See HybridConfig.margin.
 
         Raises:
             ConfigError: The arrays are not all of b rows.
@@ -101,8 +102,10 @@ class Promises(NamedTuple):
         return Promises(*_core.sum_promises(offsets, suffix, model, fit, margin))
 
     def saved(self, times: StepTimes, gained: float) -> float:
-        """Seconds that the passes save in a step where they bring `gained` tokens more; negative where they cost more than
-        they bring. They save T_plain for as many tokens as suffix drafts alone bring."""
+        """Seconds that the passes save in a step in which they add `gained` tokens; negative if they cost more time.
+
+        Suffix drafts alone would take proportionally more of `times.plain` for the larger number of tokens.
+        """
         total = self.rows + self.suffix
         return (total + gained) / total * times.plain - times.drafted
 
@@ -111,7 +114,7 @@ class Probing:
     """Chooses the steps that try the draft model although it is not expected to pay.
 
     Only steps in which a row gets no draft count. The 8th of them starts a probe, then the 16th after that one, and so
-    on; the pause doubles up to 256. When the draft model runs because it pays, the pause is reset.
+    on. The pause doubles up to 256 steps, and is reset when the draft model runs because it pays.
     """
 
     def __init__(self) -> None:
@@ -120,7 +123,7 @@ class Probing:
         self._tries = 0
 
     def restart(self) -> None:
-        """The draft model runs because it pays, or has come back after a long time: pauses are short again."""
+        """Resets the pause, because the draft model pays again or is usable again after a long time."""
         self._pause = _FIRST_PAUSE
         self._waited = self._tries = 0
 

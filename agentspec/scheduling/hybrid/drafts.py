@@ -1,11 +1,11 @@
-"""The drafts of a hybrid step: what the draft model proposed, and what is verified of that and of suffix drafts.
+"""The drafts of a hybrid step: the draft model's trees, and the trees to verify, made of these and suffix drafts.
 
 suffix  0 ─┬─ a ── b        model  0 ─┬─ a ── d        merged  0 ─┬─ a ─┬─ b
            └─ c                       └─ e                        │     └─ d
                                                                   ├─ c
                                                                   └─ e
 
-native/drafting/tree_union.h says how both trees become one.
+native/drafting/tree_union.h documents how both trees are merged.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from agentspec.drafts import DraftBatch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelTrees:
-    """What the drafting loop of a draft model chose for the b rows of a batch.
+    """The trees that the drafting loop of a draft model chose for the b rows of a batch.
 
-    Candidates are numbered in the order they were drafted, in groups of `topk` that hang on the same parent. The first
-    group hangs on the root. Rows that did not want the draft model's tree may hold anything.
+    Candidates are numbered in the order in which they were drafted. Each group of `topk` consecutive candidates has the
+    same parent; the first group's parent is the root. Rows that do not want the draft model's tree may hold any values.
     """
 
     parents: NDArray[np.int64]
-    """[b, groups], the candidate that each group hangs on; -1 for the root."""
+    """[b, groups], the candidate that is the parent of each group; -1 for the root."""
     chosen: NDArray[np.int64]
     """[b, n], numbers of the candidates in the tree, ascending."""
     tokens: NDArray[np.int64]
-    """[b, n], their tokens."""
+    """[b, n], tokens of the chosen candidates."""
     estimates: NDArray[np.float32]
-    """[b, n], the draft model's own probability of each: the product along its path."""
+    """[b, n], the draft model's own probability of each chosen candidate: the product along its path."""
     topk: int
-    """Candidates a group, >= 1."""
+    """Number of candidates per group, >= 1."""
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -44,24 +44,24 @@ class ModelTrees:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HybridBatch(DraftBatch):
-    """The drafts to verify, and what the draft model proposed for them, which observe() judges it by.
+    """The drafts to verify, and the draft model's own trees, from which observe() learns how good the draft model is.
 
-    Its arrays are its own: they stay valid as long as it does.
+    The batch owns its arrays: they stay valid as long as the batch exists.
     """
 
     model_offsets: NDArray[np.int32]
-    """[b + 1]; row i's own tree of the draft model has the nodes model_offsets[i] to model_offsets[i + 1]. Rows that did
-    not want one have none, all others their root at least."""
+    """[b + 1]; the draft model's tree of row i has the nodes model_offsets[i] to model_offsets[i + 1]. Rows that did
+    not want one have no nodes; all others have at least their root."""
     model_tokens: NDArray[np.int32]
     """[m]"""
     model_parents: NDArray[np.int32]
-    """[m], numbered within the row's tree of the draft model; -1 for the root."""
+    """[m], numbers of the parents within the draft model's tree of the row; -1 for the root."""
     model_estimates: NDArray[np.float32]
-    """[m], the draft model's own, not calibrated; 1 for the root."""
+    """[m], the draft model's own estimates, not calibrated; 1 for the root."""
     verified: NDArray[np.bool_]
-    """[b], whether the draft model's tree is among what is verified: alone, or merged with the suffix draft."""
+    """[b], whether the draft model's tree is verified, alone or merged with the suffix draft."""
     alone: NDArray[np.bool_]
-    """[b], whether the row is the draft model's tree and nothing else, node by node."""
+    """[b], whether the row is exactly the draft model's tree, node by node."""
 
     @property
     def ran(self) -> NDArray[np.bool_]:
@@ -71,8 +71,8 @@ class HybridBatch(DraftBatch):
     def first(self, num_nodes: NDArray[np.int32]) -> HybridBatch:
         """See DraftBatch.first().
 
-        A row of the draft model alone keeps as much of its tree. Of other rows that are cut nobody knows what is left of
-        the draft model's tree, which then counts as not verified.
+        A row that is the draft model's tree alone has that tree cut in the same way. In any other row that is cut, it
+        is unknown which of the draft model's nodes remain, so its tree then counts as not verified.
         """
         cut = num_nodes < np.diff(self.offsets) - 1
         shortened = self.alone & (num_nodes > 0)
@@ -97,17 +97,17 @@ class HybridBatch(DraftBatch):
         )
 
     def model_expected(self) -> NDArray[np.float64]:
-        """[b], accepted tokens that the draft model promises, by its own estimates; 0 where it did not draft."""
+        """[b], expected accepted tokens of the draft model's trees, by its own estimates; 0 where it did not draft."""
         ends = np.concatenate(([0.0], np.cumsum(self.model_estimates, dtype=np.float64)))[self.model_offsets]
         sums: NDArray[np.float64] = np.maximum(np.diff(ends) - 1.0, 0.0)
         return sums
 
     def model_accepted(self, accepted: NDArray[np.int64], num_accepted: NDArray[np.int32]) -> NDArray[np.int32]:
-        """[b], tokens of the text that the draft model's own trees have as a path from their roots.
+        """[b], number of tokens of the text that each of the draft model's own trees contains as a path from its root.
 
         Args:
-            accepted: [b, w], in the first num_accepted[i] + 1 columns of row i its accepted tokens and the bonus token.
-            num_accepted: [b], bonus tokens not counted.
+            accepted: [b, w]; the first num_accepted[i] + 1 columns of row i hold its accepted tokens and the bonus
+            token. num_accepted: [b], accepted tokens without the bonus token.
 
         Raises:
             ConfigError: `accepted` lacks rows or columns.
@@ -118,7 +118,7 @@ class HybridBatch(DraftBatch):
 
 
 def _first_of_each(offsets: NDArray[np.int32], sizes: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The offsets of rows of these sizes, and which nodes they are, the first ones of each row."""
+    """Cuts row i to its first sizes[i] nodes. Returns the new offsets and the indices of the kept nodes."""
     kept_offsets = np.zeros(len(offsets), np.int32)
     np.cumsum(sizes, out=kept_offsets[1:])
     return kept_offsets, np.arange(kept_offsets[-1]) + np.repeat(offsets[:-1] - kept_offsets[:-1], sizes)
