@@ -1,7 +1,8 @@
-"""When the draft model is paused as a whole: it drafts nothing, follows no text and reads no prompts.
+"""Decides when to pause the draft model. A paused draft model drafts nothing, does not follow texts and reads no
+prompts.
 
-Requests that were admitted or went on while it was paused have no state of the draft model until they end. So a change
-pays late, and is not made often.
+Requests that were admitted or continued during a pause have no state of the draft model until they end. So a change
+takes long to pay off, and the rules make few changes.
 """
 
 from __future__ import annotations
@@ -14,36 +15,38 @@ from agentspec.errors import ConfigError
 PauseRuleName = Literal["payoff", "zero-length", "never"]
 
 _LEAST_STEPS = 256
-"""Steps between two changes, at least: so many requests begin in them that rows have a state of the draft model again."""
+"""Minimum number of steps between two changes. It lets enough requests start that rows have a state of the draft model
+again."""
 
 
 class PauseRule(Protocol):
-    """Told of each decode step and of each batch of prompts, whether the draft model is paused or not.
+    """A rule that observes each decode step and each batch of prompts, whether the draft model is paused or not.
 
-    `is_paused` changes in observe_step() alone, and by nothing but what was observed.
+    `is_paused` changes only in observe_step(), and depends only on the observations.
     """
 
     @property
     def is_paused(self) -> bool: ...
 
     def observe_step(self, saved: float, ran: bool, seconds: float) -> None:
-        """A decode step.
+        """Learns from a decode step.
 
         Args:
             saved: Seconds that the draft model's passes would save in it if it was never paused (`Choice.saved`).
-            ran: Whether its passes ran.
-            seconds: That it takes, or would take, to follow the step's text (`StepCosts.extend`).
+            ran: Whether the passes ran.
+            seconds: Seconds of extending the draft model's KV cache by the step's text, whether it happened or not
+                (`StepCosts.extend`).
         """
 
     def observe_prompts(self, seconds: float) -> None:
-        """Prompts came, which the draft model reads, or would read, in `seconds`."""
+        """Learns from a batch of prompts that the draft model reads, or would read, in `seconds`."""
 
 
 def pause_rule(name: str) -> PauseRule:
-    """A new rule of that name, not paused.
+    """Returns a new rule of that name, not paused.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: No rule has that name.
     """
     if name == "payoff":
         return PayoffPause()
@@ -55,17 +58,17 @@ def pause_rule(name: str) -> PauseRule:
 
 
 class PayoffPause:
-    """Weighs what drafting with the model saves against what it takes to keep the model up to date.
+    """Compares the time that drafting with the model saves with the time that keeping the model up to date takes.
 
-    Both sides are counted over the latest steps, some 200 of them, whether the draft model is paused or not:
+    Both times are summed over about the latest 200 steps, whether the draft model is paused or not:
 
         running ──── saved < spent ───────────────────────────────────────> paused
         paused  ──── saved > 1.5 spent ───────────────────────────────────> running
-        paused  ──── 1024 steps, twice as many behind each vain trial ────> trial of 512 steps
+        paused  ──── 1024 steps, doubled after each failed trial ─────────> trial of 512 steps
         trial   ──── saved >= spent at its end ─> running, else ──────────> paused
 
-    What would be saved is estimated while the model is paused from what its drafts brought before. A trial lets it show
-    what they bring now: requests that begin in it have a state of the draft model.
+    During a pause, the savings are estimated from the model's drafts before the pause. A trial measures how good its
+    drafts are now, since requests that start in the trial have a state of the draft model.
     """
 
     _FORGETTING = 0.995
@@ -78,7 +81,7 @@ class PayoffPause:
         self._saved = self._spent = 0.0
         self._paused = self._on_trial = False
         self._pause = self._FIRST_PAUSE
-        # Since the last change.
+        # Number of steps since the last change.
         self._steps = 0
 
     @property
@@ -110,23 +113,27 @@ class PayoffPause:
 
 
 class ZeroLengthPause:
-    """SmartSpec's rule (section 5, prefill disabling): paused where most of the latest 100 steps had no draft of the
-    model, whatever keeping it up to date takes.
+    """SmartSpec's rule (section 5, prefill disabling): pauses the draft model if it drafted in few of the latest 100
+    steps, regardless of the time that keeping it up to date takes.
 
-    While it is paused no step has one. The pause ends as soon as the passes would have saved time in enough of the
-    latest 100 steps.
+    It cannot draft during a pause. So the pause ends once its passes would have saved time in enough of the latest 100
+    steps.
     """
 
     _WINDOW = 100
 
     def __init__(self, threshold: float = 0.7) -> None:
-        """Raises ConfigError unless `threshold`, a share of steps, is within 0 and 1."""
+        """`threshold` is the share of steps without a draft above which the rule pauses.
+
+        Raises:
+            ConfigError: `threshold` is not in [0, 1].
+        """
         if not 0 <= threshold <= 1:
             raise ConfigError(f"threshold must be a share of steps in [0, 1], got {threshold!r}; the paper's is 0.7")
         self._threshold = threshold
         self._idle: deque[bool] = deque(maxlen=self._WINDOW)
         self._paused = False
-        # Since the last change.
+        # Number of steps since the last change.
         self._steps = 0
 
     @property
@@ -141,11 +148,11 @@ class ZeroLengthPause:
         if paused != self._paused and self._steps >= _LEAST_STEPS:
             self._paused = paused
             self._steps = 0
-            # From now on steps are judged otherwise.
+            # The criterion for an idle step differs between running and paused.
             self._idle.clear()
 
     def observe_prompts(self, seconds: float) -> None:
-        """What reading takes is nothing to this rule."""
+        """Does nothing: this rule ignores the time that reading prompts takes."""
 
 
 class NeverPause:
@@ -156,7 +163,7 @@ class NeverPause:
         return False
 
     def observe_step(self, saved: float, ran: bool, seconds: float) -> None:
-        """Nothing is learnt from it."""
+        """Does nothing."""
 
     def observe_prompts(self, seconds: float) -> None:
-        """Nothing is learnt from it."""
+        """Does nothing."""

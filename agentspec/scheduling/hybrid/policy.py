@@ -1,6 +1,6 @@
-"""The policy of a hybrid step: whether the draft model's passes run, and what of both drafts is verified.
+"""The policy of a hybrid step: it decides whether the draft model's passes run, and which drafted tokens are verified.
 
-choose ─> the passes run for the batch, or do not ─> combine ─> verification ─> observe
+choose ─> the passes run for the whole batch or not at all ─> combine ─> verification ─> observe
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ from agentspec.scheduling.registry import ROW_RULES
 
 _WIDTH_RATE = 0.2
 _LONG_UNFIT = 64
-"""Steps without any row that has a state of the draft model, after which it is tried soon once one has."""
+"""After this many steps without a row that has a state of the draft model, the next such row restarts the probing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """What a step does with the draft model."""
+    """How a step uses the draft model."""
 
     rows: NDArray[np.bool_]
-    """[b], those that want its drafts. If there is one, the passes run for the whole batch."""
+    """[b], the rows that want its drafts. If any does, the passes run for the whole batch."""
     saved: float
-    """Seconds that the passes would save in this step if all rows had a state of the draft model, >= 0; inf where tau is
-    set by hand. For a `PauseRule`."""
+    """Seconds that the passes would save in this step if all rows had a state of the draft model, >= 0; inf if tau is
+    set by hand. It is meant for a `PauseRule`."""
     least_gain: float = 0.0
-    """Accepted tokens over these rows, by the draft model's own estimates, that a further pass must promise to pay."""
+    """Number of accepted tokens, summed over these rows, that another pass must add to pay, by the draft model's own
+    estimates."""
 
 
 class HybridPolicy:
-    """Mixes suffix drafts and a draft model's row by row, by the rule and the tau of its settings.
+    """Mixes suffix drafts and a draft model's drafts row by row, by the rule and the tau of its settings.
 
-    Calls come in the order expect, choose, combine, expect, ...; expect() may be left out, and observe() may be some
-    steps late, in their order. One thread at a time. No randomness: the same calls give the same choices.
+    Calls come in the order expect, choose, combine, expect, ...; expect() may be left out. observe() may be called some
+    steps late, in the order of the steps. The policy is not thread-safe. It is deterministic: the same calls give the
+    same choices.
     """
 
     def __init__(self, config: HybridConfig = HybridConfig(), costs: StepCosts | None = None) -> None:  # noqa: B008
@@ -55,13 +57,13 @@ class HybridPolicy:
         self.config = config
         self.costs = costs or StepCosts()
         self.lengths = AcceptedLengths(config.prior_accepted)
-        """Accepted tokens a draft of the draft model."""
+        """Accepted tokens per draft of the draft model."""
         self.calibration = Calibration()
-        """Of the draft model's estimates."""
+        """Calibration of the draft model's estimates."""
         self.tau = float(config.tau) if config.tau != "auto" else math.nan
-        """The threshold; where it is found by the policy, what it amounted to in the last step: the mean accepted
-        length under the rule "score", otherwise what a suffix draft had to promise for the passes not to pay, if all
-        rows were alike. nan before the first step, and where match lengths decide."""
+        """The threshold. If the policy finds it, this is its value in the last step: under the rule "score" the mean
+        accept length, otherwise the promise of suffix drafts above which the passes would not have paid if all rows had
+        been alike. nan before the first step, and under the rule "match-length"."""
         self._predictor: PayoffPredictor | None = None
         if config.rule == "payoff":
             self._predictor = PayoffPredictor.load(config.payoff) if config.payoff else PayoffPredictor.default()
@@ -69,14 +71,15 @@ class HybridPolicy:
         self._suffix_lengths = AcceptedLengths(0.0)
         self._probing = Probing()
         self._unfit_steps = 0
-        # What expect() found, for which requests.
+        # The requests and the result of the latest expect().
         self._expected: tuple[Sequence[str], NDArray[np.float64]] | None = None
-        # Nodes of the widest row of a step in which the passes ran, a running mean: at first what the prior needs.
+        # Running mean, over steps in which the passes ran, of the widest row's nodes. It starts with the prior's need.
         self._model_nodes = min(math.ceil(config.prior_accepted) + 1.0, config.max_nodes)
 
     def expect(self, request_ids: Sequence[str]) -> None:
-        """What of the next choice can be found before its suffix drafts are there: to be called while the device works on
-        the step before. choose() must be given the same object.
+        """Does the part of the next choice that does not need its suffix drafts.
+
+        Call it while the device still works on the previous step, and pass the same object to choose().
 
         Args:
             request_ids: [b]
@@ -93,18 +96,19 @@ class HybridPolicy:
         *,
         width: int | None = None,
     ) -> Choice:
-        """Which rows want the draft model's drafts; its passes then run for the whole batch.
+        """Chooses the rows that want the draft model's drafts. If there are any, its passes run for the whole batch.
 
-        Where the policy finds tau itself, all rows that are fit want them, or none does.
+        If the policy finds tau itself, either all fit rows want them or none does, except under the rules "score" and
+        "match-length".
 
         Args:
             request_ids: [b]
             suffix: The suffix drafts of the b rows.
             fit: [b], rows for which the draft model can draft: it has read their text, and they have room.
-            width: Tokens verified a row whatever is drafted, where graphs fix it. None: as many as the widest row has.
+            width: Number of tokens verified per row, if graphs fix it. None means the number of the widest row.
 
         Raises:
-            ConfigError: The arguments are not all of b rows.
+            ConfigError: An argument does not have b rows.
         """
         b = _check_rows(request_ids, suffix=len(suffix), fit=len(fit))
         if self._expected is None or self._expected[0] is not request_ids:
@@ -134,12 +138,12 @@ class HybridPolicy:
         promises: Promises,
         times: StepTimes,
     ) -> tuple[NDArray[np.bool_], float]:
-        """`rows` and `saved` of the choice."""
+        """Returns `rows` and `saved` of the choice."""
         config = self.config
         if config.tau == math.inf:
             return fit.copy(), math.inf
         is_given = config.tau != "auto"
-        # A tau that is set by hand is held against what suffix drafts promise, whatever the rule.
+        # A tau that is set by hand is compared with the promise of suffix drafts under every rule.
         by_row = ROW_RULES.get(config.rule, weak_by_score if is_given else None)
         if by_row is not None and (is_given or config.rule == "match-length"):
             return fit & by_row(config, suffix, expected, model), math.inf
@@ -162,19 +166,21 @@ class HybridPolicy:
         return fit & runs, saved
 
     def _least_gain(self, b: int, promised: float, times: StepTimes, width: int | None) -> float:
-        """What the seconds of a further pass are worth at the goodput of this step, whose b rows are promised so many
-        accepted tokens."""
+        """Number of tokens that another pass must add to pay for its seconds at the goodput of this step.
+
+        `promised` is the number of accepted tokens promised to the step's b rows.
+        """
         goodput = (b + promised) / times.drafted
         more = self.costs.draft_pass(b)
         if width is None:
-            # A token more in each row is verified, too.
+            # One more token per row is verified as well.
             more += self.costs.verify(b, 2) - self.costs.verify(b, 1)
         return goodput * more / self.calibration.factor
 
     def describe(self) -> dict[str, float | None]:
-        """What it goes by at present, for people: thresholds and lengths in tokens, times in milliseconds.
+        """Returns the current state in readable form: thresholds and lengths in tokens, times in milliseconds.
 
-        tau is None where it is no finite number.
+        tau is None if it is not finite.
         """
         costs = self.costs
         return {
@@ -195,24 +201,28 @@ class HybridPolicy:
         rows: NDArray[np.bool_],
         rooms: NDArray[np.int32],
     ) -> HybridBatch:
-        """The drafts to verify, by one native call that releases the GIL.
+        """Returns the drafts to verify, in one native call that releases the GIL.
 
-        A row that does not want the draft model's tree has its suffix draft. One that does has the tree of the model's
-        likeliest candidates, as far as they reach the settings' min_token_prob and there is room, under the rules
-        "score" and "match-length". Under "expected" and "payoff" it has the tree that unites both, or without merging
-        the one that promises more. Where one of the two is empty, the other is taken. Where tau is inf there are no
-        suffix drafts. The model's estimates are scaled by what became of earlier ones.
+        A row that does not want the draft model's tree gets its suffix draft. For a row that wants it, the rule
+        decides:
+
+        - "score" and "match-length": the tree of the model's likeliest candidates, as far as they reach
+          HybridConfig.min_token_prob and there is room.
+        - "expected" and "payoff": the union of both trees or, without merging, the tree that promises more.
+
+        If one of the two drafts is empty, the row gets the other one. If tau is inf, no row gets a suffix draft. The
+        model's estimates are scaled by the calibration factor.
 
         Args:
             request_ids: [b]
-            suffix: As for choose(); the roots are taken from it.
-            model: Of the same b rows; None where the passes did not run, and no row wants a tree.
-            rows: [b], what choose() returned, less the rows for which there is no tree after all.
-            rooms: [b], the most nodes of each row that wants a tree, its root not counted; the settings' max_nodes
-                holds besides.
+            suffix: The drafts passed to choose(); the roots are taken from them.
+            model: The trees of the same b rows; None if the passes did not run. Then no row may want a tree.
+            rows: [b], the rows that choose() returned, without those for which there is no tree after all.
+            rooms: [b], maximum number of nodes of each row that wants a tree, its root not counted.
+                HybridConfig.max_nodes applies as well.
 
         Raises:
-            ConfigError: The arguments are not all of b rows, or `model` holds no trees.
+            ConfigError: An argument does not have b rows, or rows want a tree and `model` is None.
         """
         b = _check_rows(request_ids, suffix=len(suffix), rows=len(rows), rooms=len(rooms))
         if model is None:
@@ -255,12 +265,14 @@ class HybridPolicy:
 
         Args:
             request_ids: [b]
-            drafts: What combine() returned, or its first nodes; another batch where suffix drafts alone were verified.
+            drafts: The batch that combine() returned or its first nodes, or another one if only suffix drafts were
+                verified.
             num_accepted: [b], accepted tokens without the bonus token.
-            accepted: [b, w]; the first num_accepted[i] + 1 columns of row i hold its accepted tokens and the bonus token.
+            accepted: [b, w]; the first num_accepted[i] + 1 columns of row i hold its accepted tokens and the bonus
+            token.
 
         Raises:
-            ConfigError: The arguments are not all of b rows, or `accepted` has too few columns.
+            ConfigError: An argument does not have b rows, or `accepted` has too few columns.
         """
         _check_rows(request_ids, drafts=len(drafts), num_accepted=len(num_accepted), accepted=len(accepted))
         counts = np.ascontiguousarray(num_accepted, np.int32)
@@ -274,17 +286,17 @@ class HybridPolicy:
         self._model_nodes += _WIDTH_RATE * (int(np.diff(drafts.offsets).max()) - 1 - self._model_nodes)
         lengths = drafts.model_accepted(np.ascontiguousarray(accepted, np.int64), counts)
         expected = drafts.model_expected()
-        # Of a tree that was not verified nobody knows what would have come behind the bonus token.
+        # If a tree was not verified, it is unknown whether the text after the bonus token would have followed it too.
         hidden = ~drafts.verified & (lengths > counts)
         learnt = np.where(hidden, np.maximum(lengths, self.calibration.factor * expected), lengths)
         for i, length in zip(np.flatnonzero(ran).tolist(), learnt[ran].tolist(), strict=True):
             self.lengths.observe(request_ids[i], length)
-        # Of trees that were not verified only failures are known for sure: they would bias the factor.
+        # Trees that were not verified reveal only their failures, which would bias the factor.
         known = drafts.verified & (expected > 0.0)
         self.calibration.observe(lengths[known].astype(np.float64), expected[known])
 
     def forget(self, request_id: str) -> None:
-        """Drops what is known of a request alone."""
+        """Drops the observations of one request."""
         self.lengths.forget(request_id)
         self._suffix_lengths.forget(request_id)
 
