@@ -1,4 +1,4 @@
-"""What all tests share: how the servers that they start start, how workers share them, what was compared, databases."""
+"""Hooks and fixtures of all tests: environment of servers, groups of tests for workers, parity counts, databases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import needs
 import pytest
 from parity import compared
 
-# Fixtures of tests/integrations/sglang: the session's plain server, and what it answered.
+# Fixtures of tests/integrations/sglang: the session's plain server and its answers.
 PLAIN = {"plain", "reference", "short_reference"}
 WITH_OWN_SERVERS = "servers of their own"
 
@@ -20,8 +20,11 @@ FORKING = Path(__file__).parent / "helpers" / "forking"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Servers fork; see the folder. It is inherited by every process that tests start, also by way of commands. They run
-    on one thread each, as others run beside them, and overlap scheduling and forwards, as servers on a GPU do."""
+    """Sets the environment that all processes started by tests inherit, directly or through commands.
+
+    Servers fork their processes; see helpers/forking. Each runs on one thread, because other tests run at the same
+    time. Servers overlap scheduling and forwards, as they do on a GPU.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("SGLANG_CPU_OVERLAP", "on")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(FORKING), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
@@ -29,9 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a test that needs what is not there; where CI is set the test fails instead.
+    """Skips a test whose requirements are missing. If CI is set, the test fails instead.
 
-    Tests that are not marked `server` start none, or `make test` would take as long as `make test-all`.
+    Tests without the marker `server` cannot start servers. Otherwise `make test` would take as long as `make test-all`.
     """
     if item.get_closest_marker("server"):
         os.environ.pop(WITHOUT_SERVERS, None)
@@ -46,18 +49,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Says which tests go to the same worker, where several share them; xdist reads it in its own hook, which comes later.
+    """Groups the tests that must run on the same xdist worker. xdist reads the groups in its own hook, which runs
+    later.
 
-    All that use the session's agentspec servers stay together, so that each is started once. So do all that compare
-    servers of their own with the session's plain one, of which their worker then has another: both groups take long.
-    The other tests of a file follow these, or stay together.
+    Tests that use the session's agentspec servers form one group, so that each server is started once. Tests that
+    compare servers of their own with the session's plain server form another group, whose worker starts a second plain
+    server, since both groups take long. All other tests of a file join the second group if one of the file's tests is
+    in it, and otherwise form a group of their own.
     """
     if not config.pluginmanager.hasplugin("xdist"):
         return
     groups = {item: _group(set(getattr(item, "fixturenames", ()))) for item in items}
     with_own = {item.path for item, group in groups.items() if group == WITH_OWN_SERVERS}
     for item, group in groups.items():
-        # xdist joins the groups of a test that has several.
+        # xdist would join several groups of one test into a new group.
         if item.get_closest_marker("xdist_group"):
             continue
         item.add_marker(
@@ -74,14 +79,14 @@ def _group(fixtures: set[str]) -> str | None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker tells what it compared."""
+    """Sends the worker's parity counts to the main process."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["compared"] = compared
 
 
 @pytest.fixture(scope="session")
 def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Path]:
-    """The path of each database of text-to-SQL. Only read."""
+    """The path of each text-to-SQL database. Tests must only read them."""
     from agentspec.workflows.text_to_sql import DATABASES, create_all
 
     paths = create_all(DATABASES, tmp_path_factory.mktemp("databases"))

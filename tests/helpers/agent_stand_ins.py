@@ -1,4 +1,4 @@
-"""Stand-ins for what a run of coding agents needs: a model server that misbehaves, and the agent's interpreter."""
+"""Stand-ins for tests of coding-agent runs: a model server that misbehaves, and the agent's interpreter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 
 class ScriptedEndpoint:
-    """Answers by what the first user message quotes: a text, or a function of the request's number in its task."""
+    """Chooses an answer by what the first user message quotes. An answer is a text, or a function of the request's
+    number within its task."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
@@ -42,7 +43,7 @@ class ScriptedEndpoint:
                     self.end_headers()
                     self.wfile.write(body)
                 except OSError:
-                    pass  # The client has given up.
+                    pass  # The client has disconnected.
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
@@ -50,7 +51,7 @@ class ScriptedEndpoint:
         self.base_url = f"http://127.0.0.1:{self._server.server_port}/v1"
 
     def never(self, _: int) -> str:
-        """An answer that comes when nobody waits for it any more."""
+        """Returns an answer only after the client has stopped waiting."""
         self._closed.wait()
         return "too late"
 
@@ -69,7 +70,7 @@ def chat_answer(text: str) -> bytes:
 
 
 def fake_agent(path: Path, body: str) -> str:
-    """An executable that stands for the agent's interpreter and whatever it would run."""
+    """Writes an executable that replaces the agent's interpreter and everything that it would run."""
     path.write_text(f"#!/usr/bin/env python3\nimport json, sys, time\njob = json.load(sys.stdin)\n{body}\n")
     path.chmod(0o755)
     return str(path)

@@ -1,4 +1,4 @@
-"""A tokenizer whose tokens are bytes; 256 ends a turn."""
+"""A tokenizer whose tokens are bytes. Token 256 ends a turn."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def write_byte_tokenizer(folder: Path) -> Path:
-    """The same as a .tiktoken file."""
+    """Writes the tokenizer as a .tiktoken file."""
     path = folder / "bytes.tiktoken"
     path.write_bytes(b"".join(base64.b64encode(bytes([i])) + b" %d\n" % i for i in range(256)))
     return path
 
 
 def text_of(tokens: list[int]) -> str:
-    """What a reader sees of the tokens; `$` stands for the end of a turn."""
+    """Decodes tokens to readable text; `$` stands for the end of a turn."""
     return "".join("$" if token == END else chr(token) for token in tokens)

@@ -1,8 +1,9 @@
-"""What the rule "calibrated" must draft, by brute force: contexts, evidence and estimates counted in the texts themselves.
+"""A brute-force oracle of the rule "calibrated": it counts contexts, evidence and estimates in the texts themselves.
 
-The engine's own choices are followed node by node, so that a draft may differ from this in the last bits of its
-estimates, and in the order of nodes that are equal but for these. Two limits of the engine depend on the order in which
-its structures were built, which is not modelled: `Unpredictable` says that a draft met one.
+The check follows the engine's own choices node by node. So a draft may differ from the oracle in the last bits of its
+estimates, and in the order of nodes that differ only in these bits. Two limits of the engine depend on the order in
+which its structures were built. The oracle does not model that order, and raises `Unpredictable` if a draft depends on
+it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MAX_WEIGHED = 10
 SUREST = 0.9
 # agentspec/native/index/global_index_plan.cc
 MERGE_RATIO = 16
-# agentspec/native/index/suffix_automaton.cc: a state of more continuations need not be asked for all of them.
+# agentspec/native/index/suffix_automaton.cc: a state with more continuations than this may not report all of them.
 MAX_CONTINUATIONS = 12
 # agentspec/native/estimator.{h,cc}
 PRIOR_COUNT = 0.4
@@ -48,12 +49,12 @@ UNKNOWN_AGE = math.inf
 
 
 class Unpredictable(Exception):
-    """The draft depends on more than the texts."""
+    """The draft does not depend on the texts alone."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A text in one index. It begins after so many tokens of its source, which has `now` tokens by now."""
+    """A text in one index. `begin` tokens of its source precede it, and the source now has `now` tokens."""
 
     text: Sequence[int]
     is_sealed: bool
@@ -61,12 +62,13 @@ class Part:
     now: int
 
     def ends(self, string: Sequence[int]) -> list[int]:
-        """Where the string ends, as numbers of tokens of the text."""
+        """The places where the string ends, as numbers of tokens from the beginning of the text."""
         length, wanted = len(string), list(string)
         return [end for end in range(length, len(self.text) + 1) if list(self.text[end - length : end]) == wanted]
 
     def continuations(self, string: Sequence[int]) -> list[int]:
-        """Its ends that something follows; of a sealed text in the order of ranks, by what stands before."""
+        """The string's ends that are followed by a token. In a sealed text they are in rank order, which sorts them by
+        the text before them."""
         ends = [end for end in self.ends(string) if end < len(self.text)]
         return sorted(ends, key=lambda end: (self._context(end), end)) if self.is_sealed else ends
 
@@ -77,7 +79,7 @@ class Part:
 
 @dataclass
 class Namespace:
-    """The outputs of a namespace as GlobalIndex keeps them in its parts, where nothing is evicted or deleted."""
+    """The outputs of a namespace, in parts as GlobalIndex keeps them if nothing is evicted or deleted."""
 
     max_growing_tokens: int
     sealed: list[list[int]] = field(default_factory=list)
@@ -101,7 +103,8 @@ class Namespace:
 
 @dataclass(frozen=True)
 class Context:
-    """The last tokens of the request's text, where they occur in one part; less than 1 if it begins so far behind it."""
+    """The last `length` tokens of the request's text as they occur in one part. `length` is below 1 if the context
+    begins after the end of the text."""
 
     slot: int
     length: int
@@ -113,7 +116,7 @@ class Context:
 
 @dataclass
 class Child:
-    """A continuation, with what each slot says of it."""
+    """A continuation, with the evidence of each slot."""
 
     seen: list[int] = field(default_factory=lambda: [0] * NUM_SLOTS)
     met: list[int] = field(default_factory=lambda: [0] * NUM_SLOTS)
@@ -126,8 +129,9 @@ class Child:
 
 
 def choose_contexts(text: Sequence[int], parts: Sequence[Part], source: Source, max_pattern: int) -> list[Context]:
-    """In one source the longest pattern that goes on, then shorter ones that do so several times as often."""
-    counts = []  # of each part: in how many places the last 1, 2, ... tokens occur
+    """Chooses from one source the longest pattern that has a continuation, then shorter ones that have one several
+    times as often."""
+    counts = []  # per part: number of places in which the last 1, 2, ... tokens occur
     for part in parts:
         counts.append([])
         while len(counts[-1]) < min(max_pattern, len(text)):
@@ -151,7 +155,8 @@ def choose_contexts(text: Sequence[int], parts: Sequence[Part], source: Source, 
 
 
 def go_on(contexts: Sequence[Context], text: Sequence[int], path: Sequence[int], own: Part) -> list[Context]:
-    """The contexts behind a path: where none goes on in the request's own text, the longest end that occurs there is one."""
+    """Returns the contexts extended by a path. If none of them continues in the request's own text, the longest suffix
+    that occurs there becomes one."""
     if any(context.part is own and own.continuations(context.string(text, path)) for context in contexts):
         return [*contexts]
     joined = [*text, *path]
@@ -165,7 +170,7 @@ def go_on(contexts: Sequence[Context], text: Sequence[int], path: Sequence[int],
 def read_children(
     text: Sequence[int], contexts: Sequence[Context], path: Sequence[int], estimate: float, config: EngineConfig
 ) -> tuple[dict[int, Child], list[int], list[int]]:
-    """What follows the contexts and the path after them; with the slots' totals and lengths."""
+    """Returns the continuations of the contexts and the path after them, with the totals and lengths of the slots."""
     children: dict[int, Child] = {}
     totals, lengths, read = [0] * NUM_SLOTS, [0] * NUM_SLOTS, [0] * NUM_SLOTS
     depth = len(path) + 1
@@ -197,7 +202,7 @@ def read_children(
                 continue
             child = children.setdefault(token, Child())
             child.seen[slot] += 1
-            # Positions of a segment stand for the root.
+            # Positions in a segment refer to the root.
             place = end - (depth - 1) if part.is_sealed else end + 1
             child.ages[slot] = min(child.ages[slot], part.now - (part.begin + place))
     if len(children) > MAX_CHILDREN:
@@ -211,7 +216,7 @@ def read_children(
 
 
 def _weighed(children: dict[int, Child], read: Sequence[int], needed: np.float32) -> dict[int, Child]:
-    """Those with a large enough share in some context, the largest ones of these."""
+    """Keeps the children that have a large enough share in some context, and of these the largest ones."""
     shares = {}
     for token, child in children.items():
         found = ((child.seen[slot] + child.met[slot], read[slot]) for slot in range(NUM_SLOTS))
@@ -237,7 +242,7 @@ def estimate_children(
     path: float,
     weights: NDArray[np.float32],
 ) -> None:
-    """Sets the probabilities: log odds that add up over the slots, and half of the excess over 1 taken back."""
+    """Sets the probabilities: log odds add up over the slots, then half of the sum's excess over 1 is removed."""
     latest = [min((child.ages[slot] for child in children.values()), default=UNKNOWN_AGE) for slot in range(NUM_SLOTS)]
     for child in children.values():
         logit = float(weights[_bias(depth, path)])
@@ -287,14 +292,14 @@ def check_draft(
     """Checks the draft of a request of this text, whose namespace has these parts.
 
     Raises:
-        AssertionError: It is not what the rule drafts.
-        Unpredictable: The texts alone do not say what it must be.
+        AssertionError: The rule would draft something else.
+        Unpredictable: The texts alone do not determine the draft.
     """
     cap = min(cap, config.max_draft_tokens)
     own = Part(text, False, 0, len(text))
     contexts = choose_contexts(text, [own], Source.REQUEST, config.max_pattern)
     contexts += choose_contexts(text, parts, Source.GLOBAL, config.max_pattern)
-    # Of the root and each node.
+    # The path of the root and of each node.
     paths: list[tuple[int, ...]] = [()]
     places = [contexts]
     candidates: dict[tuple[int, int], Candidate] = {}
@@ -328,7 +333,7 @@ def check_draft(
         paths.append((*paths[key[0]], key[1]))
         places.append(go_on(places[key[0]], text, paths[-1], own))
         if number < cap and row.estimates[number] * np.float32(SUREST) >= np.float32(config.min_token_prob):
-            # The engine's own estimate, so that differences do not grow from node to node.
+            # Use the engine's own estimate, so that differences do not grow from node to node.
             expand(number, float(row.estimates[number]))
     if len(row.tokens) <= cap:
         left = max((candidate.estimate for candidate in candidates.values()), default=0.0)

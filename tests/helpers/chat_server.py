@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server that says what a test wants said, in this process."""
+"""An OpenAI-compatible server in this process whose answers a test scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reply:
-    """A raw reply, after some seconds."""
+    """A raw reply that is sent after some seconds."""
 
     status: int = 200
     body: bytes = b'{"error": {"message": "out of order"}}'
@@ -27,7 +27,7 @@ Script = Callable[[dict[str, Any]], str | int | Reply]
 
 
 def completion_body(text: str, model: str, finish_reason: str = "stop") -> bytes:
-    """A chat completion of 11 and 7 tokens."""
+    """A chat completion with 11 prompt tokens and 7 completion tokens."""
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}
     usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
     head = {"id": "1", "object": "chat.completion", "created": 0, "model": model, "accept_length": 2.5}
@@ -55,7 +55,7 @@ def chat_server(script: Script, finish_reason: str = "stop") -> Iterator[str]:
                 self.end_headers()
                 self.wfile.write(said.body)
             except (BrokenPipeError, ConnectionResetError):
-                # The client did not wait.
+                # The client has disconnected.
                 pass
 
         def log_message(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Batches of drafts from rows written by hand."""
+"""Makes batches of drafts from rows written by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from agentspec import DraftBatch
 
 
 def make_batch(rows: list[tuple[list[int], list[int]]]) -> DraftBatch:
-    """A batch of (tokens, parents); the other fields do not matter to build_tree_arrays."""
+    """Makes a batch of rows (tokens, parents). build_tree_arrays() does not read the other fields."""
     sizes = [len(tokens) for tokens, _ in rows]
     return DraftBatch(
         offsets=np.cumsum([0, *sizes], dtype=np.int32),

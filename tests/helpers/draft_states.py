@@ -1,4 +1,4 @@
-"""States of decode steps with drawn drafts, and profiles, for controllers."""
+"""States of decode steps with random drafts, and profiles, for tests of controllers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ POINTS = [
     for w in (1, 8)
     for n in (100, 1000)
 ]
-"""Timed steps that lie within 2 % of a plane."""
+"""Timed steps within 2 % of a plane."""
 
 
 def batch(rows: Sequence[Sequence[float]], parents: Sequence[Sequence[int]] | None = None) -> DraftBatch:
-    """Drafts with the estimates of each row's nodes; chains unless the nodes' parents are given."""
+    """Makes drafts from the estimates of each row's nodes. They are chains unless the nodes' parents are given."""
     sizes = [len(row) + 1 for row in rows]
     estimates = np.array([x for row in rows for x in (1.0, *row)], np.float32)
     links = [range(len(row)) for row in rows] if parents is None else parents
@@ -37,7 +37,7 @@ def batch(rows: Sequence[Sequence[float]], parents: Sequence[Sequence[int]] | No
 
 
 def drawn_rows(rng: np.random.Generator, num_rows: int, most: int) -> list[list[float]]:
-    """Estimates that fall along each row."""
+    """Draws estimates that fall along each row."""
     return [np.cumprod(rng.random(rng.integers(0, most + 1)) ** 0.5).tolist() for _ in range(num_rows)]
 
 

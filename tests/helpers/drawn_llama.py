@@ -1,4 +1,4 @@
-"""What native draft models read of SGLang's models, with weights drawn at random."""
+"""SGLang models with random weights, reduced to the attributes that native draft models read."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def drawn_llama(
     is_head: bool,
     positions: int = 64,
 ) -> Any:
-    """SGLang's LlamaForCausalLM or, with `is_head`, its LlamaForCausalLMEagle3, as far as drafters look.
+    """Imitates SGLang's LlamaForCausalLM or, with `is_head`, its LlamaForCausalLMEagle3, as far as drafters read them.
 
     Args:
-        outputs: Tokens that logits are of; None: all that it reads.
+        outputs: Number of tokens that have logits; None: the whole vocabulary.
     """
 
     def linear(size: int, inputs: int) -> Any:
@@ -61,6 +61,6 @@ def drawn_llama(
     )
     if is_head:
         core.fc = linear(hidden, 3 * hidden)
-    # Padded to more rows than the vocabulary has.
+    # The head is padded to more rows than the vocabulary has.
     head = linear(outputs + 5, hidden)
     return SimpleNamespace(model=core, lm_head=head, logits_processor=SimpleNamespace(vocab_size=outputs))

@@ -1,4 +1,4 @@
-"""A server in a few lines: drafts with known chances, steps with known costs, a controller between them."""
+"""A minimal simulated server: drafts with known acceptance, steps with known costs, and a controller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentspec.scheduling import Controller, StepCost, StepPlan, StepState
 
 @dataclass
 class Served:
-    """What the steps came to."""
+    """Totals of the simulated steps."""
 
     tokens: int
     seconds: float
@@ -40,8 +40,11 @@ def serve(
     noise: float = 0.0,
     delay: int = 0,
 ) -> Served:
-    """Every row drafts a chain whose tokens each are right with the step's `quality`, and says so, unless something
-    else is `promised`. Observations come `delay` steps late; of the noise one step in 50 is a hiccup of 10 times."""
+    """Simulates steps in which each row drafts a chain.
+
+    Each token is right with the probability `quality` of the step. The drafts' estimates equal it unless `promised`
+    gives others. Observations arrive `delay` steps late. With noise, one step in 50 takes 10 times as long.
+    """
     served = Served(0, 0.0, [], 0)
     late: list[tuple[StepPlan, np.ndarray, float]] = []
     longest = widths[-1] - 1

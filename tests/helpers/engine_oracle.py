@@ -1,4 +1,4 @@
-"""What the engine must draft, by brute force: SuffixDecoding's algorithm 1 with counts taken from the texts themselves."""
+"""A brute-force oracle of the engine: SuffixDecoding's algorithm 1, with counts taken from the texts themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentspec import EngineConfig, Source
 
 @dataclass
 class Tree:
-    """A draft; node 0 is the root, whose token is the request's last."""
+    """A draft. Node 0 is the root; its token is the request's last token."""
 
     tokens: list[int]
     parents: list[int] = field(default_factory=lambda: [-1])
@@ -22,13 +22,13 @@ class Tree:
 
 
 END = -1
-"""Follows a finished output. It counts among what came next, and is never drafted."""
+"""Marks the end of a finished output. It counts as a continuation but is never drafted."""
 
 Continuations = dict[int, tuple[int, tuple[int, int]]]  # token -> (count, last place), where a place is (text, end)
 
 
 def continuations(texts: Sequence[Sequence[int]], string: Sequence[int]) -> Continuations:
-    """How often and where last each token follows the string; later texts are more recent."""
+    """Counts how often each token follows the string, and finds the last place. Later texts are more recent."""
     found: Continuations = {}
     for number, text in enumerate(texts):
         for start in range(len(text) - len(string)):
@@ -39,7 +39,7 @@ def continuations(texts: Sequence[Sequence[int]], string: Sequence[int]) -> Cont
 
 
 def grow(config: EngineConfig, texts: Sequence[Sequence[int]], pattern: Sequence[int], size: int) -> Tree:
-    """The tree of one pattern in one source, grown one node at a time by the best estimate."""
+    """Grows the tree of one pattern in one source, one node at a time, by the best estimate."""
     tree = Tree([pattern[-1]], match_len=len(pattern))
     strings = [list(pattern)]
     candidates: list[tuple[float, tuple[int, int], int, int]] = []
@@ -68,7 +68,7 @@ def grow(config: EngineConfig, texts: Sequence[Sequence[int]], pattern: Sequence
 
 
 def draft(config: EngineConfig, text: Sequence[int], outputs: Sequence[Sequence[int]], cap: int | None) -> Tree:
-    """The draft for a request of this text whose namespace retains these outputs, oldest first."""
+    """The draft for a request with this text, whose namespace has these outputs, oldest first."""
     ended = [[*output, END] for output in outputs]
     cap = config.max_draft_tokens if cap is None else min(cap, config.max_draft_tokens)
     best = Tree([text[-1]])

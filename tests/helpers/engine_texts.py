@@ -1,4 +1,4 @@
-"""Short ways to lead an engine: token arrays, kept outputs, and drafts that can be compared."""
+"""Shortcuts for tests of an engine: token arrays, kept outputs, and drafts that can be compared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def keep(engine: Engine, output: NDArray[np.int32], namespace: str = "") -> int:
 
 
 def drafted(engine: Engine, text: NDArray[np.int32], namespace: str = "") -> list[int]:
-    """The tokens that a request of this text, which is opened for it, is drafted, without its root."""
+    """Opens a request with this text and returns the tokens drafted for it, without the root."""
     engine.open("asked", text, namespace)
     tokens = engine.draft(["asked"]).tokens[1:].tolist()
     engine.close("asked", keep=False)
