@@ -1,4 +1,4 @@
-"""Two replicas that share a store while something is done to it, and what must hold meanwhile and after."""
+"""Two replicas that share a store while a fault is injected, with checks for the time during and after the fault."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ _FROM_THE_FOLLOWER = _VOCAB_SIZE // 8
 
 
 def words(number: int) -> list[int]:
-    """Four tokens that no other number has."""
+    """Four tokens that belong to this number alone."""
     return list(range(4 * number + 1, 4 * number + 5))
 
 
 def drafts(replica: Replica, number: int, namespace: str = A) -> bool:
-    """Whether a request that begins with a number's first word is drafted more of them, and nothing else."""
+    """Whether a request that begins with a number's first word gets a draft, made of that number's other words
+    alone."""
     first, *others = words(number)
     drafted = replica.drafts([first], namespace)
     assert drafted == others[: len(drafted)], (number, drafted)
@@ -37,7 +38,7 @@ def drafts(replica: Replica, number: int, namespace: str = A) -> bool:
 
 
 def stored(store: Store, namespace: str = A) -> Counter[int]:
-    """How often each output is in a log; what is no record is passed over."""
+    """Counts how often a log has each output. Entries that are not records are skipped."""
     found: Counter[int] = Counter()
     position: str | None = None
     while entries := store.scan(namespace, position):
@@ -53,14 +54,15 @@ def stored(store: Store, namespace: str = A) -> Counter[int]:
 
 
 class Traffic:
-    """Requests of a replica one after another, on a thread of their own, in each namespace in turn.
+    """Runs requests of a replica one after another on its own thread, in each namespace in turn.
 
-    Each writes words of its number. Then one of those before it is asked for again: its draft must be of what it wrote.
+    Each request writes the words of its number. Then an earlier one is repeated, and its draft must have the words that
+    it wrote before.
     """
 
     def __init__(self, replica: Replica, namespaces: tuple[str, ...]) -> None:
         self.outputs: dict[int, int] = {}
-        """Number -> the output's id, in order."""
+        """The output's id for each number, in order."""
         self.error: BaseException | None = None
         self._replica = replica
         self._namespaces = namespaces
@@ -78,7 +80,7 @@ class Traffic:
         self.check()
 
     def check(self) -> None:
-        """Raises what a request raised."""
+        """Raises the error of a failed request, if any."""
         if self.error is not None:
             raise self.error
         assert self._thread.is_alive() or self._stopping.is_set()
@@ -97,11 +99,11 @@ class Traffic:
 
 
 class FaultCase:
-    """A replica with traffic, a follower, and a view of the store that no fault stands in the way of.
+    """A replica with traffic, a follower, and a view of the store that no fault affects.
 
     Args:
-        open_one: Opens a store for the replica that has the traffic, or for the view; each has its own.
-        open_other: The same for the follower.
+        open_one: Opens a store for the replica with traffic, and another one for the view.
+        open_other: Opens a store for the follower.
     """
 
     def __init__(
@@ -138,35 +140,35 @@ class FaultCase:
         self._opened.__exit__(kind, error, trace)
 
     def health(self) -> dict[str, Any]:
-        """Of the replica that has the traffic."""
+        """Health of the replica with traffic."""
         return self.one.sharing.health()
 
     def goes_on(self, num_requests: int = 20) -> None:
-        """Requests are finished, whatever becomes of the store."""
+        """Checks that requests are finished regardless of the store."""
         aim = len(self.traffic.outputs) + num_requests
         self.until(lambda: len(self.traffic.outputs) >= aim)
 
     def shared(self) -> None:
-        """What is finished from now on reaches the follower."""
+        """Checks that outputs finished from now on reach the follower."""
         number = len(self.traffic.outputs) + 1
         self.until(lambda: number in self.traffic.outputs)
         self.until(lambda: drafts(self.other, number, self.traffic.namespace(number)))
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Waits for a condition; raises what a request raised meanwhile."""
+        """Waits for a condition. Raises the error of a request that fails meanwhile."""
         until(lambda: (self.traffic.check(), condition())[1], SECONDS)
 
     def fails(self, thread: str = "writer") -> None:
-        """The fault is felt, and requests go on."""
+        """Checks that the thread reports the fault and that requests go on."""
         self.until(lambda: self.health()["failures_in_a_row"].get(thread, 0) >= 2)
         self.goes_on()
 
     def mark(self) -> None:
-        """The store has lost what it had: only what is finished from now on must be there in the end."""
+        """Notes that the store has lost its contents: only outputs finished from now on must be in it at the end."""
         self._mark = len(self.traffic.outputs)
 
     def recovers(self) -> None:
-        """All is as if nothing had been: what was finished is in the store and in both engines, none was dropped."""
+        """Checks that all finished outputs are in the store and in both engines, and that none was dropped."""
         self.shared()
         self.other.finish("back", words(_FROM_THE_FOLLOWER), is_delivered=False)
         self.until(lambda: drafts(self.one, _FROM_THE_FOLLOWER, A))

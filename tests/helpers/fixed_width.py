@@ -1,4 +1,4 @@
-"""A controller as small as one can be: it verifies what is there, up to one width."""
+"""A minimal controller that verifies whatever is drafted, up to a fixed width."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentspec.scheduling import OnlineCosts, StepPlan, StepState
 
 
 class FixedWidth:
-    """Plans `width` tokens a row, or as many as it may, and counts what it is told."""
+    """Plans `width` tokens per row, or the largest width allowed, and counts the calls that it receives."""
 
     name = "stand-in"
 

@@ -1,4 +1,4 @@
-"""What `_core.Goodput` computes, in numpy and by the definitions, each of its sums by itself."""
+"""An oracle of `_core.Goodput` in numpy. It follows the definitions and computes each sum separately."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ REASONS = ("best", "held", "probe", "nothing-drafted", "paused")
 
 
 def oracle_controller(config: ControlConfig, profile: Profile | None) -> GoodputController:
-    """A controller that decides by the oracle."""
+    """Makes a controller that decides by the oracle."""
     controller = GoodputController(config, profile)
     controller._native = GoodputOracle(config, profile)  # type: ignore[assignment]
     return controller
 
 
 def corrected(estimates: NDArray[np.float64], sizes: NDArray[np.int64], exponent: float) -> NDArray[np.float64]:
-    """[columns], nodes expected to be accepted, of sums of estimates over columns of so many nodes."""
+    """[columns], expected number of accepted nodes, from the sums of estimates and the numbers of nodes of the
+    columns."""
     found: NDArray[np.float64] = sizes * np.minimum(estimates / np.maximum(sizes, 1), 1.0) ** exponent
     return found
 
@@ -221,13 +222,13 @@ class Probes:
 
 
 def padded_columns(offsets: NDArray[np.int32], estimates: NDArray[np.float32]) -> NDArray[np.int64]:
-    """[n], the place of each node in its row; roots have 0."""
+    """[n], the index of each node in its row; roots have 0."""
     return np.arange(len(estimates)) - np.repeat(offsets[:-1], np.diff(offsets))
 
 
 def ranked_columns(offsets: NDArray[np.int32], estimates: NDArray[np.float32]) -> NDArray[np.int64]:
-    """[n], for b rows the b best nodes have 1, the next b 2, and so on; none is better than one before it in its row.
-    Roots have 0."""
+    """[n], ranks of the nodes of b rows: the b best nodes have 1, the next b nodes 2, and so on. No node ranks before
+    an earlier node of its row. Roots have 0."""
     rows, ranks = len(offsets) - 1, estimates.copy()
     ranks[offsets[:-1]] = np.inf
     for start, end in pairwise(offsets):

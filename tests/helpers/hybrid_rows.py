@@ -1,4 +1,4 @@
-"""Rows of drafts with estimates and sources, and trees of a draft model, for the policy of hybrid steps."""
+"""Rows of drafts with estimates and sources, and trees of a draft model, for tests of the hybrid policy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agentspec.scheduling.hybrid import ModelTrees
 
 
 class Tree(NamedTuple):
-    """A row as lists of n nodes, the root first, parents before children."""
+    """A row as lists of n nodes: the root first, and parents before their children."""
 
     tokens: list[int]
     parents: list[int]
-    """-1 for the root."""
+    """Indices of the parents; -1 for the root."""
     estimates: list[float]
     """The probability that each node is accepted; 1 for the root."""
     sources: list[int]
@@ -24,13 +24,13 @@ class Tree(NamedTuple):
 
 
 def chain(tokens: Sequence[int], estimates: Sequence[float], source: int = 1, root: int = 0) -> Tree:
-    """The root and one node after the other."""
+    """Makes a chain of nodes below the root."""
     n = len(tokens) + 1
     return Tree([root, *tokens], list(range(-1, n - 1)), [1.0, *estimates], [0, *[source] * (n - 1)])
 
 
 def batch(rows: Sequence[Tree], match_lens: Sequence[int] | None = None) -> DraftBatch:
-    """The rows as an engine returns them."""
+    """Makes a batch of the rows, as an engine returns it."""
     return DraftBatch(
         offsets=np.cumsum([0, *(len(row.tokens) for row in rows)], dtype=np.int32),
         tokens=np.array([x for row in rows for x in row.tokens], np.int32),
@@ -43,9 +43,9 @@ def batch(rows: Sequence[Tree], match_lens: Sequence[int] | None = None) -> Draf
 
 
 def model_trees(rows: Sequence[Tree]) -> ModelTrees:
-    """The rows as a drafting loop with groups of one candidate chooses them; no estimate may exceed its parent's.
+    """Makes trees of the rows, as chosen by a drafting loop with one candidate per group.
 
-    Rows are padded with candidates that nothing can want.
+    No estimate may exceed its parent's. Rows are padded with candidates whose estimate is too low to be used.
     """
     n = max((len(row.tokens) - 1 for row in rows), default=0)
     parents = np.full((len(rows), n), -1, np.int64)

@@ -1,4 +1,4 @@
-"""Logs made up for reports: agents that write the same few forms again and again, and texts that never repeat."""
+"""Made-up logs for tests of reports: agents that repeat a few forms again and again, and texts without repeats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("name", "age", "year", "country", "total", "city")
 
 
 def sql_sessions(count: int, seed: int) -> list[dict[str, Any]]:
-    """Staged sessions of two stages, `link` and `write`, whose outputs resemble each other."""
+    """Makes sessions of two stages, `link` and `write`, whose outputs resemble each other."""
     rng = np.random.default_rng(seed)
     sessions = []
     for i in range(count):
@@ -31,12 +31,12 @@ def sql_sessions(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def noise_text(rng: np.random.Generator, length: int) -> str:
-    """Letters that never repeat on purpose."""
+    """Random letters, which repeat only by chance."""
     return bytes(rng.integers(97, 123, length).astype(np.uint8)).decode()
 
 
 def request(prompt: str, answer: str, **fields: Any) -> dict[str, Any]:
-    """An OpenAI-style request with its answer."""
+    """Makes an OpenAI-style request with its answer."""
     return {"messages": [{"role": "user", "content": prompt}], "completion": answer, **fields}
 
 

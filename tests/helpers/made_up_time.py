@@ -1,4 +1,4 @@
-"""Time for tests of the emulated device: what is computed takes none, and sleeping takes what it should."""
+"""Simulated time for tests of the emulated device: computing takes no time, and sleeping takes the requested time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from agentspec.integrations.emulated_device.device.clock import Clock
 
 
 class MadeUpTime:
-    """Seconds that pass only where somebody says so."""
+    """A clock that advances only when it is told to."""
 
     def __init__(self) -> None:
         self.seconds = 100.0
         self.late = 0.0
-        """Seconds that a sleeper wakes up too late."""
+        """Seconds by which a sleeper wakes up too late."""
 
     def wall(self) -> float:
         return self.seconds

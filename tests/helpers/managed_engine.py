@@ -1,4 +1,4 @@
-"""An engine with the desk that manages it, and its endpoints in front, without a server between them."""
+"""An engine with the desk that manages it and the HTTP endpoints of the desk, connected without a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ A, B = namespace_id("acme", None), namespace_id("bolt", None)
 
 
 class ManagedEngine:
-    """Tokens are bytes."""
+    """An engine whose tokens are bytes, with its desk and a client of its endpoints."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ManagedEngine:
         return self.client.post(f"/agentspec{path}", json=body)
 
     def ended(self, answer: Any) -> dict[str, Any]:
-        """The job that an answer tells of, when it has ended."""
+        """Waits until the job that an answer names has ended, and returns the job."""
         assert answer.status_code == 202, answer.text
         return self.ended_job(answer.json()["job"]["id"])
 
@@ -83,9 +83,9 @@ class ManagedEngine:
         raise AssertionError(f"the job has not ended: {job}")
 
     def add(self, name: str, documents: Sequence[str | list[int]], **to: Any) -> dict[str, Any]:
-        """A corpus, when it is there or its job has failed."""
+        """Adds a corpus; returns its job once the corpus is attached or the job has failed."""
         return self.ended(self.post("/corpora", {"name": name, "documents": list(documents), **to}))
 
     def drafts(self, text: str, namespace: str) -> str:
-        """What a request of a namespace is drafted behind a text."""
+        """Text that is drafted after `text` for a request of a namespace."""
         return bytes(drafted(self.engine, ids(*text.encode()), namespace)).decode()

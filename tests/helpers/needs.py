@@ -1,4 +1,4 @@
-"""What tests of each marker need on this machine, and how to get it."""
+"""The requirements of each test marker, whether this machine meets them, and how to install what is missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _installed(*modules: str) -> Callable[[], bool]:
     return lambda: all(find_spec(module) for module in modules)
 
 
-# Marker -> (whether it is there, what it is, how to get it)
+# Marker -> (whether the requirement is met, what it is, how to get it)
 _NEEDS: dict[str, tuple[Callable[[], bool], str, str]] = {
     "sglang": (_installed("sglang"), "SGLang", "`make setup`"),
     "redis": (lambda: redis_server.executable() is not None, "a redis-server", "`make setup`"),
@@ -51,12 +51,12 @@ _NEEDS: dict[str, tuple[Callable[[], bool], str, str]] = {
     ),
     "gpu": (_has_gpu, "a CUDA GPU", "`pytest -m gpu` on a GPU host"),
 }
-# Nobody expects it of a machine that runs CI.
+# Requirements that even a machine that runs CI may lack.
 OPTIONAL = {"gpu"}
 
 
 @cache
 def missing(marker: str) -> str:
-    """What tests of the marker need and this machine lacks; empty: nothing."""
+    """Describes what tests of the marker need and this machine lacks; empty if nothing is missing."""
     is_there, name, command = _NEEDS.get(marker, (lambda: True, "", ""))
     return "" if is_there() else f"needs {name}: {command}"

@@ -1,4 +1,4 @@
-"""Made-up facts of reports, as another module would find them in logs: rich, tiny, a control, hostile, many sets."""
+"""Made-up facts of reports, as the report would find them in logs: rich, tiny, control, hostile, and many groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def interval(mean: float, half: float) -> dict[str, float]:
 
 
 def rich() -> dict[str, Any]:
-    """Agents with roles, tenants and days, of which everything is known."""
+    """Agents with roles, tenants and days, with all facts known."""
     draw = random.Random(0)
     by = [
         ("role", ["planner", "sql_writer", "sql_fixer", "answer_checker", "summary"]),
@@ -150,7 +150,7 @@ def rich() -> dict[str, Any]:
 
 
 def tiny() -> dict[str, Any]:
-    """One session of three outputs: no interval, no curve worth the name, nothing of the prompts."""
+    """One session of three outputs: it has no interval, hardly a curve, and no facts about prompts."""
     facts = rich()
     facts["inputs"] |= {
         "files": [{"name": "one.txt", "format": "text", "records": 3, "bad_records": 0}],
@@ -201,7 +201,7 @@ def tiny() -> dict[str, Any]:
 
 
 def control() -> dict[str, Any]:
-    """Chat that repeats nothing: no drafts."""
+    """Chat without repeats, so without drafts."""
     facts = rich()
     facts["entropy"] |= interval(3.41, 0.08) | {"reading": "At this value nearly every word is a choice: open chat."}
     facts["sets"] = facts["sets"][:1]
@@ -230,7 +230,7 @@ def control() -> dict[str, Any]:
 
 
 def hostile() -> dict[str, Any]:
-    """The rich facts with something hostile in every string, texts too; kinds that the page looks up stay."""
+    """The rich facts with hostile text in every string. Only names of kinds that the page looks up stay unchanged."""
     facts = rich()
     facts["texts"] = [
         {"set": "planner", "kind": "most repeated", "text": "SELECT name\n\tFROM users;"},
@@ -253,7 +253,7 @@ def hostile() -> dict[str, Any]:
 
 
 def many() -> dict[str, Any]:
-    """A hundred and twenty tenants and sixty days."""
+    """Facts of 120 tenants over 60 days."""
     facts = rich()
     draw = random.Random(2)
     facts["sets"] += [_set(draw, "tenant", f"customer-{number:03}.eu-west-1.example") for number in range(120)]

@@ -1,4 +1,4 @@
-"""Estimates that say what the counts say, so that tests need not know the fitted ones."""
+"""Estimates that equal relative counts, so that tests do not depend on the fitted weights."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from agentspec import Estimates, _core
 
 
 def by_counts() -> Estimates:
-    """A continuation is as likely as its share of the occurrences; contexts that agree make each other surer."""
+    """Estimates by which a continuation is as likely as its share of the occurrences. Contexts that agree increase the
+    estimate."""
     weights = np.zeros(_core.NUM_WEIGHTS, np.float32)
     functions = weights[_core.NUM_BIASES :].reshape(-1, _core.NUM_KNOTS)
-    # The value of each function of log odds is the log odds, from -5 up.
+    # Each function maps log odds to themselves; its knots are at -5, -4, ...
     functions[:] = np.arange(_core.NUM_KNOTS) - 5
     return Estimates(weights, "by counts")

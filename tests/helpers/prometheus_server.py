@@ -15,10 +15,13 @@ from agentspec.integrations.servers.server import free_port
 
 
 class Prometheus:
-    """Runs while its context is entered; `target` is HOST:PORT."""
+    """A Prometheus that runs while its context is active."""
 
     def __init__(self, folder: Path, target: str, example: Path) -> None:
-        """`example`: the configuration that users are given; its target is replaced, and its seconds are made fewer."""
+        """Prepares a server that scrapes `target`, HOST:PORT.
+
+        `example` is the configuration file that users get. Its target is replaced and its intervals are shortened.
+        """
         self._url = f"http://127.0.0.1:{free_port()}"
         self._folder = folder
         config = example.read_text()
@@ -53,19 +56,19 @@ class Prometheus:
         self._process.wait(timeout=30)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The samples that an expression gives now; raises HTTPError for one that is none."""
+        """Returns the current samples of an expression; raises HTTPError if the expression is invalid."""
         result: list[dict[str, Any]] = self._get("query?" + urllib.parse.urlencode({"query": expression}))["result"]
         return result
 
     def wait_for(self, expression: str, seconds: float = 60.0) -> None:
-        """Until the expression gives a sample."""
+        """Waits until the expression has a sample."""
         deadline = time.monotonic() + seconds
         while True:
             try:
                 if self.query(expression):
                     return
             except OSError:
-                # It is starting.
+                # The server is still starting.
                 pass
             log = (self._folder / "log").read_text(errors="replace")[-3000:]
             assert self._process.poll() is None, f"Prometheus ended:\n{log}"

@@ -1,5 +1,5 @@
-"""Small Llamas and EAGLE-3 heads in torch as plainly as can be: one token at a time, one row after the other, and drafted
-paths read anew from their first token."""
+"""Small Llamas and EAGLE-3 heads in the simplest possible torch code. They process one token and one row at a time, and
+recompute drafted paths from their first token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 class ReferenceLlama:
-    """A model with a cache of its own, [slots, kv_heads, head_dim] for each layer."""
+    """A model with its own KV cache, [slots, kv_heads, head_dim] for each layer."""
 
     def __init__(self, model: Any, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         self._core, self._attention = model.model, model.model.layers[0].self_attn
@@ -23,7 +23,8 @@ class ReferenceLlama:
     def read(
         self, texts: Sequence[Tensor], tokens: Sequence[Sequence[int]], hidden: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Reads the last `tokens` of texts, which are given as slots; logits and state at each text's end."""
+        """Runs the model on the last `tokens` of texts, which are given as slots. Returns the logits and the hidden
+        state at the end of each text."""
         found, used = [], 0
         for slots, row in zip(texts, tokens, strict=True):
             start = len(slots) - len(row)
@@ -41,7 +42,7 @@ class ReferenceLlama:
         return torch.stack(logits), torch.stack(states)
 
     def path(self, slots: Tensor, tokens: Sequence[int], hidden: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Logits and state behind tokens that follow a text, of which nothing is kept."""
+        """Returns the logits and the hidden state after tokens that follow a text. The KV cache keeps none of them."""
         seen = [[(k[s], v[s]) for s in slots] for k, v in zip(self.keys, self.values, strict=True)]
         for i, token in enumerate(tokens):
             logits, hidden, new = self._step(token, len(slots) + i, hidden if self.is_head else None, seen)
@@ -79,11 +80,11 @@ class ReferenceLlama:
 def reference_trees(
     model: ReferenceLlama, worker: Any, texts: Sequence[Tensor], topk_p: Tensor, topk_index: Tensor, hidden: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
-    """What a draft worker's `draft_forward` returns, and how many passes it took.
+    """Computes the result of a draft worker's `draft_forward`, and the number of passes it takes.
 
     Args:
-        worker: With the attributes of agentspec's draft workers.
-        hidden: [rows, H], or None where the states of a small model are not kept.
+        worker: An object with the attributes of agentspec's draft workers.
+        hidden: [rows, H], or None for a small model, whose hidden states are not kept.
     """
     rows, k = topk_p.shape
     hot = worker.hot_token_id

@@ -1,4 +1,4 @@
-"""The releases of SGLang whose sources tests read: the installed one, and others, which `make test-all` unpacks."""
+"""The SGLang releases whose sources tests read: the installed one, and others that `make test-all` unpacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def releases() -> list[ParameterSet]:
-    """The folders that hold the package `sglang`, as parameters of a test."""
+    """The folders that contain the package `sglang`, as parameters of a test."""
     found = importlib.util.find_spec("sglang")
     installed = Path(found.origin).parent.parent if found and found.origin else Path("sglang is not installed")
     others = [

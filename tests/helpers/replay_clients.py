@@ -1,9 +1,9 @@
-"""What clients of a server that replays get; run by the interpreter of `.venv-agents`, it imports nothing of agentspec.
+"""Runs real clients against a server that replays. The interpreter of `.venv-agents` runs it, without agentspec.
 
-    replay_clients.py record FOLDER              mini-swe-agent with scripted answers; FOLDER/KIND.traj.json
-    replay_clients.py ask URL FOLDER CALLS OUT   the same tasks, and recorded calls, with each client against URL
+    replay_clients.py record FOLDER              runs mini-swe-agent with scripted answers; writes FOLDER/KIND.traj.json
+    replay_clients.py ask URL FOLDER CALLS OUT   runs the same tasks, and recorded calls, with each client against URL
 
-Of each KIND the agent writes its commands in another way: as text, or as calls of a tool.
+Each KIND is a way in which the agent writes its commands: as text, or as tool calls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _content(thought: str, command: str) -> str:
 
 def _tool_call(thought: str, command: str, number: int) -> tuple[str, list[dict[str, Any]], list[dict[str, str]]]:
     identity = f"recorded-{number}"
-    # White space that no server would write.
+    # The white space differs from what any server would write.
     function = {"name": "bash", "arguments": json.dumps({"command": command}, indent=None, separators=(",", " :  "))}
     call = {"id": identity, "type": "function", "function": function}
     return f"THOUGHT: {thought}", [call], [{"command": command, "tool_call_id": identity}]
@@ -62,7 +62,7 @@ def _run_agent(model: Any, kind: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def told(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a conversation says, without names that are drawn and the white space of arguments."""
+    """Reduces a conversation to its contents, without random names and without the white space of arguments."""
     return [
         {
             "role": message["role"],
@@ -106,7 +106,7 @@ def ask(url: str, folder: str, calls: str, out: str) -> None:
         results["refusal"] = str(error)
     arguments = {"api_base": f"{url}/v1", "api_key": "none", "temperature": 0.0}
     for kind, model in (("text", LitellmTextbasedModel), ("tools", LitellmModel)):
-        # Where there are tools, litellm looks for those of MCP servers, with a package that nothing else here needs.
+        # With tools, litellm looks for tools of MCP servers, which requires a package that nothing else here needs.
         more = {"_skip_mcp_handler": True} if kind == "tools" else {}
         agent = model(model_name=f"openai/{MODEL}", model_kwargs=arguments | more, cost_tracking="ignore_errors")
         results[kind] = _run_agent(agent, kind, Path(folder))

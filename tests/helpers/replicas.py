@@ -46,7 +46,7 @@ class Replica:
         self.sharing.close()
 
     def finish(self, request_id: str, tokens: list[int], namespace: str = A, *, is_delivered: bool = True) -> int:
-        """A request that wrote `tokens` after a prompt of one token; returns the output's id."""
+        """Runs a request that writes `tokens` after a prompt of one token; returns the output's id."""
         self.engine.open(request_id, [0], namespace)
         self.engine.extend(request_id, tokens)
         output_id = self.engine.close(request_id)
@@ -57,7 +57,7 @@ class Replica:
         return output_id
 
     def drafts(self, tokens: list[int], namespace: str = A) -> list[int]:
-        """What a new request that ends with these tokens is drafted."""
+        """Tokens drafted for a new request that ends with these tokens."""
         name = f"probe-{next(_probes)}"
         self.engine.open(name, tokens, namespace)
         self.engine.flush()
@@ -71,7 +71,7 @@ class Replica:
 
 
 def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Waits for what other threads are about to bring about."""
+    """Waits until other threads have made the condition true."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"

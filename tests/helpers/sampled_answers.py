@@ -1,4 +1,4 @@
-"""Short answers drawn at temperature > 0 from real servers, and whether two servers draw them alike."""
+"""Samples short answers at temperature > 0 from real servers, and compares the distributions of two servers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from agentspec.evals.chi_square import homogeneity
 from agentspec.integrations.servers.server import Server
 
 Answers = Counter[tuple[int, ...]]
-# Behind it the shipped model has several likely tokens, one after the other.
+# After this prompt the shipped model has several likely tokens at each of the next positions.
 PROMPT: list[int] = Tokenizer.from_file(str(MODEL / "tokenizer.json")).encode("SELECT ").ids
-# Batches form by chance, so runs differ; of a million of them one may fail for nothing.
+# Batches form by chance, so runs differ. One run in a million may fail although nothing is wrong.
 SIGNIFICANCE = 1e-6
 
 
@@ -24,13 +24,13 @@ def request(**sampling: Any) -> dict[str, Any]:
 
 
 def draw(server: Server, number: int, **sampling: Any) -> Answers:
-    """The answers to `number` requests for the same, as many at once as the server takes."""
+    """The answers to `number` equal requests, sent with as much concurrency as the server allows."""
     replies = server.post("/generate", request(temperature=1.0, n=number, **sampling))
     return Counter(tuple(reply["output_ids"]) for reply in replies)
 
 
 def greedy_behind_the_first_token(plain: Server, answers: Answers) -> Answers:
-    """What a server would have answered that samples in prefill and verifies greedily."""
+    """The answers of a server that samples in prefill but verifies greedily."""
     greedy: Answers = Counter()
     for first, number in Counter({answer[0]: 0 for answer in answers}).items():
         number = sum(count for answer, count in answers.items() if answer[0] == first)
@@ -40,7 +40,7 @@ def greedy_behind_the_first_token(plain: Server, answers: Answers) -> Answers:
 
 
 def p_value(first: Answers, second: Answers) -> float:
-    """Of both being drawn from one distribution."""
+    """p value of the hypothesis that both samples have the same distribution."""
     answers = sorted(first.keys() | second.keys())
     counts = np.array([[drawn[answer] for answer in answers] for drawn in (first, second)])
     return homogeneity(*counts)

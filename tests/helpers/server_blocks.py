@@ -1,4 +1,4 @@
-"""Made-up `agentspec` blocks of /server_info, of a server that is well unless a test says otherwise, and who serves them."""
+"""Made-up `agentspec` blocks of /server_info, and a server for them. They describe a healthy server by default."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ BLOCK: dict[str, Any] = {
 
 
 def block(**changes: Any) -> dict[str, Any]:
-    """A block with other values: `counters__steps=3` is block["counters"]["steps"] = 3."""
+    """Makes a block with changed values: `counters__steps=3` sets block["counters"]["steps"] = 3."""
     made = copy.deepcopy(BLOCK)
     for path, value in changes.items():
         *parents, last = path.split("__")
@@ -99,8 +99,11 @@ def block(**changes: Any) -> dict[str, Any]:
 
 @contextmanager
 def served(pages: dict[str, Any]) -> Iterator[str]:
-    """The URL of a server that answers with these pages: a value for JSON, a string as it is, an int as a status, a list of
-    values one after another, the last one again and again."""
+    """Yields the URL of a server with these pages.
+
+    A string is sent as it is, an int as an HTTP status, and the values of a list one after another, with the last one
+    repeated. Any other value is sent as JSON.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -113,7 +116,7 @@ def served(pages: dict[str, Any]) -> Iterator[str]:
             self.wfile.write(body.encode())
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nobody reads it."""
+            """Logs nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -127,6 +130,6 @@ def served(pages: dict[str, Any]) -> Iterator[str]:
 
 
 def info(*blocks: dict[str, Any] | None) -> dict[str, Any]:
-    """A /server_info of so many ranks; None: a rank without agentspec."""
+    """Makes a /server_info with one block for each rank. None is a rank without agentspec."""
     states = [{"x": 1} if one is None else {"x": 1, "agentspec": one} for one in blocks]
     return {"version": "0.5.23", "speculative_algorithm": "NGRAM", "internal_states": states}

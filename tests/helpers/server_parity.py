@@ -1,4 +1,4 @@
-"""Servers under test beside plain SGLang, by the code of `agentspec bench parity`."""
+"""Compares servers under test with plain SGLang, using the code of `agentspec bench parity`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from agentspec.evals.parity.rows import Compared, is_right, row_of
 from agentspec.integrations.servers.server import RunningServer
 
 TOKENS = 10_000
-"""Compared of each server that many tests share; `agentspec bench parity` compares ten times as many."""
+"""Number of tokens compared for a server that many tests share; `agentspec bench parity` compares ten times as many."""
 FEW_TOKENS = 3_000
-"""Of servers that are started for one variant alone: two ranks, pages, no overlap."""
+"""Number of tokens compared for each server that is started for one variant alone: two ranks, pages, no overlap."""
 GPU_WAYS = Path(__file__).parent / "gpu_ways"
-"""The plugin that makes a server on a CPU do what servers on a GPU do."""
+"""The plugin that makes a server on a CPU behave like servers on a GPU."""
 ALL_GPU_WAYS = "no-host-lengths,reused-outputs,fixed-relay,checked-relay"
 Reference = tuple[list[Round], list[list[Answer]]]
 """Rounds of requests, and plain SGLang's answers."""
 
 
 def assert_parity(server: RunningServer, reference: Reference, *, may_refuse: bool = False) -> Compared:
-    """A server answers the reference as plain SGLang did; counts what was compared."""
+    """Checks that a server answers the reference's requests as plain SGLang did; counts the compared answers."""
     found = compare(server, *reference, seed=0, may_refuse=may_refuse)
     row = row_of(found)
     assert is_right(row), row["first_differences"][:3] or row["p_values"]
@@ -37,7 +37,7 @@ def assert_parity(server: RunningServer, reference: Reference, *, may_refuse: bo
 
 
 def assert_survives_aborts(server: RunningServer, reference: Reference, number: int) -> AbortReport:
-    """A server answers and ends requests, most of which are aborted, and then answers as plain SGLang did."""
+    """Checks that a server survives requests that are mostly aborted, and then answers as plain SGLang did."""
     report = abort_storm(server, *reference, number, seed=0)
     assert not report.differences, report.first_difference
     assert report.cut_short and report.whole

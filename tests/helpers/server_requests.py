@@ -1,4 +1,4 @@
-"""What the tests ask real servers: prompts in the shipped model's own language, and how to send them."""
+"""Requests of tests to real servers: prompts like the shipped model's training texts, and functions that send them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ chat_prompts = cache(link_prompts)
 
 
 def generate(server: Server, requests: list[dict[str, Any]], at_once: int) -> list[Any]:
-    """Sends `requests` to the native endpoint, at most `at_once` at a time; replies in order."""
+    """Sends `requests` to the native endpoint, at most `at_once` at a time; returns the replies in order."""
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(lambda body: server.post("/generate", body), requests))
 
@@ -40,7 +40,7 @@ def corpus_requests() -> list[dict[str, Any]]:
 
 
 def assert_same(got: list[list[int]], expected: list[list[int]]) -> None:
-    """The same tokens, answer by answer; counts what was compared."""
+    """Checks that the answers have the same tokens; counts the compared ones."""
     assert got == expected
     compared["answers"] += len(got)
     compared["tokens"] += sum(len(tokens) for tokens in got)

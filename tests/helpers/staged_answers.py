@@ -1,4 +1,4 @@
-"""What the staged agents answer to one question on the generated shop, each in the form asked of it."""
+"""Answers of the staged agents to one question about the generated shop database, each in the form required of it."""
 
 from __future__ import annotations
 

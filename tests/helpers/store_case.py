@@ -1,4 +1,4 @@
-"""Stores of every kind behind one face, for tests that hold for all of them."""
+"""Stores of every kind with one interface, for tests that apply to all of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ A, B, C = "a" * 32, "b" * 32, "0123456789abcdef" * 2
 
 
 class StoreCase:
-    """A store of one kind, empty when a test begins; what the test opens is closed after it."""
+    """A store of one kind, empty at the beginning of a test. Everything that the test opens is closed after it."""
 
     def __init__(self, kind: str, url: str, wipe: Callable[[], object]) -> None:
         self.kind = kind
         self.url = url
         self.wipe = wipe
-        """Makes the store lose everything behind its users' backs."""
+        """Makes the store lose everything without its users' knowledge."""
         self._opened = ExitStack()
 
     def open(self, scope: Scope = SCOPE, **arguments: Any) -> Store:
@@ -37,7 +37,7 @@ class StoreCase:
 
 
 def drain(reader: Reader) -> list[Entry]:
-    """All that a reader has now."""
+    """Reads all entries that a reader has now."""
     return list(_drain(reader))
 
 
@@ -47,5 +47,5 @@ def _drain(reader: Reader) -> Iterator[Entry]:
 
 
 def data(entries: list[Entry], namespace: str | None = None) -> list[bytes]:
-    """The entries' data, of one namespace or of all."""
+    """The data of the entries of one namespace, or of all namespaces."""
     return [entry.data for entry in entries if namespace in (None, entry.namespace)]

@@ -22,24 +22,24 @@ ACME, OTHER = namespace_id("acme", None), namespace_id("other", None)
 def output(
     request_id: str, *, number: int = 0, time: float = 1.5e9, tail: int = 0, num_tokens: int = 5
 ) -> OutputRecord:
-    """An output whose tokens are letters."""
+    """Makes an output whose tokens are letters."""
     tokens = np.arange(num_tokens, dtype=np.int32) % 26 + ord("a")
     return OutputRecord(request_hash(request_id) << 32 | number, request_id, time, tail, tokens)
 
 
 class StoreCommand:
-    """Runs actions on a store; `codec` reads and writes what they are to find there."""
+    """Runs actions on a store. Tests read and write the store's contents with `codec`."""
 
     def __init__(self, case: StoreCase, capsys: pytest.CaptureFixture[str], scope: Scope = SCOPE) -> None:
         self.case = case
         self.codec = Codec(scope)
         self.error = ""
-        """What the last run wrote on stderr."""
+        """Text that the last run wrote to stderr."""
         self._capsys = capsys
         self._scope = scope
 
     def run(self, *words: str, status: int = 0) -> str:
-        """What it prints; the exit status must be as given."""
+        """Runs the command, checks its exit status, and returns what it prints."""
         self._capsys.readouterr()
         got = main(["store", *words, "--store", self.case.url])
         shown = self._capsys.readouterr()
@@ -48,11 +48,11 @@ class StoreCommand:
         return shown.out
 
     def json(self, *words: str, status: int = 0) -> Any:
-        """What it prints as JSON."""
+        """Runs the command and parses what it prints as JSON."""
         return json.loads(self.run(*words, "--json", status=status))
 
     def fail(self, *words: str) -> str:
-        """The one line that it fails with."""
+        """Runs a command that must fail, and returns its one line of error."""
         assert self.run(*words, status=2) == ""
         (line,) = self.error.splitlines()
         return line.removeprefix("agentspec store: ")
@@ -71,7 +71,7 @@ class StoreCommand:
         store.write_manifest(namespace, self.codec.encode_manifest(namespace, manifest), [name])
 
     def outputs(self, namespace: str) -> list[OutputRecord]:
-        """What the namespace's log has that can be read."""
+        """All readable outputs of the namespace's log."""
         entries = self.case.open(self._scope).scan(namespace)
         records = [self.codec.decode(namespace, entry.data) for entry in entries]
         return [record for record in records if isinstance(record, OutputRecord)]
@@ -80,12 +80,12 @@ class StoreCommand:
         return [record.request_id for record in self.outputs(namespace)]
 
     def deletions(self) -> list[Deletion]:
-        """What replicas are told to forget."""
+        """The deletions that replicas are told to make."""
         entries = self.case.open(self._scope).scan(CONTROL)
         records = [self.codec.decode(CONTROL, entry.data) for entry in entries]
         return [record for record in records if isinstance(record, Deletion)]
 
     def num_segments(self, namespace: str) -> int | None:
-        """Of the namespace's manifest; None: it has none."""
+        """Number of segments in the namespace's manifest; None if it has no manifest."""
         data = self.case.open(self._scope).manifest(namespace)
         return None if data is None else len(self.codec.decode_manifest(namespace, data).segments)

@@ -1,4 +1,4 @@
-"""A proxy in front of a server of 127.0.0.1, that may speak TLS to its clients and lose, delay or cut answers."""
+"""A proxy in front of a server on 127.0.0.1. It can speak TLS to its clients, and can lose, delay or cut answers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Self
 
 
 class Proxy:
-    """Passes bytes on between its clients and a server.
+    """Forwards bytes between its clients and a server.
 
     Args:
-        port: The server's.
-        tls: What it shows its clients, if it is to speak TLS.
+        port: The server's port.
+        tls: TLS context for its clients; None for connections without TLS.
     """
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.lose_answers = 0
-        """So many requests reach the server yet, whose clients see only that the connection is cut."""
+        """Number of further requests that reach the server but get no answer, because the connection is cut."""
         self.delay = 0.0
-        """Seconds that each part of an answer takes."""
+        """Seconds by which each part of an answer is delayed."""
         self.reset_after: int | None = None
-        """So many bytes of answers pass yet, over all connections; then the one that has more to pass is reset, once.
-        None: none is."""
+        """Number of further bytes of answers, over all connections, that pass before the next connection with more
+        bytes is reset, once. None resets no connection."""
         self.num_resets = 0
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -78,14 +78,14 @@ class Proxy:
                 passed = self._passes(len(part))
                 client.sendall(part[:passed])
                 if passed < len(part):
-                    # When _serve(), which this wakes, closes it, the client gets a reset, not an end.
+                    # This wakes _serve(). When that closes the socket, the client gets a reset and not an end.
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     client.shutdown(socket.SHUT_RD)
                     return
         _end(client)
 
     def _passes(self, num_bytes: int) -> int:
-        """How many of so many bytes of an answer pass."""
+        """Returns how many of `num_bytes` bytes of an answer may pass."""
         with self._lock:
             if self.reset_after is None:
                 return num_bytes
@@ -103,7 +103,7 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
-        # Closing alone does not wake the thread that accepts.
+        # Closing alone would not wake the thread in accept().
         _end(self._listener)
         self._listener.close()
         for each in self._sockets:

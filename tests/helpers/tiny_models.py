@@ -1,4 +1,4 @@
-"""Models and EAGLE-3 heads that are far too small to be of use, with weights that tell outputs apart."""
+"""Tiny models and EAGLE-3 heads for tests, with weights large enough for outputs to differ clearly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Network = TypeVar("Network", bound=torch.nn.Module)
 
 
 def loud(network: Network) -> Network:
-    """Draws weights that are large enough for each to matter."""
+    """Draws weights that are large enough for each to affect the output."""
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.normal_(std=0.5)
@@ -30,7 +30,7 @@ def drawn_head() -> Eagle3Head:
 
 
 def written_by(model: TinyLlama, prompt: list[int], number: int) -> list[int]:
-    """Greedy decoding."""
+    """Returns `number` tokens that the model decodes greedily after the prompt."""
     text = list(prompt)
     with torch.no_grad():
         for _ in range(number):

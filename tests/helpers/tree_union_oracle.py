@@ -1,4 +1,5 @@
-"""The definition of what a hybrid row verifies, in plain Python; the oracle of agentspec/native/drafting/tree_union.cc."""
+"""The definition in plain Python of the tree that a hybrid row verifies: the oracle of native/drafting/tree_union.cc.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ MODEL = 4
 
 
 class Row(NamedTuple):
-    """What is verified of a row that wants the draft model's tree."""
+    """The tree to verify in a row that wants the draft model's tree."""
 
     tree: Tree
     drafted: Tree
-    """The draft model's own, with its own estimates."""
+    """The draft model's own tree, with its own estimates."""
     verified: bool
     alone: bool
 
@@ -33,10 +34,11 @@ def model_tree(
     min_estimate: float,
     trees: bool,
 ) -> Tree:
-    """The tree of the likeliest candidates.
+    """Makes the tree of the likeliest candidates.
 
-    Candidates are numbered in the order they were drafted, so a parent's number is smaller, and its estimate is not:
-    sorted by falling estimate, with ties by number, each node follows its parent.
+    Candidates are numbered in the order in which they were drafted, so a parent has a smaller number than its child,
+    and an estimate at least as large. Sorted by falling estimate, with ties broken by number, each node follows its
+    parent.
     """
     tree = Tree([root], [-1], [1.0], [0])
     place = {-1: 0}
@@ -45,7 +47,7 @@ def model_tree(
             break
         group = candidates[i] // topk
         parent = place.get(-1 if group == 0 else groups[group])
-        # None: rounding put a child before its parent.
+        # The parent is None if rounding put a child before it.
         if parent is None or (not trees and parent != len(tree.tokens) - 1):
             continue
         place[candidates[i]] = len(tree.tokens)
@@ -57,12 +59,12 @@ def model_tree(
 
 
 def merge(suffix: Tree, model: Tree, max_nodes: int, min_estimate: float) -> Tree:
-    """The best `max_nodes` nodes of both trees, the likeliest first, the root not counted.
+    """Returns the best `max_nodes` nodes of both trees, the likeliest first. The root is not counted.
 
-    Nodes with the same tokens up to the root are one. Each drafter gives a node a probability under its parent, p and
-    q. Where both propose it they confirm each other, 1 - (1 - p)(1 - q); a drafter that does not propose it says
-    nothing. Siblings that together promise more than 1 are scaled to 1. A node's estimate is the product down from the
-    root. Nodes whose estimate is below `min_estimate` are left out.
+    Nodes with the same tokens up to the root become one node. The drafters give a node the conditional probabilities p
+    and q under its parent. If both propose it, they confirm each other: 1 - (1 - p)(1 - q). A drafter that does not
+    propose it has no influence. Siblings whose probabilities add up to more than 1 are scaled to the sum 1. A node's
+    estimate is the product from the root down. Nodes whose estimate is below `min_estimate` are left out.
     """
     size = len(suffix.tokens)
     tokens, parents, sources = suffix.tokens[:], suffix.parents[:], suffix.sources[:]
@@ -101,8 +103,9 @@ def merge(suffix: Tree, model: Tree, max_nodes: int, min_estimate: float) -> Tre
             chances[place] = other + confirmed
             promised[parent] += confirmed
 
-    # 3. Products from the root down, and the best first: no child is likelier than its parent, and of equals the
-    #    earlier comes first, so that parents stay before children.
+    # 3. Multiply from the root down and sort the best nodes first. No child is likelier than its parent, and the
+    # earlier
+    #    one of equal nodes comes first, so parents stay before their children.
     for node in range(1, len(tokens)):
         parent = parents[node]
         whole = promised[parent]
@@ -120,7 +123,7 @@ def merge(suffix: Tree, model: Tree, max_nodes: int, min_estimate: float) -> Tre
 
 
 def wanted_row(own: Tree, drafted: Tree, rule: Rule, *, max_nodes: int, min_estimate: float, factor: float) -> Row:
-    """What is verified of a row of both drafts, each of at most `max_nodes` nodes."""
+    """Returns the tree to verify in a row with both drafts, each of at most `max_nodes` nodes."""
     own = Tree(*(values[: max_nodes + 1] for values in own))
     scaled = drafted._replace(estimates=[1.0, *(min(factor * estimate, 1.0) for estimate in drafted.estimates[1:])])
     if rule == "model_only" or len(own.tokens) == 1:
@@ -135,7 +138,7 @@ def wanted_row(own: Tree, drafted: Tree, rule: Rule, *, max_nodes: int, min_esti
 
 
 def _total(values: Sequence[float]) -> float:
-    """Added one after the other, unlike sum(), which rounds once."""
+    """Adds the values one after the other and rounds each time, unlike sum(), which rounds once."""
     total = 0.0
     for value in values:
         total += value

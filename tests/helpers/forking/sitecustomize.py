@@ -1,7 +1,7 @@
-"""SGLang's processes are forks of the one that has imported everything, in tests that put this folder on PYTHONPATH.
+"""Makes SGLang fork its processes instead of spawning them, in tests that put this folder on PYTHONPATH.
 
-Starting a server is mostly imports, and SGLang spawns two more interpreters that import it all again: a fork takes a
-third of the CPU time. What a spawned scheduler finds when it starts is tested with servers that spawn.
+Starting a server is mostly imports, and SGLang spawns two more interpreters that import everything again. A fork takes
+a third of the CPU time. Other tests use servers that spawn, to test what a spawned scheduler finds when it starts.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""An SGLang plugin that makes a server on a CPU do what servers on a GPU do, so that tests meet it there.
+"""An SGLang plugin that makes a server on a CPU behave like servers on a GPU, so that tests cover this behaviour.
 
 Put this folder on PYTHONPATH and name the switches in the variable GPU_WAYS, separated by commas:
 
-    no-host-lengths      The attention backend wants no copy of the sequence lengths in host memory, as FlashAttention 3
-                         and Triton do not: `seq_lens_cpu` and `seq_lens_sum` are None in decode steps with overlap.
+    no-host-lengths      The attention backend needs no copy of the sequence lengths in host memory, like FlashAttention
+                         3 and Triton: `seq_lens_cpu` and `seq_lens_sum` are None in decode steps with overlap.
     reused-outputs       The target's logits and hidden states are views of buffers that the next forward overwrites,
-                         as those of a captured graph are.
-    fixed-relay          The first prefill decides what the relay between steps carries, as in SGLang 0.5.17. A later
-                         step that brings less is an error; what it brings beside that is dropped.
-    checked-relay        A row of the relay that is read twice, or before it was written, is an error, as in SGLang's own
-                         CI.
+                         like the outputs of a captured graph.
+    fixed-relay          The first prefill decides which fields the relay between steps carries, as in SGLang 0.5.17. A
+                         later step with fewer fields is an error; additional fields are dropped.
+    checked-relay        Reading a row of the relay twice, or before it was written, is an error, as in SGLang's own CI.
 
-GPU_WAYS_STEPS names a folder in which each rank then writes down a checksum of the inputs of every forward.
+If GPU_WAYS_STEPS names a folder, each rank writes a checksum of the inputs of every forward there.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _OUTPUTS = ("next_token_logits", "hidden_states")
 
 
 def register() -> None:
-    """Called by SGLang in each of its processes.
+    """Installs the switches. SGLang calls this in each of its processes.
 
     Raises:
-        ValueError: GPU_WAYS names something else.
+        ValueError: GPU_WAYS names an unknown switch.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -59,13 +58,13 @@ def _want_no_host_lengths(result: Any, backend: Any, *args: Any, **kwargs: Any) 
 
 
 class ReusedOutputs:
-    """Copies the target's outputs into buffers, which the next forward of any model fills with NaN."""
+    """Copies the target's outputs into buffers that the next forward of any model fills with NaN."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Any] = {}
 
     def forward(self, original: Any, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
-        # A graph copies its inputs into buffers of its own before it runs.
+        # A graph copies its inputs into its own buffers before it runs.
         inputs = getattr(forward_batch, "spec_info", None)
         hidden = getattr(inputs, "hidden_states", None)
         if hidden is not None and self._owns(hidden):
@@ -84,7 +83,7 @@ class ReusedOutputs:
         return any(tensor.data_ptr() == buffer.data_ptr() for buffer in self._buffers.values())
 
     def _kept(self, name: str, value: Any) -> Any:
-        """A view of the buffer that holds `value`, float [n, x]."""
+        """Copies `value`, float [n, x], into a buffer and returns a view of it."""
         buffer = self._buffers.get(name)
         if buffer is None or len(buffer) < len(value) or buffer.shape[1:] != value.shape[1:]:
             buffer = self._buffers[name] = value.new_empty((max(len(value), 1024), *value.shape[1:]))
@@ -115,7 +114,7 @@ def _make_checked(original: Any, relay: Any, *args: Any, **kwargs: Any) -> None:
 
 
 class StepLog:
-    """Writes a line for each forward of this process: whose, of which kind, of how many tokens, and a checksum."""
+    """Writes a line for each forward of this process: its model, its kind, its number of tokens, and a checksum."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

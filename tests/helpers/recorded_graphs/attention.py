@@ -1,4 +1,4 @@
-"""SGLang's attention backends for CPUs with what graphs need: buffers that are filled before each replay."""
+"""SGLang's attention backends for CPUs, extended for graphs with buffers that are filled before each replay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("recorded_graphs")
 
 
 class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
-    """Owns, as SGLang's Triton backend does, buffers for steps of the width that was configured when it was made.
+    """Owns buffers for steps of the width that is configured when it is made, like SGLang's Triton backend.
 
     A capture reads the buffers; init_forward_metadata_out_graph() fills them before the capture and before each replay.
     """
@@ -52,7 +52,7 @@ class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
     def _build_extend_metadata(self, forward_batch: Any) -> tuple[Any, Any, Any, Tensor | None]:
         lengths, extend_lengths, starts, mask = super()._build_extend_metadata(forward_batch)
         if mask is not None:
-            # A mask in the buffer of graphs is followed by what belongs to no row.
+            # In the graphs' buffer, elements that belong to no row follow the mask.
             mask = mask[: forward_batch.batch_size * forward_batch.spec_info.draft_token_num**2]
         return lengths, extend_lengths, starts, mask
 
@@ -63,7 +63,7 @@ class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
             torch.add(forward_batch.seq_lens[:rows], width, out=self._lengths[:rows])
         elif mode.is_draft_extend_v2():
             mask = None
-            # Rows of padding are shorter than what they are extended by.
+            # Padding rows are shorter than the tokens that they are extended by.
             torch.clamp(forward_batch.seq_lens[:rows], min=width, out=self._lengths[:rows])
         else:
             raise NotImplementedError(f"graphs are for verify steps and draft-extends, got {mode.name}")
@@ -80,14 +80,14 @@ class RecordedAttention(IntelAMXAttnBackend):  # type: ignore[misc]
         assert self._verify_mask is not None, "only a target verifies"
         buffer = self._verify_mask.buffer
         if given is not None and given.data_ptr() != buffer.data_ptr():
-            # In a capture SGLang gives a mask of its own that may be longer.
+            # In a capture, SGLang passes its own mask, which may be longer.
             filled = min(given.numel(), cells)
             buffer[:filled] = given[:filled]
         return buffer[:cells]
 
 
 class RecordedDraftAttention(IntelAMXMultiStepDraftBackend):  # type: ignore[misc]
-    """The same for a draft model's passes, each of which has a backend of its own."""
+    """RecordedAttention for a draft model's passes. Each pass has its own backend."""
 
     def __init__(self, model_runner: Any, topk: int, speculative_num_steps: int) -> None:
         super().__init__(model_runner, topk, speculative_num_steps)
@@ -112,7 +112,7 @@ class RecordedDraftAttention(IntelAMXMultiStepDraftBackend):  # type: ignore[mis
             self.pool_len,
         )
         self._table[:branches, : slots.shape[1]] = slots
-        # Each pass sees the prefix and the drafted tokens of those before it.
+        # Each pass attends to the prefix and to the drafted tokens of earlier passes.
         passes = torch.arange(1, len(self.attn_backends) + 1)
         self._lengths[:, :branches] = lengths.repeat_interleave(self.topk) + passes[:, None]
         if in_capture:
@@ -121,4 +121,4 @@ class RecordedDraftAttention(IntelAMXMultiStepDraftBackend):  # type: ignore[mis
                 backend.draft_decode_metadata = self._table[:branches], seen[:branches], self._branches[:branches]
 
     def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
-        """Nothing is computed from the buffers in a graph."""
+        """Does nothing: a graph does not compute anything from the buffers here."""

@@ -1,4 +1,4 @@
-"""What SGLang's graph runners capture with, in the place of its backend for CUDA graphs."""
+"""The capture backend that SGLang's graph runners use instead of its backend for CUDA graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ logger = logging.getLogger("recorded_graphs")
 
 
 class RecordedGraphs(BaseCudaGraphBackend):  # type: ignore[misc]
-    """One recording for each shape, made and replayed as SGLang's FullCudaGraphBackend makes and replays CUDA graphs."""
+    """Keeps one recording per shape. Recordings are made and replayed as FullCudaGraphBackend of SGLang does with CUDA
+    graphs."""
 
     def __init__(self, cuda_graph_runner: Any, **settings: Any) -> None:
         del settings

@@ -1,7 +1,8 @@
-"""What a server's scheduler can show of its graphs before it serves: that they are right, and that faults are noticed.
+"""Checks that a scheduler runs on its graphs before it serves: that they are right, and that faults change the logits.
 
-Each check verifies random trees on random keys and values, once without graphs and once with those of the trees' width,
-and tells how far the logits lie apart. Faults are put into the objects of the running process and taken out again.
+Each check verifies random trees on random keys and values, once without graphs and once with the graphs of the trees'
+width, and reports the difference of the logits. Faults are injected into the objects of the running process and removed
+again.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, Forw
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from torch import Tensor
 
-# Slots of the KV cache for each row: more than a prefix and the widest row.
+# Number of KV cache slots per row, more than a prefix and the widest row need.
 _ROW_SLOTS = 128
 _MOST_PREFIX = 24
 
 
 class Verifier:
-    """Verifies batches of random trees with the target of a scheduler in which nothing has been served yet."""
+    """Verifies batches of random trees with the target of a scheduler that has not served anything yet."""
 
     def __init__(self, scheduler: Any) -> None:
         self.runner = scheduler.tp_worker.model_runner
@@ -37,7 +38,8 @@ class Verifier:
 
     @contextlib.contextmanager
     def prefixes(self) -> Iterator[None]:
-        """While it is open, every slot holds something and every row has slots; afterwards all is as it was."""
+        """Context in which every slot has contents and every row has slots. The previous state is restored at its
+        end."""
         table = self.runner.req_to_token_pool.req_to_token
         kept = [(tensor, tensor.clone()) for tensor in (table, *self._memory)]
         with torch.inference_mode():
@@ -53,7 +55,7 @@ class Verifier:
                     tensor.copy_(before)
 
     def batch(self, rows: int, width: int) -> ForwardBatch:
-        """Trees of `width` nodes, each a child of a random earlier one."""
+        """Makes trees of `width` nodes. Each node is a child of a random earlier node."""
         prefix = torch.randint(4, _MOST_PREFIX, (rows,), generator=self._random)
         mask, depths = self._trees(rows, width)
         table = self.runner.req_to_token_pool.req_to_token
@@ -79,7 +81,8 @@ class Verifier:
         )
 
     def logits(self, batch: ForwardBatch, *, eager: bool = False) -> Tensor:
-        """Of every node, float32[rows * width, vocabulary], by the graphs that the runner holds or without any."""
+        """Logits of all nodes, float32[rows * width, vocabulary], computed with the runner's graphs or, if `eager`,
+        without graphs."""
         graphs = None if eager else self.runner.decode_cuda_graph_runner
         with torch.inference_mode(), patch.object(self.runner, "decode_cuda_graph_runner", graphs):
             output = self.runner.forward(batch)
@@ -87,10 +90,10 @@ class Verifier:
         return output.logits_output.next_token_logits.clone()
 
     def difference(self, rows: int, width: int) -> float:
-        """Greatest difference that graphs make; NaN counts as infinite."""
+        """Largest difference between logits with and without graphs. NaN counts as infinite."""
         batch = self.batch(rows, width)
         expected = self.logits(batch, eager=True)
-        # A graph must not find what the other forward left.
+        # The graph must not find keys and values that the other forward wrote.
         self._fill(batch.out_cache_loc, float("nan"))
         try:
             got = self.logits(batch)
@@ -114,7 +117,7 @@ class Verifier:
 
 
 def run(scheduler: Any, path: Path) -> None:
-    """Runs all checks and writes what came of each: a difference, or the error that it raised."""
+    """Runs all checks and writes the result of each: a difference, or the error that it raised."""
     found: dict[str, Any] = {}
     verifier = Verifier(scheduler)
     with verifier.prefixes():
@@ -127,7 +130,8 @@ def run(scheduler: Any, path: Path) -> None:
 
 
 def _every_width(verifier: Verifier) -> dict[str, float]:
-    """By number of rows and width; batches of two rows are padded to three, and narrow steps follow wide ones."""
+    """Differences by number of rows and width. Batches of two rows are padded to three, and narrow steps follow wide
+    ones."""
     widths = verifier.worker.suffix.control.widths
     found = {}
     for rows in (2, 3, 1):
@@ -154,7 +158,7 @@ def _replaced_mask(verifier: Verifier) -> float:
 
 
 def _replaced_weight(verifier: Verifier) -> float:
-    """A weight that is loaded into new memory instead of the old."""
+    """Fault: a weight is loaded into new memory instead of the old memory."""
     norm = verifier.runner.model.model.norm
     old = norm.weight
     norm.weight = torch.nn.Parameter(old.detach() * 2, requires_grad=False)
@@ -165,7 +169,7 @@ def _replaced_weight(verifier: Verifier) -> float:
 
 
 def _wrong_width(verifier: Verifier) -> float:
-    """Rows of another width than the graphs that are in use."""
+    """Fault: rows have a different width than the graphs in use."""
     verifier.worker._tiers.use(4)
     try:
         return verifier.difference(3, 8)
@@ -174,7 +178,7 @@ def _wrong_width(verifier: Verifier) -> float:
 
 
 def _forced_width(verifier: Verifier) -> float:
-    """The same, where nobody asks the graphs whether they can run."""
+    """Fault: the same, in a step that does not ask whether the graphs can run."""
     verifier.worker._tiers.use(4)
     graphs = verifier.runner.decode_cuda_graph_runner
     try:
@@ -192,7 +196,7 @@ def _missing_tier(verifier: Verifier) -> float:
 
 
 def _shared_backend(verifier: Verifier) -> float:
-    """Graphs of one width, captured with the attention backend of another."""
+    """Fault: graphs of one width are captured with the attention backend of another width."""
     from agentspec.integrations.sglang import compat
 
     runner, widest = verifier.runner, verifier.runner.attn_backend
@@ -207,7 +211,7 @@ def _shared_backend(verifier: Verifier) -> float:
 
 
 def _reused_backend(verifier: Verifier) -> float:
-    """An attention backend that is set up for graphs again after they were captured."""
+    """Fault: an attention backend is set up for graphs again after their capture."""
     backend, graphs = verifier.runner.attn_backend, verifier.runner.decode_cuda_graph_runner
     kept = dict(vars(backend))
     try:
@@ -218,7 +222,7 @@ def _reused_backend(verifier: Verifier) -> float:
 
 
 def _host_read(verifier: Verifier) -> float:
-    """A model that reads a tensor on the host where it is captured."""
+    """Fault: a model reads a tensor on the host during its capture."""
     from agentspec.integrations.sglang import compat
 
     runner = verifier.runner

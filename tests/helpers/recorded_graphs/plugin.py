@@ -1,4 +1,4 @@
-"""Puts recordings in the place of CUDA graphs in every process of a server; SGLang calls register() in each."""
+"""Replaces CUDA graphs by recordings in every process of a server. SGLang calls register() in each process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recorded_graphs import CHECKS_VARIABLE, TOKENS_VARIABLE
 
 
 def register() -> None:
-    """Has SGLang capture graphs on a CPU, by its own graph runners for CUDA; imports SGLang."""
+    """Makes SGLang capture graphs on a CPU with its own graph runners for CUDA. It imports SGLang."""
     import torch
     from sglang.srt.layers.attention import intel_amx_backend
     from sglang.srt.model_executor import model_runner
@@ -28,14 +28,14 @@ def register() -> None:
     from recorded_graphs.attention import RecordedAttention, RecordedDraftAttention
     from recorded_graphs.backend import RecordedGraphs
 
-    # The launcher decides by this how wide steps may be.
+    # The launcher uses this to decide how wide steps may be.
     arguments.captures_graphs = lambda server_args: True
     if tokens := os.environ.get(TOKENS_VARIABLE):
         graph_sizes.MOST_TOKENS = int(tokens)
     utils.FullCudaGraphBackend = RecordedGraphs
     intel_amx_backend.IntelAMXAttnBackend = RecordedAttention
     intel_amx_backend.IntelAMXMultiStepDraftBackend = RecordedDraftAttention
-    # SGLang's runner for graphs on a CPU captures plain decoding only.
+    # SGLang's own graph runner for CPUs captures plain decoding only.
     ForwardMode.is_cpu_graph = ForwardMode.is_cuda_graph
     for module in (cuda_graph_setup, model_runner):
         module.capture_decode_graph = _capture_decode_graph
@@ -45,12 +45,12 @@ def register() -> None:
     HookRegistry.register(f"{scheduler}.init_all_cuda_graphs", _check, HookType.AFTER)
     # Garbage collections before and after each capture would take most of its time.
     decode_cuda_graph_runner.freeze_gc = contextlib.nullcontext
-    # There are no streams to capture from.
+    # A CPU has no streams to capture from.
     torch.cpu.is_current_stream_capturing = lambda: False  # type: ignore[attr-defined]
 
 
 def _capture_decode_graph(*, model_runner: Any) -> Any:
-    """SGLang's function of this name, but for the device."""
+    """Does the same as SGLang's function of this name, regardless of the device."""
     from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
     from sglang.srt.model_executor.model_runner_components.cuda_graph_setup import GraphCapture
 
@@ -61,7 +61,8 @@ def _capture_decode_graph(*, model_runner: Any) -> Any:
 
 
 def _draft_graph_runner(*, builtin_runner_cls: Callable[[], Any], oot_runner_cls: Callable[[], Any]) -> Any:
-    """SGLang's function of this name, on a platform that captures the graphs of draft models by SGLang's own runners."""
+    """Does the same as SGLang's function of this name on a platform that captures the graphs of draft models with
+    SGLang's own runners."""
     from sglang.srt.speculative import eagle_worker_v2
 
     platform = eagle_worker_v2.current_platform
@@ -83,7 +84,7 @@ class _GraphPlatform:
 
 
 def _check(result: Any, scheduler: Any) -> Any:
-    """Runs the checks in a scheduler whose graphs are captured, where it was told to where to write what comes of them."""
+    """Runs the checks in a scheduler after it has captured its graphs, if a file for their results is set."""
     path = os.environ.get(CHECKS_VARIABLE)
     if path:
         from recorded_graphs import checks

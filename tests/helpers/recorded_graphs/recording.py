@@ -3,12 +3,12 @@
     with recording() as record:          later, with other contents in the same tensors:
         output = function()              record.replay()   # `output` holds the new result
 
-That is what a captured CUDA graph does: Python does not run again, so a tensor that took the place of a recorded one is
-not seen, and what Python computed while it was recorded stays as it was. What a CUDA capture refuses is refused here:
-Python must not read what a tensor holds.
+A captured CUDA graph behaves like this. Python does not run again, so a replay does not see a tensor that replaced a
+recorded one, and values that Python computed during the recording stay the same. As in a CUDA capture, Python must not
+read the contents of a tensor.
 
-Memory that a recording allocated belongs to a pool which all recordings share, as graphs share theirs: once another
-recording is replayed, the outputs of this one are gone, and are overwritten with NaN or a number that is no token.
+All recordings share one memory pool for the memory that they allocate, as graphs do. Once another recording is
+replayed, the outputs of this one are lost: they are overwritten with NaN or a number that is not a token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# Operations whose result, or its shape, depends on what a tensor holds: Python would wait for the device.
+# Operations whose result, or its shape, depends on the contents of a tensor, so Python would wait for the device.
 _READS = frozenset(
     {
         "aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal", "aten::allclose", "aten::nonzero",
@@ -34,19 +34,19 @@ _READS = frozenset(
 )  # fmt: skip
 # Methods that hand a tensor's memory to Python without an operation.
 _READING_METHODS = frozenset({"tolist", "numpy", "cpu", "__array__", "item"})
-# These reserve memory, and nothing writes to it.
+# These operations reserve memory and do not write to it.
 _ALLOCATIONS = frozenset({"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty"})
 
 NO_TOKEN = -(1 << 30)
-"""What overwritten whole numbers become, as far as their type holds it."""
+"""The value that overwritten integers get, if their type can hold it."""
 
 
 class CaptureError(RuntimeError):
-    """What was recorded could not be captured in a CUDA graph."""
+    """The recorded function could not be captured in a CUDA graph."""
 
 
 class _Operation:
-    """One operation as it was run, with the tensors that it was run on."""
+    """A recorded operation, with the tensors that it ran on."""
 
     __slots__ = ("_args", "_function", "_kwargs", "_written")
 
@@ -58,7 +58,7 @@ class _Operation:
         results = tree_leaves(self._function(*self._args, **self._kwargs))
         for result in results:
             if isinstance(result, torch.ScriptObject):
-                # Other ranks' part of a collective operation: on a GPU its stream waits for that.
+                # Wait for the other ranks' part of a collective operation, as its stream does on a GPU.
                 result.wait()
         for place, tensor in self._written:
             tensor.copy_(results[place])
@@ -68,12 +68,12 @@ class Recording:
     """The operations of one run of a function."""
 
     _pool: ClassVar[list[Recording]] = []
-    """All recordings whose outputs hold a result."""
+    """All recordings whose outputs hold a valid result."""
 
     def __init__(self) -> None:
         self._operations: list[_Operation] = []
         self._allocated: set[int] = set()
-        # Storages are told apart by their address, so none of them may be freed.
+        # Storages are identified by their address, so none of them may be freed.
         self._kept: list[Tensor] = []
         self._outputs: list[Tensor] = []
 
@@ -91,7 +91,7 @@ class Recording:
                 operation.run()
 
     def add(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Adds an operation that was run; its result is what later operations are given."""
+        """Adds an operation that has run. Later operations may use its result."""
         read = {_storage(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         fresh = [
             (place, leaf)
@@ -101,16 +101,16 @@ class Recording:
         for _, tensor in fresh:
             self._allocated.add(_storage(tensor))
             self._kept.append(tensor)
-        # A collective operation writes to what it is given, which its schema does not tell.
+        # A collective operation writes to its arguments, although its schema does not say so.
         writes = function._schema.is_mutable or function._schema.name.startswith("c10d::")
         if not fresh and not writes and tree_leaves(result):
-            # A view: the recorded one stays one.
+            # The recorded result is a view and stays one.
             return
         if function._schema.name not in _ALLOCATIONS:
             self._operations.append(_Operation(function, args, kwargs, fresh))
 
     def finish(self, output: Any) -> None:
-        """Says what the function returned."""
+        """Ends the recording with the function's return value."""
         self._outputs = [tensor for tensor in _tensors(output) if _storage(tensor) in self._allocated]
         Recording._pool.append(self)
 
@@ -125,10 +125,10 @@ class Recording:
 
 @contextmanager
 def recording() -> Iterator[Recording]:
-    """Records what runs inside, on this thread; to be ended with Recording.finish().
+    """Records the operations that this thread runs in the context. Call Recording.finish() at its end.
 
     Raises:
-        CaptureError: Python reads what a tensor holds.
+        CaptureError: Python reads the contents of a tensor.
     """
     record = Recording()
     with _Refusals(), _Recorder(record):
@@ -143,7 +143,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         _refuse_read(function, args, kwargs)
-        # What a custom operation does inside stands for a kernel.
+        # The inside of a custom operation stands for a kernel and may read tensors.
         with torch._C.DisableTorchFunction():
             result = function(*args, **kwargs)
         self._record.add(function, args, kwargs, result)
@@ -151,7 +151,7 @@ class _Recorder(TorchDispatchMode):
 
 
 class _Refusals(TorchFunctionMode):
-    """Refuses the reads that run no operation."""
+    """Refuses reads that do not run an operation."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(function, "__name__", "")
@@ -167,7 +167,7 @@ def _refuse_read(function: Any, args: Any, kwargs: Any) -> None:
         reads = len(args) == 1
     if name in ("aten::index", "aten::index_put", "aten::index_put_") and len(args) > 1:
         masks = any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1])
-        # One value for all places of a mask is filled in without a look at the mask.
+        # Filling all places of a mask with one value does not read the mask on the host.
         reads = masks and not (len(args) > 2 and args[2].numel() == 1)
     if reads:
         raise CaptureError(f"{function} was called in a capture: its result depends on what a tensor holds")
