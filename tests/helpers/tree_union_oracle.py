@@ -1,5 +1,4 @@
-"""The definition in plain Python of the tree that a hybrid row verifies: the oracle of native/drafting/tree_union.cc.
-"""
+"""The definition in plain Python of the tree that a hybrid row verifies: the oracle of native/drafting/tree_union.cc."""
 
 from __future__ import annotations
 
