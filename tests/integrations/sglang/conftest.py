@@ -1,10 +1,12 @@
 """Real SGLang servers on CPU, shared by all tests of the session.
 
-`plain` decodes token by token and is the reference. `agentspec` drafts: from suffixes alone, and beside each kind of
-drafter. `faulty` drafts too, but calls that draft, that let texts grow or that lay trees out fail every few steps, as do
-those of its drafter, its draft model is paused again and again, and its requests are retracted over and over: it must
-answer the same. `plain` and the one of suffixes alone spawn their processes, as servers do outside of tests; the others
-fork.
+- `plain` decodes token by token and is the reference.
+- `agentspec` drafts, in one variant from suffixes alone, and in others with each kind of draft model.
+- `faulty` drafts too, but its calls that draft, append to texts or build trees fail every few steps, and so do those of
+  its draft model. Its draft model is paused and its requests are retracted again and again. It must give the same
+  answers.
+
+`plain` and the variant with suffixes alone spawn their processes, as servers outside of tests do. The others fork.
 """
 
 from __future__ import annotations
@@ -51,13 +53,13 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def reference(plain: Server) -> Reference:
-    """Requests of every kind and plain SGLang's answers."""
+    """Requests of every kind, and plain SGLang's answers."""
     return bench_parity.reference(plain, TOKENS, seed=0)
 
 
 @pytest.fixture(scope="session")
 def short_reference(plain: Server) -> Reference:
-    """The same, of fewer requests."""
+    """Like `reference`, with fewer requests."""
     return bench_parity.reference(plain, FEW_TOKENS, seed=0)
 
 
@@ -71,7 +73,7 @@ def agentspec(
     variables = {
         "PYTHONPATH": _python_path(GPU_WAYS, fork=request.param != "suffix"),
         "GPU_WAYS": ALL_GPU_WAYS,
-        # Forwards that plain decoding computes on one thread are shared out.
+        # Two threads share forwards that plain decoding computes on one thread.
         "OMP_NUM_THREADS": "2",
     }
     with _server(folder, "AGENTSPEC", *arguments, **variables) as server:
@@ -103,7 +105,8 @@ def _corpus_of_answers(folder: Path, plain: Server) -> Path:
 
 
 def _faulty_plugin(site: Path) -> Path:
-    """A second SGLang plugin that makes the engine and the drafter fail, found by its distribution's entry point."""
+    """Writes a second SGLang plugin that makes the engine and the draft model fail. SGLang finds it by its entry
+    point."""
     info = site / "faulty-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n")

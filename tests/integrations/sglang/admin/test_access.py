@@ -1,4 +1,4 @@
-"""Who may manage a server."""
+"""Access control of the endpoints that manage a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corpora that are added and removed while an engine drafts: for whom they are, and that nothing is left of them."""
+"""Corpora that are added and removed while an engine drafts: who drafts from them, and that removal leaves nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_corpus_is_drafted_from_by_those_it_was_given_to_until_it_is_removed(t
     listed = {corpus["name"]: corpus for corpus in managed.client.get("/agentspec/corpora").json()["corpora"]}
     assert listed["of-a"]["namespaces"] == [A] and not listed["of-a"]["all"] and listed["of-all"]["all"]
     assert listed["of-a"]["tokens"] == 16 and listed["of-a"]["bytes"] > 0
-    # What is mapped needs no file, so that none is left whatever becomes of the server.
+    # The file is unlinked once it is mapped, so that it is not left behind even if the server is killed.
     assert list((tmp_path / "tmp").iterdir()) == []
 
     assert managed.client.delete("/agentspec/corpora/of-a").status_code == 200
@@ -67,7 +67,7 @@ def test_once_a_corpus_is_removed_no_thread_drafts_from_it(tmp_path: Path) -> No
         while not stop.is_set():
             was_there = is_there.is_set()
             sources = engine.draft([name]).sources
-            # Removed before the draft began, and not added again until it ended.
+            # The corpus was removed before the draft began, and was not added again before it ended.
             if not was_there and not is_there.is_set() and int(Source.CORPUS) in sources:
                 wrong.append(name)
 
@@ -138,7 +138,7 @@ def test_files_of_the_server_are_read_where_a_folder_allows_it(tmp_path: Path) -
 
 
 def test_commands_do_not_wait_for_a_file_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are answered between two steps of the server."""
+    """Commands are answered between two steps of the server, so waiting would delay steps."""
     managed = ManagedEngine(tmp_path)
     attach, begun, goes_on = managed.engine.attach_corpus, threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Requests over HTTP: keys, limits, forms of bodies, what is told of them."""
+"""The HTTP endpoints of management: keys, limits, forms of bodies, and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs: one after another, each told of until it is long gone."""
+"""Jobs run one after another, and each is reported until long after it has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of namespaces, and that what is forgotten is gone, in memory, in the store and in replicas."""
+"""Reports on namespaces, and that forgotten outputs are gone from memory, from the store and from replicas."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_is_forgotten_is_gone_and_the_rest_stays(tmp_path: Path) -> None:
     for namespace in (A, B):
         keep(managed.engine, ids(*b"select name from singer"), namespace)
     managed.engine.flush()
-    # A request that is open has matched the text that it is drafted.
+    # This open request has already matched text of the namespace.
     managed.engine.open("open", ids(*b"select n"), A)
     assert len(managed.engine.draft(["open"]).tokens) > 1
     job = managed.ended(managed.post("/namespaces/forget", {"tenant": "acme"}))

@@ -1,4 +1,4 @@
-"""What clients ask for, and may not ask for."""
+"""Valid and invalid bodies of management requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_corpus_is_for_all_or_for_whom_is_named(to: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        # Whoever forgets to say whom it is for, or ends up with an empty list, must not give it to all.
+        # A client that names no tenants, or passes an empty list by mistake, must not give the corpus to everyone.
         ({"name": "x"}, "who may draft"),
         ({"name": "x", "tenants": []}, "who may draft"),
         ({"name": "x", "all": True, "tenants": ["acme"]}, "who may draft"),

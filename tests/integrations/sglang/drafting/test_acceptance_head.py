@@ -1,4 +1,4 @@
-"""The acceptance head: what it computes, and heads that do not fit."""
+"""The acceptance head: its results, and the refusal of heads that do not fit."""
 
 from __future__ import annotations
 

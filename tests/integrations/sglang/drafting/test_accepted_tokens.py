@@ -1,4 +1,4 @@
-"""What forwards write reaches the engine's texts once, in order, whatever the scheduler has processed of it."""
+"""Tokens that forwards write reach the engine's texts once and in order, however late the scheduler processes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTH = 4
 
 
 class Request:
-    """The part of SGLang's `Req` that is read, and what its text really is."""
+    """The part of SGLang's `Req` that is read, and the request's true text."""
 
     def __init__(self, rid: str = "a", prompt: tuple[int, ...] = (1, 2, 3, 4, 5)) -> None:
         self.rid = rid
@@ -31,9 +31,9 @@ class Request:
         self.sampling_params = SimpleNamespace(max_new_tokens=None, custom_params=None)
         self.ended = False
         self.written: list[int] = []
-        """All output tokens on the device, of which `output_ids` are processed."""
+        """All output tokens on the device. `output_ids` has those that the scheduler has processed."""
         self.prefilled = 0
-        """Tokens in the KV cache while prompts are read."""
+        """Number of tokens in the KV cache during prefill."""
 
     @property
     def text(self) -> list[int]:
@@ -44,7 +44,7 @@ class Request:
 
 
 class Followed:
-    """Texts that follow the device."""
+    """Texts of an engine that follow the device."""
 
     def __init__(self) -> None:
         config = EngineConfig(rule="suffixdecoding", alpha=1e6, min_token_prob=0.0, max_draft_tokens=400)
@@ -61,7 +61,7 @@ class Followed:
         self.errors += 1
 
     def prefill(self, requests: list[Any], ends: list[int], next_tokens: list[int]) -> None:
-        """Reads prompts up to `ends`, as a worker does."""
+        """Prefills prompts up to `ends`, as a worker does."""
         self.accepted.catch_up()
         for request, end in zip(requests, ends, strict=True):
             self.book.admit(request, end)
@@ -70,7 +70,7 @@ class Followed:
         self.accepted.prefilled(requests, rows, lengths, lengths, torch.tensor(next_tokens, dtype=torch.int32))
 
     def verify(self, requests: list[Any], accepted: list[list[int]], lengths: list[int]) -> SimpleNamespace:
-        """Verifies a step whose texts had `lengths`; returns the result, whose memory the device may use again."""
+        """Verifies a step whose texts had `lengths`. Returns the result, whose memory the device may reuse."""
         result = SimpleNamespace(
             next_token_ids=torch.tensor(
                 [row + [9] * (WIDTH - len(row)) for row in accepted], dtype=torch.int32
@@ -89,7 +89,7 @@ class Followed:
         return int(self.engine.draft([request.rid], max_tokens=0).tokens[0])
 
     def output(self, request: Any) -> list[int]:
-        """What the engine keeps of a request's output, of texts whose tokens all differ."""
+        """The output that the engine keeps of a request. All tokens of its text must differ."""
         if self.engine.is_open(request.rid):
             self.engine.close(request.rid)
         self.engine.open("probe", list(request.origin_input_ids[-1:]), namespace_id("", None))
@@ -104,7 +104,7 @@ def followed() -> Followed:
 
 
 def test_the_first_decode_after_a_prefill_starts_from_the_sampled_token(followed: Followed) -> None:
-    """With overlap it is launched before the prefill's result is processed, so that `output_ids` is empty."""
+    """With overlap, the decode step is launched before the prefill's result is processed, so `output_ids` is empty."""
     request = Request()
     followed.prefill([request], [5], [91])
     followed.accepted.catch_up()
@@ -117,7 +117,8 @@ def test_the_first_decode_after_a_prefill_starts_from_the_sampled_token(followed
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_any_run_of_steps_is_known_without_gap_or_repeat(followed: Followed, lag: int) -> None:
-    """`lag` results are not processed when the next step is drafted for: 1 with overlap, 0 without or with a grammar."""
+    """`lag` is the number of results that are not processed when the next step is drafted for: 1 with overlap, 0
+    without overlap or with a grammar."""
     request = Request()
     steps = [[10], [12, 13, 14], [15], [16, 17], [18, 19, 20, 21]]
     followed.prefill([request], [5], steps[0])
@@ -149,7 +150,7 @@ def test_a_retraction_drops_what_was_not_processed(followed: Followed) -> None:
     followed.prefill([request], [5], [10])
     followed.verify([request], [[12, 13]], [6])
     request.output_ids.append(10)
-    # What step [12, 13] accepted is dropped with the request's KV; its text is read again.
+    # The tokens [12, 13] that a step accepted are dropped with the request's KV cache, and its text is prefilled again.
     followed.prefill([request], [6], [14])
     followed.accepted.catch_up()
     assert followed.accepted.ends([request]).tolist() == [6]
@@ -168,7 +169,7 @@ def test_a_text_of_another_length_takes_nothing(followed: Followed, length: int)
 
 
 def test_what_is_read_back_is_what_was_accepted_then(followed: Followed) -> None:
-    """The next forward may write to the same memory, as graphs do."""
+    """The next forward may write to the same memory, as the forwards of graphs do."""
     request = Request()
     followed.prefill([request], [5], [10])
     result = followed.verify([request], [[12, 13]], [6])
@@ -233,7 +234,7 @@ def test_requests_that_end_with_their_prefill_are_forgotten(
 
 
 class Scheduler:
-    """Draws what a scheduler does, with results processed a step late or at once, and checks the texts."""
+    """Takes random actions of a scheduler, with results processed at once or a step late, and checks the texts."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -243,24 +244,24 @@ class Scheduler:
         self.ids = count()
         self.waiting: list[Request] = []
         self.running: list[Request] = []
-        # Results that are not processed yet: of each the requests and what they were to get.
+        # Results that are not processed yet, each with its requests and the tokens that they will get.
         self.results: list[list[tuple[Request, list[int]]]] = []
         self.ended: list[Request] = []
-        # As the device has told it.
+        # Lengths of the texts as reported by the device.
         self.ends: dict[Request, int] = {}
 
     def some(self, most: int) -> list[int]:
-        """Tokens that no text has."""
+        """Up to `most` new tokens, which no text has yet."""
         return [next(self.tokens) for _ in range(int(self.rng.integers(1, most + 1)))]
 
     def arrive(self) -> None:
-        # Ids come back.
+        # Ids of ended requests are reused at times.
         free = [r.rid for r in self.ended if all(r.rid != o.rid for o in (*self.waiting, *self.running))]
         rid = free[-1] if free and self.rng.random() < 0.5 else f"r{next(self.ids)}"
         self.waiting.append(Request(rid, tuple(self.some(12))))
 
     def prefill(self) -> None:
-        # What another prefill reads is processed before; so is what decode steps left.
+        # Results of earlier prefills and decode steps are processed before the prefill that reads them.
         batch = self.waiting[: int(self.rng.integers(1, 4))]
         ends, next_tokens = [], []
         for request in batch:
@@ -301,7 +302,7 @@ class Scheduler:
     def process(self, result: list[tuple[Request, list[int]]]) -> None:
         for request, tokens in result:
             if request not in self.running:
-                # It was retracted or has ended: what it wrote since is dropped.
+                # The request was retracted or has ended, so its later tokens are dropped.
                 continue
             request.output_ids.extend(tokens)
             if self.rng.random() < 0.1:
@@ -318,7 +319,7 @@ class Scheduler:
         request.prefilled = 0
         self.waiting.insert(0, request)
         self.ends.pop(request, None)
-        # Nobody gets what the launched steps write for it.
+        # The tokens that launched steps write for it are dropped.
         self.results = [[(r, some) for r, some in result if r is not request] for result in self.results]
 
     def step(self) -> None:

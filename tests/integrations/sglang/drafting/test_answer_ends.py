@@ -1,4 +1,4 @@
-"""Answers end where decoding token by token ends them, however many tokens a step accepts."""
+"""Answers end where plain decoding ends them, however many tokens a step accepts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STOPS = (".id", "tables", "SELECT", ", ", '"', "= p", "FROM tr")
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     sglang_cpu.activate()
-    # What SGLang imports warns of its own deprecations.
+    # Packages that SGLang imports emit deprecation warnings.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from sglang.srt.managers import schedule_batch  # noqa: F401
@@ -45,7 +45,7 @@ def request(tokenizer: Any, **sampling: Any) -> Any:
 
 
 def end(req: Any, tokens: list[int], sizes: list[int]) -> tuple[list[int], Any]:
-    """What is told of an answer that is written in steps of these sizes, and why it ended."""
+    """Writes an answer in steps of these sizes; returns the tokens that the client gets and the reason of the end."""
     for size in sizes:
         step, tokens = tokens[:size], tokens[size:]
         req.output_ids.extend(step)
@@ -72,7 +72,7 @@ def test_steps_of_several_tokens_end_where_single_tokens_do(tokenizer: Any, seed
         sampling["ignore_eos"] = True
     if rng.random() < 0.3:
         sampling["stop_regex"] = ["ta[a-z]*s"]
-    # No draft reaches further than the bonus token at max_new_tokens.
+    # A draft must leave room for the bonus token within max_new_tokens.
     sizes, room = [], sampling["max_new_tokens"]
     while room:
         sizes.append(min(rng.randint(1, 16), room))

@@ -1,4 +1,4 @@
-"""Rows without a draft are counted once each, by who or what left them without one."""
+"""Rows without a draft are counted once each, by the reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_each_row_without_a_draft_is_counted_once_by_its_reason() -> None:
     rows = DraftlessRows()
     says: dict[int, Reason] = {0: "disabled_by_request", 1: "no_match_at_start"}
     found = outcomes(Outcome.NO_ROOM, Outcome.NO_MATCH, Outcome.NO_MATCH, Outcome.DRAFTED, Outcome.DRAFTED)
-    # Rows 3 and 4 had suffix drafts: of one the controller left nothing, of the other the policy.
+    # Rows 3 and 4 had suffix drafts. The controller cut one of them, and the policy left the other one out.
     rows.count(found, flags(0, 0, 0, 1, 0), flags(0, 0, 0, 0, 0), lambda row, outcome: says.get(row))
     assert rows.counts.snapshot() == {
         "disabled_by_request": 1,
@@ -37,7 +37,7 @@ def test_each_row_without_a_draft_is_counted_once_by_its_reason() -> None:
 @pytest.mark.parametrize("reason", ["breaker", "failed", "paused_by_controller"])
 def test_one_reason_may_hold_for_all_rows_of_a_step(reason: Reason) -> None:
     rows = DraftlessRows()
-    # A draft model drafted for the last two all the same; of one the controller left nothing.
+    # A draft model drafted for the last two rows nevertheless. The controller cut one of these drafts to nothing.
     rows.count(reason, flags(0, 0, 1, 1), flags(0, 0, 0, 1))
     assert rows.counts.snapshot() == {reason: 2, "cut_by_controller": 1}
 

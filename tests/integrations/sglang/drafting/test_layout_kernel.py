@@ -1,4 +1,4 @@
-"""Trees laid out on the device: by torch against the definition, by the Triton kernel, interpreted, against torch."""
+"""Trees built on the device: torch is compared with the definition, and the interpreted Triton kernel with torch."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_without_a_prefix_the_mask_is_the_trees_own() -> None:
 
 
 def test_the_kernel_agrees_with_torch() -> None:
-    """In a process of its own, for Triton reads once whether it is to interpret."""
+    """Runs in its own process, because Triton reads only once whether to interpret kernels."""
     pytest.importorskip("triton")
     script = (
         "import torch; from agentspec.integrations.sglang.drafting import layout_kernel as k; "

@@ -1,4 +1,4 @@
-"""Tokens with carriage returns are found in every kind of tokenizer's file, and texts with them told from others."""
+"""Tokens with carriage returns are found in all kinds of tokenizer files, and texts with such tokens are recognised."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def encoded(token: bytes) -> str:
     ("name", "content", "expected"),
     [
         ("tokenizer.json", {"decoder": {"type": "ByteLevel"}, "model": {"vocab": {"a": 0, "čĊ": 1, "č": 2}}}, [1, 2]),
-        # A letter where tokens are not bytes.
+        # This character is an ordinary letter in tokenizers that do not encode bytes.
         ("tokenizer.json", {"model": {"vocab": {"č": 0, "<0x0D>": 1, "x\r": 2}}}, [1, 2]),
         ("tokenizer.json", {"model": {"vocab": [["a", -1.0], ["\r", -2.0]]}}, [1]),
         (

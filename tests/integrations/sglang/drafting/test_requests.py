@@ -19,7 +19,7 @@ from agentspec.store.namespaces import namespace_id
 
 @dataclass
 class FakeRequest:
-    """The fields of SGLang's `Req` that the book reads, of the same types."""
+    """The fields of SGLang's `Req` that the book reads, with the same types."""
 
     rid: str
     origin_input_ids: Sequence[int]
@@ -41,7 +41,7 @@ class FakeRequest:
 
 
 class Book:
-    """A book over a real engine, with its errors counted."""
+    """A book over a real engine that counts its errors."""
 
     def __init__(self, namespace_from: str = "auto") -> None:
         self.engine = Engine(EngineConfig(vocab_size=100))
@@ -61,12 +61,12 @@ class Book:
         self.errors += 1
 
     def accept(self, request: FakeRequest, *tokens: int) -> None:
-        """A step accepted the tokens: the device has them, the scheduler not yet."""
+        """Accepts tokens in a step: the device has them, and the scheduler does not have them yet."""
         rows, _ = self.book.rows([request])
         assert self.engine.grow(rows, np.array([[len(tokens), *tokens]], np.int64)) == 0
 
     def draft(self, *requests: FakeRequest) -> tuple[list[list[int]], list[Outcome], list[int]]:
-        """What is drafted for each request, why no more, and how many tokens might have been."""
+        """Returns for each request the drafted tokens, the outcome, and the number of tokens that had room."""
         rows, _ = self.book.rows(requests)
         b = len(requests)
         out = DraftBuffers(b, 31)
@@ -75,7 +75,7 @@ class Book:
         return drafted, [Outcome(value) for value in out.outcomes[:b]], out.rooms[:b].tolist()
 
     def drafts_after(self, prompt: list[int], tenant: str = "") -> list[int]:
-        """What a new request of a tenant with this prompt is drafted."""
+        """Tokens drafted for a new request of a tenant with this prompt."""
         name = f"probe-{next(_probe)}"
         self.engine.open(name, np.array(prompt, np.int32), namespace_id(tenant, None))
         tokens = self.engine.draft([name]).tokens[1:].tolist()
@@ -99,11 +99,11 @@ def request(rid: str = "a", prompt: Sequence[int] = (1, 2, 3)) -> FakeRequest:
 def test_the_text_grows_by_processed_and_unprocessed_tokens_each_once(book: Book) -> None:
     req = request()
     book.book.admit(req)
-    book.accept(req, 10)  # step 1: the device alone has token 10
+    book.accept(req, 10)  # step 1: only the device has token 10
     req.generate(10)
     book.accept(req, 11, 12)
     req.generate(11, 12)
-    book.book.rows([req])  # the scheduler caught up
+    book.book.rows([req])  # the scheduler has caught up
     assert book.engine.num_tokens("a") == 6
     req.is_finished = True
     book.book.finish("a")
@@ -183,12 +183,12 @@ def test_rows_are_those_of_the_requests_in_their_order(book: Book) -> None:
     a, b = request("a", [1, 2, 3, 1, 2]), request("b", [5, 6, 7, 5, 6])
     assert [row[0] for row in book.draft(a, b)[0]] == [3, 7]
     assert [row[0] for row in book.draft(b, a)[0]] == [7, 3]
-    # Another request of the same id.
+    # This is another request with the same id.
     assert book.draft(request("a", [8, 9, 8]), b)[0][0][0] == 9
     assert book.engine.stats().open_requests == 2
 
 
-# Texts that went astray ---------------------------------------------------------------------------------------------
+# Texts that differ from the scheduler's -----------------------------------------------------------------------------
 
 
 def test_a_text_that_went_astray_is_brought_back_once(book: Book) -> None:
@@ -239,7 +239,7 @@ def test_an_aborted_request_that_was_brought_back_is_not_learnt_from(book: Book)
     assert book.kept == [] and book.drafts_after([10]) == []
 
 
-# How long texts may become ------------------------------------------------------------------------------------------
+# Maximum lengths of texts -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -249,12 +249,12 @@ def test_an_aborted_request_that_was_brought_back_is_not_learnt_from(book: Book)
 def test_nothing_is_drafted_beyond_max_tokens_and_the_context(
     book: Book, max_new_tokens: int | None, room: int
 ) -> None:
-    """A context of 30 has room for the prompt of 5 and 26 more: the last token needs no place in the KV cache."""
+    """A context of 30 has room for the prompt of 5 and 26 more tokens, since the last one needs no KV cache."""
     req = request("a", [1, 2, 1, 2, 1])
     req.sampling_params.max_new_tokens = max_new_tokens
     book.accept(req, 2)
     drafted, _, rooms = book.draft(req)
-    # One token is written already, and one the step writes besides.
+    # One token is already written, and the step writes a bonus token.
     assert rooms == [room]
     assert len(drafted[0]) <= room
 
@@ -267,7 +267,7 @@ def test_images_take_places_of_the_context(book: Book) -> None:
     assert len(rows) == 3 and padding is not None and padding.tolist() == [0, 20, 0]
     assert book.book.padding([padded, plain]).tolist() == [20, 0]
     assert book.engine.num_tokens("b") == 3, "they are not in the text"
-    # Of 30 places and the last token that needs none, the step itself writes one.
+    # The text may have 31 tokens: 30 in the KV cache, and a last one. One of them is the step's bonus token.
     assert book.draft(plain, padded)[2] == [31 - 3 - 1, 31 - 23 - 1]
     padded.generate(finish=True)
     book.book.finish("b")
@@ -430,7 +430,7 @@ def test_a_request_may_ask_for_no_drafts(book: Book) -> None:
     req.generate(3, 4, 5, finish=True)
     book.book.finish("r")
     assert book.book.num_without_drafts == 0
-    # Its output is learnt from all the same.
+    # Its output is learnt nevertheless.
     assert book.drafts_after([9, 3])[:2] == [4, 5]
 
 
@@ -441,7 +441,7 @@ def test_a_request_of_nobody_leaves_nothing_behind() -> None:
     book.accept(req, 3)
     req.generate(3, 1, 2, finish=True)
     book.book.finish("r")
-    # Not even how well its drafts did.
+    # Estimates did not learn from its drafts either.
     assert np.array_equal(book.engine.estimates("private:r").weights, book.engine.estimates().weights)
     assert book.kept == []
     assert book.engine.stats().outputs == book.engine.stats().conversation_bytes == 0

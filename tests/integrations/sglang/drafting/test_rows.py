@@ -1,4 +1,4 @@
-"""The rows of a step: what is counted of their drafts, and rows that have none."""
+"""The rows of a step: counts of their drafts, and rows without a draft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafts of a model stop where going on does not pay."""
+"""A draft model stops drafting where another pass does not pay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_without_a_price_drafts_go_on() -> None:
 
 
 def test_a_pass_is_worth_what_the_best_paths_promise_together() -> None:
-    # After two passes a path of 0.64 has tokens of 0.8, so that a third brings 0.512; one of 0.25 brings 0.125.
+    # After two passes, a path of 0.64 has tokens of 0.8 each, so a third pass adds 0.512; a path of 0.25 adds 0.125.
     scores = torch.tensor([[0.64, 0.5], [0.1, 0.25]])
     assert not DraftStop(least_gain=0.63).is_over(scores, 2)
     assert DraftStop(least_gain=0.64).is_over(scores, 2)

@@ -1,4 +1,4 @@
-"""Suffix drafts of a server's steps: what fails or went astray costs its rows drafts, and is counted by its reason."""
+"""Suffix drafts of a server's steps: rows affected by a failure get no draft, and are counted by the reason."""
 
 from __future__ import annotations
 
@@ -53,17 +53,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Seen:
-    """A step, as its drafts were: their memory is used again."""
+    """Copies of a step's drafts, whose memory is reused."""
 
     drafted: list[list[int]]
-    """For each row the tokens behind the root."""
+    """The drafted tokens of each row, without the root."""
     outcomes: list[Outcome] | str
     context: int
     width: int
 
 
 class Serving:
-    """A drafter without the server around it, and steps of one; results are processed a step late with `overlap`."""
+    """A suffix drafter without a server, and the steps that a server would run. With `overlap`, results are processed a
+    step late."""
 
     def __init__(
         self, *, overlap: bool = False, max_width: int = 8, length: int = 7, max_failures: int = 2, pause_steps: int = 3
@@ -96,12 +97,12 @@ class Serving:
             counters=drafter.counters,
             max_failures=max_failures,
         )
-        # What is launched and not processed.
+        # Results that are launched but not processed.
         self.results: list[list[tuple[Request, list[int]]]] = []
 
     @property
     def reasons(self) -> dict[str, int]:
-        """Why rows were not drafted for so far."""
+        """Number of rows without a draft so far, by reason."""
         return self.drafter._draftless.counts.snapshot()
 
     @property
@@ -109,13 +110,13 @@ class Serving:
         return int(self.counters.total("draft_errors"))
 
     def prefill(self, requests: Sequence[Request], first: int = 1) -> None:
-        """Reads their prompts, and writes `first` behind each."""
+        """Prefills the requests' prompts and writes the token `first` after each."""
         ends = [len(request.origin_input_ids) + len(request.output_ids) for request in requests]
         self.drafter.prefilled(requests, ends, torch.full((len(requests),), first))
         self.launched(list(requests), [[first]] * len(requests))
 
     def step(self, requests: list[Request], accepted: list[list[int]]) -> Seen:
-        """Drafts, verifies and accepts; a list of its own, as a scheduler's batch has."""
+        """Drafts, verifies and accepts, with a new list of requests, as each batch of a scheduler has."""
         return self.verify(self.drafter.draft(list(requests)), accepted)
 
     def verify(self, step: SuffixStep, accepted: list[list[int]]) -> Seen:
@@ -141,7 +142,7 @@ class Serving:
         return seen
 
     def end(self, request: Request) -> int:
-        """Tokens in the KV cache: all but the last one."""
+        """Number of tokens in the KV cache: all but the last one."""
         unprocessed = sum(len(some) for result in self.results for row, some in result if row is request)
         return len(request.origin_input_ids) + len(request.output_ids) + unprocessed - 1
 
@@ -185,11 +186,11 @@ def test_what_a_step_says_of_its_rows(serving: Serving) -> None:
     assert (step.requests, len(step.rows)) == ([a, b], 2)
 
 
-# Texts that went astray ---------------------------------------------------------------------------------------------
+# Texts that differ from the scheduler's -----------------------------------------------------------------------------
 
 
 def astray(serving: Serving) -> tuple[Request, Request]:
-    """Two requests that run, and the text of the first one is not the scheduler's."""
+    """Two running requests. The engine's text of the first one differs from the scheduler's."""
     a, b = Request("a"), Request("b")
     serving.prefill([a, b])
     serving.step([a, b], [[2], [2]])
@@ -271,7 +272,7 @@ def test_failures_verify_roots_only_and_then_pause_drafting(serving: Serving, mo
     for token in (5, 6):
         assert serving.step([a, b], [[token]] * 2).outcomes == "breaker"
     assert serving.reasons == {"failed": 4, "breaker": 6}
-    # The texts were followed meanwhile.
+    # The texts were kept up to date meanwhile.
     assert [row[:2] for row in serving.step([a, b], [[7]] * 2).drafted] == [[7, 8]] * 2
     assert serving.errors == 2 and serving.counters.total("paused_steps") == 0
 
@@ -316,11 +317,11 @@ def test_a_step_whose_drafts_failed_altogether_has_roots_alone(serving: Serving)
 
 
 def test_a_step_that_could_not_be_built_costs_the_drafts_of_that_step_alone(serving: Serving) -> None:
-    """Again and again, as where memory is short for a while."""
+    """It fails several times in a row, as if memory was short for a while."""
     a = Request("a")
     serving.prefill([a])
     for token in (2, 4, 6):
-        serving.drafter.draft([a])  # what came of it could not be laid out
+        serving.drafter.draft([a])  # the tree arrays of this draft could not be built
         serving.verify(serving.drafter.nothing([a]), [[token]])
         seen = serving.step([a], [[token + 1]])
         assert seen.drafted[0][:1] == [token + 1]
@@ -429,7 +430,7 @@ def test_requests_that_come_back_after_a_retraction_are_drafted_for(serving: Ser
     serving.prefill([a, b])
     for token in (2, 3, 4):
         serving.step([a, b], [[token], [token]])
-    # What is not processed of it is dropped.
+    # Results of the request that are not processed yet are dropped.
     serving.results = [[(r, some) for r, some in result if r is not a] for result in serving.results]
     last = int(a.output_ids[-1])
     serving.step([b], [[5]])

@@ -1,4 +1,4 @@
-"""The tensors of a step against their definition, row by row."""
+"""Compares the tensors of a step with their definition, row by row."""
 
 from __future__ import annotations
 

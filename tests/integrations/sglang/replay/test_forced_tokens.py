@@ -1,4 +1,4 @@
-"""The table of forced tokens against a dictionary, and through the verification of drawn trees."""
+"""Compares the table of forced tokens with a dictionary, and tests it with the verification of random trees."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_only_rows_with_an_answer_change(dtype: torch.dtype) -> None:
     table.write(0, 10, [4, 5], 1)
     logits = _logits(4, dtype)
     before = logits.clone()
-    # The last token of a prompt of ten, the one behind the answer's end, a free slot, a position of the prompt.
+    # The rows: the prompt's last token, a position after the answer's end, a free slot, and a position in the prompt.
     table.force(logits, torch.tensor([0, 0, 2, 0]), torch.tensor([9, 30, 9, 3]))
     assert logits[:2].argmax(-1).tolist() == [4, 1]
     assert torch.equal(logits[2:], before[2:])
@@ -65,7 +65,7 @@ def test_verification_of_drawn_trees_accepts_exactly_the_recorded_path(width: in
         answer = [rng.randrange(3) for _ in range(12)]
         table.write(0, 20, answer, 2)
         done = rng.randrange(len(answer))
-        # A drawn tree below the token written last; siblings carry different tokens.
+        # Draw a tree below the last written token. Siblings have different tokens.
         parents, tokens, depths = [-1], [answer[done - 1] if done else 0], [0]
         while len(parents) < width:
             parent, token = rng.randrange(len(parents)), rng.randrange(3)

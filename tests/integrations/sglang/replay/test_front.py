@@ -1,4 +1,4 @@
-"""What the launcher makes of requests, without a server."""
+"""How the launcher turns requests into replayed ones, tested without a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHAT = [{"role": "system", "content": "rules"}, {"role": "user", "content": "que
 
 
 class _Bytes:
-    """A tokenizer of bytes with a chat template."""
+    """A tokenizer whose tokens are bytes, with a chat template."""
 
     eos_token_id = END
     bos_token = None
@@ -57,7 +57,7 @@ def _answer(obj: SimpleNamespace) -> ForcedAnswer | None:
 
 
 def _chat(front: ReplayFront, messages: list[dict[str, Any]]) -> SimpleNamespace:
-    """As a chat request passes through the launcher."""
+    """Passes a chat request through the launcher's part."""
     sampling: dict[str, Any] = {"temperature": 0}
     front.match_chat(sampling, messages)
     obj = _request(text="rendered", sampling_params=sampling)
@@ -70,7 +70,7 @@ def test_chats_get_their_answers_in_the_order_of_the_file(tmp_path: Path) -> Non
     for text in ("first", "second", "first"):
         obj = _chat(front, CHAT)
         assert _answer(obj) == ForcedAnswer(tuple(text.encode()), END)
-        # It goes to another process.
+        # The value is sent to another process.
         assert type(obj.sampling_params["custom_params"][WIRE_KEY]) is list
     assert front.describe()["requests"]["matched"] == 3
 
@@ -129,7 +129,7 @@ def test_requests_bring_their_answers(carried: dict[str, Any], tokens: Any, limi
     assert _answer(obj) == ForcedAnswer(tuple(tokens), END)
     assert obj.sampling_params.get("max_new_tokens") == limit
     assert obj.sampling_params["custom_params"]["agentspec"] == {"no_store": True}
-    # The client's own object stays as it is.
+    # The client's own object is not modified.
     assert custom["agentspec"]["replay"] == carried  # type: ignore[index]
 
 
@@ -176,7 +176,7 @@ def test_answers_are_taken_in_one_mode_only(tmp_path: Path, monkeypatch: pytest.
 
 
 class _ToolCalls(_Bytes):
-    """Its template writes tool calls."""
+    """A tokenizer whose template writes tool calls."""
 
     eos_token = "$"
 
@@ -198,7 +198,7 @@ def test_tool_calls_are_written_as_the_served_model_writes_them(tmp_path: Path) 
     path.write_text(json.dumps({"messages": [*CHAT, message]}) + "\n")
     answer = _answer(_chat(_front(str(path), tokenizer=_ToolCalls()), CHAT))
     assert answer is not None and bytes(answer.tokens) == b"so<add:5>"
-    # A template that knows no tool calls.
+    # This template does not support tool calls.
     assert with_tool_calls(_Bytes(), message) is None
     plain = _answer(_chat(_front(str(path)), CHAT))
     assert plain is not None and bytes(plain.tokens) == b'so\n{"name": "add", "arguments": {"x": 5}}'

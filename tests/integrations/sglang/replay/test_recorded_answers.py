@@ -1,4 +1,4 @@
-"""Recorded answers by their prompts."""
+"""Recorded answers are found by their prompts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_drawn_sessions_are_given_back_turn_by_turn() -> None:
         for call in calls:
             expected.setdefault(call.messages, []).append(call.output)
     for messages, outputs in expected.items():
-        # Twice over: after the last answer the first one comes again.
+        # Ask twice as often: after the last answer, the first one is given again.
         for output in outputs * 2:
             found = answers.take(messages)
             assert found is not None and found.text == output

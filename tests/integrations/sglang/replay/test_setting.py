@@ -1,4 +1,4 @@
-"""The setting `replay`, and where it is refused."""
+"""The setting `replay`, and the combinations in which it is refused."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class _Mode:
         self.name = name
 
     def is_extend(self) -> bool:
-        # SGLang counts verification among these.
+        # In SGLang, verification counts as extend.
         return self.name in ("extend", "verify")
 
     def is_target_verify(self) -> bool:
@@ -68,7 +68,7 @@ def test_a_slot_holds_the_answer_of_the_request_that_was_prefilled_last() -> Non
     target, runner = ReplayTarget(), _runner()
     first, second, free = _request("a", 1, 5, [11, 12]), _request("b", 1, 6, [21]), _request("c", 1, 3, None)
     _admit(target, runner, first)
-    # The second chunk of a prompt.
+    # This is the second chunk of a prompt.
     _admit(target, runner, first)
     assert [_written(target, runner, 1, n) for n in (4, 5, 6, 7, 8)] == [1, 11, 12, END, END]
     assert _written(target, runner, 0, 5) == 1
@@ -76,7 +76,7 @@ def test_a_slot_holds_the_answer_of_the_request_that_was_prefilled_last() -> Non
     assert [_written(target, runner, 1, n) for n in (5, 6, 7)] == [1, 21, END]
     _admit(target, runner, free)
     assert [_written(target, runner, 1, n) for n in (3, 6, 7)] == [1, 1, 1]
-    # Back after a retraction, with some of its answer written.
+    # The request is back after a retraction, with a part of its answer written.
     first.output_ids = [11]
     first.req_pool_idx = 2
     _admit(target, runner, first)
