@@ -30,7 +30,7 @@ def plain_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def arguments(backend: str | None, **changes: Any) -> SimpleNamespace:
-    """A resolved record, as far as it is read here."""
+    """Resolved server arguments, reduced to the fields that are read here."""
     known = {
         "attention_backend": backend,
         "decode_attention_backend": None,
@@ -43,7 +43,7 @@ def arguments(backend: str | None, **changes: Any) -> SimpleNamespace:
 
 
 def sources() -> list[Path]:
-    """The packages of SGLang that are here: the installed one, and others that are kept to be read."""
+    """The available packages of SGLang: the installed one, and others that are kept for reading."""
     spec = importlib.util.find_spec("sglang")
     installed = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec is not None else []
     return [*installed, *sorted((ROOT / ".cache").glob("sglang-*/sglang"))]

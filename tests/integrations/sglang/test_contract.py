@@ -1,4 +1,4 @@
-"""What the plugin uses of SGLang exists, with the parameters it is called with, in every supported release.
+"""Everything that the plugin uses of SGLang exists in every supported release, with the parameters that it passes.
 
 Releases other than the installed one are unpacked and read, never imported here. `test_old_release` runs the oldest.
 """
@@ -200,14 +200,14 @@ def test_the_target_runs_with_the_graphs_and_the_backend_that_its_runner_holds(r
     assert "self.decode_cuda_graph_runner" in forward and "self.attn_backend" in forward
     swapped = source(release, EAGLE, "EAGLEWorkerV2", "apply_runtime_state")
     assert "model_runner.attn_backend = " in swapped and "model_runner.decode_cuda_graph_runner = " in swapped
-    # The same of draft-extend.
+    # It does the same for draft-extend.
     for place in (
         *("dw.speculative_num_draft_tokens = ", "dw.draft_extend_attn_backend = ", "dw.draft_runner.attn_backend = "),
         "dw.cuda_graph_runner_for_draft_extend = ",
     ):
         assert place in swapped
     assert "if self.speculative_num_steps > 1" in source(release, EAGLE, "EagleDraftWorker", "_capture_cuda_graphs")
-    # What is captured goes by one function, and the buffer of logits that all graphs share by another.
+    # One function decides which batch sizes are captured. Another one sizes the logits buffer that all graphs share.
     runners = (
         ("sglang.srt.model_executor.runner.decode_cuda_graph_runner", "DecodeCudaGraphRunner"),
         ("sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner", "EAGLEDraftExtendCudaGraphRunner"),
@@ -217,7 +217,7 @@ def test_the_target_runs_with_the_graphs_and_the_backend_that_its_runner_holds(r
         assert "get_batch_sizes_to_capture(model_runner" in made
     rows = source(release, "sglang.srt.model_executor.model_runner", "ModelRunner", "max_decode_logits_rows")
     assert "get_batch_sizes_to_capture(" in rows
-    # A step whose width is not the graphs' would run without them.
+    # A step whose width differs from the graphs' width runs without graphs.
     can_run = source(
         release, "sglang.srt.model_executor.runner.decode_cuda_graph_runner", "DecodeCudaGraphRunner", "can_run_graph"
     )
@@ -246,7 +246,7 @@ def test_a_step_with_a_draft_model_drafts_verifies_and_extends_in_this_order(rel
         for text in ("self.draft_worker.draft(batch)", "self.verify(", "on_publish(", "_draft_extend_for_decode(")
     ]
     assert places == sorted(places)
-    # Rows are as wide as the step that is verified, and so is what draft-extend reads.
+    # The rows of verification and of draft-extend are as wide as the step.
     assert "self.speculative_num_draft_tokens" in source(release, EAGLE, "EAGLEWorkerV2", "verify")
     extend = source(release, EAGLE, "EagleDraftWorker", "_draft_extend_for_decode")
     assert "self.speculative_num_draft_tokens" in extend
@@ -337,7 +337,7 @@ def test_the_message_that_carries_an_administrator_s_commands(release: Path) -> 
     assert "(BaseReq" in source(release, messages, "GetInternalStateReq")
     assert "internal_state: Dict[str, Any]" in source(release, messages, "GetInternalStateReqOutput")
     control = ast.unparse(module(release, "sglang.srt.managers.tokenizer_control_mixin"))
-    # Clients cannot choose its id.
+    # Clients cannot choose the request's id.
     assert "('get_internal_state', GetInternalStateReqOutput)" in control and "req = GetInternalStateReq()" in control
 
 

@@ -1,6 +1,6 @@
-"""Draft checkpoints are recognised, and what does not fit the target is refused with what to do.
+"""Draft checkpoints are recognised, and those that do not fit the target are refused with a remedy.
 
-The target of the tiny folders: 12 tokens, hidden size 8, 10 layers. Their EAGLE-3 head drafts the tokens 2, 5 and 9:
+The target of the tiny folders has 12 tokens, hidden size 8 and 10 layers. Its EAGLE-3 head drafts tokens 2, 5 and 9:
 
     draft id   0  1  2
     target id  2  5  9
@@ -261,7 +261,7 @@ def test_a_hub_name_needs_the_base_unless_it_is_in_the_cache(
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("0123")
     (repository / "snapshots").mkdir()
-    # The weights, and the maps in them, are not here yet.
+    # The weights, which contain the maps, are not downloaded yet.
     write_model(repository / "snapshots" / "0123", "LlamaForCausalLMEagle3", draft_vocab_size=3, **AUX_LAYERS)
     assert inspect_drafter(name, str(target)).base == "EAGLE3"
     write_model(repository / "snapshots" / "0123", "LlamaForCausalLMEagle3", vocab_size=11)

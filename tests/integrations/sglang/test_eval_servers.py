@@ -36,7 +36,7 @@ def asking(inputs: TaskInputs, load_generator: str = "own") -> Asking:
 
 def test_cells_give_the_same_answers_on_both_servers(plain: Server, agentspec: Server, inputs: TaskInputs) -> None:
     has_drafter = "--speculative-draft-model-path" in agentspec.command
-    # The chain takes a while, and beside a drafter nothing of it is different.
+    # The chain of agents takes long and is no different with a draft model.
     tasks = ["open_chat"] if has_drafter else ["text_to_sql", "open_chat"]
     cells: list[Cell] = []
     for name in tasks:
@@ -61,7 +61,7 @@ def test_cells_give_the_same_answers_on_both_servers(plain: Server, agentspec: S
     assert all(0 < record["draft_share"] < 1 and 0 < record["acceptance_rate"] <= 1 for record in drafted)
 
 
-# What SGLang imports warns of itself.
+# Packages that SGLang imports emit warnings.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_sglang_s_load_generator_gets_the_same_answers(plain: Server, inputs: TaskInputs) -> None:
     cells = plan_cells("open_chat", TASKS["open_chat"].pool(inputs), ("cold",), (2,), 1, 2)

@@ -1,4 +1,5 @@
-"""The plugin of helpers/gpu_ways: each switch does what it says, and SGLang's own draft models bear them all."""
+"""The plugin of helpers/gpu_ways: all switches have their documented effects, and SGLang's own workers tolerate
+them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def gpu_ways() -> ModuleType:
 
 
 def forward(value: float) -> Any:
-    """A forward whose outputs are `value`, and which notes the hidden states that it was given."""
+    """Makes a forward that returns `value` as outputs and records the hidden states that it gets."""
 
     def run(runner: Any, batch: Any) -> Any:
         runner.given = getattr(batch.spec_info, "hidden_states", None)
@@ -80,7 +81,7 @@ def test_the_first_payload_decides_what_the_relay_carries(gpu_ways: ModuleType) 
 
 
 def test_sglang_s_own_draft_model_bears_a_gpu_s_ways(short_reference: Reference, tmp_path: Path) -> None:
-    """What differs under the switches is then agentspec's doing."""
+    """If agentspec's answers differ under the switches, agentspec is then the cause."""
     variant = Variant(
         system="sglang-eagle3",
         plugins=(GPU_WAYS,),

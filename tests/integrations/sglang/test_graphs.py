@@ -1,4 +1,4 @@
-"""Decode graphs: what a replay computes, that faults around graphs are noticed, and a server whose steps have widths.
+"""Decode graphs: replays compute the right logits, faults of graphs are noticed, and a server's steps vary in width.
 
 Real SGLang captures, chooses and replays its graphs here, on a CPU and without CUDA; see tests/helpers/recorded_graphs.
 """
@@ -28,14 +28,14 @@ pytestmark = [pytest.mark.sglang, pytest.mark.server]
 torch = pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
 from recorded_graphs.recording import NO_TOKEN, CaptureError, Recording, record
 
-# The default where graphs are captured.
+# The default widths of a server that captures graphs.
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
-# Where a replay reads another tensor than it should, logits differ by more than this; rounding differs by less.
+# If a replay reads a wrong tensor, logits differ by more than this. Rounding causes smaller differences.
 NOTICED = 1e-2
 
 
 class Graphs:
-    """A server with graphs, and what its scheduler found before it served."""
+    """A server with graphs, and the results of its scheduler's checks before it served."""
 
     def __init__(self, server: Server, checks: Path) -> None:
         self.server = server
@@ -43,7 +43,7 @@ class Graphs:
 
 
 def served(server: Server) -> str:
-    """What the server has logged since it is up."""
+    """The part of the server's log after its start."""
     return server.log_text().partition("The server is fired up")[2]
 
 
@@ -56,9 +56,9 @@ def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]
         log=folder / "server.log",
         arguments=(
             *ARGUMENTS,
-            # All that is drafted is verified.
+            # Everything drafted is verified.
             *("--agentspec-controller", "fixed"),
-            # Batches of other sizes are padded.
+            # Batches of all other sizes are padded.
             *("--cuda-graph-bs-decode", "1", "3", "8"),
             *arguments,
         ),
@@ -74,7 +74,7 @@ def serving(folder: Path, *arguments: str, **variables: str) -> Iterator[Server]
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graphs]:
-    """Without a draft model."""
+    """A server without a draft model."""
     folder = tmp_path_factory.mktemp("graphs")
     checks = folder / "checks.json"
     with serving(folder, **{recorded_graphs.CHECKS_VARIABLE: str(checks)}) as server:
@@ -83,7 +83,8 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graphs]:
 
 @pytest.fixture(scope="module", params=[EAGLE3_FOLDER, STANDALONE_FOLDER], ids=["eagle3", "standalone"])
 def hybrid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """With a draft model, which is computed as SGLang does; it drafts where suffixes have less than two tokens."""
+    """A server with a draft model, computed by SGLang's code. It drafts for rows whose suffix drafts promise at most
+    one token."""
     folder = tmp_path_factory.mktemp("hybrid_graphs")
     arguments = ("--speculative-draft-model-path", str(request.param), "--agentspec-tau", "1")
     with serving(folder, *arguments, SGLANG_CPU_DRAFTER="off") as server:
@@ -92,7 +93,7 @@ def hybrid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """With a draft model, and little room for captured steps."""
+    """A server with a draft model and a low limit of tokens per captured step."""
     arguments = ("--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-tau", "1")
     variables = {"SGLANG_CPU_DRAFTER": "off", recorded_graphs.TOKENS_VARIABLE: "100"}
     with serving(tmp_path_factory.mktemp("bounded_graphs"), *arguments, **variables) as server:
@@ -101,7 +102,7 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("when", ["every width", "every width again"])
 def test_a_replay_computes_what_a_forward_without_graphs_does(graphs: Graphs, when: str) -> None:
-    """Before and after the faults below, so that these leave nothing behind."""
+    """It is checked before and after the faults below, so that faults are known to leave nothing behind."""
     found = graphs.checks[when]
     assert len(found) == 3 * len(WIDTHS)
     assert {name for name, difference in found.items() if difference > 1e-4} == set()
@@ -173,7 +174,7 @@ def test_a_draft_model_s_graphs_are_of_the_width_that_is_verified(plain: Server,
     assert of_kind["TARGET_VERIFY"].total() == state["counters"]["steps"]
     assert of_kind["DRAFT_EXTEND_V2"] == of_kind["TARGET_VERIFY"]
     assert len(of_kind["TARGET_VERIFY"]) >= 3
-    # The passes are captured once, for the branches of a draft, whatever the width.
+    # The draft model's passes are captured once for the branches of a draft, independent of the width.
     assert of_kind["DECODE"] == {state["drafter"]["topk"]: state["counters"]["drafter_steps"]}
 
 
@@ -182,7 +183,8 @@ def test_wide_steps_have_graphs_for_few_rows(plain: Server, bounded: Server) -> 
     assert state is not None
     assert state["num_draft_tokens"] == WIDTHS[-1]
     assert [tier["width"] for tier in state["graphs"]] == list(WIDTHS)
-    # At most 100 tokens a step, but for the narrowest width; of 1, 3 and 8 rows, for verification and draft-extend.
+    # Captured steps have 1, 3 or 8 rows, for verification and for draft-extend, and at most 100 tokens except at the
+    # narrowest width.
     assert [tier["most_rows"] for tier in state["graphs"]] == [8, 8, 8, 8, 3, 3, 1]
     assert [tier["num_graphs"] for tier in state["graphs"]] == [6, 6, 6, 6, 4, 4, 2]
     requests = [

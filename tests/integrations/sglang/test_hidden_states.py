@@ -1,4 +1,4 @@
-"""The states that SGLang's drafters hand out are those that acceptance heads are trained on."""
+"""The hidden states that SGLang's draft models return are those that acceptance heads are trained on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOLDERS = {"standalone": STANDALONE_FOLDER, "eagle3": EAGLE3_FOLDER}
 
 
 def recorder(site: Path, file: Path) -> Path:
-    """A plugin that writes the inputs and captured states of the drafter's forwards in each drafting loop."""
+    """Writes a plugin that records the inputs and hidden states of the draft model's forwards in each drafting loop."""
     info = site / "recorder-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: recorder\nVersion: 1.0\n")
@@ -76,7 +76,7 @@ def test_states_of_a_drafting_loop_are_those_of_our_chains(
     site = recorder(tmp_path / "site", tmp_path / "loops.pt")
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     monkeypatch.setenv("PYTHONPATH", path)
-    # SGLang's own loop, not the native one that stands for a graph on a CPU.
+    # Use SGLang's own loop instead of the native one, which replaces a graph on a CPU.
     monkeypatch.setenv("SGLANG_CPU_DRAFTER", "off")
     arguments = (*ARGUMENTS, "--speculative-draft-model-path", str(FOLDERS[name]), *CHAINS)
     body: dict[str, Any] = {"text": chat_prompts(1, seed=330)[0]}
@@ -96,7 +96,7 @@ def test_states_of_a_drafting_loop_are_those_of_our_chains(
     place = 0
     for loop in islice(loops, 0, len(loops) - 1):
         inputs, states = (torch.stack(parts, 1)[0] for parts in zip(*loop, strict=True))
-        # The token that a state comes from is drafted before; the first state belongs to the extend before the loop.
+        # The token that a state belongs to is drafted before it. The first state comes from the extend before the loop.
         found = (chains.tokens[place:, : STEPS - 1] == inputs).all(1).nonzero().flatten() + place
         near = [
             int(row) for row in found if torch.allclose(chains.states[row, 1:], states.float(), atol=2e-3, rtol=2e-3)

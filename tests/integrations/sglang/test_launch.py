@@ -1,4 +1,4 @@
-"""Ways to start: the offline engine, and servers that must refuse to start."""
+"""Starting SGLang: its offline engine works, and servers with refused settings do not start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SGLang's own model drafters with those of the small model: the same tokens as plain decoding, in fewer steps."""
+"""SGLang's own workers with the small model's draft models: the same tokens as plain decoding, in fewer steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def drafting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 4])
 def test_greedy_tokens_equal_plain_decoding(plain: Server, drafting: Server, at_once: int) -> None:
-    """Prompts that span several prefill chunks; answers that end by themselves, are cut off, or must go on."""
+    """Prompts span several prefill chunks. Answers end by themselves, are cut off, or ignore the end."""
     requests = [
         body(text, max_new_tokens=length, ignore_eos=length == 80)
         for text, length in zip(chat_prompts(8, seed=300 + at_once), [64, 80, 3, 19] * 2, strict=True)

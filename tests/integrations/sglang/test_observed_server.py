@@ -1,4 +1,4 @@
-"""A real server seen from outside: its metrics, a Prometheus that scrapes them, the dashboard, `top` and `doctor`."""
+"""Monitoring of a real server: its metrics, a Prometheus that scrapes them, the dashboard, `top` and `doctor`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RULES = INTEGRATIONS / "prometheus" / "agentspec.rules.yml"
 EXAMPLE = INTEGRATIONS / "prometheus" / "prometheus.yml"
 DASHBOARD = INTEGRATIONS / "grafana" / "agentspec.json"
 NAME = re.compile(r"agentspec:\w+")
-# Each label and the values that it may have; None: one for each server.
+# Labels and their allowed values. None means one value for each server.
 LABELS: dict[str, set[str] | None] = {
     "model_name": None,
     "version": None,
@@ -45,7 +45,7 @@ ADMIN_KEY = "an admin's key"
 UNITS = (
     *("_seconds", "_bytes", "_tokens", "_outputs", "_requests", "_steps", "_rows", "_namespaces", "_width", "_budget"),
     *("_errors", "_openings", "_records", "_deletions", "_plans", "_returns", "_draft", "_info"),
-    # 0 or 1, and tokens.
+    # Values that are 0 or 1, or a number of tokens.
     *("_open", "_connected", "_paused", "_tau"),
     *(":requests", ":outputs", ":steps", ":namespaces", "jobs", ":corpora"),
 )
@@ -53,7 +53,8 @@ UNITS = (
 
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """With all that there is to see: a drafter, a store, metrics. It has answered some requests."""
+    """A server with everything that can be observed: a draft model, a store and metrics. It has answered some
+    requests."""
     folder = tmp_path_factory.mktemp("observed")
     config = folder / "settings.yaml"
     config.write_text("admin_upload_mb: 1\n")
@@ -116,7 +117,7 @@ def test_prometheus_scrapes_what_alerts_and_dashboard_ask_for(observed: Server, 
     panels = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
     queries = {target["expr"] for panel in panels for target in panel["targets"]}
     with Prometheus(tmp_path, f"127.0.0.1:{observed.port}", EXAMPLE) as prometheus:
-        # Rates need two scrapes.
+        # A rate needs two scrapes.
         prometheus.wait_for("rate(agentspec:steps_total[1m])")
         ask(observed)
         prometheus.wait_for("rate(agentspec:accepted_tokens_total[1m]) > 0")
@@ -132,7 +133,7 @@ def test_prometheus_scrapes_what_alerts_and_dashboard_ask_for(observed: Server, 
 
 
 def test_the_dashboard_is_whole() -> None:
-    """What Grafana needs to show it: panels with ids of their own that do not lie upon each other."""
+    """The dashboard meets Grafana's requirements: panels have unique ids and do not overlap."""
     dashboard = json.loads(DASHBOARD.read_text())
     panels: list[dict[str, Any]] = dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
@@ -174,7 +175,7 @@ def drafted_from_corpora(server: Server) -> int:
 
 
 def test_a_running_server_is_managed(observed: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A corpus is drafted from by its tenant from when it is there until it is removed; and a namespace is forgotten."""
+    """A tenant drafts from its corpus until the corpus is removed, and a namespace can be forgotten."""
     key = tmp_path / "key"
     key.write_text(ADMIN_KEY)
     options = ("--server", observed.url, "--admin-key-file", str(key), "--json")
@@ -182,7 +183,7 @@ def test_a_running_server_is_managed(observed: Server, capsys: pytest.CaptureFix
     requests = [{"text": text, "sampling_params": sampling} for text in chat_prompts(2, seed=900)]
 
     def ask_as(tenant: str) -> list[list[int]]:
-        # What they wrote must not be drafted from, so that a corpus is all there is.
+        # Outputs must not be kept, so that the corpus is the only source of drafts.
         options = {"custom_params": {"agentspec": {"no_store": True}}}
         bodies = [
             {**body, "extra_key": tenant, "sampling_params": {**body["sampling_params"], **options}}
@@ -197,7 +198,7 @@ def test_a_running_server_is_managed(observed: Server, capsys: pytest.CaptureFix
     assert main(["corpus", "add", "answers", str(documents), "--tenant", "acme", *options]) == 0
     assert json.loads(capsys.readouterr().out)["result"]["documents"] == len(answers)
     assert ask_as("bolt") == answers and drafted_from_corpora(observed) == 0
-    # The controller decides whether to verify what is drafted: where times of steps are odd, not at once.
+    # The controller decides whether to verify drafts. With unusual step times it may take a few requests to do so.
     for _ in range(10):
         assert ask_as("acme") == answers
         if drafted_from_corpora(observed) > 0:

@@ -1,6 +1,6 @@
-"""agentspec in servers of the oldest release of SGLang that it supports: the same tokens as that release's plain decoding.
+"""agentspec in servers of the oldest supported SGLang release gives the same tokens as that release's plain decoding.
 
-The servers run in an environment of their own, which `make old-sglang` makes.
+The servers run in a separate environment, which `make old-sglang` creates.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ pytestmark = [pytest.mark.sglang, pytest.mark.server, pytest.mark.other_release]
 
 RELEASE = "0.5.17"
 GREEDY = {"temperature": 0, "max_new_tokens": 48}
-# All that is drafted is verified, also what does not pay: the more there is to go wrong.
+# Everything drafted is verified, even if it does not pay, so that the test covers more cases.
 VERIFY_ALL = ("--agentspec-controller", "fixed")
 
 
 @dataclass(frozen=True)
 class Drafter:
-    """What drafts, as further arguments of the server, and whether the server overlaps scheduling and forwards."""
+    """Server arguments that select the drafter, and whether the server overlaps scheduling and forwards."""
 
     arguments: tuple[str, ...] = ()
     overlaps: bool = True
@@ -41,7 +41,7 @@ class Drafter:
 DRAFTERS = {
     "suffix": Drafter(),
     "suffix, in turn": Drafter(overlaps=False),
-    # Weak suffix drafts leave their row to the draft model, so that rows change between both all the time.
+    # Rows with weak suffix drafts use the draft model, so rows often change between both.
     "eagle3": Drafter(("--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-tau", "1")),
     "standalone": Drafter(("--speculative-draft-model-path", str(STANDALONE_FOLDER), "--agentspec-tau", "1")),
 }
@@ -91,7 +91,8 @@ def counters(of: Server) -> dict[str, int]:
 def assert_same_answers(
     old: Server, old_plain: Server, requests: list[dict[str, Any]], at_once: int, *, times: int = 1
 ) -> list[Any]:
-    """Tokens, texts and reasons to finish are those of plain decoding, each of so many times; the last answers."""
+    """Sends the requests `times` times, checks each time that tokens, texts and finish reasons are those of plain
+    decoding, and returns the last answers."""
     expected, got = generate(old_plain, requests, at_once), []
     for _ in range(times):
         got = generate(old, requests, at_once)
@@ -108,7 +109,7 @@ def test_the_server_is_of_the_release_and_has_the_schedule_that_were_asked_for(
     for started in (old_plain, old):
         info = started.get("/server_info")
         assert info["version"] == RELEASE
-    # What the scheduler's own process says; it chooses its loop by this setting.
+    # The scheduler's own process reports this setting, by which it chooses its loop.
     assert info["internal_states"][0]["disable_overlap_schedule"] is not drafter.overlaps
     state = old.agentspec_state()
     assert state is not None and state["active"] is True
@@ -116,13 +117,13 @@ def test_the_server_is_of_the_release_and_has_the_schedule_that_were_asked_for(
 
 @pytest.mark.parametrize("at_once", [1, 3, 8])
 def test_greedy_answers_over_chunks_of_prompts(old_plain: Server, old: Server, at_once: int) -> None:
-    """Whole answers and answers cut at various lengths, of one token too; prompts span several prefill chunks."""
+    """Whole answers, and answers cut at various lengths down to one token. Prompts span several prefill chunks."""
     requests = [
         body(text, max_new_tokens=length, ignore_eos=length < 20)
         for text, length in zip(chat_prompts(10, seed=500 + at_once), [90, 1, 48, 19, 2] * 2, strict=True)
     ]
     before = counters(old)
-    # The second time the answers are known.
+    # The index knows the answers the second time.
     assert_same_answers(old, old_plain, requests, at_once, times=2)
     after = counters(old)
     assert after["drafted_tokens"] - before["drafted_tokens"] > 100
@@ -144,7 +145,7 @@ def test_stops_inside_a_draft(old_plain: Server, old: Server) -> None:
     requests = [body(text, stop=[word]) for word in words]
     tokens = dict.fromkeys(full["output_ids"][2:10])
     requests += [body(text, stop_token_ids=[token]) for token in tokens]
-    # The answer could reach max_tokens in the step that has the stop.
+    # The answer may reach max_tokens in the step that contains the stop.
     requests += [
         body(text, stop_token_ids=[token], max_new_tokens=full["output_ids"].index(token) + 3) for token in tokens
     ]
@@ -158,7 +159,7 @@ def test_grammars_beside_requests_without(old_plain: Server, old: Server) -> Non
     requests += [body(text) for text in chat_prompts(3, seed=532)]
     for at_once in (1, 8):
         assert_same_answers(old, old_plain, requests, at_once)
-    # A grammar ends its answer among the accepted tokens; that is no error of drafting.
+    # A grammar may end its answer among the accepted tokens, which must not count as an error of drafting.
     counters(old)
 
 
@@ -186,7 +187,7 @@ def test_several_choices(old_plain: Server, old: Server) -> None:
 
 
 def test_aborted_requests_leave_nothing_behind(old_plain: Server, old: Server) -> None:
-    """Others go on beside the request that is aborted, and answers are plain decoding's afterwards."""
+    """Other requests continue while one is aborted, and later answers are those of plain decoding."""
     aborted = {**body(chat_prompts(1, seed=560)[0], max_new_tokens=400, ignore_eos=True), "rid": "to-abort"}
     others = [body(text, max_new_tokens=90, ignore_eos=True) for text in chat_prompts(4, seed=561)]
     thread = threading.Thread(target=ignore_errors, args=(old, aborted))
@@ -226,12 +227,12 @@ def test_answers_are_distributed_as_those_of_plain_decoding(
     # The last two tokens of an answer are not drafted.
     number, sampling = 300, {**sampling, "max_new_tokens": 4}
     expected = draw(old_plain, number, **sampling)
-    draw(old, 40, **sampling)  # what it learns is drafted from
+    draw(old, 40, **sampling)  # later drafts use what the server learns here
     before = counters(old)
     got = draw(old, number, **sampling)
     after = counters(old)
     assert p_value(got, expected) > SIGNIFICANCE
     assert after["drafted_tokens"] - before["drafted_tokens"] > number / 2
     assert after["accepted_tokens"] > before["accepted_tokens"]
-    # A server that verified greedily would answer the same whenever it began the same.
+    # A server that verified greedily would give equal answers whenever their first tokens are equal.
     assert len(got) > len({answer[0] for answer in got})

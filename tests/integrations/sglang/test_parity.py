@@ -1,4 +1,4 @@
-"""Every kind of request, from 1 to 16 clients, in every order: the answers of plain SGLang, token by token.
+"""Every kind of request, from 1 to 16 clients and in any order, gets the answer of plain SGLang, token by token.
 
 `agentspec bench parity` does the same with more requests.
 """
@@ -34,7 +34,7 @@ def test_nothing_hangs_where_clients_abort(agentspec: Server, reference: Referen
 
 @pytest.fixture(scope="module", params=["suffix", "eagle3"])
 def in_turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that schedules and computes in turn, and whose requests are retracted now and then."""
+    """A server without overlap that retracts requests from time to time."""
     variant = Variant(system=request.param, overlap=False, retract_every=11)
     with parity_server(variant, tmp_path_factory.mktemp("in-turn") / "server.log") as server:
         check_variant(server, variant)
@@ -47,7 +47,8 @@ def test_answers_without_the_overlap_schedule(in_turn: Server, short_reference: 
 
 
 def test_chains_over_pages(short_reference: Reference, tmp_path: Path) -> None:
-    """Pages of several tokens: what was accepted ends within one, and rejected tokens share it with what follows."""
+    """With pages of several tokens, accepted tokens end within a page, and rejected tokens share it with later
+    tokens."""
     variant = Variant(
         system="eagle3",
         arguments=("--page-size", "4", "--speculative-eagle-topk", "1"),

@@ -1,4 +1,4 @@
-"""Two tensor-parallel ranks, with overlap: plain SGLang's answers, and ranks that never decide apart."""
+"""Two tensor-parallel ranks with overlap give plain SGLang's answers and always make the same decisions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.server]
 def ranked(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Variant, Server, Path]]:
-    """A server with two ranks, and the folder in which each writes down its forwards."""
+    """A server with two ranks, and the folder in which each rank records its forwards."""
     folder = tmp_path_factory.mktemp("ranks")
     variant = Variant(
         system=request.param,
@@ -33,7 +33,7 @@ def ranked(
 
 
 def test_answers_are_those_of_plain_decoding(ranked: tuple[Variant, Server, Path], short_reference: Reference) -> None:
-    """A rank that decides by itself leaves the other waiting: a request that is not answered in time fails this test."""
+    """If one rank decides differently, the other one waits forever. Then a request times out and the test fails."""
     variant, server, _ = ranked
     found = assert_parity(server, short_reference)
     check_drafted(server, variant, found.accepted_tokens)
@@ -52,7 +52,7 @@ def test_ranks_run_the_same_forwards_also_where_clients_abort(
 
 
 def _steps(folder: Path) -> tuple[list[str], list[str]]:
-    """The forwards of both ranks, once the server is idle and both have written them down."""
+    """The forwards of both ranks, read once the server is idle and both have recorded them."""
     last: tuple[list[str], list[str]] | None = None
     for _ in range(100):
         first, second = ((folder / f"rank-{rank}.txt").read_text().splitlines() for rank in range(2))

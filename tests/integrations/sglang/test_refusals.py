@@ -1,4 +1,4 @@
-"""What agentspec refuses, at start and per request, with the value and the remedy in the message."""
+"""Refusals of agentspec, at start and per request. Their messages name the value and the remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentspec.integrations.sglang.refusals import check_request, refuse_unsuppo
 
 
 def arguments(**changes: Any) -> SimpleNamespace:
-    """Server arguments at SGLang's defaults, with `changes`."""
+    """Server arguments with SGLang's defaults, except for `changes`."""
     return SimpleNamespace(
         **{"pp_size": 1, "disaggregation_mode": "null", "speculative_num_draft_tokens": 32, **changes}
     )

@@ -1,4 +1,4 @@
-"""What the plugin changes in a process, and when it counts as registered."""
+"""Registration: what the plugin changes in a process, and when it counts as registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real clients get recorded answers from a real server, which drafts and verifies on the way."""
+"""Real clients get recorded answers from a real server that drafts and verifies these answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Replaying:
     server: Server
     folder: Path
     calls: list[tuple[list[dict[str, Any]], str]]
-    """Messages and answers of the calls in the form that OpenHands logs."""
+    """Messages and answers of the calls, in the format of OpenHands' logs."""
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +68,14 @@ def _client(folder: Path, *arguments: str) -> None:
         "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",
         "MSWEA_GLOBAL_CONFIG_DIR": str(folder / "mini-config"),
     }
-    # Its folder must not be searched for modules: some are named as packages are.
+    # Python must not search the script's folder for modules, because some of them have names of packages.
     command = [str(AGENTS), "-P", replay_clients.__file__, *arguments]
     run = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
 
 
 def _openhands_calls(folder: Path) -> list[tuple[list[dict[str, Any]], str]]:
-    """One session, a file a call; content in parts and as text, as both are logged."""
+    """One session with a file per call. Content is in parts or text, since logs have both."""
     folder.mkdir()
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": [{"type": "text", "text": "You are OpenHands agent."}]},
@@ -111,7 +111,7 @@ def test_clients_and_an_agent_get_what_was_recorded(replaying: Replaying) -> Non
         assert results[client] == answers, client
     assert "first 1 of its 2 messages; message 2 has the role user" in results["refusal"]
     assert "something else" not in results["refusal"]
-    # The agents ran their commands in a folder of their own and saw there what was seen when they were recorded.
+    # The agents ran their commands in their own folder and got the same output as when they were recorded.
     for kind in replay_clients.SYSTEMS:
         recorded = json.loads((replaying.folder / "recorded" / f"{kind}.traj.json").read_text())["messages"]
         assert results[kind] == replay_clients.told(recorded), kind

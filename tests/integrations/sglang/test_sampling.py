@@ -1,4 +1,4 @@
-"""At temperature > 0 agentspec's drafts leave the answers as plain decoding draws them."""
+"""At temperature > 0, agentspec's drafts do not change the distribution of answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_answers_are_distributed_as_those_of_plain_decoding(
 ) -> None:
     number = 200 if sampling else 400
     expected = draw(plain, number, **sampling)
-    draw(agentspec, 40, **sampling)  # what it learns is drafted from
+    draw(agentspec, 40, **sampling)  # later drafts use what the server learns here
     before = counters(agentspec)
     got = draw(agentspec, number, **sampling)
     after = counters(agentspec)
@@ -34,7 +34,7 @@ def test_answers_are_distributed_as_those_of_plain_decoding(
     assert after["drafted_tokens"] - before["drafted_tokens"] > number / 2
     refused = after["drafted_tokens"] - after["accepted_tokens"] > before["drafted_tokens"] - before["accepted_tokens"]
     assert after["accepted_tokens"] > before["accepted_tokens"] and refused
-    # The same numbers tell a server that ignores the temperature from one that does not.
+    # Samples of this size suffice to detect a server that ignores the temperature.
     assert p_value(greedy_behind_the_first_token(plain, got), expected) < SIGNIFICANCE
 
 

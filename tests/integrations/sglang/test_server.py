@@ -1,4 +1,4 @@
-"""agentspec inside a real SGLang server: the same tokens as plain decoding, whatever happens to a request."""
+"""agentspec in a real SGLang server gives the same tokens as plain decoding, whatever happens to a request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def accepted(server: Server) -> int:
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 5, 8])
 def test_greedy_tokens_equal_plain_decoding(plain: Server, agentspec: Server, at_once: int) -> None:
-    """Whole answers and answers cut at various lengths, over prompts that span several prefill chunks."""
+    """Whole answers, and answers cut at various lengths. Prompts span several prefill chunks."""
     requests = [
         body(text, max_new_tokens=length, ignore_eos=length < 20)
         for text, length in zip(chat_prompts(16, seed=at_once), [90, 7, 48, 19] * 4, strict=True)
@@ -62,7 +62,7 @@ def test_max_tokens_inside_a_draft(plain: Server, agentspec: Server, max_new_tok
 
 
 def test_stops_inside_a_draft(plain: Server, agentspec: Server) -> None:
-    """A stop string and a stop token at every place of an answer, the answer being known to the index by then."""
+    """Stop strings and stop tokens at every place of an answer that the index already knows."""
     text = chat_prompts(1, seed=70)[0]
     full = generate(plain, [body(text)], 1)[0]
     generate(agentspec, [body(text)], 1)
@@ -101,7 +101,7 @@ def test_json_schema_and_regex(plain: Server, agentspec: Server) -> None:
     }
     requests = [body(text, json_schema=json.dumps(schema), max_new_tokens=64) for text in chat_prompts(4, seed=80)]
     requests += [body(text, regex="(SELECT|WITH) [a-z]{1,12} FROM [a-z]{1,12};") for text in chat_prompts(3, seed=81)]
-    requests += [body(text) for text in chat_prompts(2, seed=82)]  # rows without a grammar in the same batch
+    requests += [body(text) for text in chat_prompts(2, seed=82)]  # the same batch also has rows without a grammar
     for at_once in (1, 6):
         expected, got = generate(plain, requests, at_once), generate(agentspec, requests, at_once)
         assert_same(tokens_of(got), tokens_of(expected))
@@ -147,7 +147,7 @@ def test_chat_over_the_openai_api_with_accept_figures(plain: Server, agentspec: 
     for _ in range(2):
         got = agentspec.post("/v1/chat/completions", {**question, "return_spec_tokens_details": True})
     assert got["choices"][0]["message"]["content"] == expected["choices"][0]["message"]["content"]
-    # The second time the whole answer is known.
+    # The index knows the whole answer the second time.
     details = json.dumps(got)
     assert "spec_accept_length" in details and "spec_verify_ct" in details
 
@@ -187,7 +187,7 @@ def test_aborted_requests_leave_nothing_behind(plain: Server, agentspec: Server)
 
 
 def test_an_idle_server_holds_no_request(agentspec: Server) -> None:
-    """One that ends with its prefill is followed by no decode step."""
+    """Even a request that ends with its prefill is released, although no decode step follows."""
     generate(agentspec, [body(chat_prompts(1, seed=122)[0], max_new_tokens=1)], 1)
     deadline = time.monotonic() + 10
     while (state := agentspec.agentspec_state()) is not None and state["engine"]["open_requests"]:
@@ -252,7 +252,7 @@ def test_the_model_is_spared_padding(agentspec: Server) -> None:
 
 
 def test_drafters_draft_beside_suffixes(agentspec: Server) -> None:
-    """Rows change between both kinds of drafts, and there are steps in which the drafter need not run."""
+    """Rows change between both kinds of drafts, and the draft model does not run in every step."""
     generate(agentspec, [body(text) for text in chat_prompts(6, seed=145)], 3)
     state = agentspec.agentspec_state()
     assert state is not None
@@ -307,7 +307,8 @@ def test_failing_drafts_and_retractions_change_no_token(plain: Server, faulty: S
 
 
 def test_a_storm_of_mixed_requests(plain: Server, agentspec: Server) -> None:
-    """Random lengths, stops, grammars and choices, eight at a time, twice: cold and warm."""
+    """Requests have random lengths, stops, grammars and numbers of choices. Eight run at a time, first cold, then
+    warm."""
     rng = random.Random(7)
     requests = []
     for text in chat_prompts(20, seed=170):

@@ -1,4 +1,5 @@
-"""Flag over variable over file over default; everything unknown or out of range is refused by name."""
+"""Flags override variables, which override the file, which overrides defaults. Unknown names and values out of range
+are refused by name."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
     file.write_text(json.dumps(values))
 
     yaml_file = tmp_path / "agentspec.yaml"
-    # JSON is YAML.
+    # Any JSON is valid YAML.
     yaml_file.write_text(json.dumps(values))
 
     by_flag = setting_sources.resolve(parse(*flags), {})
@@ -215,7 +216,7 @@ def test_secrets_are_no_settings_and_are_not_shown() -> None:
     with pytest.raises(ConfigError) as refused:
         setting_sources.resolve({}, {"AGENTSPEC_STORE": "mongodb://user:hush@a"})
     assert "hush" not in str(refused.value)
-    # The scheduler process gets the whole URL.
+    # The scheduler process gets the URL with its secrets.
     assert setting_sources.resolve_for_process(chosen.as_dict()) == chosen
 
 
@@ -289,7 +290,7 @@ def test_threads_are_one_a_core_and_no_more_than_eight(
 
 def test_reports_and_simulations_draft_as_a_server_with_default_settings_does() -> None:
     served = settings.Settings().engine_config(vocab_size=None, max_draft_tokens=7, trees=True)
-    # Threads, of which a server has as many as its machine suggests, draft the same.
+    # The number of threads, which a server takes from its machine, does not change drafts.
     assert EngineConfig.served(7) == replace(served, background=False, num_threads=1)
 
 

@@ -1,6 +1,6 @@
-"""What `make test` asks real servers: plain SGLang, suffix drafts, and suffix drafts beside an EAGLE-3 head.
+"""Smoke tests of real servers for `make test`: plain SGLang, suffix drafts, and suffix drafts with an EAGLE-3 head.
 
-The other tests on servers ask for much more of this; `make test-all` runs them.
+The other server tests cover much more; `make test-all` runs them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real servers with a store: what was learned survives a restart, reaches a replica, and stays with its tenant."""
+"""Real servers with a store: learnt outputs survive a restart, reach a replica, and stay with their tenant."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def state(of: Server) -> dict[str, Any]:
 
 
 def from_outputs(of: Server) -> int:
-    """Tokens drafted so far whose first came from finished outputs."""
+    """Number of tokens so far in drafts whose first token came from finished outputs."""
     return int(state(of)["counters"]["by_source"].get("drafted_tokens", {}).get("global", 0))
 
 
@@ -115,7 +115,7 @@ def test_tenants_do_not_draft_from_each_other(plain: Server, replicas: Replicas)
     assert_same(replicas.ask(replicas.one, texts, "tenant-1"), expected)
     before = from_outputs(replicas.one)
     assert_same(replicas.ask(replicas.one, texts[:1], "tenant-2"), expected[:1])
-    # A tenant's first request finds nothing but its own prompt, whatever others have said.
+    # A tenant's first request can draft only from its own prompt, whatever the outputs of other tenants are.
     assert from_outputs(replicas.one) == before
     assert_same(replicas.ask(replicas.one, texts[:1], "tenant-1"), expected[:1])
     assert from_outputs(replicas.one) > before
@@ -163,7 +163,7 @@ def test_a_dead_store_costs_nothing_and_gets_what_it_missed(plain: Server, repli
     replicas.redis.start()
     until(lambda: state(replicas.one)["store"]["delivered_outputs"] == delivered + 3)
     until(lambda: state(replicas.other)["store"]["received_outputs"] == received + 3)
-    # Publishing and polling reconnect each on its own; either may be the first to know.
+    # Publishing and polling reconnect independently, so either may notice the connection first.
     until(lambda: state(replicas.one)["store"]["connected"])
     assert state(replicas.one)["counters"]["draft_errors"] == 0
 

@@ -1,4 +1,4 @@
-"""A store that cannot be used stops the start, unless it is optional or nobody asked for it."""
+"""A store that cannot be used prevents the start, unless it is optional or not requested."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def no_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def unusable(folder: Path, what: str) -> tuple[Settings, type[AgentspecError], str]:
-    """Settings of a store that cannot be used, the error, and what it has to name."""
+    """Settings of a store that cannot be used, the expected error, and the text that its message must contain."""
     url = f"sqlite:///{folder}/store.sqlite3"
     if what == "no server":
         return Settings(store="redis://127.0.0.1:9"), StoreUnavailableError, "redis://127.0.0.1:9"

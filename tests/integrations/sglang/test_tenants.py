@@ -1,4 +1,4 @@
-"""Whose text a request is: by the operator's choice of field, without two tenants ever sharing a namespace."""
+"""The operator chooses the request's field that names the tenant. Two tenants never share a namespace."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_options_of_a_request() -> None:
     assert handling() == Handling(here, keep=True, draft=True)
     assert handling(no_store=True) == Handling(here, keep=False, draft=True)
     assert handling(no_draft=True) == Handling(here, keep=True, draft=False)
-    # What cannot be read is read carefully.
+    # A value that cannot be read counts as the safer one.
     assert handling(no_store="yes") == Handling(here, keep=False, draft=False)
 
 

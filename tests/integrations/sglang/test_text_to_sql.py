@@ -1,4 +1,4 @@
-"""The staged agents over a real server, whose small model was taught other prompts: all it says to these is nonsense."""
+"""The staged agents with a real server. Its small model was trained on other prompts, so its answers are nonsense."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_nonsense_of_a_real_model_fails_no_call(plain: Server, tmp_path: Path) -
     (record,) = [json.loads(line) for line in out.read_text().splitlines()]
     assert record["outcome"] in ("correct", "wrong", "truncated") and not record["failures"]
     assert {call["stage"] for call in record["calls"]} >= {"classify", "extract", "enrich", "draft"}
-    # Answers that could not be used were asked for again, over the model's own chat template.
+    # The agents asked again after unusable answers, using the model's own chat template.
     assert any(len(call["messages"]) == 4 for call in record["calls"])
     for call in record["calls"]:
         assert call["prompt_tokens"] > 50 and 0 < call["completion_tokens"] <= 8 and call["seconds"] > 0

@@ -1,4 +1,4 @@
-"""The controller inside a server: what it leaves of drafts, and what its failures cost."""
+"""The controller inside a server: how it cuts drafts, and the cost of its failures."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_steps_take_besides_is_found_and_told() -> None:
     for _ in range(10):
         of.step_begins()
         _, planned = of.plan(DRAFTS, CONTEXT)
-        # As if verification had taken a hundredth of what passes between two steps.
+        # Pretend that verification takes a small fraction of the time between two steps.
         planned.took(1e-9)
     assert 0 < of.rest < 1.0
     assert of.describe()["rest_ms"] == of.rest * 1e3
@@ -100,7 +100,7 @@ def test_plain_decoding_is_a_width_too() -> None:
 
 
 def test_graphs_of_one_width_are_filled() -> None:
-    # Whatever the controller would leave of them: the step takes as long as it takes.
+    # The controller's cuts do not matter: a step takes the time of the graphs' width anyway.
     for of in (control(widths=(8,)), control(widths=(8,), controller="fixed", length=0)):
         assert of.wants_draft(3, 60)
         kept, planned = of.plan(DRAFTS, CONTEXT)
@@ -123,12 +123,12 @@ def test_steps_are_padded_to_widths_that_have_graphs() -> None:
     of = control(widths=(1, 2, 4, 8), controller="fixed", length=7)
     for rows, width in (([[0.5] * 4, []], 8), ([[0.9, 0.8, 0.7], [0.4]], 4), ([[0.5], []], 2), ([[], []], 1)):
         kept, planned = of.plan(batch(rows), 30)
-        # Nothing is cut that fits.
+        # Drafts that fit are not cut.
         assert kept.tolist() == [len(row) for row in rows]
         assert planned.width == width
         of.observe(planned, [0, 0])
         assert planned.plan is not None and planned.plan.width == width
-    # A graph that could not be captured is made up for by the next one.
+    # The next wider graphs replace graphs that could not be captured.
     of.use_widths((4, 8), captured=True)
     assert of.plan(batch([[], []]), 30)[1].width == 4
 
@@ -150,7 +150,7 @@ def test_a_failing_controller_still_pads_to_graphs(monkeypatch: pytest.MonkeyPat
 
 
 def drafts_of(rows: int, nodes: int) -> DraftBatch:
-    """`nodes` drafted for one of the rows, and nothing for the others."""
+    """Drafts of `nodes` nodes for one of the rows, and of none for the others."""
     return batch([[0.9] * nodes] + [[]] * (rows - 1))
 
 
@@ -178,7 +178,7 @@ def test_many_rows_are_offered_twice_the_widest_of_the_latest_steps(widths: tupl
         else:
             offered = min(max(2 * max(verified[-8:]), 4), 32)
             assert most == (min(width for width in widths if width >= offered) if widths else offered)
-        # Wide at times, and narrow for longer than is remembered.
+        # Drafts are wide in some steps, then narrow for more steps than are remembered.
         nodes = int(rng.integers(0, most if step % 20 < 4 else 2))
         kept, planned = of.plan(drafts_of(rows, nodes), CONTEXT)
         assert kept.max() == nodes, "what is offered is not cut again"
@@ -208,7 +208,7 @@ def test_steps_have_a_width_that_their_rows_may_have(broken: bool, monkeypatch: 
 
 
 def test_rows_of_one_width_are_filled() -> None:
-    # The controller would leave nothing; but a step of so many rows takes as long whatever it verifies.
+    # The controller would cut everything, but a step of this many rows takes the same time at any width.
     of = control(max_width=32, controller="fixed", length=0)
     of.use_widths(WIDTHS, captured=True, widths_for=lambda rows: (8,) if rows >= 32 else WIDTHS)
     assert of.plan(drafts_of(4, 5), CONTEXT)[0].max() == 0
@@ -240,7 +240,7 @@ def test_a_failing_controller_costs_nothing_but_its_cuts(place: str, monkeypatch
         of.observe(planned, [1, 1, 0])
     whole = place == "plan"
     assert kept.tolist() == ([3, 1, 0] if whole else [1, 1, 0])
-    # After repeated failures it is left alone for a while.
+    # After repeated failures, the controller is not called for a while.
     errors = of._counters.total("control_errors")
     assert errors == {"plan": 2, "wants_draft": 1, "observe": 3}[place]
 
@@ -270,7 +270,7 @@ def test_a_profile_of_something_else_is_refused() -> None:
 @pytest.mark.parametrize("widths", [(), WIDTHS], ids=["any width", "graphs"])
 @pytest.mark.parametrize("name", get_args(ControllerName))
 def test_what_any_controller_leaves_can_be_laid_out(name: str, widths: tuple[int, ...], ragged: bool) -> None:
-    """Where it could not, neither could a step of roots alone, which makes up for steps that fail."""
+    """If it could not, a step with roots alone, which replaces failed steps, would fail too."""
     rng = np.random.default_rng(0)
     of = control(
         profile(peaks=(1e12, 1e11), hidden_size=64), widths=widths, max_width=32, ragged=ragged, controller=name

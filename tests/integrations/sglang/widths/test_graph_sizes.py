@@ -1,4 +1,4 @@
-"""How wide rows are by default, and which batch sizes get graphs of each width."""
+"""The default width of rows, and the batch sizes that get graphs of each width."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from agentspec.integrations.sglang.widths.graph_sizes import (
     limits,
 )
 
-# As SGLang lists them for speculation.
+# The batch sizes that SGLang lists for speculative decoding.
 BATCH_SIZES = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8)]
 
 
 def arguments(**changes: Any) -> SimpleNamespace:
-    """A resolved record of a server on a GPU with 80 GB, as far as it is read here."""
+    """Resolved arguments of a server on a GPU with 80 GB, reduced to the fields that are read here."""
     known = {
         "device": "cuda", "disable_cuda_graph": False, "attention_backend": "fa3", "decode_attention_backend": None,
         "prefill_attention_backend": None, "speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 64,
@@ -33,7 +33,7 @@ def arguments(**changes: Any) -> SimpleNamespace:
 
 
 def runner(widths: str = "auto", *, tokens: int = MOST_TOKENS, **changes: Any) -> SimpleNamespace:
-    """A model runner of a server whose launcher noted these."""
+    """A model runner of a server whose launcher chose these widths and this number of tokens."""
     server_args = arguments(**changes)
     server_arguments.mark(server_args, {"widths": widths})
     server_arguments.note_graph_limits(
@@ -90,7 +90,7 @@ def test_an_emulated_gpu_answers_by_one_function(monkeypatch: pytest.MonkeyPatch
         ("triton", "NGRAM", 13.0, 712),
         ("triton", "EAGLE3", 13.0, 414),
         ("flashinfer", "NGRAM", 13.0, 1112),
-        # Nobody knows what another backend keeps: as much as the most wasteful one.
+        # An unknown backend is assumed to need as much memory as the most wasteful known one.
         ("a new one", "NGRAM", 13.0, 768),
         # The memory of the device is unknown.
         ("triton", "NGRAM", 0.0, 2048),
@@ -113,7 +113,7 @@ def test_wide_steps_have_graphs_for_few_rows(width: int, most: int) -> None:
 
 def test_the_narrowest_width_has_graphs_for_all_batches() -> None:
     assert bounded(BATCH_SIZES, 12, runner("12,64")) == BATCH_SIZES
-    # And any other at least for the smallest.
+    # Every other width has graphs at least for the smallest batch.
     assert bounded(BATCH_SIZES, 64, runner(tokens=10)) == [1]
 
 
@@ -129,7 +129,7 @@ def test_draft_extend_has_graphs_for_the_batches_of_its_verify_step() -> None:
     seen: list[Any] = []
 
     def capture(model_runner: Any) -> None:
-        # SGLang's runner of draft-extend does not say how wide rows are.
+        # SGLang's runner of draft-extend does not know the width of rows.
         seen.append(algorithm._bounded_batch_sizes((BATCH_SIZES, []), model_runner)[0][-1])
 
     capture(runner())
@@ -141,7 +141,7 @@ def test_draft_extend_has_graphs_for_the_batches_of_its_verify_step() -> None:
 @pytest.mark.parametrize(
     ("changes", "rows"),
     [
-        # 32 rows of 64; 22 of 64, but 44 of 32; 24 of 64, but 256 of 12.
+        # The most tokens: 32 rows of 64; 44 rows of 32, since 22 rows of 64 have as many; 256 rows of 12.
         ({}, 2048),
         ({"tokens": 1420}, 1408),
         ({"widths": "12,64", "tokens": 1600}, 3072),

@@ -1,4 +1,4 @@
-"""What decode steps take besides verification and a drafter."""
+"""The time that decode steps take besides verification and drafting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Step:
 
 
 def run(rest: StepRest, steps: int, *, verify: float, other: float, drafter: float = 0.0, began: float = 0.0) -> float:
-    """Steps one after another; when the next one would begin."""
+    """Runs steps one after another; returns the time at which the next one would begin."""
     now = began
     for _ in range(steps):
         rest.begin(now)

@@ -1,4 +1,4 @@
-"""Which widths have graphs, and that a step runs with those of its width."""
+"""The choice of widths that have graphs. A step runs with the graphs of its width."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class VerifyMode:
 
 @dataclass(eq=False)
 class Graphs:
-    """What is used of SGLang's graph runner."""
+    """The part of SGLang's graph runner that is used."""
 
     name: str
     capture_bs: list[int] = field(default_factory=lambda: [1, 2, 4])
@@ -71,7 +71,7 @@ class Graphs:
 
 @dataclass
 class Runner:
-    """What is used of SGLang's model runner."""
+    """The part of SGLang's model runner that is used."""
 
     attn_backend: Any = "backend of 8"
     decode_cuda_graph_runner: Any = field(default_factory=lambda: Graphs("graphs of 8"))
@@ -89,7 +89,7 @@ class Runner:
 
 @dataclass
 class DraftWorker:
-    """What is used of SGLang's draft worker."""
+    """The part of SGLang's draft worker that is used."""
 
     speculative_num_draft_tokens: int = 8
     draft_extend_attn_backend: Any = "extend backend of 8"
@@ -108,7 +108,7 @@ class DraftWorker:
 
 
 class Ranks:
-    """A group of ranks: this one and another, which says the opposite when it is asked for the nth time."""
+    """A group of two ranks. The other rank gives the opposite answer when it is asked for the nth time."""
 
     def __init__(self, *apart: int) -> None:
         self._apart = apart
@@ -121,8 +121,11 @@ class Ranks:
 
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Stands for SGLang's captures. Settings: the width at which a capture fails, the GB that each takes, the ranks, the
-    tokens of a captured step at most, and what the launcher noted."""
+    """Replaces SGLang's captures.
+
+    The settings are the width at which a capture fails, the GB that each capture takes, the ranks, the maximum number
+    of tokens of a captured step, and the launcher's notes.
+    """
     settings: dict[str, Any] = {"fails_at": None, "takes": 1.0, "ranks": None, "tokens": 1000, "limits": None}
 
     def sizes(runner: Runner, width: int) -> tuple[int, ...]:
@@ -152,7 +155,7 @@ def test_each_step_runs_with_graphs_of_its_width(captures: dict[str, Any]) -> No
     runner = Runner()
     tiers = WidthTiers(runner)
     assert tiers.capture((1, 2, 4, 8)) == (1, 2, 4, 8)
-    # The widest is SGLang's own; the narrowest is what large batches have.
+    # SGLang itself captures the widest graphs. The narrowest ones are captured first, since large batches need them.
     assert runner.captured == [1, 4, 2]
     assert runner.held == ("backend of 8", "graphs of 8")
     for width in (1, 8, 2, 4, 8):
@@ -194,7 +197,7 @@ def test_a_server_without_memory_for_all_graphs_goes_on_with_some(captures: dict
 @pytest.mark.parametrize(
     ("free", "takes", "expected", "captured"),
     [
-        # SGLang's own graphs took 3 GB; what is captured later is expected to take what the one before it took.
+        # SGLang's own graphs took 3 GB. Each later capture is expected to take as much as the one before it.
         (2.9, 0.1, (8,), []),
         (3.0, 2.0, (1, 8), [1]),
         (3.0, 1.0, (1, 2, 4, 8), [1, 4, 2]),
@@ -223,10 +226,10 @@ def test_half_of_what_sglang_leaves_free_stays_free_but_for_the_narrowest_width(
 
 
 def test_attention_buffers_count_by_the_tokens_of_the_largest_step(captures: dict[str, Any]) -> None:
-    """A width whose buffers would not fit is left out, and narrower ones, which need less, are not."""
+    """A width whose buffers would not fit is skipped. Narrower widths, which need less, are captured."""
     captures.update(limits=arguments.GraphLimits(tokens=32, attention_bytes=10**8, spare_gb=0.0), takes=0.5)
     runner = Runner(free=2.0)
-    # Four rows of four tokens take 1.6 GB, four of one and two 0.4 GB and 0.8 GB.
+    # Four rows of four tokens take 1.6 GB, four rows of one token 0.4 GB, and four rows of two tokens 0.8 GB.
     assert WidthTiers(runner).capture((1, 2, 4, 8)) == (1, 2, 8)
     assert runner.captured == [1, 2]
 
@@ -250,7 +253,7 @@ def test_a_step_is_as_wide_as_its_batch_has_graphs_for(captures: dict[str, Any])
         3: (1, 4),
         4: (1, 4),
     }
-    # Batches without graphs verify no more tokens than were ever captured.
+    # A batch without graphs verifies at most as many tokens as the largest captured step.
     assert tiers.widths_for(5) == (1,)
     assert tiers.widths_for(17) == (1,)
     found = [{**tier, "seconds": 0.0} for tier in tiers.describe()]
@@ -279,7 +282,7 @@ def test_one_width_is_that_of_all_batches(captures: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("apart", "expected", "captured"),
     [
-        # The ranks tell each other twice a width: before they capture, and what came of it.
+        # The ranks agree twice per width: before its capture and on the result.
         ((), (1, 2, 4, 8), [1, 4, 2]),
         ((1,), (2, 4, 8), [4, 2]),
         ((2,), (8,), [1]),
@@ -295,8 +298,8 @@ def test_ranks_have_the_same_tiers(
     tiers = WidthTiers(runner)
     assert tiers.capture((1, 2, 4, 8)) == expected
     assert runner.captured == captured
-    # A rank that asks more often than the others would wait for answers that never come: where a width does not fit they
-    # go on with the next, where its capture failed they stop.
+    # All ranks must ask equally often, since a rank that asks more often waits forever. After a width that does not fit
+    # they continue with the next one; after a failed capture they stop.
     assert ranks.asked == {(): 6, (1,): 5, (2,): 2, (5,): 5, (6,): 6}[apart]
     assert runner.held == ("backend of 8", "graphs of 8")
 
@@ -308,7 +311,8 @@ def test_a_capture_that_fails_here_is_told_to_the_other_ranks(captures: dict[str
 
 
 def test_adapters_leave_one_width(captures: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    """SGLang's adapters read what the last graph runner allocated, so another width would read another batch's."""
+    """SGLang's adapters read buffers of the graph runner that was made last, so a second width would read wrong
+    ones."""
     runner = Runner(lora_manager="a manager")
     with caplog.at_level("INFO", logger="agentspec"):
         tiers = WidthTiers(runner)
@@ -343,5 +347,5 @@ def test_nothing_changes_where_no_verify_step_was_captured(
     assert tiers.capture((1, 2, 4, 8)) == ()
     tiers.use(4)
     assert (runner.held, runner.captured) == (("backend of 8", str(graphs)), [])
-    # Draft-extend still has to know how wide the step was.
+    # Draft-extend must still know the width of the step.
     assert draft.held == (4, "extend backend of 8", "extend backend of 8", "extend graphs of 8")
