@@ -21,7 +21,7 @@ def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 @pytest.fixture
 def redis_server(shared_redis: RedisServer) -> RedisServer:
-    """An empty server that tests may write to but not stop."""
+    """An empty server. Tests may write to it but must not stop it."""
     shared_redis.command("FLUSHALL")
     return shared_redis
 

@@ -1,4 +1,4 @@
-"""Records, manifests and segments as bytes: whole, damaged, newer, foreign, encrypted."""
+"""Records, manifests and segments as bytes: intact, damaged, newer, foreign and encrypted ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fields(value: OutputRecord | Deletion) -> tuple[object, ...]:
 
 
 def with_checksum(frame: bytes) -> bytes:
-    """The frame with a checksum that fits it, as whoever forges one would write it."""
+    """Gives the frame a matching checksum, as a forger would."""
     return frame[:-4] + zlib.crc32(frame[:-4]).to_bytes(4, "little")
 
 
@@ -142,7 +142,7 @@ def test_no_bytes_raise_anything_else(data: bytes, key: bytes | None, known: boo
 @settings(max_examples=500)
 @given(data=st.data())
 def test_forged_payloads_raise_nothing_else(data: st.DataObject) -> None:
-    """Every part of a payload changed behind a checksum that fits: what is read is then wrong or refused."""
+    """Any part of a payload is changed and the checksum made to match. Decoding then gives wrong data or refuses it."""
     codec = Codec(SCOPE)
     plain = codec.encode(TENANT, record(3))
     assert plain[6] == 0  # not worth compressing
@@ -226,9 +226,9 @@ def test_an_encrypted_record_cannot_be_moved_or_changed() -> None:
     codec = Codec(SCOPE, KEY)
     frame = bytearray(codec.encode(TENANT, record()))
     other = codec.encode("f" * 32, record())
-    # The place in the clear is made to fit another tenant; what was encrypted is bound to its own.
+    # The unencrypted place is changed to another tenant's, but the encrypted part is bound to its own tenant.
     moved = bytes(frame[:12]) + other[12:HEADER_BYTES] + bytes(frame[HEADER_BYTES:])
-    assert fault(codec, with_checksum(moved), "f" * 32) == "encrypted"  # another tenant, another key
+    assert fault(codec, with_checksum(moved), "f" * 32) == "encrypted"  # each tenant has its own key
     frame[8] ^= 1
     with pytest.raises(RecordError, match="forged: an encrypted record was changed"):
         codec.decode(TENANT, with_checksum(bytes(frame)))

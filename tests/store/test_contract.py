@@ -1,4 +1,4 @@
-"""What every store does alike."""
+"""The contract that all stores fulfil."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_trim_by_time_keeps_what_came_later(case: StoreCase) -> None:
     assert store.trim(A, before=info.last_time) == 0
     store.append([(A, b"2")])
     (info,) = store.namespaces()
-    # The next entry is surely appended later, by any clock.
+    # Wait until the store's clock has advanced, so that the next entry is later.
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
         store.append([(B, b"x")])

@@ -1,4 +1,4 @@
-"""What a store's contents say offline, on stores of each kind."""
+"""Offline checks of a store's contents, on stores of each kind."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_repeats_of_each_namespace(case: StoreCase, tmp_path: Path) -> None:
     put(case, scope, A, "SELECT name FROM users", "SELECT name FROM users")
     put(case, scope, B, "SELECT name FROM users\r\n")
     found = checked(case, tokenizer)
-    # Of the three texts one was said before by the same tenant, one by another alone.
+    # One of the three texts repeats a text of the same tenant. Another one repeats only a text of the other tenant.
     assert "at 32% of 47 places in 3 outputs" in found["repeats"].seen and "of 2 outputs" in found["repeats"].seen
     assert found["tokenizer"].severity is Severity.OK
     assert "0 of 3 outputs" in found["tokens"].seen and "1 of 3 outputs" in found["line-ends"].seen

@@ -1,4 +1,4 @@
-"""Outputs from lines of files."""
+"""Outputs are read from lines of log files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ids(*lines: Any) -> list[int]:
 
 
 def test_hashes_are_those_of_the_engine() -> None:
-    # FNV-1a's own offset and its value for "a", each half xored with the other.
+    # These are the offset basis of FNV-1a and its hash of "a", with both halves combined by xor.
     assert request_hash("") == 0xCBF29CE4 ^ 0x84222325
     assert request_hash("a") == 0xAF63DC4C ^ 0x8601EC8C
 

@@ -1,4 +1,4 @@
-"""What tenants are called in a store."""
+"""The names of tenants' namespaces in a store."""
 
 from __future__ import annotations
 

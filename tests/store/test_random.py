@@ -1,4 +1,4 @@
-"""Random lives of each store, compared step by step with a model of it in plain Python."""
+"""Random sequences of calls to each store, compared step by step with a model in plain Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 150
 
 
 class Model:
-    """What a store must hold, and what a reader must still return."""
+    """The entries that a store must hold, and those that a reader must still return."""
 
     def __init__(self) -> None:
         self.logs: dict[str, list[bytes]] = {}
@@ -29,7 +29,7 @@ class Model:
         self.unread.setdefault(namespace, []).append(data)
 
     def drop(self, namespace: str, gone: list[bytes]) -> None:
-        """No two entries have the same data."""
+        """Removes the entries with this data. No two entries have the same data."""
         for log in (self.logs, self.unread):
             log[namespace] = [each for each in log.get(namespace, []) if each not in gone]
 
@@ -41,7 +41,7 @@ class Model:
 
 
 class Life:
-    """A store beside its model."""
+    """A store and its model."""
 
     def __init__(self, case: StoreCase, seed: int) -> None:
         self.random = random.Random(seed)
@@ -77,7 +77,7 @@ class Life:
             assert self.model.unread[entry.namespace].pop(0) == entry.data
 
     def resume(self) -> None:
-        """A new reader goes on where the old one is."""
+        """Replaces the reader by a new one that continues at the same position."""
         positions = {}
         for namespace, log in self.model.logs.items():
             read = len(log) - len(self.model.unread.get(namespace, []))
@@ -120,11 +120,11 @@ class Life:
     def remove_namespace(self) -> None:
         namespace = self.tenant()
         removed = self.store().remove_namespace(namespace)
-        # An empty log may count as something or not.
+        # Stores differ in whether an empty log counts.
         assert removed >= self.model.remove_namespace(namespace)
 
     def wipe(self) -> None:
-        # A reader that has not begun has nothing to lose.
+        # A reader that has not read anything would not notice the loss.
         drain(self.reader)
         self.case.wipe()
         self.model = Model()

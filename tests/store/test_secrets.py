@@ -1,4 +1,4 @@
-"""Keys and passwords from files and variables, and that they do not show."""
+"""Keys and passwords are read from files and variables, and are never shown."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def test_a_secret_shows_nowhere_but_where_it_is_used() -> None:
         (KEY.hex().upper().encode() + b"\r\n", KEY),
         (base64.b64encode(KEY) + b"\n", KEY),
         (KEY, KEY),
-        (KEY + b"\n", KEY + b"\n"),  # bytes that end as a line would
+        (KEY + b"\n", KEY + b"\n"),  # the key's last byte is a newline
         (b"correct horse battery staple, and so on\n", b"correct horse battery staple, and so on"),
-        (b"12" * 31, b"12" * 31),  # as hexadecimal digits it would be too short
+        (b"12" * 31, b"12" * 31),  # these are raw bytes: as hexadecimal digits they would be too short
     ],
 )
 def test_a_key_is_read_as_it_is_written(

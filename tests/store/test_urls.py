@@ -1,4 +1,4 @@
-"""URLs of stores: what they mean, what is wrong with them, and what may be shown of them."""
+"""URLs of stores: their meaning, their errors, and the form in which they may be shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command on a store of each kind."""
+"""The command `agentspec store` on a store of each kind."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def tokenizer(tmp_path: Path) -> Path:
 def text_command(
     case: StoreCase, command: StoreCommand, capsys: pytest.CaptureFixture[str], tokenizer: Path
 ) -> StoreCommand:
-    """The command, and a scope of the byte tokenizer that is not in the store yet."""
+    """The command with a scope of the byte tokenizer, which is not in the store yet."""
     return StoreCommand(case, capsys, Scope("bytes", fingerprint(tokenizer)))
 
 

@@ -17,7 +17,7 @@ KEY = bytes(range(32))
 
 
 def segment(path: Path, tokenizer: str = SCOPE.tokenizer) -> bytes:
-    """What an engine seals of one output."""
+    """The bytes of a segment that an engine seals with one output."""
     engine = Engine(EngineConfig(tokenizer=tokenizer))
     engine.open("a", np.array([1], np.int32))
     engine.extend("a", np.arange(5, dtype=np.int32))

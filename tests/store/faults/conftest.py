@@ -1,4 +1,4 @@
-"""Faults pass sooner where tries come sooner."""
+"""Shortens the waits between retries, so that tests recover from faults sooner."""
 
 from __future__ import annotations
 

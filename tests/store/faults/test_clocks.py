@@ -1,4 +1,4 @@
-"""Clocks jump, that of a replica or that of the store: nothing that is not old is removed, and sharing goes on."""
+"""The clock of a replica or of the store jumps: only old entries are removed, and sharing continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAY = 86400.0
 
 
 class Clock:
-    """time.time(), as far from the true time as a test says."""
+    """Replaces time.time() by a clock that differs from the true time by an amount that the test sets."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -84,7 +84,7 @@ def test_a_clock_that_was_wrong_and_was_set_right_is_believed_in_time(
     for _ in range(5):
         assert steady.now() == time.time() - 4950.0
         monotonic += 100.0
-    # Another step: the ten minutes begin anew.
+    # The clock jumps again, so the ten minutes restart.
     system_clock.ahead = 9000.0
     for _ in range(6):
         assert steady.now() == time.time() - 8950.0
@@ -97,7 +97,7 @@ def test_a_redis_clock_that_was_ahead(server: RedisServer) -> None:
     with FaultCase(lambda: open_store(server.url, SCOPE, timeout=0.5), ttl_seconds=30 * DAY) as case:
         early = Deletion(A, "early", time.time())
         case.view.append([(CONTROL, CODEC.encode(CONTROL, early))])
-        # What XADD gives once the server's clock was there.
+        # The id that XADD assigns after the server's clock has been this far ahead.
         ahead = f"{int((time.time() + 400 * DAY) * 1000)}-0"
         late = CODEC.encode(CONTROL, Deletion(A, "late", time.time()))
         server.command("XADD", KEYS.control, ahead, "d", late)
@@ -106,7 +106,7 @@ def test_a_redis_clock_that_was_ahead(server: RedisServer) -> None:
         case.until(lambda: case.health()["deletions"] == 2)
         case.view.append([(CONTROL, CODEC.encode(CONTROL, Deletion(A, "last", time.time())))])
         case.until(lambda: case.health()["deletions"] == 3)
-        # Deletions from before the jump are remembered.
+        # Deletions from before the jump are still remembered.
         assert len(case.view.scan(CONTROL)) == 3
         for replica in (case.one, case.other):
             replica.sharing.keep_now()

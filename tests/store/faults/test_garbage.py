@@ -1,4 +1,4 @@
-"""Something else stands under the keys of a Redis store: what can go on does, the rest when it is removed."""
+"""Keys of a Redis store hold foreign data: unaffected parts continue, and the others recover when it is removed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def case(server: RedisServer) -> Iterator[FaultCase]:
 
 @pytest.fixture
 def store(server: RedisServer) -> Iterator[Store]:
-    """With 20 outputs in A and in B, and snapshots of them."""
+    """A store with 20 outputs in each of A and B, and with snapshots of them."""
     store = open_store(server.url, SCOPE)
     with Replica(store, max_growing_tokens=64) as replica:
         for number in range(40):
@@ -59,19 +59,19 @@ def store(server: RedisServer) -> Iterator[Store]:
 
 
 def put_list(server: RedisServer, key: str) -> None:
-    """Puts a list under a key, in one step."""
+    """Replaces the value of a key by a list, in one step."""
     server.command("RPUSH", "garbage", "x")
     server.command("RENAME", "garbage", key)
 
 
 def newer(data: bytes) -> bytes:
-    """A frame as a later version may write it: its checksum is right."""
+    """Turns a record into one that a later version may write, with a correct checksum."""
     body = data[:4] + b"\x02" + data[5:-4]
     return body + zlib.crc32(body).to_bytes(4, "little")
 
 
 def in_the_other_namespace(case: FaultCase) -> None:
-    """What is finished in B reaches the follower, each output once."""
+    """Checks that outputs finished in B reach the follower, each of them once."""
     number = max(number for number in list(case.traffic.outputs) if case.traffic.namespace(number) == B) + 2
     case.until(lambda: number in case.traffic.outputs)
     case.until(lambda: drafts(case.other, number, B))
@@ -82,7 +82,7 @@ def test_a_log_of_another_type_holds_up_no_other(server: RedisServer, case: Faul
     put_list(server, KEYS.log(A))
     case.until(lambda: case.health()["broken_logs"] == 1)
     in_the_other_namespace(case)
-    # The type is tried again meanwhile.
+    # The replica tries the broken log again meanwhile.
     errors = case.health()["errors"]
     case.until(lambda: case.health()["errors"] > errors + 1)
     in_the_other_namespace(case)
@@ -116,7 +116,7 @@ def test_a_key_of_all_of_another_type(server: RedisServer, case: FaultCase, key:
     case.fails(thread)
     server.command("DEL", key)
     case.recovers()
-    # What was appended by a transaction that failed was not appended by each try.
+    # A failed transaction may have appended some outputs, but not once per try.
     assert max(stored(case.view).values()) <= 2
 
 
@@ -185,7 +185,7 @@ def manifest_of(store: Store) -> Manifest:
 
 
 def starts_whole(store: Store) -> None:
-    """A starting replica has all outputs, shares new ones, and its snapshots of the other namespace are written."""
+    """Checks that a starting replica has all outputs, shares new ones, and writes snapshots of the other namespace."""
     with Replica(store, max_growing_tokens=64) as replica:
         assert replica.num_outputs() == 40
         assert drafts(replica, 0, A)
@@ -196,7 +196,7 @@ def starts_whole(store: Store) -> None:
             until(lambda: drafts(other, 119, B))
         before = store.manifest(B)
         replica.engine.flush()
-        # What concerns A may fail, and B is kept.
+        # Work on A may fail, but B gets its snapshot.
         with suppress(StoreError):
             replica.sharing.keep_now()
         assert store.manifest(B) != before
@@ -205,7 +205,7 @@ def starts_whole(store: Store) -> None:
 def test_entries_of_other_bytes_are_passed_over(server: RedisServer) -> None:
     good = CODEC.encode(A, OutputRecord(7, "r", time.time(), 0, np.array([5, 6], np.int32)))
     deletion = CODEC.encode(CONTROL, Deletion(A, None, time.time()))
-    # Without snapshots: the third replica would begin after what one of them covers.
+    # Take no snapshots, because a third replica would not read the entries that a snapshot covers.
     with case_of(server, keep_seconds=1e6) as case:
         for data in (b"", b"\xff" * 100, good[:-1], good[1:], newer(good), deletion, good.replace(b"agsp", b"AGSP")):
             server.command("XADD", KEYS.log(A), "*", "d", data)

@@ -1,4 +1,4 @@
-"""Every method of a store fails at random, in every way, before or after it did what it was to do."""
+"""Every method of a store fails at random, with every error, before or after it has done its work."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ NUM_CALLS = 2000
 
 
 class Faults:
-    """What all stores and readers of a test fail by. Safe for threads."""
+    """Decides which calls to the stores and readers of a test fail. Thread-safe."""
 
     def __init__(self, seed: int) -> None:
         self.are_on = False
         self.num_calls = 0
         self.failed: set[tuple[str, int]] = set()
-        """Each method that failed, with the number of the error."""
+        """Methods that have failed, each with the index of the error."""
         self._random = random.Random(seed)
         self._lock = threading.Lock()
 
     def were_all(self) -> bool:
-        """Whether each error came from append() and from read(), and each method failed that replicas call all the time."""
+        """Whether append() and read() have raised every error, and each method that replicas call often has failed."""
         with self._lock:
             each = {(name, number) for name in ("append", "read") for number in range(len(ERRORS))}
             return each <= self.failed and {name for name, _ in self.failed} >= METHODS
@@ -67,7 +67,7 @@ class Faults:
         if number is None:
             return work()
         error = ERRORS[number](f"fault in {name}")
-        # What BrokenLogError says of the others must be so.
+        # BrokenLogError states which logs were appended to, so it must not be raised for an append that took effect.
         if done_before and not isinstance(error, BrokenLogError):
             work()
         raise error
@@ -106,7 +106,7 @@ class FaultyStore:
 
 
 class FaultyReader:
-    """After a StoreResetError it begins anew, as readers do."""
+    """A reader that fails at random. After a StoreResetError it starts from the beginning, as readers do."""
 
     def __init__(self, make: Callable[[dict[str, str]], Reader], reader: Reader, faults: Faults) -> None:
         self._make, self._reader, self._faults = make, reader, faults
@@ -114,7 +114,7 @@ class FaultyReader:
 
     def read(self, wait: float, max_bytes: int = 8 << 20) -> list[Entry]:
         try:
-            # Faults first: what was read and then not returned would be lost.
+            # Fail before reading, since entries that are read but not returned would be lost.
             self._faults.call("read", list)
         except StoreResetError:
             self._reader.close()
@@ -147,14 +147,14 @@ def test_all_methods_fail_at_random_and_all_is_shared_in_the_end(monkeypatch: py
                 namespace = (A, B)[number // 2 % 2]
                 outputs[namespace].append(each.finish(f"r{number}", words(number), namespace, is_delivered=False))
                 assert drafts(each, number, namespace)
-                # Both: only the one that holds the lease looks through the namespaces.
+                # Both replicas do it, since only the one that holds the lease checks the namespaces.
                 if number % 16 < 2:
                     with suppress(Exception):
                         each.sharing.keep_now()
             return faults.num_calls >= NUM_CALLS and faults.were_all()
 
         until(work)
-        # One that starts in the middle of it.
+        # This replica starts in the middle of the faults.
         with replica() as late:
             faults.are_on = False
             everything = len(outputs[A]) + len(outputs[B])
@@ -183,6 +183,6 @@ def test_closing_ends_quietly_while_the_lease_cannot_be_given_back(monkeypatch: 
     with Replica(store, keep_seconds=0.002) as replica:
         assert held.wait(30.0)
         until(lambda: replica.sharing.health()["ready"])
-    # An exception that ended the thread would be an error of this test.
+    # The thread must have survived all exceptions.
     assert replica.sharing.health()["last_error"]["message"].startswith("giving up the lease")
     store.close()

@@ -1,4 +1,4 @@
-"""Redis fails under two replicas: requests go on, and nothing that they finish is lost."""
+"""Redis fails while two replicas use it: requests continue, and no finished output is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS = RedisKeys(SCOPE)
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server that forgets everything when it ends."""
+    """A server that loses its data when it stops."""
     with RedisServer(tmp_path / "own") as server:
         yield server
 
@@ -51,7 +51,7 @@ def test_killed_and_restarted_without_its_data(server: RedisServer) -> None:
         server.start()
         case.recovers()
         assert case.health()["resets"] == 1
-        # What was finished before is in both replicas' memory, and in the store again with the next snapshot.
+        # Outputs finished before are in the memory of both replicas. The next snapshot writes them to the store again.
         assert drafts(case.one, 0)
         assert drafts(case.other, 0)
         case.one.engine.flush()
@@ -108,10 +108,10 @@ def test_full_and_still_tidied_up(server: RedisServer) -> None:
         server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
         server.command("CONFIG", "SET", "maxmemory", "1kb")
         case.fails()
-        # It can be read all the same.
+        # The server can still be read.
         case.until(lambda: case.other.sharing.health()["connected"])
         for replica in (case.one, case.other):
-            # Snapshots fail, the rest is done by the one that holds the lease.
+            # Snapshots fail. The replica that holds the lease does the rest.
             with suppress(StoreUnavailableError):
                 replica.sharing.keep_now()
         assert all(info.log_bytes <= 50_000 for info in case.view.namespaces())
@@ -170,7 +170,7 @@ def test_appends_whose_answers_are_cut_off_are_in_the_log_once_or_twice(server: 
             proxy.reset_after = num_bytes
             try:
                 store.append([(A, entry), (B, entry)])
-                # The answer was shorter.
+                # The answer was shorter than the limit.
                 proxy.reset_after = None
             except StoreUnavailableError:
                 store.append([(A, entry), (B, entry)])

@@ -1,4 +1,4 @@
-"""An SQLite file fails under two replicas: requests go on, and nothing that they finish is lost."""
+"""An SQLite file fails while two replicas use it: requests continue, and no finished output is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from replicas import SCOPE, A, B
 from agentspec.errors import StoreError
 from agentspec.store import Store, open_store
 
-# Does everything that writes, and tells of each output when its append has returned.
+# This process makes all kinds of writes and reports each output once its append has returned.
 WRITER = """
 import random, sys, time
 import numpy as np
@@ -53,7 +53,7 @@ def opens(path: Path) -> Callable[[], Store]:
 
 
 def remove(path: Path) -> None:
-    # The file last: as soon as it is gone a new one may be made, with new files beside it.
+    # Remove the database file last: a replica may create a new one, with its own side files, as soon as it is gone.
     for suffix in ("-wal", "-shm", ""):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
@@ -70,7 +70,7 @@ def test_writers_killed_at_any_moment(path: Path) -> None:
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(HELPERS)})
         assert process.stdout is not None
         told |= {int(process.stdout.readline()) for _ in range(chance.randrange(1, 20))}
-        # In the middle of something, whatever it is.
+        # The process is killed at a random moment of its work.
         time.sleep(chance.uniform(0.0, 0.01))
         process.kill()
         told |= {int(line) for line in process.stdout if line.endswith("\n")}
@@ -114,7 +114,7 @@ def test_a_full_disk_that_gets_room(tmp_path: Path, small_disk: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB."""
+    """A folder on a file system of 8 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
@@ -135,7 +135,7 @@ def test_a_file_that_may_not_grow_and_then_may(path: Path) -> None:
 
 
 def set_limit(case: FaultCase, num_pages: int) -> None:
-    """Of the file's size, for the connection that appends; what the file has is the least."""
+    """Limits the file's size for the connection that appends. The limit cannot be below the current size."""
     store = case.one.store
     store._file.read(lambda connection: connection.execute(f"PRAGMA max_page_count = {num_pages}").fetchone())  # type: ignore[attr-defined]
 
@@ -178,7 +178,7 @@ def test_damaged_under_replicas_and_then_moved_away(path: Path, how: str) -> Non
     with FaultCase(opens(path)) as case:
 
         def is_felt() -> bool:
-            # Pages that the log beside the file has, too, are read there, and mended by the next checkpoint.
+            # Empty the write-ahead log first: its pages would hide the damage, and the next checkpoint would repair it.
             with suppress(StoreError):
                 case.view.compact()
             damage(path, how)

@@ -1,4 +1,4 @@
-"""The rules for a Redis user allow what agentspec does, and nothing else."""
+"""The ACL rules for a Redis user allow exactly the commands that agentspec uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PASSWORD = "of-a-test"
 
 @pytest.fixture
 def user(redis_server: RedisServer) -> Iterator[RedisServer]:
-    """A server with the user that the rules describe."""
+    """A server with the user that the rules define."""
     allow(redis_server, acl_rules("drafter"))
     yield redis_server
     redis_server.command("ACL", "DELUSER", "drafter")
@@ -32,7 +32,7 @@ def allow(server: RedisServer, rules: str) -> None:
 
 
 def without(command: str) -> str:
-    """The rules less one command."""
+    """The rules without one command."""
     return " ".join(word for word in acl_rules("drafter").split() if word != f"+{command}")
 
 
@@ -41,7 +41,7 @@ def url(server: RedisServer) -> str:
 
 
 def use_everything(server: RedisServer) -> None:
-    """Calls every method with what makes it use every command that it has."""
+    """Calls every method in ways that make it use all of its commands."""
     store = open_store(url(server), SCOPE)
     reader = store.reader()
     try:
@@ -86,7 +86,7 @@ def test_the_rules_allow_everything_that_a_store_does(user: RedisServer) -> None
 def test_each_command_is_needed_and_named_when_it_is_missing(
     user: RedisServer, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Opening tries all commands; here only what a store does in its life counts.
+    # Opening a store tries all commands. This test is about the commands that a store uses later.
     monkeypatch.setattr(redis_place, "_probe", lambda session, keys: None)
     allow(user, without(command))
     with pytest.raises(StoreError, match=r"acl_rules") as caught:

@@ -1,4 +1,4 @@
-"""Every error of redis-py, and the answers of servers that it has no class for, mean something to a store."""
+"""Every error of redis-py, and every server answer that it has no class for, is mapped to a store error."""
 
 from __future__ import annotations
 

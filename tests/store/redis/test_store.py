@@ -1,4 +1,4 @@
-"""The store in Redis: what may stand in its way, and what happens to the server under it."""
+"""The store in Redis: foreign data in its place, and restarts, losses and failures of its server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS = RedisKeys(SCOPE)
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server that the test may stop."""
+    """A server of this test, which the test may stop."""
     with RedisServer(tmp_path / "own") as server:
         yield server
 
@@ -168,7 +168,7 @@ def test_a_server_that_hangs_is_unavailable_until_it_goes_on(own: RedisServer) -
     assert time.monotonic() - began < 20
     own.resume()
     store.append([(A, b"3")])
-    # What was sent while the server hung may have been done since.
+    # Commands sent while the server hung may have taken effect later.
     assert [each for each in data(drain(reader)) if each != b"2"] == [b"3"]
     reader.close()
     store.close()
@@ -227,7 +227,7 @@ def test_a_server_that_came_back_older_is_a_loss(own: RedisServer) -> None:
     assert data(drain(reader)) == [b"1", b"2"]
     own.kill()
     own.start()
-    # By news that come after those that were lost, too.
+    # The loss is noticed even if newer news follow the lost ones.
     store.append([(A, b"3")])
     with pytest.raises(StoreResetError, match="older copy"):
         reader.read(0)
@@ -247,7 +247,7 @@ def test_a_clock_that_was_set_back_loses_nothing(redis_server: RedisServer) -> N
     store.append([(A, b"2"), (B, b"x")])
     assert data(drain(reader)) == [b"2", b"x"]
     assert store.trim(A, before=time.time() + 1800) == 1
-    # A log that begins anew begins at the server's time, before what was read.
+    # A new log starts at the server's time, which is before the entries that were read.
     assert store.remove_namespace(A)
     store.append([(A, b"3")])
     assert data(drain(reader)) == [b"3"]

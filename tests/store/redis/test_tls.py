@@ -1,4 +1,4 @@
-"""The store in Redis over TLS, which a proxy in front of the server speaks."""
+"""The store in Redis over TLS. A proxy in front of the server speaks TLS."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_a_cluster_is_used_at_the_nodes_that_have_the_slots(tmp_path: Path) -> N
     arguments = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
     with RedisServer(tmp_path / "a", *arguments) as one, RedisServer(tmp_path / "b", *arguments) as two:
         two.command("CLUSTER", "MEET", "127.0.0.1", one.port)
-        # One is a node of the cluster without a slot.
+        # `two` has all slots, and `one` is a node without slots.
         two.command("CLUSTER", "ADDSLOTS", *range(16384))
         for server in (one, two):
             _wait_for(lambda server=server: b"cluster_state:ok" in server.command("CLUSTER", "INFO"))
@@ -89,7 +89,7 @@ def test_a_cluster_is_used_at_the_nodes_that_have_the_slots(tmp_path: Path) -> N
         assert store.lease("me", 60)
         assert store.remove_namespace(A)
         assert sorted(info.namespace for info in store.namespaces()) == [B]
-        # A slot that moves, here with nothing in it, is found at its new node.
+        # A slot that moves, here an empty one, is found at its new node.
         empty = open_store(url, Scope("moving", "t"))
         assert delete_scope(url, Scope("moving", "t"))
         slot = two.command("CLUSTER", "KEYSLOT", f"{{{empty.scope.id}}}")

@@ -1,4 +1,4 @@
-"""A snapshot may only claim the part of the log whose outputs are all sealed."""
+"""A snapshot may only cover the part of the log whose outputs are all sealed."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def test_only_the_latest_ids_are_remembered() -> None:
     seen = SeenIds(3)
     assert [seen.add(number) for number in (1, 2, 3, 1)] == [True, True, True, False]
     assert seen.add(4)
-    # The oldest made room.
+    # The oldest id was dropped to make room.
     assert seen.add(1)
     assert not seen.add(4)

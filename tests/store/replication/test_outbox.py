@@ -1,4 +1,5 @@
-"""Finished outputs wait up to a bound, the oldest are dropped first, and what was deleted is not delivered."""
+"""A limited number of finished outputs waits for delivery: the oldest are dropped first, and deleted ones are
+skipped."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def test_oldest_are_dropped_and_counted() -> None:
         outbox.put(output(number))
     assert (outbox.num_dropped, outbox.waiting_tokens) == (2, 30)
     assert ids(outbox.take(10, 1000, 0.0)) == [2, 3, 4]
-    # What is taken is not delivered yet.
+    # Outputs that are taken are not delivered yet.
     assert (len(outbox), outbox.waiting_tokens) == (3, 0)
     outbox.delivered()
     assert len(outbox) == 0
@@ -66,7 +67,7 @@ def test_what_is_set_aside_counts_and_comes_back_first() -> None:
     assert (len(outbox), outbox.waiting_tokens, outbox.num_dropped) == (3, 30, 1)
     for number in range(4, 7):
         outbox.put(output(number))
-    # The oldest, which is aside, was dropped.
+    # The oldest output, which is set aside, was dropped.
     assert (len(outbox), outbox.num_dropped) == (5, 2)
     outbox.bring_back()
     assert ids(outbox.take(10, 1000, 0.0)) == [1, 3, 4, 5, 6]

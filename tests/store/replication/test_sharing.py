@@ -1,4 +1,4 @@
-"""Engines that share a store: what one finishes the others draft from, and what is deleted none does."""
+"""Engines that share a store draft from each other's finished outputs, and none drafts from deleted ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_one_replica_finishes_the_other_drafts_from(store: Store) -> None:
         until(lambda: other.num_outputs() == 1)
         assert other.drafts([5]) == one.drafts([5]) == [6, 7, 8]
         assert other.drafts([5], B) == []
-        # Its own outputs come back to it in the log, and count once.
+        # The replica reads its own outputs in the log again, and counts them once.
         other.finish("r2", [9, 8])
         until(lambda: one.num_outputs() == 2)
         assert other.num_outputs() == 2
@@ -132,7 +132,7 @@ def test_a_snapshot_spares_the_log(store: Store) -> None:
     manifest = CODEC.decode_manifest(A, store.manifest(A) or b"")
     covered = [entry.position for entry in store.scan(A)].index(manifest.position) + 1
     assert covered >= 8
-    # The snapshot alone brings back what it covers.
+    # The snapshot alone must restore the outputs that it covers.
     store.remove(A, [entry.position for entry in store.scan(A)][:covered])
     with Replica(store) as second:
         assert second.num_outputs() == 11
@@ -150,7 +150,7 @@ def test_a_damaged_snapshot_falls_back_to_the_log(store: Store) -> None:
     with Replica(store) as second:
         assert second.num_outputs() == 5
         assert second.sharing.health()["errors"] == 1
-        # Its own snapshot takes the damaged one's place.
+        # The replica's own snapshot replaces the damaged one.
         second.engine.flush()
 
 
@@ -223,7 +223,7 @@ def test_a_deleted_tenant_is_forgotten_everywhere_and_may_go_on(store: Store) ->
         one.engine.flush()
         one.sharing.keep_now()
         until(lambda: other.num_outputs() == 6)
-        # Times are kept to the second; what follows finishes in a later one.
+        # Times have a resolution of a second, so later outputs must finish in a later second.
         store.append([(CONTROL, CODEC.encode(CONTROL, Deletion(A, None, time.time())))])
         until(lambda: one.num_outputs() == other.num_outputs() == 1)
         assert other.drafts([8], B) == [9, 10]
@@ -246,7 +246,7 @@ def test_a_late_delivery_does_not_bring_back_what_was_deleted(store: Store) -> N
         store.append([(A, CODEC.encode(A, late))])
         until(lambda: one.sharing.health()["refused_outputs"] == 1)
         until(lambda: num_entries(store) == 0)
-        # One that was being written when it was deleted.
+        # This request was writing its output when it was deleted.
         one.finish("gone", [8, 9], B)
         until(lambda: one.num_outputs() == 0)
         assert num_entries(store, B) == 0
@@ -327,7 +327,7 @@ def test_the_newest_namespaces_are_loaded_where_there_is_no_room_for_all(store: 
         present = {space.name for space in second.engine.namespaces()}
         assert f"{5:032x}" in present
         assert f"{0:032x}" not in present
-        # What comes later is followed, in the others too.
+        # Later outputs are shared, also in the other namespaces.
         with Replica(store) as third:
             third.finish("late", [5, 6, 7], f"{0:032x}")
             until(lambda: second.drafts([5], f"{0:032x}") == [6, 7])

@@ -1,4 +1,4 @@
-"""What was deleted stays deleted, and nothing else goes with it."""
+"""Deleted outputs stay deleted, and no other outputs are deleted with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def test_a_request_is_deleted_in_its_namespace_only() -> None:
     tombstones = Tombstones()
     tombstones.add(Deletion("a", "r1", 5.0))
     assert tombstones.covers("a", "r1", 4.0)
-    # Whenever it finishes: its id is not used again.
+    # The request is covered whenever it finishes, because its id is not used again.
     assert tombstones.covers("a", "r1", 6.0)
     assert not tombstones.covers("b", "r1", 4.0)
     assert not tombstones.covers("a", "r2", 4.0)

@@ -1,4 +1,4 @@
-"""The store in a file: what may stand in its way, and what crashes leave."""
+"""The store in a file: other files in its place, damage, and the state after crashes."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_damage_in_the_middle_is_an_error_that_names_the_file(path: Path) -> Non
     store.compact()
     store.close()
     content = bytearray(path.read_bytes())
-    # All pages but the first, which has the schema's root.
+    # Damage everything except the beginning of the file, which has the root of the schema.
     content[8192 * 2 :] = b"\xff" * (len(content) - 8192 * 2)
     path.write_bytes(content)
     with pytest.raises(StoreError, match=r"store\.sqlite3.*move it") as caught:
@@ -197,7 +197,7 @@ def test_what_a_dead_writer_left_of_a_segment_is_removed(path: Path, monkeypatch
         rows = store._file.read(lambda connection: connection.execute("SELECT count(*) FROM chunks").fetchone())
         return int(rows[0])
 
-    # A process that ends does not tidy up.
+    # A process that is killed does not clean up.
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
         patch.setattr(store, "_drop_segment", lambda segment: None)
         store.write_segment(A, "s", dying())
