@@ -35,7 +35,7 @@ SUREST = 0.9
 MERGE_RATIO = 16
 # agentspec/native/index/suffix_automaton.cc: a state with more continuations than this may not report all of them.
 MAX_CONTINUATIONS = 12
-# agentspec/native/estimator.{h,cc}
+# agentspec/native/drafting/estimator.{h,cc}
 PRIOR_COUNT = 0.4
 LOWEST_KNOT = -5.0
 NUM_KNOTS = 13

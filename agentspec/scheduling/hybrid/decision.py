@@ -104,7 +104,7 @@ class Promises(NamedTuple):
     def saved(self, times: StepTimes, gained: float) -> float:
         """Seconds that the passes save in a step in which they add `gained` tokens; negative if they cost more time.
 
-        Suffix drafts alone would take proportionally more of `times.plain` for the larger number of tokens.
+        The passes save the time that suffix drafts alone would need for as many tokens: `times.plain`, scaled up.
         """
         total = self.rows + self.suffix
         return (total + gained) / total * times.plain - times.drafted

@@ -141,7 +141,7 @@ def test_draft_extend_has_graphs_for_the_batches_of_its_verify_step() -> None:
 @pytest.mark.parametrize(
     ("changes", "rows"),
     [
-        # The most tokens: 32 rows of 64; 44 rows of 32, since 22 rows of 64 have as many; 256 rows of 12.
+        # The largest steps: 32 rows of 64; 22 rows of 64 or 44 rows of 32; 256 rows of 12, more than 24 rows of 64.
         ({}, 2048),
         ({"tokens": 1420}, 1408),
         ({"widths": "12,64", "tokens": 1600}, 3072),
