@@ -28,13 +28,14 @@ from agentspec.integrations.sglang.drafting.accepted_tokens import HostCopy
 from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
 from agentspec.integrations.sglang.drafting.draft_model_state import DraftModelState
 from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
+from agentspec.integrations.sglang.sglang_types import ScheduleBatch, ServerArgs
 from agentspec.scheduling.hybrid import ModelTrees
 
 
 class LaunchedTrees:
     """The trees of a batch, on their way to the host by one copy."""
 
-    def __init__(self, found: Any, topk: int) -> None:
+    def __init__(self, found: SimpleNamespace, topk: int) -> None:
         """`found`: what `draft_forward` returns, as attributes `parents`, `chosen`, `tokens`, `estimates`."""
         parts = (found.parents, found.chosen, found.tokens)
         self._widths = [part.shape[1] for part in parts]
@@ -61,7 +62,7 @@ class TreeDrafting(DraftModelState):
     """Mixed into SGLang's draft workers."""
 
     # Makes the input of a verification of a batch; set by the worker that owns this one.
-    propose: Callable[[Any], Any]
+    propose: Callable[[ScheduleBatch], object]
     # The most nodes of a draft, its root not counted.
     max_nodes = 0
     # None: the draft model's own probabilities are the estimates.
@@ -70,34 +71,34 @@ class TreeDrafting(DraftModelState):
     # Passes of the last draft: its tokens in a row from the root, at most.
     num_passes = 0
 
-    def __init__(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(server_args, *args, **kwargs)  # type: ignore[call-arg]
+    def __init__(self, server_args: ServerArgs, *args: object, **kwargs: object) -> None:
+        super().__init__(server_args, *args, **kwargs)
         # SGLang's own arguments describe what is verified.
         shape = self.shape = compat.draft_shape(server_args)
         self.speculative_num_steps, self.topk = shape.steps, shape.topk
         self.clock = DeviceClock(self.device)
 
-    def init_attention_backends(self: Any) -> None:
+    def init_attention_backends(self) -> None:
         with compat.draft_configuration(self.draft_runner, self.shape):
-            super().init_attention_backends()  # type: ignore[misc]
+            super().init_attention_backends()
 
-    def init_cuda_graphs(self: Any) -> None:
+    def init_cuda_graphs(self) -> None:
         with compat.draft_configuration(self.draft_runner, self.shape):
-            super().init_cuda_graphs()  # type: ignore[misc]
+            super().init_cuda_graphs()
 
-    def draft(self, batch: Any) -> Any:
+    def draft(self, batch: ScheduleBatch) -> object:
         return self.propose(batch)
 
-    def passes(self: Any, batch: Any) -> LaunchedTrees:
+    def passes(self, batch: ScheduleBatch) -> LaunchedTrees:
         """Launches the draft model's passes for all rows of a batch in decode mode; does not wait for them."""
         with topology_only():
-            found = super().draft(batch)  # type: ignore[misc]
+            found = super().draft(batch)
         return LaunchedTrees(found, self.topk)
 
     def _rebuild_topk1_chain_buffers(self) -> None:
         """The base class ties the width of a step to its own chains; here a step is as wide as its widest draft."""
 
-    def draft_forward(self: Any, forward_batch: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def draft_forward(self, forward_batch: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Drafts one tree a row. Captured in a graph where SGLang captures its own loop.
 
         Returns:
@@ -168,7 +169,13 @@ def topology_only() -> Iterator[None]:
 
 
 def _topology(
-    batch: Any, draft_input: Any, parents: Any, chosen: Any, tokens: Any, estimates: Any, **rest: Any
+    batch: object,
+    draft_input: object,
+    parents: torch.Tensor,
+    chosen: torch.Tensor,
+    tokens: torch.Tensor,
+    estimates: torch.Tensor,
+    **rest: object,
 ) -> SimpleNamespace:
     del batch, draft_input, rest
     return SimpleNamespace(parents=parents, chosen=chosen, tokens=tokens, estimates=estimates)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from sglang.srt.speculative.eagle_info import EagleDraftInput
@@ -22,7 +22,14 @@ Seconds = Callable[[int, float], None]
 """Called with a number of tokens and the seconds that reading them took."""
 
 
-class DraftModelState:
+if TYPE_CHECKING:
+    # The type checker sees one of SGLang's draft workers below the mixin, so that its attributes exist.
+    from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker as _Worker
+else:
+    _Worker = object
+
+
+class DraftModelState(_Worker):  # type: ignore[misc]
     """Mixin for SGLang's draft workers. It updates their state, except while the draft model is paused."""
 
     # False while the draft model is paused. All ranks must agree.
@@ -32,7 +39,7 @@ class DraftModelState:
     extend_took: Seconds = staticmethod(lambda tokens, seconds: None)
 
     def _draft_extend_for_prefill(
-        self: Any,
+        self,
         batch: ScheduleBatch,
         hidden: torch.Tensor,
         next_token_ids: torch.Tensor,
@@ -46,10 +53,10 @@ class DraftModelState:
             self._without_state(state, len(next_token_ids))
             return state
         with self.clock.timed(partial(self.read_took, sum(batch.extend_lens))):
-            state = super()._draft_extend_for_prefill(batch, hidden, next_token_ids, *args, **kwargs)  # type: ignore[misc]
+            state = super()._draft_extend_for_prefill(batch, hidden, next_token_ids, *args, **kwargs)
         return state
 
-    def _draft_extend_for_decode(self: Any, batch: ScheduleBatch, batch_result: BatchResult, **kwargs: object) -> None:
+    def _draft_extend_for_decode(self, batch: ScheduleBatch, batch_result: BatchResult, **kwargs: object) -> None:
         if not self.follows:
             self._without_state(batch_result.next_draft_input, len(batch_result.accept_lens))
             return
@@ -57,13 +64,13 @@ class DraftModelState:
         self.topk = max(self.shape.topk, 2)
         try:
             with self.clock.timed(partial(self.extend_took, len(batch_result.next_token_ids))):
-                super()._draft_extend_for_decode(batch, batch_result, **kwargs)  # type: ignore[misc]
+                super()._draft_extend_for_decode(batch, batch_result, **kwargs)
         finally:
             self.topk = self.shape.topk
         state: EagleState = batch_result.next_draft_input
         state.topk_p, state.topk_index = state.topk_p[:, : self.topk], state.topk_index[:, : self.topk]
 
-    def _without_state(self: Any, state: EagleState, rows: int) -> None:
+    def _without_state(self, state: EagleState, rows: int) -> None:
         """Fills `state` with zeros, which nobody drafts from. Its shapes must be those that SGLang expects."""
         state.topk_p = torch.zeros((rows, self.topk), device=self.device)
         state.topk_index = torch.zeros((rows, self.topk), dtype=torch.int64, device=self.device)

@@ -21,7 +21,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import numpy as np
@@ -37,11 +37,17 @@ from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.drafting.acceptance_head import find_acceptance_head
 from agentspec.integrations.sglang.drafting.accepted_tokens import ReadBack
 from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
-from agentspec.integrations.sglang.drafting.draft_model import EagleTreeDrafting, LaunchedTrees, StandaloneTreeDrafting
+from agentspec.integrations.sglang.drafting.draft_model import (
+    EagleTreeDrafting,
+    LaunchedTrees,
+    StandaloneTreeDrafting,
+    TreeDrafting,
+)
 from agentspec.integrations.sglang.drafting.rows import DraftedStep
 from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
 from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
+from agentspec.integrations.sglang.sglang_types import BatchResult, Req, ScheduleBatch, ServerArgs
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
 from agentspec.scheduling.hybrid import Choice, HybridBatch, HybridPolicy, StepCosts, pause_rule
@@ -85,12 +91,24 @@ class _Step:
     """Time spent on drafting."""
 
 
-class _Hybrid:
+if TYPE_CHECKING:
+    # The type checker sees one of SGLang's workers below the mixin, so that its attributes exist.
+    from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2 as _Worker
+else:
+    _Worker = object
+
+
+class _Hybrid(_Worker):  # type: ignore[misc]
     """Mixin for SGLang's workers with a draft model."""
 
-    def __init__(self: Any, server_args: Any, *args: Any, **kwargs: Any) -> None:
+    # SGLang's.
+    topk: int
+    speculative_num_steps: int
+    speculative_num_draft_tokens: int
+
+    def __init__(self, server_args: ServerArgs, *args: object, **kwargs: object) -> None:
         with compat.draft_workers(EagleTreeDrafting, StandaloneTreeDrafting):
-            super().__init__(server_args, *args, **kwargs)  # type: ignore[call-arg]
+            super().__init__(server_args, *args, **kwargs)
         runner = self.target_worker.model_runner
         self.suffix = SuffixDrafter(
             server_args,
@@ -119,7 +137,7 @@ class _Hybrid:
         self._longest = 0
         self._pending: deque[_Step] = deque()
         # Unfinished requests with tokens that the draft model has not read.
-        self._unread: WeakSet[Any] = WeakSet()
+        self._unread: WeakSet[Req] = WeakSet()
         self.policy = HybridPolicy(
             self.settings.hybrid_config(trees=self._trees, max_nodes=self.max_width - 1), StepCosts(self.suffix.profile)
         )
@@ -139,7 +157,7 @@ class _Hybrid:
                 self.settings.shown(),
             )
 
-    def _set_up_draft_worker(self, worker: Any, draft_model_path: str) -> None:
+    def _set_up_draft_worker(self, worker: TreeDrafting, draft_model_path: str) -> None:
         worker.propose = self._propose
         worker.max_nodes = self.max_width - 1
         worker.acceptance = find_acceptance_head(self.settings.acceptance_head, draft_model_path, worker.draft_runner)
@@ -152,7 +170,7 @@ class _Hybrid:
             metrics.read("drafter_tau", lambda: self.policy.tau if math.isfinite(self.policy.tau) else -1)
             metrics.read("drafter_paused", lambda: not worker.follows)
 
-    def describe(self: Any) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """The block `agentspec` of `/server_info`."""
         worker = self._draft_worker
         return {
@@ -173,9 +191,9 @@ class _Hybrid:
             **self.suffix.describe(),
         }
 
-    def init_cuda_graphs(self: Any) -> None:
+    def init_cuda_graphs(self) -> None:
         """Called once, after SGLang has captured the target's graphs of the greatest width."""
-        super().init_cuda_graphs()  # type: ignore[misc]
+        super().init_cuda_graphs()
         widths = self._tiers.capture(self.suffix.widths)
         self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs, widths_for=self._tiers.widths_for)
 
@@ -201,14 +219,17 @@ class _Hybrid:
         found = done.read.wait()
         self.policy.observe(done.rids, done.drafts, (found[:, 0] - 1).astype(np.int32), found[:, 1:-1])
 
-    def forward_batch_generation(self: Any, batch: Any, on_publish: Any = None, **kwargs: Any) -> Any:
+    def forward_batch_generation(
+        self, batch: ScheduleBatch, on_publish: object = None, **kwargs: object
+    ) -> BatchResult:
         if batch.forward_mode.is_decode() and batch.reqs:
+            self._step = None
             return self._decode(batch, on_publish, kwargs)
         self.suffix.control.interrupted()
         requests = list(batch.reqs) if batch.forward_mode.is_extend() else []
         ends = [n + prefix for n, prefix in zip(batch.extend_lens, batch.prefix_lens, strict=True)] if requests else []
         num_read = sum(batch.extend_lens) if requests else 0
-        result = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)  # type: ignore[misc]
+        result: BatchResult = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)
         if requests and self.suffix.drafts_here:
             if not self._draft_worker.follows:
                 self._unread.update(requests)
@@ -217,11 +238,10 @@ class _Hybrid:
             self.suffix.prefilled(requests, ends, result.next_token_ids)
         return result
 
-    def _decode(self: Any, batch: Any, on_publish: Any, kwargs: dict[str, Any]) -> Any:
+    def _decode(self, batch: ScheduleBatch, on_publish: object, kwargs: dict[str, object]) -> BatchResult:
         """Runs SGLang's own step, which calls `_propose` for the trees to verify."""
-        self._step = None
         try:
-            result = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)  # type: ignore[misc]
+            result: BatchResult = super().forward_batch_generation(batch, on_publish=on_publish, **kwargs)
         finally:
             self._use_width(self.max_width)
         if self._step is not None:
@@ -230,7 +250,7 @@ class _Hybrid:
             self._pending.append(self._step)
         return result
 
-    def _propose(self: Any, batch: Any) -> EagleVerifyInput:
+    def _propose(self, batch: ScheduleBatch) -> EagleVerifyInput:
         """Returns the input of the next verify step. It is the same on all ranks.
 
         Args:
@@ -247,6 +267,7 @@ class _Hybrid:
         self._width = width = order.width
         staging = self._made_staging()
         if not self.suffix.drafts_here:
+            assert order.built is not None and order.num_drafted is not None
             staging.receive(order.built, width, order.num_drafted)
         # The tree mask is written to the memory that this width's graphs read.
         self._use_width(width)
@@ -269,7 +290,7 @@ class _Hybrid:
             seq_lens_cpu=None,
         )
 
-    def _ordered(self: Any, batch: Any) -> _Order:
+    def _ordered(self, batch: ScheduleBatch) -> _Order:
         """Decides on the first rank whether the passes run. Without passes, the order also holds the trees to verify.
 
         If the passes ran in the latest steps, they are launched at once, before the host knows what the previous step
@@ -287,7 +308,7 @@ class _Hybrid:
         order = _Order(follows, step.choice.least_gain if step.choice.rows.any() else None)
         return order if order.least_gain is not None else self._united(order, None, step)
 
-    def _begun(self: Any, batch: Any) -> _Step:
+    def _begun(self, batch: ScheduleBatch) -> _Step:
         """Makes the suffix drafts of a step and chooses the rows that get drafts of the draft model."""
         requests = list(batch.reqs)
         # Until draft() waits for the accepted tokens, the device works.
@@ -313,12 +334,12 @@ class _Hybrid:
         self._runs_in_a_row = self._runs_in_a_row + 1 if choice.rows.any() else 0
         return step
 
-    def _chosen(self: Any, rids: list[str], suffix: SuffixStep) -> Choice:
+    def _chosen(self, rids: list[str], suffix: SuffixStep) -> Choice:
         width = self.max_width if self.suffix.control.is_fixed else None
         choice: Choice = self.policy.choose(rids, suffix.drafts, self._fit(suffix), width=width)
         return choice
 
-    def _fit(self: Any, suffix: SuffixStep) -> NDArray[np.bool_]:
+    def _fit(self, suffix: SuffixStep) -> NDArray[np.bool_]:
         """bool[b], the rows that the draft model can draft for.
 
         The passes run for all rows, so no row may need positions that the draft model does not know.
@@ -332,24 +353,24 @@ class _Hybrid:
             fit &= np.array(may)
         return fit
 
-    def _follows(self: Any) -> bool:
+    def _follows(self) -> bool:
         """Whether draft-extend runs after this step.
 
         It does not run while the draft model is paused, or when its padding would reach positions past the context.
         """
         return bool(self._is_awake and self._longest + self.max_width - 1 <= self._max_position)
 
-    def _has_room(self: Any) -> bool:
+    def _has_room(self) -> bool:
         """Like _follows(), but before the host knows how many tokens the latest step accepted."""
         ahead = self.max_width + max(self.max_width, self._draft_worker.shape.steps)
         return bool(self._is_awake and self._longest + ahead <= self._max_position)
 
     @property
-    def _is_awake(self: Any) -> bool:
+    def _is_awake(self) -> bool:
         tau = self.policy.config.tau
         return bool(tau != 0) if tau in (0, math.inf) else not self._pause.is_paused
 
-    def _launched_passes(self: Any, batch: Any, least_gain: float) -> LaunchedTrees | None:
+    def _launched_passes(self, batch: ScheduleBatch, least_gain: float) -> LaunchedTrees | None:
         worker = self._draft_worker
         try:
             worker.stop.least_gain = least_gain
@@ -361,7 +382,7 @@ class _Hybrid:
         self.counters.add("drafter_steps", 1)
         return launched
 
-    def _begun_beside_passes(self: Any, batch: Any) -> _Step:
+    def _begun_beside_passes(self, batch: ScheduleBatch) -> _Step:
         """Like _begun(), while the passes already run. Their drafts have no further cost, so all rows may use them."""
         step: _Step = self._begun(batch)
         if not step.choice.rows.any():
@@ -401,12 +422,12 @@ class _Hybrid:
         built = None if self._tp_group is None else self._made_staging().built()
         return _Order(order.follows, order.least_gain, built, planned.width, num_drafted, most)
 
-    def _built(self: Any, step: _Step) -> tuple[NDArray[np.int32], PlannedStep]:
+    def _built(self, step: _Step) -> tuple[NDArray[np.int32], PlannedStep]:
         num_drafted, planned = self.suffix.control.plan(step.drafts, step.suffix.context)
         self._made_staging().build(step.drafts, planned.width, num_drafted)
         return num_drafted, planned
 
-    def _count(self: Any, step: _Step) -> None:
+    def _count(self, step: _Step) -> None:
         """Counts a step that was launched, and learns from it."""
         assert step.planned is not None and step.num_drafted is not None
         step.drafted = DraftedStep.of(step.drafts, step.num_drafted)
@@ -424,15 +445,15 @@ class _Hybrid:
             offsets = np.concatenate(([0], np.cumsum(step.num_drafted + 1))).astype(np.int32)
             step.drafts = replace(step.drafts, offsets=offsets)
 
-    def verify(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def verify(self, batch: ScheduleBatch, *args: object, **kwargs: object) -> BatchResult:
         """Runs SGLang's verification at this step's width and topk, and starts the copy of its result to the host."""
-        planned, width = self._step and self._step.planned, self._width
+        planned, width = self._step.planned if self._step is not None else None, self._width
         kept = self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens
         self.topk, self.speculative_num_draft_tokens = self._verify_topk, width
         self.speculative_num_steps = width - 1
         try:
             with self._clock.timed(partial(self._verify_took, planned)):
-                result = super().verify(batch, *args, **kwargs)  # type: ignore[misc]
+                result: BatchResult = super().verify(batch, *args, **kwargs)
         finally:
             self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens = kept
         if (step := self._step) is not None:
@@ -440,29 +461,29 @@ class _Hybrid:
             step.read = self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result)
         return result
 
-    def _agreed(self: Any, order: _Order | None) -> _Order:
+    def _agreed(self, order: _Order | None) -> _Order:
         """Broadcasts the first rank's order to all ranks."""
         if self._tp_group is not None:
             order = self._tp_group.broadcast_object(order, src=0)
         assert order is not None
         return order
 
-    def _use_width(self: Any, width: int) -> None:
+    def _use_width(self, width: int) -> None:
         self._tiers.use(width)
         # Draft-extend reads rows of this width as well.
         self._draft_worker.speculative_num_draft_tokens = width
 
-    def _passes_took(self: Any, rows: int, seconds: float) -> None:
+    def _passes_took(self, rows: int, seconds: float) -> None:
         passes = self._draft_worker.num_passes
         self.policy.costs.observe_draft(rows, passes, seconds)
         self.suffix.control.drafted(rows, passes, self._context, seconds)
 
-    def _verify_took(self: Any, planned: PlannedStep | None, seconds: float) -> None:
+    def _verify_took(self, planned: PlannedStep | None, seconds: float) -> None:
         if planned is not None:
             planned.took(seconds)
             self.policy.costs.observe_verify(planned.num_tokens, seconds)
 
-    def _made_staging(self: Any) -> VerifyStaging:
+    def _made_staging(self) -> VerifyStaging:
         if self._staging is None:
             self._staging = VerifyStaging(
                 max_width=self.max_width,

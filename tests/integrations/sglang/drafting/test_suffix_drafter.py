@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -463,3 +464,20 @@ def test_memory_for_drafts_grows_with_the_largest_batch(serving: Serving) -> Non
         seen = serving.step(requests[:rows], [[token]] * rows)
         assert len(seen.drafted) == rows
         assert serving.drafter._buffers.max_rows == 8
+
+
+def test_what_is_put_off_is_done_in_order_before_the_next_draft_or_when_nothing_runs() -> None:
+    serving, request, done = Serving(), Request("a"), list[int]()
+
+    def fail() -> None:
+        raise RuntimeError("put off and failed")
+
+    serving.prefill([request])
+    for call in (partial(done.append, 1), fail, partial(done.append, 2)):
+        serving.drafter.later(call)
+    assert not done
+    serving.step([request], [[2]])
+    assert done == [1, 2] and serving.errors == 1
+    serving.drafter.later(done.append, 3)
+    serving.drafter.idle()
+    assert done == [1, 2, 3]
