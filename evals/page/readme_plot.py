@@ -4,7 +4,7 @@ workloads."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,7 +166,7 @@ def _evaluation(content: Mapping[str, Any]) -> Plot | None:
     shown = [one for cell in found.values() for name, repeats in cell.items() if _drawn(name) for one in repeats]
     some = [one["requests"] for one in shown]
     busiest = max(shown, key=lambda one: one.get("preempted_share") or 0.0)
-    note = "NGRAM and EAGLE-3 are each at the best of their measured widths; the EAGLE-3 head is simulated."
+    note = "NGRAM is at the best of its measured widths; the EAGLE-3 head is simulated."
     if (share := busiest.get("preempted_share") or 0.0) > _QUIET:
         note += f" The machine was not quiet: other processes held the scheduler's core for up to {share:.0%} of a run."
     return Plot(
@@ -174,7 +174,7 @@ def _evaluation(content: Mapping[str, Any]) -> Plot | None:
         _EVALUATION,
         "Llama-3.1-8B, answers forced" if record["emulated"] == "h200-8b" else f"{record['emulated']}, answers forced",
         f"an emulated H200 beside {_machine(record['hardware'])}",
-        f"n = {min(some)} to {max(some)} calls a bar, {_CLIENTS} clients, warm",
+        f"n = {_range(some)} calls a bar, {_CLIENTS} clients, warm",
         note,
     )
 
@@ -195,7 +195,7 @@ def _bench(content: Mapping[str, Any]) -> Plot | None:
         _BENCH,
         f"{content['model']}, 5 million parameters, float32",
         f"{_machine(content['hardware'])}, no GPU",
-        f"n = {min(some)} to {max(some)} calls a bar, {content['concurrency']} clients, {repeats}, "
+        f"n = {_range(some)} calls a bar, {content['concurrency']} clients, {repeats}, "
         f"SGLang {content['versions']['sglang']}",
         "An older run: EAGLE-3 drafts 4 steps here, and is faster with 8 (see [Benchmarks](docs/benchmarks.md)).",
     )
@@ -220,3 +220,8 @@ def _drawn(name: str) -> str:
 
 def _machine(hardware: Mapping[str, Any]) -> str:
     return f"{hardware['cores']} cores of {hardware['processor'].replace('(R)', '').removesuffix(' Processor')}"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return str(least) if least == most else f"{least} to {most}"

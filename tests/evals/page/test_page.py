@@ -203,7 +203,7 @@ def test_the_plot_is_of_the_emulated_evaluation_once_that_has_every_system(tmp_p
     assert plot.bars["coding agent (SWE-bench)"] == {"none": 1, "ngram": 4, "eagle3": 8, "suffix": 16, "hybrid": 32}
     assert len(plot.bars) == 3 and plot.file == "emulated/eval.json"
     caption = plot.caption({"emulated/eval.json": "1234567"})
-    assert "an emulated H200 beside 2 cores of P" in caption and "n = 9 to 9 calls" in caption and "1234567" in caption
+    assert "an emulated H200 beside 2 cores of P" in caption and "n = 9 calls" in caption and "1234567" in caption
     assert "not quiet" not in caption
     content = emulated(*systems, "suffix-16")
     for one in content["records"]:

@@ -121,3 +121,9 @@ def test_requests_that_read_logits_are_refused_and_the_server_goes_on(
         server.post("/generate", body)
     refusal.value.close()
     assert _asked(server, 1) == _answer(1)
+
+
+def test_plain_decoding_is_emulated_too(folder: Path) -> None:
+    with Server(MODEL, "none", log=folder / "plain", emulate="h200-8b") as plain:
+        assert _asked(plain, 1) == _answer(1)
+        assert _state(plain)["steps"] >= len(_answer(1)) - 1
