@@ -49,4 +49,4 @@ def check_names(what: str, given: Collection[str], known: Collection[str]) -> No
     """Raises ConfigError unless names are given and all of them are known; `what` is the option or what it names."""
     unknown = [name for name in given if name not in known]
     if unknown or not given:
-        raise ConfigError(f"{what} must be out of {', '.join(known)}, got {', '.join(unknown) or 'none'}")
+        raise ConfigError(f"{what} must be one of {', '.join(known)}, got {', '.join(unknown) or 'none'}")

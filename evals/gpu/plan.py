@@ -89,7 +89,7 @@ def plan(
     for name, given, known in (("call", calls, CALLS), ("part", parts, PARTS), ("size", sizes, tuple(SIZES))):
         unknown = [str(one) for one in given if one not in known]
         if unknown:
-            raise ConfigError(f"--{name} must be out of {', '.join(map(str, known))}, got {', '.join(unknown)}")
+            raise ConfigError(f"--{name} must be one of {', '.join(map(str, known))}, got {', '.join(unknown)}")
     return [
         task
         for task in (_DRY if dry else _ALL)

@@ -44,7 +44,7 @@ def test_tasks_are_chosen_by_call_part_and_size() -> None:
     assert {task.call for task in plan(calls=[2])} == {2}
     assert {task.part for task in plan(parts=["profile"])} == {"profile"}
     assert {task.size for task in plan(sizes=["qwen-32b"])} == {"", "qwen-32b"}
-    with pytest.raises(ConfigError, match="--part must be out of parity"):
+    with pytest.raises(ConfigError, match="--part must be one of parity"):
         plan(parts=["prophecy"])
     assert not fits(Task(part="parity", call=1, seconds=100), 80) and fits(Task(part="replay", call=1, seconds=100), 80)
 
