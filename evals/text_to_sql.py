@@ -22,7 +22,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from agentspec.evals.common import temporary_databases, write_json
+from agentspec.evals.files import write_json
+from agentspec.evals.sql_databases import temporary_databases
 from agentspec.installation import DISTRIBUTION
 from agentspec.workflows.text_to_sql import (
     OUTCOMES,

@@ -19,10 +19,10 @@ from typing import Any
 
 from agentspec.environment import describe, without_folders
 from agentspec.errors import AgentspecError, ConfigError
-from agentspec.evals.common import write_json
 from agentspec.evals.emulated.forward_timer import TimedForward, read_times, site_variables
 from agentspec.evals.emulated.servers import CLOCK, DRAFT_MODEL, bind, release
 from agentspec.evals.emulated.step_time_fit import Fit, fit_report, fitted
+from agentspec.evals.files import write_json
 from agentspec.evals.gpu.servers import head_variables
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.calls import Asking, CellResult, ask_cells

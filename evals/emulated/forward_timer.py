@@ -45,7 +45,7 @@ def site_variables(site: Path, file: Path, python_path: str) -> dict[str, str]:
         python_path: PYTHONPATH without the plugin.
     """
     # Not at import, because SGLang's processes import this module too and need none of it.
-    from agentspec.evals.common import plugin_site
+    from agentspec.evals.files import plugin_site
 
     plugin_site(site, "forward_timer", __name__)
     paths = [str(site), *(path for path in python_path.split(os.pathsep) if path)]

@@ -17,11 +17,11 @@ from itertools import islice
 from typing import Any
 
 from agentspec.evals.chi_square import p_value
-from agentspec.evals.common import link_prompts
 from agentspec.evals.gpu.servers import CPU_BACKEND, device_arguments
 from agentspec.evals.gpu.trip import Record, Trip
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.research.tiny_sql.tokenizer import render
+from agentspec.evals.sql_databases import link_prompts
 from agentspec.evals.systems import SYSTEMS, System
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server

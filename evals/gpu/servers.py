@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentspec.errors import ConfigError
-from agentspec.evals.common import plugin_site
+from agentspec.evals.files import plugin_site
 from agentspec.evals.gpu.sizes import Size, head_folder, model_folder
 from agentspec.evals.systems import OWN_ESTIMATES
 from agentspec.integrations.emulated_device.models import simulated_head

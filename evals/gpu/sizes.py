@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.evals.common import write_json
 from agentspec.evals.emulated.hollow_models import write_head_map
+from agentspec.evals.files import write_json
 from agentspec.evals.systems import EAGLE3_FOLDER
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.emulated_device.models.step_times import DRAFT_VOCABULARY

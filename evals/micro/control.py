@@ -17,7 +17,7 @@ import numpy as np
 from agentspec.drafts import DraftBatch
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
-from agentspec.evals.common import write_json
+from agentspec.evals.files import write_json
 from agentspec.evals.options import Options
 from agentspec.progress import Progress
 from agentspec.scheduling import (

@@ -14,7 +14,7 @@ from typing import Any
 from agentspec.analysis.replay import Call, load_tokenizer, read_trace
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
-from agentspec.evals.common import write_json
+from agentspec.evals.files import write_json
 from agentspec.evals.micro.engine_cases import (
     ACCEPTED,
     BATCHES,

@@ -25,8 +25,8 @@ from typing import Any
 
 from agentspec.environment import describe
 from agentspec.errors import ServerError
-from agentspec.evals.common import write_json
 from agentspec.evals.emulated.servers import CLOCK, EMULATED, HEAD_ACCEPT_LENGTH, Emulation, bind, emulated_state
+from agentspec.evals.files import write_json
 from agentspec.evals.options import Options
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress

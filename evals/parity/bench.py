@@ -19,7 +19,7 @@ from typing import Any
 
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
-from agentspec.evals.common import work_folder, write_json
+from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.parity.aborts import AbortReport, abort_storm
 from agentspec.evals.parity.client import Answer, ParityClient, ask_round

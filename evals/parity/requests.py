@@ -11,9 +11,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from agentspec.evals.common import link_prompts
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.research.tiny_sql.tokenizer import render
+from agentspec.evals.sql_databases import link_prompts
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 
 CONTEXT_LENGTH = 640

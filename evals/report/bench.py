@@ -24,7 +24,7 @@ from typing import Any
 from agentspec.analysis.report import find_tokenizer
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
-from agentspec.evals.common import write_json
+from agentspec.evals.files import write_json
 from agentspec.evals.options import Options
 from agentspec.evals.report.prediction import GOAL, prediction_rows
 from agentspec.evals.report.ranking import ranking, ranking_rows

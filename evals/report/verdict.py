@@ -20,12 +20,12 @@ from agentspec.analysis.report import ReportConfig, find_tokenizer, report_facts
 from agentspec.analysis.report.verdict import best_width
 from agentspec.cli.profile import ProfilePlan, measured_profile
 from agentspec.errors import ConfigError
-from agentspec.evals.common import databases_in
 from agentspec.evals.options import check_names
 from agentspec.evals.run.phases import Phase, SliceResult, Stream
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import accept_length
 from agentspec.evals.served.load_rows import speeds
+from agentspec.evals.sql_databases import databases_in
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.load import LOADED, WORKLOADS
 from agentspec.evals.workloads.verdict import STATES, State, logged_work, measured_work, phases_of, row_name, write_log

@@ -23,8 +23,9 @@ from typing import Any
 
 from agentspec.environment import describe
 from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.common import link_prompts, plugin_site, write_json
+from agentspec.evals.files import plugin_site, write_json
 from agentspec.evals.options import Options
+from agentspec.evals.sql_databases import link_prompts
 from agentspec.evals.systems import EAGLE3_FOLDER, OWN_ESTIMATES
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
-from agentspec.evals.common import temporary_databases, write_json
+from agentspec.evals.files import write_json
 from agentspec.evals.options import Options
 from agentspec.evals.research.specdec_report import markdown, panels
 from agentspec.evals.research.specdec_rounds import Counts, count_fixed, count_stopped
+from agentspec.evals.sql_databases import temporary_databases
 from agentspec.progress import Progress
 
 if TYPE_CHECKING:

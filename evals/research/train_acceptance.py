@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentspec.evals.common import temporary_databases
 from agentspec.evals.options import Options
+from agentspec.evals.sql_databases import temporary_databases
 
 if TYPE_CHECKING:
     from agentspec.evals.research.tiny_sql.acceptance import AcceptanceTraining, Examples

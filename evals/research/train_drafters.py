@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentspec.evals.common import temporary_databases
+from agentspec.evals.sql_databases import temporary_databases
 
 if TYPE_CHECKING:
     from agentspec.evals.research.tiny_sql.model import TinyLlama

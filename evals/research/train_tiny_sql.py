@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agentspec.evals.common import temporary_databases
+from agentspec.evals.sql_databases import temporary_databases
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 from agentspec.environment import describe
 from agentspec.errors import ConfigError, ServerError
-from agentspec.evals.common import databases_in, work_folder, write_json
+from agentspec.evals.files import work_folder, write_json
 from agentspec.evals.options import Options
 from agentspec.evals.run.demo_passes import (
     DEMONSTRATED,
@@ -32,6 +32,7 @@ from agentspec.evals.run.demo_passes import (
     output_of,
 )
 from agentspec.evals.run.turns import ask_in_turns
+from agentspec.evals.sql_databases import databases_in
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import say, waiting

@@ -18,8 +18,8 @@ from typing import Any
 
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
-from agentspec.evals.common import databases_in, work_folder, write_text
 from agentspec.evals.emulated import servers as emulated
+from agentspec.evals.files import work_folder, write_text
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.calls import LOAD_GENERATORS, Asking
 from agentspec.evals.run.cells import PASSES, plan_cells
@@ -27,6 +27,7 @@ from agentspec.evals.run.file import read_records
 from agentspec.evals.run.records import is_failed
 from agentspec.evals.run.runner import DEFAULT_SYSTEMS, EVALUATED, Run, Servers, systems_of
 from agentspec.evals.run.table import markdown, plot, table
+from agentspec.evals.sql_databases import databases_in
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS, Task
 from agentspec.evals.workloads.prompts import chat_encoder

@@ -27,12 +27,13 @@ from agentspec.cli.profile import ProfilePlan, measured_profile, shown
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.clients.open_loop import Answered, AskedCall, ask_calls, send_at, send_closed
-from agentspec.evals.common import databases_in, work_folder, write_json, write_text
+from agentspec.evals.files import work_folder, write_json, write_text
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.run.phases import CALLS_A_QUESTION
 from agentspec.evals.served.fidelity_rows import LoadedServer, Run, at_pace, compared, pace, row_of, service_rate
 from agentspec.evals.served.fidelity_table import markdown, plot
+from agentspec.evals.sql_databases import databases_in
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress, say

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.evals.common import drawing
+from agentspec.evals.files import drawing
 
 
 def markdown(content: Mapping[str, Any], bound: float) -> str:

@@ -21,12 +21,13 @@ from typing import Any
 
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
-from agentspec.evals.common import databases_in, work_folder, write_json, write_text
+from agentspec.evals.files import work_folder, write_json, write_text
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import Figures, figures, goals, merge_runs, say_failures
 from agentspec.evals.served.hybrid_table import markdown
+from agentspec.evals.sql_databases import databases_in
 from agentspec.evals.systems import EAGLE3_CHAIN, HYBRIDS, SYSTEMS, eagle3_tree
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.hybrid import CONCURRENCY, ROWS, WORKLOADS, plan_phases

@@ -17,12 +17,13 @@ from typing import Any
 
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
-from agentspec.evals.common import databases_in, work_folder, write_json, write_text
+from agentspec.evals.files import work_folder, write_json, write_text
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.phases import Phase, SliceResult
 from agentspec.evals.run.turns import ask_in_turns, started
 from agentspec.evals.served.hybrid_rows import say_failures
 from agentspec.evals.served.load_rows import goals, load_row, markdown, plot, speeds
+from agentspec.evals.sql_databases import databases_in
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.load import DEFAULT_SYSTEMS, LOADED, WORKLOADS, plan_load, row_name
 from agentspec.progress import say

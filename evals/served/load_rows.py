@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.evals.common import drawing
+from agentspec.evals.files import drawing
 from agentspec.evals.run.phases import SliceResult
 from agentspec.evals.served.hybrid_rows import OUTPUTS, Goal, accept_length
 

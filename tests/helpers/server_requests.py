@@ -8,9 +8,9 @@ from typing import Any
 
 from parity import compared
 
-from agentspec.evals.common import link_prompts
 from agentspec.evals.parity import requests as parity_requests
 from agentspec.evals.parity.servers import PARITY_ARGUMENTS
+from agentspec.evals.sql_databases import link_prompts
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 

@@ -20,7 +20,7 @@ import numpy as np
 from agentspec.analysis.replay import Call, Tokenizer, load_tokenizer, read_trace
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
-from agentspec.evals.common import write_json
+from agentspec.evals.files import write_json
 from agentspec.evals.micro.engine import parse_sizes
 from agentspec.evals.micro.store.load import LOAD_ROWS, load_rows
 from agentspec.evals.micro.store.publish import STATES, publish_rows

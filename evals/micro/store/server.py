@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ServerError
-from agentspec.evals.common import databases_in
 from agentspec.evals.micro.store.replica import empty_store
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.run.demo_passes import ask, check_active, draw_passes, measure, output_of
+from agentspec.evals.sql_databases import databases_in
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress

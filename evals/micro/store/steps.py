@@ -33,7 +33,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.errors import ServerError
-from agentspec.evals.common import databases_in
 from agentspec.evals.micro.store.delaying_proxy import DelayingProxy
 from agentspec.evals.micro.store.publish import DELAY_SECONDS, STATES
 from agentspec.evals.micro.store.redis_server import RedisServer
@@ -41,6 +40,7 @@ from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.research.tiny_sql.corpus import draw_samples
 from agentspec.evals.research.tiny_sql.tokenizer import render
 from agentspec.evals.run.demo_passes import check_active
+from agentspec.evals.sql_databases import databases_in
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import Progress

@@ -24,11 +24,11 @@ from agentspec.config import EngineConfig
 from agentspec.drafts import DraftRow
 from agentspec.engine import Engine
 from agentspec.errors import StoreError
-from agentspec.evals.common import temporary_databases
 from agentspec.evals.micro.store.replica import NAMESPACE, Replica, empty_store
 from agentspec.evals.micro.store.rows import Row
 from agentspec.evals.research.tiny_sql.corpus import draw_samples
 from agentspec.evals.research.tiny_sql.tokenizer import render
+from agentspec.evals.sql_databases import temporary_databases
 from agentspec.progress import Progress
 
 MAX_DRAFT_TOKENS = 16
