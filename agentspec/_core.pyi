@@ -184,9 +184,10 @@ class Goodput:
 
 class UnionRule(enum.Enum):
     MERGE = 0
-    BETTER = 1
-    MODEL = 2
-    MODEL_ONLY = 3
+    INTERLEAVE = 1
+    BETTER = 2
+    MODEL = 3
+    MODEL_ONLY = 4
 
 def unite_trees(
     offsets: NDArray[np.int32],
@@ -229,6 +230,15 @@ def path_lengths(
     texts: NDArray[np.int64],
     lengths: NDArray[np.int32],
 ) -> NDArray[np.int32]: ...
+def foresee_union(
+    offsets: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    estimates: NDArray[np.float32],
+    promised: NDArray[np.float64],
+    wanted: NDArray[np.bool_],
+    rooms: NDArray[np.int32],
+    passes: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]: ...
 def sum_promises(
     offsets: NDArray[np.int32],
     suffix: NDArray[np.float64],

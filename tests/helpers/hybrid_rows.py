@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentspec import DraftBatch
 from agentspec.scheduling.hybrid import ModelTrees
@@ -57,3 +58,37 @@ def model_trees(rows: Sequence[Tree]) -> ModelTrees:
         tokens[i, :size] = row.tokens[1:]
         estimates[i, :size] = row.estimates[1:]
     return ModelTrees(parents, np.tile(np.arange(n), (len(rows), 1)), tokens, estimates, topk=1)
+
+
+def random_loop(rng: np.random.Generator, rows: int, topk: int, steps: int, vocab: int, max_nodes: int) -> ModelTrees:
+    """What a drafting loop chooses: in each step the best `topk` of the candidates are gone on with."""
+    shape: list[NDArray[Any]] = []
+    for _ in range(rows):
+        if rng.random() < 0.3:
+            first = rng.choice([0.25, 0.5], topk)
+        else:
+            first = np.sort(rng.random(topk))[::-1]
+        scores = [first.astype(np.float32)]
+        parents = [np.arange(-1, topk)]
+        kept, places = first.astype(np.float32), np.arange(topk)
+        for step in range(1, steps):
+            shares = rng.choice([0.25, 0.5, 1.0], (topk, topk)) if rng.random() < 0.3 else rng.random((topk, topk))
+            grown = (kept[:, None] * shares.astype(np.float32)).reshape(-1)
+            begins = topk + (step - 1) * topk * topk
+            best = np.argsort(-grown, kind="stable")[:topk]
+            scores.append(grown)
+            kept, places = grown[best], begins + best
+            parents.append(places)
+        all_scores = np.concatenate(scores)
+        chosen = np.sort(np.argsort(-all_scores, kind="stable")[:max_nodes])
+        tokens = rng.integers(0, vocab, len(all_scores))
+        groups = np.concatenate(parents[:-1]) if steps > 1 else np.zeros(0, np.int64)
+        shape.append(np.array([groups, chosen, tokens[chosen], all_scores[chosen]], dtype=object))
+    parents_, chosen_, tokens_, estimates_ = (np.stack([row[k] for row in shape]) for k in range(4))
+    return ModelTrees(
+        parents_.astype(np.int64),
+        chosen_.astype(np.int64),
+        tokens_.astype(np.int64),
+        estimates_.astype(np.float32),
+        topk,
+    )

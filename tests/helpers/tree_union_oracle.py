@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
 from hybrid_rows import Tree
 
 Rule = Literal["merge", "better", "model", "model_only"]
@@ -119,6 +120,32 @@ def merge(suffix: Tree, model: Tree, max_nodes: int, min_estimate: float) -> Tre
         [chances[node] for node in order],
         [sources[node] for node in order],
     )
+
+
+def interleave(suffix: Tree, model: Tree, room: int, factor: float) -> tuple[Tree, int]:
+    """Takes nodes of both trees by falling estimate, in single precision and with the suffix tree's first among equals,
+    until there are `room`. A node that is there already is not taken again. Returns the tree, and how many of the
+    model's nodes were looked at."""
+    tree = Tree(*(values[:1] for values in suffix))
+    paths: dict[tuple[int, ...], int] = {(): 0}
+    # The tokens from the root to each node of both trees.
+    own_paths: list[tuple[int, ...]] = [()]
+    model_paths: list[tuple[int, ...]] = [()]
+    while len(tree.tokens) <= room and (len(own_paths) < len(suffix.tokens) or len(model_paths) < len(model.tokens)):
+        own, drafted = len(own_paths), len(model_paths)
+        scaled = [np.minimum(np.float32(factor) * np.float32(x), np.float32(1.0)) for x in model.estimates[drafted:]]
+        takes_model = bool(scaled) and (own == len(suffix.tokens) or scaled[0] > np.float32(suffix.estimates[own]))
+        source, known, node = (model, model_paths, drafted) if takes_model else (suffix, own_paths, own)
+        path = (*known[source.parents[node]], source.tokens[node])
+        known.append(path)
+        if path in paths:
+            continue
+        tree.parents.append(paths[path[:-1]])
+        paths[path] = len(tree.tokens)
+        tree.tokens.append(path[-1])
+        tree.estimates.append(float(scaled[0]) if takes_model else suffix.estimates[node])
+        tree.sources.append(source.sources[node])
+    return tree, len(model_paths) - 1
 
 
 def wanted_row(own: Tree, drafted: Tree, rule: Rule, *, max_nodes: int, min_estimate: float, factor: float) -> Row:

@@ -7,6 +7,7 @@
 
 #include "bindings/bindings.h"
 #include "drafting/draft_promises.h"
+#include "drafting/foreseen_union.h"
 #include "drafting/tree_union.h"
 
 using namespace nanobind::literals;
@@ -61,6 +62,15 @@ nb::object path_lengths_of(const Int32Array& offsets, const Int32Array& tokens, 
   return nb::cast(array1(*r, owner));
 }
 
+// Keeps the GIL, because it takes some microseconds.
+nb::tuple foreseen(const Int32Array& offsets, const Int32Array& parents, const FloatArray& estimates,
+                   const Vector<double>& promised, const Vector<bool>& wanted, const Int32Array& rooms,
+                   std::int64_t passes) {
+  const auto [r, owner] = hand_over(foresee_union({view(offsets), view(parents), all_of(estimates),
+                                                   all_of(promised), all_of(wanted), view(rooms), passes}));
+  return nb::make_tuple(array1(r->offsets, owner), array1(r->parents, owner), array1(r->estimates, owner));
+}
+
 // Keeps the GIL, because it takes about a microsecond.
 nb::tuple sums_of(const Int32Array& offsets, const Vector<double>& suffix, const Vector<double>& model,
                   const Vector<bool>& fit, double margin) {
@@ -74,6 +84,7 @@ nb::tuple sums_of(const Int32Array& offsets, const Vector<double>& suffix, const
 void bind_union(nb::module_& m) {
   nb::enum_<UnionRule>(m, "UnionRule")
       .value("MERGE", UnionRule::kMerge)
+      .value("INTERLEAVE", UnionRule::kInterleave)
       .value("BETTER", UnionRule::kBetter)
       .value("MODEL", UnionRule::kModel)
       .value("MODEL_ONLY", UnionRule::kModelOnly);
@@ -84,6 +95,9 @@ void bind_union(nb::module_& m) {
         "trees"_a, "max_nodes"_a, "min_estimate"_a, "factor"_a);
   m.def("path_lengths", &path_lengths_of, "offsets"_a.noconvert(), "tokens"_a.noconvert(),
         "parents"_a.noconvert(), "texts"_a.noconvert(), "lengths"_a.noconvert());
+  m.def("foresee_union", &foreseen, "offsets"_a.noconvert(), "parents"_a.noconvert(),
+        "estimates"_a.noconvert(), "promised"_a.noconvert(), "wanted"_a.noconvert(), "rooms"_a.noconvert(),
+        "passes"_a);
   m.def("sum_promises", &sums_of, "offsets"_a.noconvert(), "suffix"_a.noconvert(), "model"_a.noconvert(),
         "fit"_a.noconvert(), "margin"_a);
 }

@@ -102,6 +102,11 @@ class RowBuilder {
     for (std::size_t node = 1; node < scaled_.size(); ++node) {
       scaled_.estimates[node] = std::min(config_.factor * scaled_.estimates[node], 1.0);
     }
+    if (config_.rule == UnionRule::kInterleave) {
+      alone_ = false;
+      interleave(max_nodes);
+      return merged_;
+    }
     verified_ = alone_ = true;
     if (config_.rule == UnionRule::kModelOnly || own_.size() == 1) return scaled_;
     alone_ = false;
@@ -221,6 +226,44 @@ class RowBuilder {
     }
   }
 
+  void interleave(std::size_t max_nodes) {
+    const auto factor = static_cast<float>(config_.factor);
+    merged_.clear();
+    merged_.add(own_.tokens[0], -1, 1.0, own_.sources[0]);
+    own_places_.assign(own_.size(), 0);
+    united_.assign(scaled_.size(), 0);
+    std::size_t own = 1;
+    std::size_t model = 1;
+    while ((own < own_.size() || model < scaled_.size()) && merged_.size() <= max_nodes) {
+      float scaled = 0.0F;
+      if (model < scaled_.size()) {
+        scaled = std::min(factor * static_cast<float>(drafted_.estimates[model]), 1.0F);
+      }
+      if (own == own_.size() ||
+          (model < scaled_.size() && scaled > static_cast<float>(own_.estimates[own]))) {
+        const std::size_t parent = united_[static_cast<std::size_t>(scaled_.parents[model])];
+        united_[model] = taken(scaled_.tokens[model], parent, scaled, kModelSource);
+        ++model;
+      } else {
+        const std::size_t parent = own_places_[static_cast<std::size_t>(own_.parents[own])];
+        own_places_[own] = taken(own_.tokens[own], parent, own_.estimates[own], own_.sources[own]);
+        ++own;
+      }
+    }
+    verified_ = model > order_.size();
+  }
+
+  // The number of a node of the merged tree, to which it is added if it is not there.
+  std::size_t taken(Token token, std::size_t parent, double estimate, std::uint8_t source) {
+    for (std::size_t node = 1; node < merged_.size(); ++node) {
+      if (static_cast<std::size_t>(merged_.parents[node]) == parent && merged_.tokens[node] == token) {
+        return node;
+      }
+    }
+    merged_.add(token, static_cast<std::int32_t>(parent), estimate, source);
+    return merged_.size() - 1;
+  }
+
   // Of siblings with the same token, a search finds the latest first.
   void link(std::size_t node, std::size_t parent) {
     next_sibling_[node] = first_child_[parent];
@@ -240,6 +283,8 @@ class RowBuilder {
   std::vector<double> promised_;
   std::vector<std::int32_t> first_child_, next_sibling_, numbers_;
   std::vector<std::size_t> united_;
+  // Scratch of interleave(), with united_: the place of each node of a tree in the merged one.
+  std::vector<std::size_t> own_places_;
 };
 
 void check_size(const char* name, std::size_t size, std::size_t required) {

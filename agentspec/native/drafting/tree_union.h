@@ -34,10 +34,11 @@ struct ModelTrees {
 };
 
 enum class UnionRule : std::uint8_t {
-  kMerge,      // merge both trees
-  kBetter,     // take the tree that promises more accepted tokens
-  kModel,      // take the draft model's tree unless it is empty
-  kModelOnly,  // take the draft model's tree; rows that do not want it keep only their root
+  kMerge,       // merge both trees
+  kInterleave,  // merge both trees as a device does, which does not weigh them
+  kBetter,      // take the tree that promises more accepted tokens
+  kModel,       // take the draft model's tree unless it is empty
+  kModelOnly,   // take the draft model's tree; rows that do not want it keep only their root
 };
 
 struct UnionConfig {
@@ -63,8 +64,9 @@ struct TreeUnion {
   std::vector<Token> model_tokens;
   std::vector<std::int32_t> model_parents;
   std::vector<float> model_estimates;  // the draft model's own, at most 1
-  std::vector<std::uint8_t> verified;  // [b], whether the row contains all nodes of the model's tree
-  std::vector<std::uint8_t> alone;     // [b], whether the row is exactly the model's tree
+  // [b], whether the row contains all nodes of the model's tree, as far as max_nodes of UnionConfig allows
+  std::vector<std::uint8_t> verified;
+  std::vector<std::uint8_t> alone;  // [b], whether the row is exactly the model's tree
 };
 
 inline constexpr std::uint8_t kModelSource = 4;  // Source.MODEL of agentspec/drafts.py
@@ -79,6 +81,11 @@ inline constexpr std::uint8_t kModelSource = 4;  // Source.MODEL of agentspec/dr
 // propose the node has no influence. If siblings sum to more than 1, they are scaled to 1. A node's estimate
 // is the product from the root. The likeliest nodes are kept. Ties go to the earlier node, and suffix nodes
 // count as earlier than the model's.
+//
+// Interleaving: nodes are taken from both trees in the order of their drafters' estimates, in single
+// precision, until there are max_nodes. Ties go to the suffix tree. A node with the same tokens from the root
+// is taken once, with the first estimate. The kernel in integrations/sglang/drafting/device_union.py does the
+// same.
 //
 // Throws ConfigError if array sizes do not agree, if a row that is read is not a tree in topological order,
 // or if candidates are not ascending, lack a parent or have a token outside [0, 2^31).

@@ -4,9 +4,9 @@ model is paused. It needs only numpy."""
 from agentspec.scheduling.baselines.payoff import FEATURES, PayoffPredictor, draft_features, row_features
 from agentspec.scheduling.hybrid.config import HybridConfig, HybridRule, Tau, parse_tau
 from agentspec.scheduling.hybrid.costs import StepCosts
-from agentspec.scheduling.hybrid.drafts import HybridBatch, ModelTrees
+from agentspec.scheduling.hybrid.drafts import HybridBatch, ModelTrees, UnitedTrees
 from agentspec.scheduling.hybrid.pausing import PauseRule, PauseRuleName, pause_rule
-from agentspec.scheduling.hybrid.policy import Choice, HybridPolicy
+from agentspec.scheduling.hybrid.policy import Choice, HybridPolicy, single_precision
 
 __all__ = [
     "FEATURES",
@@ -21,8 +21,10 @@ __all__ = [
     "PayoffPredictor",
     "StepCosts",
     "Tau",
+    "UnitedTrees",
     "draft_features",
     "parse_tau",
     "pause_rule",
     "row_features",
+    "single_precision",
 ]

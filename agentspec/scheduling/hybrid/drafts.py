@@ -117,6 +117,40 @@ class HybridBatch(DraftBatch):
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitedTrees:
+    """What a device reports of b trees that it has made of suffix drafts and of a draft model's trees."""
+
+    num_nodes: NDArray[np.int32]
+    """[b], number of nodes of each tree, its root not counted."""
+    model_first: NDArray[np.bool_]
+    """[b], whether the tree's likeliest node is the draft model's."""
+    verified: NDArray[np.bool_]
+    """[b], whether the tree has all nodes of the draft model's tree."""
+    model_tokens: NDArray[np.int32]
+    """[b, 1 + n], the draft model's tree: a root, and n nodes in the order in which they were drafted; -1 in place of a
+    token that was left out because it is not likely enough."""
+    model_parents: NDArray[np.int32]
+    """[b, 1 + n]; -1 for the root."""
+    model_estimates: NDArray[np.float32]
+    """[b, 1 + n], the draft model's own estimates, not calibrated; 0 for roots and for nodes that were left out."""
+
+    def __len__(self) -> int:
+        return len(self.num_nodes)
+
+    def model_expected(self) -> NDArray[np.float64]:
+        """See HybridBatch.model_expected()."""
+        sums: NDArray[np.float64] = self.model_estimates.sum(axis=1, dtype=np.float64)
+        return sums
+
+    def model_accepted(self, accepted: NDArray[np.int64], num_accepted: NDArray[np.int32]) -> NDArray[np.int32]:
+        """See HybridBatch.model_accepted()."""
+        rows, nodes = self.model_tokens.shape
+        offsets = np.arange(0, (rows + 1) * nodes, nodes, dtype=np.int32)
+        tokens, parents = self.model_tokens.ravel(), self.model_parents.ravel()
+        return _core.path_lengths(offsets, tokens, parents, accepted, num_accepted + np.int32(1))
+
+
 def _first_of_each(offsets: NDArray[np.int32], sizes: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Cuts row i to its first sizes[i] nodes. Returns the new offsets and the indices of the kept nodes."""
     kept_offsets = np.zeros(len(offsets), np.int32)

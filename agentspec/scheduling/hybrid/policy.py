@@ -22,7 +22,7 @@ from agentspec.scheduling.hybrid.accepted_lengths import AcceptedLengths, Calibr
 from agentspec.scheduling.hybrid.config import HybridConfig
 from agentspec.scheduling.hybrid.costs import StepCosts
 from agentspec.scheduling.hybrid.decision import Probing, Promises, StepTimes
-from agentspec.scheduling.hybrid.drafts import HybridBatch, ModelTrees
+from agentspec.scheduling.hybrid.drafts import HybridBatch, ModelTrees, UnitedTrees
 from agentspec.scheduling.registry import ROW_RULES
 
 _WIDTH_RATE = 0.2
@@ -73,6 +73,8 @@ class HybridPolicy:
         self._unfit_steps = 0
         # The requests and the result of the latest expect().
         self._expected: tuple[Sequence[str], NDArray[np.float64]] | None = None
+        # The draft model's expected accept length in each row of the latest choose().
+        self._promised: NDArray[np.float64] = np.zeros(0)
         # Running mean, over steps in which the passes ran, of the widest row's nodes. It starts with the prior's need.
         self._model_nodes = min(math.ceil(config.prior_accepted) + 1.0, config.max_nodes)
 
@@ -114,7 +116,7 @@ class HybridPolicy:
         if self._expected is None or self._expected[0] is not request_ids:
             self.expect(request_ids)
         assert self._expected is not None
-        model = self._expected[1]
+        model = self._promised = self._expected[1]
         self._expected = None
         if self.config.tau == 0 or not b:
             return Choice(np.zeros(b, np.bool_), 0.0)
@@ -254,6 +256,50 @@ class HybridPolicy:
         )
         return HybridBatch(*arrays[:11], verified=arrays[11].view(np.bool_), alone=arrays[12].view(np.bool_))
 
+    @property
+    def merges(self) -> bool:
+        """Whether rows that want the draft model's tree verify the union of both trees."""
+        return self._union_rule is UnionRule.MERGE
+
+    def foresee(
+        self,
+        request_ids: Sequence[str],
+        suffix: DraftBatch,
+        rows: NDArray[np.bool_],
+        rooms: NDArray[np.int32],
+        passes: int,
+    ) -> DraftBatch:
+        """Returns the drafts that a device is expected to make of both trees, while the draft model's are not known.
+
+        The device takes nodes from both trees in the order of their estimates, until there are rooms[i] in row i.
+        agentspec/native/drafting/foreseen_union.h says what is assumed of the draft model's trees. The result is meant
+        for a controller and has neither tokens nor sources.
+
+        Args:
+            request_ids: [b], as passed to the latest choose().
+            suffix: The drafts passed to choose().
+            rows: [b], the rows whose drafts have nodes of the draft model.
+            rooms: [b], maximum number of nodes of each row, its root not counted.
+            passes: Number of tokens on the longest path in the draft model's trees, >= 1.
+
+        Raises:
+            ConfigError: An argument does not have b rows.
+        """
+        b = _check_rows(request_ids, suffix=len(suffix), rows=len(rows), rooms=len(rooms), promised=len(self._promised))
+        offsets, parents, estimates = _core.foresee_union(
+            suffix.offsets[: b + 1], suffix.parents, suffix.estimates, self._promised, rows, rooms, passes
+        )
+        unknown = np.zeros(len(parents), np.int32)
+        return DraftBatch(
+            offsets,
+            unknown,
+            parents,
+            estimates,
+            unknown.astype(np.uint8),
+            unknown[:b],
+            np.zeros(b, np.float32),
+        )
+
     def observe(
         self,
         request_ids: Sequence[str],
@@ -283,16 +329,55 @@ class HybridPolicy:
                 self._suffix_lengths.observe(request_ids[i], int(counts[i]))
         if not isinstance(drafts, HybridBatch) or not ran.any():
             return
-        self._model_nodes += _WIDTH_RATE * (int(np.diff(drafts.offsets).max()) - 1 - self._model_nodes)
         lengths = drafts.model_accepted(np.ascontiguousarray(accepted, np.int64), counts)
-        expected = drafts.model_expected()
+        widest = int(np.diff(drafts.offsets).max()) - 1
+        self._observe_model(request_ids, ran, widest, drafts.verified, lengths, drafts.model_expected(), counts)
+
+    def observe_union(
+        self,
+        request_ids: Sequence[str],
+        rows: NDArray[np.bool_],
+        united: UnitedTrees,
+        num_accepted: NDArray[np.int32],
+        accepted: NDArray[np.int64],
+    ) -> None:
+        """Like observe(), for drafts that the device has made of both trees.
+
+        Args:
+            request_ids, num_accepted, accepted: As in observe().
+            rows: [b], the rows that wanted the draft model's tree.
+            united: What the device has made.
+
+        Raises:
+            ConfigError: An argument does not have b rows, or `accepted` has too few columns.
+        """
+        _check_rows(request_ids, rows=len(rows), united=len(united), num_accepted=len(num_accepted))
+        if not rows.any():
+            return
+        counts = np.ascontiguousarray(num_accepted, np.int32)
+        lengths = united.model_accepted(np.ascontiguousarray(accepted, np.int64), counts)
+        widest = int(united.num_nodes.max())
+        self._observe_model(request_ids, rows, widest, united.verified, lengths, united.model_expected(), counts)
+
+    def _observe_model(
+        self,
+        request_ids: Sequence[str],
+        ran: NDArray[np.bool_],
+        widest: int,
+        verified: NDArray[np.bool_],
+        lengths: NDArray[np.int32],
+        expected: NDArray[np.float64],
+        counts: NDArray[np.int32],
+    ) -> None:
+        """Learns how good the draft model's trees were in the rows in which it `ran`."""
+        self._model_nodes += _WIDTH_RATE * (widest - self._model_nodes)
         # If a tree was not verified, it is unknown whether the text after the bonus token would have followed it too.
-        hidden = ~drafts.verified & (lengths > counts)
+        hidden = ~verified & (lengths > counts)
         learnt = np.where(hidden, np.maximum(lengths, self.calibration.factor * expected), lengths)
         for i, length in zip(np.flatnonzero(ran).tolist(), learnt[ran].tolist(), strict=True):
             self.lengths.observe(request_ids[i], length)
         # Trees that were not verified reveal only their failures, which would bias the factor.
-        known = drafts.verified & (expected > 0.0)
+        known = ran & verified & (expected > 0.0)
         self.calibration.observe(lengths[known].astype(np.float64), expected[known])
 
     def forget(self, request_id: str) -> None:
@@ -312,6 +397,11 @@ class HybridPolicy:
             return StepTimes.of(self.costs, promises.rows, width, width)
         widest = promises.widest
         return StepTimes.of(self.costs, promises.rows, widest, max(widest, round(self._model_nodes) + 1))
+
+
+def single_precision(value: float) -> float:
+    """The value as a device compares it."""
+    return float(np.float32(value))
 
 
 _NO_TREES = ModelTrees(

@@ -26,6 +26,7 @@ _BY_NAME = (
     "sglang.srt.speculative.spec_utils.select_top_k_tokens",
     "sglang.srt.managers.overlap_utils._assert_nonneg_and_invalidate",
     "agentspec.integrations.sglang.drafting.layout_kernel.lay_out",
+    "agentspec.integrations.sglang.drafting.device_union.unite_on_device",
 )
 
 

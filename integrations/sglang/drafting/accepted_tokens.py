@@ -124,7 +124,14 @@ class AcceptedTokens:
         # The token has no KV yet.
         self._prefilled.update(zip(requests, ends.tolist(), strict=True))
 
-    def verified(self, requests: list[Req], rows: Rows, lengths: NDArray[np.int64], result: BatchResult) -> ReadBack:
+    def verified(
+        self,
+        requests: list[Req],
+        rows: Rows,
+        lengths: NDArray[np.int64],
+        result: BatchResult,
+        report: torch.Tensor | None = None,
+    ) -> ReadBack:
         """Called after a verification was launched.
 
         Args:
@@ -133,9 +140,11 @@ class AcceptedTokens:
             lengths: int64[b], number of tokens of their texts before the verification.
             result: SGLang's result, with `next_token_ids`, integer[b * w], where each row's w begin with the accepted
                 ones; `accept_lens`, integer[b], their number, bonus token included; and `new_seq_lens`, integer[b].
+            report: integer[b, r] on the device, which travels with the tokens, before the last column.
         """
         lens, tokens = result.accept_lens, result.next_token_ids
-        columns = [lens[:, None], tokens.view(len(requests), -1), result.new_seq_lens[:, None]]
+        told = () if report is None else (report,)
+        columns = [lens[:, None], tokens.view(len(requests), -1), *told, result.new_seq_lens[:, None]]
         read = ReadBack(requests, rows, lengths, torch.cat(columns, dim=1).to(torch.int64))
         self._pending.append(read)
         self._verified = read

@@ -26,6 +26,7 @@ from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHead
 from agentspec.integrations.sglang.drafting.accepted_tokens import HostCopy
 from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
+from agentspec.integrations.sglang.drafting.device_union import ModelTensors
 from agentspec.integrations.sglang.drafting.draft_model_state import DraftModelState
 from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
 from agentspec.integrations.sglang.sglang_types import ScheduleBatch, ServerArgs
@@ -33,20 +34,28 @@ from agentspec.scheduling.hybrid import ModelTrees
 
 
 class LaunchedTrees:
-    """The trees of a batch, on their way to the host by one copy."""
+    """The trees of a batch on the device."""
 
     def __init__(self, found: SimpleNamespace, topk: int) -> None:
         """`found`: what `draft_forward` returns, as attributes `parents`, `chosen`, `tokens`, `estimates`."""
+        self.on_device = ModelTensors(found.parents, found.chosen, found.tokens, found.estimates, topk)
+        """Valid until the next passes are launched."""
+        self._copy: HostCopy | None = None
+
+    def start_copy(self) -> None:
+        """Starts to copy the trees to the host, by one copy."""
+        found = self.on_device
         parts = (found.parents, found.chosen, found.tokens)
-        self._widths = [part.shape[1] for part in parts]
-        self._topk = topk
         # Estimates travel among the integers, bit by bit.
         bits = found.estimates.to(torch.float64).view(torch.int64)
         self._copy = HostCopy(torch.cat([*(part.to(torch.int64) for part in parts), bits], dim=1))
 
     def wait(self) -> ModelTrees:
-        """The trees; waits for the passes."""
-        groups, n, _ = self._widths
+        """The trees on the host; waits for the passes."""
+        if self._copy is None:
+            self.start_copy()
+        assert self._copy is not None
+        groups, n = self.on_device.parents.shape[1], self.on_device.chosen.shape[1]
         found = self._copy.wait()
         bits = np.ascontiguousarray(found[:, groups + 2 * n :])
         return ModelTrees(
@@ -54,7 +63,7 @@ class LaunchedTrees:
             np.ascontiguousarray(found[:, groups : groups + n]),
             np.ascontiguousarray(found[:, groups + n : groups + 2 * n]),
             bits.view(np.float64).astype(np.float32),
-            self._topk,
+            self.on_device.topk,
         )
 
 

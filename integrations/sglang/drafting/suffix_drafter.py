@@ -31,7 +31,7 @@ from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.drafting.draftless import START_TOKENS, DraftlessRows, Reason
 from agentspec.integrations.sglang.drafting.request_counts import RequestCounts
 from agentspec.integrations.sglang.drafting.requests import KeptOutput, RequestBook
-from agentspec.integrations.sglang.drafting.rows import DraftedStep, roots_only
+from agentspec.integrations.sglang.drafting.rows import roots_only
 from agentspec.integrations.sglang.metrics import AdminMetrics, Counters, StateMetrics, StoreMetrics
 from agentspec.integrations.sglang.setting_sources import resolve_for_process
 from agentspec.integrations.sglang.sglang_types import ModelConfig, Req, ServerArgs
@@ -300,20 +300,18 @@ class SuffixDrafter:
         drafts, rooms = roots_only(np.zeros(b, np.int32)), np.zeros(b, np.int32)
         return SuffixStep(requests, rows, drafts, lengths, ends, int(ends.sum()), rooms, "failed", began)
 
-    def launched(self, step: SuffixStep, drafted: DraftedStep) -> None:
-        """Counts the rows of a step whose verification was launched, and learns. To be put off with later().
+    def launched(self, step: SuffixStep, verified: NDArray[np.bool_]) -> None:
+        """Counts the rows without a draft in a step whose verification was launched, and learns. To be put off with
+        later().
 
         Args:
             step: The latest result of draft().
-            drafted: What is verified of it.
+            verified: bool[b], whether a drafted token of the row is verified.
         """
-        drafted.count_drafted(self.counters)
         self.engine.learn(step.rows)
         offsets = step.drafts.offsets
         had_draft = (offsets[1:] - offsets[:-1]) > 1
-        self._draftless.count(
-            step.outcomes, had_draft, drafted.num_drafted > 0, lambda row, outcome: self._reason(step, row, outcome)
-        )
+        self._draftless.count(step.outcomes, had_draft, verified, lambda row, outcome: self._reason(step, row, outcome))
         if not isinstance(step.outcomes, str):
             for row in np.flatnonzero(step.outcomes == Outcome.OTHER_TEXT).tolist():
                 self._astray.append(step.requests[row])

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from agentspec.drafts import DraftBatch, TreeArrays, TreeBuffers, build_tree_arrays
+from agentspec.integrations.sglang.drafting import device_union
+from agentspec.integrations.sglang.drafting.device_union import ModelTensors, UnionRule
 from agentspec.integrations.sglang.drafting.layout_kernel import kernel_works, lay_out
 
 
@@ -30,6 +32,10 @@ class VerifyStaging:
     both are used in turn.
 
         build(drafts, width) ─> arrays in pinned memory ─ tensors(seq_lens, roots) ─ one copy ─> the device
+
+    Where the device unites suffix drafts with the draft model's trees, it makes these arrays itself:
+
+        pack(drafts, rule) ─> suffix drafts in pinned memory ─ united(trees, ...) ─ one copy ─> the device
 
     The tensors of step N are valid until those of step N + 2 are made. SGLang launches step N + 2 after it has
     processed step N. Copies to a GPU are asynchronous, so step N + 2 waits for those of step N before it writes to the
@@ -88,6 +94,52 @@ class VerifyStaging:
         self._half.wait()
         return self._half
 
+    def pack(self, drafts: DraftBatch, rooms: NDArray[np.int32], wanted: NDArray[np.bool_], rule: UnionRule) -> None:
+        """Stages the suffix drafts of step N, which the device unites with the draft model's trees.
+
+        Args:
+            drafts: Of b rows.
+            rooms: int32[b], maximum number of nodes of each row, its root not counted.
+            wanted: bool[b], the rows whose drafts have nodes of the draft model.
+            rule: How the trees are united.
+        """
+        half = self._next(len(drafts))
+        half.packed = len(drafts), int(drafts.offsets[-1]), rule
+        device_union.pack(drafts, rooms, wanted, half.drafts_on_host.numpy())
+
+    def united(self, model: ModelTensors, seq_lens: torch.Tensor, roots: torch.Tensor, *, total: int) -> tuple[VerifyTensors, torch.Tensor]:
+        """Copies the suffix drafts that were staged last to the device, which makes the trees to verify.
+
+        Args:
+            model: The draft model's trees of the same rows.
+            seq_lens, roots, total: As in tensors(); the root of row i is roots[i, 0].
+
+        Returns:
+            The trees, and a report of what they hold, which device_union.unpack() reads on the host.
+        """
+        half = self._half
+        rows, nodes, rule = half.packed
+        size = device_union.num_integers(rows, nodes)
+        packed = half.drafts_on_device[:size]
+        packed.copy_(half.drafts_on_host[:size], non_blocking=True)
+        half.record()
+        views = half.views(rows, rule.width)
+        columns = device_union.report_width(model.chosen.shape[1])
+        report = torch.empty((rows, columns), dtype=torch.int64, device=self._device)
+        device_union.unite_on_device(
+            packed,
+            nodes,
+            model,
+            rule,
+            views.tokens,
+            views.positions,
+            views.next_token,
+            views.next_sibling,
+            views.cells,
+            report,
+        )
+        return self._laid_out(views, seq_lens, roots, None, total), report
+
     def tensors(
         self,
         seq_lens: torch.Tensor,
@@ -110,6 +162,16 @@ class VerifyStaging:
         views = half.views(*half.arrays.tokens.shape)
         views.on_device.copy_(views.on_host, non_blocking=True)
         half.record()
+        return self._laid_out(views, seq_lens, roots, lens, total)
+
+    def _laid_out(
+        self,
+        views: _Views,
+        seq_lens: torch.Tensor,
+        roots: torch.Tensor,
+        lens: torch.Tensor | None,
+        total: int,
+    ) -> VerifyTensors:
         mask = lay_out(
             views.tokens,
             views.positions,
@@ -179,6 +241,11 @@ class _Half:
 
         self.buffers = TreeBuffers(max_rows, max_width, allocate)
         self.arrays = self.buffers.arrays(1, 1)
+        size = device_union.num_integers(max_rows, max_rows * max_width)
+        self.drafts_on_host = torch.zeros(size, dtype=torch.int32, pin_memory=not on_host)
+        self.drafts_on_device = torch.empty(size, dtype=torch.int32, device=device)
+        # What the staged suffix drafts are: their number of rows and of nodes, and how they are united.
+        self.packed = 0, 0, UnionRule(1, 0.0, 1.0)
         self._on_host = torch.from_numpy(self.buffers.memory).view(torch.uint8)
         self._on_device = torch.empty(len(self._on_host), dtype=torch.uint8, device=device)
         self._nodes = torch.arange(max_rows * max_width, device=device)

@@ -32,11 +32,13 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
 import agentspec
-from agentspec.drafts import DraftBatch
+from agentspec.drafts import DraftBatch, Source
 from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.drafting import device_union
 from agentspec.integrations.sglang.drafting.acceptance_head import find_acceptance_head
 from agentspec.integrations.sglang.drafting.accepted_tokens import ReadBack
 from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
+from agentspec.integrations.sglang.drafting.device_union import ModelTensors, UnionRule
 from agentspec.integrations.sglang.drafting.draft_model import (
     EagleTreeDrafting,
     LaunchedTrees,
@@ -50,12 +52,14 @@ from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 from agentspec.integrations.sglang.sglang_types import BatchResult, Req, ScheduleBatch, ServerArgs
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
-from agentspec.scheduling.hybrid import Choice, HybridBatch, HybridPolicy, StepCosts, pause_rule
+from agentspec.scheduling.hybrid import Choice, HybridBatch, HybridPolicy, StepCosts, pause_rule, single_precision
 
 logger = logging.getLogger("agentspec")
 
-# After this many consecutive steps with passes, the next step launches its passes before the policy has decided.
-_CERTAIN_AFTER = 4
+# If the policy wanted the passes in this share of the latest steps, the next step launches them before it has decided. The
+# device then does not idle while the host drafts. If the policy would not have wanted them, their time is lost.
+_LIKELY = 0.7
+_SHARE_RATE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class _Order:
     num_drafted: NDArray[np.int32] | None = None
     most_context: int = 0
     """Upper bound on the number of tokens in the KV cache, summed over all rows."""
+    on_device: ModelTensors | None = None
+    """The draft model's trees, if the device unites them with the suffix drafts."""
 
 
 @dataclass(slots=True)
@@ -84,6 +90,13 @@ class _Step:
     drafts: DraftBatch
     """The drafts of both drafters, before the controller cuts them."""
     num_drafted: NDArray[np.int32] | None = None
+    """At most so many if the device unites the drafts."""
+    on_device: bool = False
+    """Whether the device unites the drafts."""
+    report: torch.Tensor | None = None
+    """What the device has made, if it unites the drafts."""
+    suffix_sources: NDArray[np.uint8] | None = None
+    """[b], `Source` of the likeliest node of each row's suffix draft, for a step that is united on the device."""
     planned: PlannedStep | None = None
     drafted: DraftedStep | None = None
     read: ReadBack | None = None
@@ -128,8 +141,11 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         # Created after the attention backends exist, because they determine the mask's layout.
         self._staging: VerifyStaging | None = None
         self._step: _Step | None = None
+        # Whether the device can merge drafts. Known once graphs are captured.
+        self._can_unite = False
         self._least_gain = 0.0
-        self._runs_in_a_row = 0
+        # The share of the latest steps in which the policy wanted the passes.
+        self._share = 0.0
         self._width = 1
         # Tokens in the KV cache over all rows of the latest planned step.
         self._context = 0
@@ -186,6 +202,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
                 "topk": worker.shape.topk,
                 "acceptance_head": worker.acceptance is not None,
                 "paused": not worker.follows,
+                "drafts_united_on": "device" if self._can_unite else "host",
                 **self.policy.describe(),
             },
             **self.suffix.describe(),
@@ -196,6 +213,14 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         super().init_cuda_graphs()
         widths = self._tiers.capture(self.suffix.widths)
         self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs, widths_for=self._tiers.widths_for)
+        # Without graphs, the host launches each operation of the verification by itself, and has little to gain.
+        self._can_unite = (
+            self._tiers.has_graphs
+            and self._tp_group is None
+            and self.policy.merges
+            and self.max_width <= device_union.MOST_WIDTH
+            and device_union.can_unite(torch.device(self.device))
+        )
 
     def clear_cache_pool(self) -> None:
         """Called for `/flush_cache`: forgets finished outputs. Outputs in the store stay there."""
@@ -213,11 +238,30 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             self.suffix.later(self._observe, self._pending.popleft(), num_correct_drafts_per_req)
 
     def _observe(self, done: _Step, num_accepted: list[int]) -> None:
-        assert done.drafted is not None and done.planned is not None and done.read is not None
-        done.drafted.count_accepted(self.counters, num_accepted)
+        assert done.planned is not None and done.read is not None
         self.suffix.control.observe(done.planned, num_accepted)
         found = done.read.wait()
-        self.policy.observe(done.rids, done.drafts, (found[:, 0] - 1).astype(np.int32), found[:, 1:-1])
+        counts = (found[:, 0] - 1).astype(np.int32)
+        if done.on_device:
+            self._observe_union(done, num_accepted, counts, found)
+            return
+        assert done.drafted is not None
+        done.drafted.count_accepted(self.counters, num_accepted)
+        self.policy.observe(done.rids, done.drafts, counts, found[:, 1:-1])
+
+    def _observe_union(
+        self, done: _Step, num_accepted: list[int], counts: NDArray[np.int32], found: NDArray[np.int64]
+    ) -> None:
+        """_observe() for a step whose drafts were united on the device."""
+        assert done.planned is not None and done.suffix_sources is not None and done.num_drafted is not None
+        width = done.planned.width
+        united = device_union.unpack(found[:, 1 + width : -1])
+        sources = np.where(united.model_first, np.uint8(Source.MODEL), done.suffix_sources)
+        sources[united.num_nodes == 0] = Source.ROOT
+        drafted = DraftedStep(sources, united.num_nodes)
+        drafted.count_drafted(self.counters)
+        drafted.count_accepted(self.counters, num_accepted)
+        self.policy.observe_union(done.rids, done.choice.rows, united, counts, found[:, 1 : 1 + width])
 
     def forward_batch_generation(
         self, batch: ScheduleBatch, on_publish: object = None, **kwargs: object
@@ -262,7 +306,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         if order.least_gain is not None:
             trees = self._launched_passes(batch, order.least_gain)
             if self.suffix.drafts_here:
-                order = self._united(order, trees, self._step or self._begun_beside_passes(batch))
+                step = self._step or self._begun_beside_passes(batch)
+                order = self._united_on_device(order, trees, step) or self._united(order, trees, step)
             order = self._agreed(order)
         self._width = width = order.width
         staging = self._made_staging()
@@ -271,7 +316,12 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             staging.receive(order.built, width, order.num_drafted)
         # The tree mask is written to the memory that this width's graphs read.
         self._use_width(width)
-        tensors = staging.tensors(batch.seq_lens, draft_input.bonus_tokens[:, None], total=order.most_context)
+        roots, total = draft_input.bonus_tokens[:, None], order.most_context
+        if order.on_device is not None:
+            assert self._step is not None
+            tensors, self._step.report = staging.united(order.on_device, batch.seq_lens, roots, total=total)
+        else:
+            tensors = staging.tensors(batch.seq_lens, roots, total=total)
         backend = self.target_worker.model_runner.attn_backend
         return EagleVerifyInput(
             draft_token=tensors.tokens,
@@ -293,12 +343,12 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def _ordered(self, batch: ScheduleBatch) -> _Order:
         """Decides on the first rank whether the passes run. Without passes, the order also holds the trees to verify.
 
-        If the passes ran in the latest steps, they are launched at once, before the host knows what the previous step
-        accepted. Suffix drafts are then made while the passes run.
+        If the policy wanted the passes in most of the latest steps, they are launched at once, before the host knows
+        what the previous step accepted. Suffix drafts are then made while the passes run.
         """
         control = self.suffix.control
         control.step_begins()
-        if self._runs_in_a_row >= _CERTAIN_AFTER and self._has_room():
+        if self._share >= _LIKELY and self._has_room():
             return _Order(follows=True, least_gain=self._least_gain)
         step: _Step = self._begun(batch)
         follows: bool = self._follows()
@@ -331,7 +381,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         seconds = time.perf_counter() - suffix.began
         step = self._step = _Step(rids, suffix, choice, suffix.drafts, seconds=seconds)
         self._least_gain = choice.least_gain
-        self._runs_in_a_row = self._runs_in_a_row + 1 if choice.rows.any() else 0
+        self._share += _SHARE_RATE * (bool(choice.rows.any()) - self._share)
         return step
 
     def _chosen(self, rids: list[str], suffix: SuffixStep) -> Choice:
@@ -376,6 +426,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             worker.stop.least_gain = least_gain
             with self._clock.timed(partial(self._passes_took, len(batch.reqs))):
                 launched: LaunchedTrees = worker.passes(batch)
+                if not self._can_unite:
+                    launched.start_copy()
         except Exception:
             self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
             return None
@@ -388,6 +440,42 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         if not step.choice.rows.any():
             step.choice = replace(step.choice, rows=self._fit(step.suffix))
         return step
+
+    def _united_on_device(self, order: _Order, trees: LaunchedTrees | None, step: _Step) -> _Order | None:
+        """Lets the device merge the drafts of both drafters, so that nothing waits for the draft model's trees.
+
+        The controller decides by what the merged trees are expected to be. `_count` learns what they were.
+
+        Returns:
+            None if the host has to merge them.
+        """
+        if trees is None or not self._can_unite:
+            return None
+        started = time.perf_counter()
+        suffix, rows, policy = step.suffix, step.choice.rows, self.policy
+        try:
+            passes = max(self._draft_worker.num_passes, 1)
+            foreseen = policy.foresee(step.rids, suffix.drafts, rows, suffix.rooms, passes)
+            _, planned = self.suffix.control.plan(foreseen, suffix.context)
+            least, factor = single_precision(policy.config.min_token_prob), single_precision(policy.calibration.factor)
+            rule = UnionRule(planned.width, least, factor)
+            step.num_drafted = np.minimum(suffix.rooms, np.int32(planned.width - 1))
+            self._made_staging().pack(suffix.drafts, step.num_drafted, rows, rule)
+        except Exception:
+            self.suffix.failed("agentspec could not unite drafts on the device; the host unites them")
+            return None
+        drafts = suffix.drafts
+        step.suffix_sources = drafts.sources[drafts.offsets[:-1] + (np.diff(drafts.offsets) > 1)]
+        step.on_device, step.planned = True, planned
+        planned.drafter_seconds = policy.costs.draft(len(step.rids))
+        self._context = planned.context
+        step.seconds += time.perf_counter() - started
+        most = self._most_context(step, planned)
+        return _Order(order.follows, order.least_gain, None, planned.width, None, most, trees.on_device)
+
+    def _most_context(self, step: _Step, planned: PlannedStep) -> int:
+        is_known = int(step.suffix.ends.min()) >= 0
+        return planned.context if is_known else len(step.rids) * (self._max_position + 1)
 
     def _united(self, order: _Order, trees: LaunchedTrees | None, step: _Step) -> _Order:
         """Merges the drafts of both drafters on the first rank and builds the trees to verify.
@@ -417,8 +505,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         step.num_drafted, step.planned = num_drafted, planned
         self._context = planned.context
         step.seconds += time.perf_counter() - started
-        is_known = int(suffix.ends.min()) >= 0
-        most = planned.context if is_known else len(step.rids) * (self._max_position + 1)
+        most = self._most_context(step, planned)
         built = None if self._tp_group is None else self._made_staging().built()
         return _Order(order.follows, order.least_gain, built, planned.width, num_drafted, most)
 
@@ -430,14 +517,19 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def _count(self, step: _Step) -> None:
         """Counts a step that was launched, and learns from it."""
         assert step.planned is not None and step.num_drafted is not None
-        step.drafted = DraftedStep.of(step.drafts, step.num_drafted)
         fixed = self.suffix.control.is_fixed
         width = self.max_width if fixed else int(np.diff(step.suffix.drafts.offsets).max())
         extend = self.policy.costs.extend(len(step.rids) * width)
         self._pause.observe_step(step.choice.saved, bool(step.choice.rows.any()), extend)
-        self.suffix.launched(step.suffix, step.drafted)
         self.counters.add("verified_tokens", step.planned.num_tokens)
         self.counters.add("drafting_seconds", step.seconds)
+        if step.on_device:
+            has_nodes = step.choice.rows | (np.diff(step.suffix.drafts.offsets) > 1)
+            self.suffix.launched(step.suffix, has_nodes & (step.num_drafted > 0))
+            return
+        step.drafted = DraftedStep.of(step.drafts, step.num_drafted)
+        step.drafted.count_drafted(self.counters)
+        self.suffix.launched(step.suffix, step.num_drafted > 0)
         if isinstance(step.drafts, HybridBatch):
             step.drafts = step.drafts.first(step.num_drafted)
         else:
@@ -458,7 +550,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             self.topk, self.speculative_num_steps, self.speculative_num_draft_tokens = kept
         if (step := self._step) is not None:
             suffix = step.suffix
-            step.read = self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result)
+            step.read = self.suffix.accepted.verified(suffix.requests, suffix.rows, suffix.lengths, result, step.report)
         return result
 
     def _agreed(self, order: _Order | None) -> _Order:

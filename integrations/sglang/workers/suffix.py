@@ -184,7 +184,8 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
 
     def _count(self, step: _Step, suffix: SuffixStep, planned: PlannedStep) -> None:
         step.drafted = DraftedStep.of(suffix.drafts, step.num_drafted)
-        self.suffix.launched(suffix, step.drafted)
+        step.drafted.count_drafted(self.counters)
+        self.suffix.launched(suffix, step.drafted.num_drafted > 0)
         self.counters.add("verified_tokens", planned.num_tokens)
         self.counters.add("drafting_seconds", step.seconds)
 

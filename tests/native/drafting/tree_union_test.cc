@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "drafting/draft_promises.h"
+#include "drafting/foreseen_union.h"
 #include "errors.h"
 
 namespace {
@@ -20,8 +21,8 @@ using agentspec::UnionRule;
 using agentspec::test::draw;
 using agentspec::test::Random;
 
-constexpr UnionRule kRules[] = {UnionRule::kMerge, UnionRule::kBetter, UnionRule::kModel,
-                                UnionRule::kModelOnly};
+constexpr UnionRule kRules[] = {UnionRule::kMerge, UnionRule::kInterleave, UnionRule::kBetter,
+                                UnionRule::kModel, UnionRule::kModelOnly};
 
 // Owns the arrays that a call reads for one batch.
 struct Batch {
@@ -222,7 +223,7 @@ void test_random_batches() {
     add_random_loop(random, batch);
     for (char& flag : batch.wanted) flag = static_cast<char>(draw(random, 0, 3) > 0);
     for (std::int32_t& room : batch.rooms) room = draw(random, -1, 20);
-    const UnionConfig config{.rule = kRules[static_cast<std::size_t>(draw(random, 0, 3))],
+    const UnionConfig config{.rule = kRules[static_cast<std::size_t>(draw(random, 0, 4))],
                              .trees = draw(random, 0, 3) > 0,
                              .max_nodes = draw(random, 1, 16),
                              .min_estimate = draw(random, 0, 1) * 0.2,
@@ -313,10 +314,49 @@ void test_promises() {
   }
 }
 
+void test_foreseen_unions() {
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    Random random(seed);
+    Batch batch;
+    const int rows = draw(random, 0, 5);
+    for (int i = 0; i < rows; ++i) add_random_row(random, batch);
+    for (std::int32_t& room : batch.rooms) room = draw(random, -1, 12);
+    std::vector<double> promised;
+    const auto flags = std::make_unique<bool[]>(batch.rooms.size());
+    for (std::size_t row = 0; row < batch.rooms.size(); ++row) {
+      promised.push_back(draw(random, 0, 60) * 0.1);
+      flags[row] = draw(random, 0, 2) > 0;
+    }
+    const std::int64_t passes = draw(random, 1, 6);
+    const agentspec::KnownDrafts known{
+        batch.offsets, batch.parents, batch.estimates, promised, {flags.get(), batch.rooms.size()},
+        batch.rooms,   passes};
+    const auto result = agentspec::foresee_union(known);
+    CHECK(static_cast<std::size_t>(result.offsets.back()) == result.parents.size());
+    for (std::size_t row = 0; row < batch.rooms.size(); ++row) {
+      const auto first = static_cast<std::size_t>(result.offsets[row]);
+      const std::size_t size = static_cast<std::size_t>(result.offsets[row + 1]) - first;
+      const auto room = static_cast<std::size_t>(std::max(batch.rooms[row], 0));
+      check_tree(std::span(result.parents).subspan(first, size),
+                 std::span(result.estimates).subspan(first, size), room);
+      const auto own = static_cast<std::size_t>(batch.offsets[row + 1] - batch.offsets[row]) - 1;
+      CHECK(size - 1 == std::min(room, own + (flags[row] ? static_cast<std::size_t>(passes) : 0)));
+    }
+    agentspec::KnownDrafts wrong = known;
+    wrong.passes = 0;
+    CHECK_THROWS((void)agentspec::foresee_union(wrong), ConfigError);
+    if (rows == 0) continue;
+    batch.rooms.pop_back();
+    wrong = known;
+    wrong.rooms = batch.rooms;
+    CHECK_THROWS((void)agentspec::foresee_union(wrong), ConfigError);
+  }
+}
+
 }  // namespace
 
 int main() {
   return agentspec::test::run({test_merged_row, test_one_of_both_rows, test_limits_of_rows,
                                test_rows_that_want_nothing_are_not_read, test_empty_batch, test_refused,
-                               test_random_batches, test_path_lengths, test_promises});
+                               test_random_batches, test_path_lengths, test_promises, test_foreseen_unions});
 }

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_rows import Tree, batch, chain, model_trees
-from numpy.typing import NDArray
+from hybrid_rows import Tree, batch, chain, model_trees, random_loop
 from tree_union_oracle import MODEL, Row, Rule, merge, model_tree, wanted_row
 
 from agentspec import ConfigError, DraftBatch, build_tree_arrays
@@ -34,40 +33,6 @@ def random_tree(rng: np.random.Generator, vocab: int, most: int) -> Tree:
         tree.estimates.append(float(np.float32(tree.estimates[parent] * share)))
         tree.sources.append(int(rng.integers(1, 4)))
     return tree
-
-
-def random_loop(rng: np.random.Generator, rows: int, topk: int, steps: int, vocab: int, max_nodes: int) -> ModelTrees:
-    """What a drafting loop chooses: in each step the best `topk` of the candidates are gone on with."""
-    shape: list[NDArray[Any]] = []
-    for _ in range(rows):
-        if rng.random() < 0.3:
-            first = rng.choice([0.25, 0.5], topk)
-        else:
-            first = np.sort(rng.random(topk))[::-1]
-        scores = [first.astype(np.float32)]
-        parents = [np.arange(-1, topk)]
-        kept, places = first.astype(np.float32), np.arange(topk)
-        for step in range(1, steps):
-            shares = rng.choice([0.25, 0.5, 1.0], (topk, topk)) if rng.random() < 0.3 else rng.random((topk, topk))
-            grown = (kept[:, None] * shares.astype(np.float32)).reshape(-1)
-            begins = topk + (step - 1) * topk * topk
-            best = np.argsort(-grown, kind="stable")[:topk]
-            scores.append(grown)
-            kept, places = grown[best], begins + best
-            parents.append(places)
-        all_scores = np.concatenate(scores)
-        chosen = np.sort(np.argsort(-all_scores, kind="stable")[:max_nodes])
-        tokens = rng.integers(0, vocab, len(all_scores))
-        groups = np.concatenate(parents[:-1]) if steps > 1 else np.zeros(0, np.int64)
-        shape.append(np.array([groups, chosen, tokens[chosen], all_scores[chosen]], dtype=object))
-    parents_, chosen_, tokens_, estimates_ = (np.stack([row[k] for row in shape]) for k in range(4))
-    return ModelTrees(
-        parents_.astype(np.int64),
-        chosen_.astype(np.int64),
-        tokens_.astype(np.int64),
-        estimates_.astype(np.float32),
-        topk,
-    )
 
 
 def tree_of(drafts: DraftBatch, i: int) -> Tree:

@@ -195,6 +195,19 @@ def test_a_read_is_as_it_was_packed_with_the_ends_behind() -> None:
     assert (read.requests, len(read.rows), read.lengths.tolist()) == ([request], 1, [6])
 
 
+def test_a_report_travels_with_the_tokens_and_belongs_to_no_text(followed: Followed) -> None:
+    request = Request("a")
+    followed.prefill([request], [5], [10])
+    result = SimpleNamespace(
+        next_token_ids=torch.tensor([12, 13, 0]), accept_lens=torch.tensor([2]), new_seq_lens=torch.tensor([7])
+    )
+    rows, lengths = followed.engine.rows(["a"]), np.array([6], np.int64)
+    read = followed.accepted.verified([request], rows, lengths, result, torch.tensor([[88, 99]]))
+    assert read.wait().tolist() == [[2, 12, 13, 0, 88, 99, 7]]
+    followed.accepted.catch_up()
+    assert (followed.length(request), followed.last_token(request)) == (8, 13)
+
+
 def test_ends_are_known_of_the_latest_step_and_of_what_was_prefilled_since(followed: Followed) -> None:
     a, b, c, d = (Request(rid) for rid in "abcd")
     assert followed.accepted.ends([a]).tolist() == [-1]

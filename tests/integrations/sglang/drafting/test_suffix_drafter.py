@@ -138,7 +138,8 @@ class Serving:
             ),
         )
         self.drafter.accepted.verified(step.requests, step.rows, step.lengths, result)
-        self.drafter.launched(step, DraftedStep.of(step.drafts, num_drafted))
+        DraftedStep.of(step.drafts, num_drafted).count_drafted(self.drafter.counters)
+        self.drafter.launched(step, num_drafted > 0)
         self.launched(step.requests, accepted)
         return seen
 
@@ -303,7 +304,7 @@ def test_a_step_that_would_not_pay_is_not_drafted_for() -> None:
 def test_drafts_that_the_controller_cuts_are_counted_as_cut(serving: Serving) -> None:
     a = Request("a")
     serving.prefill([a])
-    serving.drafter.launched(serving.drafter.draft([a]), DraftedStep(np.zeros(1, np.uint8), np.zeros(1, np.int32)))
+    serving.drafter.launched(serving.drafter.draft([a]), np.zeros(1, np.bool_))
     assert serving.reasons == {"cut_by_controller": 1}
 
 

@@ -1,0 +1,84 @@
+#include "drafting/foreseen_union.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+
+#include "errors.h"
+
+namespace agentspec {
+namespace {
+
+// The probability p with which p + p^2 + ... + p^passes is `promised`.
+double chance_of(double promised, std::int64_t passes) {
+  double low = 0.0;
+  double high = 1.0;
+  for (int i = 0; i < 20; ++i) {
+    const double middle = (low + high) / 2.0;
+    double sum = 0.0;
+    for (std::int64_t pass = 0; pass < passes; ++pass) sum = middle * (1.0 + sum);
+    (sum < promised ? low : high) = middle;
+  }
+  return (low + high) / 2.0;
+}
+
+void check(const KnownDrafts& known) {
+  const std::size_t rows = known.promised.size();
+  const std::size_t nodes = known.parents.size();
+  if (known.offsets.size() != rows + 1 || known.wanted.size() != rows || known.rooms.size() != rows ||
+      known.estimates.size() != nodes) {
+    throw ConfigError("the arrays of drafts must be of the same " + std::to_string(rows) + " rows");
+  }
+  if (known.passes < 1) throw ConfigError("passes must be >= 1, got " + std::to_string(known.passes));
+  for (std::size_t row = 0; row < rows; ++row) {
+    if (known.offsets[row] < 0 || known.offsets[row + 1] <= known.offsets[row] ||
+        static_cast<std::size_t>(known.offsets[row + 1]) > nodes) {
+      throw ConfigError("offsets must leave each row at least its root; pass a batch as it was drafted");
+    }
+  }
+}
+
+}  // namespace
+
+ForeseenUnion foresee_union(const KnownDrafts& known) {
+  check(known);
+  ForeseenUnion out;
+  out.offsets.push_back(0);
+  std::vector<std::int32_t> places;
+  for (std::size_t row = 0; row < known.promised.size(); ++row) {
+    const auto first = static_cast<std::size_t>(known.offsets[row]);
+    const std::size_t size = static_cast<std::size_t>(known.offsets[row + 1]) - first;
+    const auto room = static_cast<std::int32_t>(std::max(known.rooms[row], 0));
+    const std::int64_t chain = known.wanted[row] ? known.passes : 0;
+    const double chance = chain > 0 ? chance_of(known.promised[row], known.passes) : 0.0;
+    double next = (size > 1 ? 1.0 - known.estimates[first + 1] : 1.0) * chance;
+    out.parents.push_back(-1);
+    out.estimates.push_back(1.0F);
+    places.assign(size, 0);
+    std::size_t own = 1;
+    std::int64_t drafted = 0;
+    std::int32_t last = 0;  // the place of the chain's last token
+    for (std::int32_t place = 1; place <= room && (own < size || drafted < chain); ++place) {
+      if (own == size || (drafted < chain && next > known.estimates[first + own])) {
+        out.parents.push_back(last);
+        out.estimates.push_back(static_cast<float>(next));
+        last = place;
+        next *= chance;
+        ++drafted;
+      } else {
+        const std::int32_t parent = known.parents[first + own];
+        if (parent < 0 || static_cast<std::size_t>(parent) >= own) {
+          throw ConfigError("a node's parent must be an earlier node, got " + std::to_string(parent));
+        }
+        out.parents.push_back(places[static_cast<std::size_t>(parent)]);
+        out.estimates.push_back(known.estimates[first + own]);
+        places[own] = place;
+        ++own;
+      }
+    }
+    out.offsets.push_back(static_cast<std::int32_t>(out.parents.size()));
+  }
+  return out;
+}
+
+}  // namespace agentspec
