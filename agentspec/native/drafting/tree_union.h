@@ -84,7 +84,7 @@ inline constexpr std::uint8_t kModelSource = 4;  // Source.MODEL of agentspec/dr
 //
 // Interleaving: nodes are taken from both trees in the order of their drafters' estimates, in single
 // precision, until there are max_nodes. Ties go to the suffix tree. A node with the same tokens from the root
-// is taken once, with the first estimate. The kernel in integrations/sglang/drafting/device_union.py does the
+// is taken once, with the first estimate. The kernel in integrations/sglang/kernels/tree_union.py does the
 // same.
 //
 // Throws ConfigError if array sizes do not agree, if a row that is read is not a tree in topological order,

@@ -25,8 +25,8 @@ _BY_NAME = (
     "sglang.srt.model_executor.forward_batch_info.compute_position",
     "sglang.srt.speculative.spec_utils.select_top_k_tokens",
     "sglang.srt.managers.overlap_utils._assert_nonneg_and_invalidate",
-    "agentspec.integrations.sglang.drafting.layout_kernel.lay_out",
-    "agentspec.integrations.sglang.drafting.device_union.unite_on_device",
+    "agentspec.integrations.sglang.kernels.tree_layout.lay_out",
+    "agentspec.integrations.sglang.kernels.tree_union.unite_on_device",
 )
 
 

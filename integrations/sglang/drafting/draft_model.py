@@ -26,9 +26,9 @@ from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHead
 from agentspec.integrations.sglang.drafting.accepted_tokens import HostCopy
 from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
-from agentspec.integrations.sglang.drafting.device_union import ModelTensors
 from agentspec.integrations.sglang.drafting.draft_model_state import DraftModelState
 from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
+from agentspec.integrations.sglang.kernels.tree_union import ModelTensors
 from agentspec.integrations.sglang.sglang_types import ScheduleBatch, ServerArgs
 from agentspec.scheduling.hybrid import ModelTrees
 

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from agentspec.drafts import DraftBatch, TreeArrays, TreeBuffers, build_tree_arrays
-from agentspec.integrations.sglang.drafting import device_union
-from agentspec.integrations.sglang.drafting.device_union import ModelTensors, UnionRule
-from agentspec.integrations.sglang.drafting.layout_kernel import kernel_works, lay_out
+from agentspec.integrations.sglang.kernels import tree_union
+from agentspec.integrations.sglang.kernels.tree_layout import kernel_works, lay_out
+from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,11 @@ class VerifyStaging:
         """
         half = self._next(len(drafts))
         half.packed = len(drafts), int(drafts.offsets[-1]), rule
-        device_union.pack(drafts, rooms, wanted, half.drafts_on_host.numpy())
+        tree_union.pack(drafts, rooms, wanted, half.drafts_on_host.numpy())
 
-    def united(self, model: ModelTensors, seq_lens: torch.Tensor, roots: torch.Tensor, *, total: int) -> tuple[VerifyTensors, torch.Tensor]:
+    def united(
+        self, model: ModelTensors, seq_lens: torch.Tensor, roots: torch.Tensor, *, total: int
+    ) -> tuple[VerifyTensors, torch.Tensor]:
         """Copies the suffix drafts that were staged last to the device, which makes the trees to verify.
 
         Args:
@@ -115,18 +117,18 @@ class VerifyStaging:
             seq_lens, roots, total: As in tensors(); the root of row i is roots[i, 0].
 
         Returns:
-            The trees, and a report of what they hold, which device_union.unpack() reads on the host.
+            The trees, and a report of what they hold, which tree_union.unpack() reads on the host.
         """
         half = self._half
         rows, nodes, rule = half.packed
-        size = device_union.num_integers(rows, nodes)
+        size = tree_union.num_integers(rows, nodes)
         packed = half.drafts_on_device[:size]
         packed.copy_(half.drafts_on_host[:size], non_blocking=True)
         half.record()
         views = half.views(rows, rule.width)
-        columns = device_union.report_width(model.chosen.shape[1])
+        columns = tree_union.report_width(model.chosen.shape[1])
         report = torch.empty((rows, columns), dtype=torch.int64, device=self._device)
-        device_union.unite_on_device(
+        tree_union.unite_on_device(
             packed,
             nodes,
             model,
@@ -241,7 +243,7 @@ class _Half:
 
         self.buffers = TreeBuffers(max_rows, max_width, allocate)
         self.arrays = self.buffers.arrays(1, 1)
-        size = device_union.num_integers(max_rows, max_rows * max_width)
+        size = tree_union.num_integers(max_rows, max_rows * max_width)
         self.drafts_on_host = torch.zeros(size, dtype=torch.int32, pin_memory=not on_host)
         self.drafts_on_device = torch.empty(size, dtype=torch.int32, device=device)
         # What the staged suffix drafts are: their number of rows and of nodes, and how they are united.

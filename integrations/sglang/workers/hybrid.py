@@ -34,11 +34,9 @@ from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 import agentspec
 from agentspec.drafts import DraftBatch, Source
 from agentspec.integrations.sglang import compat
-from agentspec.integrations.sglang.drafting import device_union
 from agentspec.integrations.sglang.drafting.acceptance_head import find_acceptance_head
 from agentspec.integrations.sglang.drafting.accepted_tokens import ReadBack
 from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
-from agentspec.integrations.sglang.drafting.device_union import ModelTensors, UnionRule
 from agentspec.integrations.sglang.drafting.draft_model import (
     EagleTreeDrafting,
     LaunchedTrees,
@@ -49,6 +47,8 @@ from agentspec.integrations.sglang.drafting.rows import DraftedStep
 from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
 from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
+from agentspec.integrations.sglang.kernels import tree_union
+from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionRule
 from agentspec.integrations.sglang.sglang_types import BatchResult, Req, ScheduleBatch, ServerArgs
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
@@ -218,8 +218,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             self._tiers.has_graphs
             and self._tp_group is None
             and self.policy.merges
-            and self.max_width <= device_union.MOST_WIDTH
-            and device_union.can_unite(torch.device(self.device))
+            and self.max_width <= tree_union.MOST_WIDTH
+            and tree_union.can_unite(torch.device(self.device))
         )
 
     def clear_cache_pool(self) -> None:
@@ -255,7 +255,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         """_observe() for a step whose drafts were united on the device."""
         assert done.planned is not None and done.suffix_sources is not None and done.num_drafted is not None
         width = done.planned.width
-        united = device_union.unpack(found[:, 1 + width : -1])
+        united = tree_union.unpack(found[:, 1 + width : -1])
         sources = np.where(united.model_first, np.uint8(Source.MODEL), done.suffix_sources)
         sources[united.num_nodes == 0] = Source.ROOT
         drafted = DraftedStep(sources, united.num_nodes)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from agentspec.integrations.sglang.drafting.layout_kernel import lay_out
+from agentspec.integrations.sglang.kernels.tree_layout import lay_out
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -46,7 +46,7 @@ def test_the_kernel_agrees_with_torch() -> None:
     """Runs in its own process, because Triton reads only once whether to interpret kernels."""
     pytest.importorskip("triton")
     script = (
-        "import torch; from agentspec.integrations.sglang.drafting import layout_kernel as k; "
+        "import torch; from agentspec.integrations.sglang.kernels import tree_layout as k; "
         "assert k.kernel_works(torch.device('cpu')); "
         "k._with_kernel = lambda *arguments: arguments[2].flatten(); k.kernel_works.cache_clear(); "
         "assert not k.kernel_works(torch.device('cpu'))"

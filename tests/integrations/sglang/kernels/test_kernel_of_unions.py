@@ -12,7 +12,7 @@ import pytest
 from hybrid_rows import batch, chain
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
-from agentspec.integrations.sglang.drafting.device_union import (
+from agentspec.integrations.sglang.kernels.tree_union import (
     ModelTensors,
     UnionRule,
     agrees,
@@ -31,20 +31,20 @@ def test_the_kernel_makes_the_same_trees_as_its_definition() -> None:
     """Runs in its own process, because Triton reads only once whether to interpret kernels."""
     pytest.importorskip("triton", reason="needs Triton: run `make setup`")
     script = (
-        "import torch; from agentspec.integrations.sglang.drafting import device_union as d; "
+        "import torch; from agentspec.integrations.sglang.kernels import tree_union as d; "
         "wrong = [s for s in range(40) if not d.agrees(d._with_kernel, torch.device('cpu'), s)]; assert not wrong, wrong"
     )
     subprocess.run([sys.executable, "-P", "-c", script], check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
 
 
-@pytest.mark.parametrize("module", ["device_union", "layout_kernel"])
+@pytest.mark.parametrize("module", ["tree_union", "tree_layout"])
 def test_the_kernels_compile_for_a_gpu(module: str) -> None:
     """Triton compiles for an H100 without one."""
     pytest.importorskip("triton", reason="needs Triton: run `make setup`")
     script = f"""
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from agentspec.integrations.sglang.drafting import {module} as module
+from agentspec.integrations.sglang.kernels import {module} as module
 kernel = module._compiled()
 kinds = dict(packed="*i32", model_estimates="*fp32", cells="*u8", mask="*u8", lens="*i32", min_estimate="fp32", factor="fp32")
 pointers = ("parents", "chosen", "model_tokens", "tokens", "depths", "positions", "next_token", "next_sibling", "report")
