@@ -444,7 +444,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def _united_on_device(self, order: _Order, trees: LaunchedTrees | None, step: _Step) -> _Order | None:
         """Lets the device merge the drafts of both drafters, so that nothing waits for the draft model's trees.
 
-        The controller decides by what the merged trees are expected to be. `_count` learns what they were.
+        The controller decides by what the merged trees are expected to be. _observe_union() learns what they were.
 
         Returns:
             None if the host has to merge them.
