@@ -98,7 +98,7 @@ def test_something_to_write_must_be_named(trace: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--holdout", "9"], "--holdout 9 keeps nothing out of 8 sessions"),
+        (["--holdout", "9"], "--holdout must be at most the number of sessions, 8, got 9"),
         (["--holdout", "1"], "--holdout must be at least 2, got 1"),
         (["--max-draft-tokens", "0"], "max_draft_tokens must be an integer in [1, 65536], got 0"),
         (["--start", "{folder}/none.json"], "none.json"),
