@@ -375,7 +375,10 @@ class Engine:
             SegmentError: The file is missing, damaged, of a newer format, of another tokenizer, or not a corpus.
         """
         if self.config.rule != "calibrated":
-            raise ConfigError(f"corpora need the rule 'calibrated', got {self.config.rule!r}, which drafts from none")
+            raise ConfigError(
+                f"corpora need the rule 'calibrated', got {self.config.rule!r}, which does not draft from corpora; "
+                "set rule='calibrated' in EngineConfig"
+            )
         if isinstance(namespaces, str):
             raise ConfigError(f"namespaces must be a sequence of names, got the string {namespaces!r}; pass a list")
         self._core.attach_corpus(fspath(path), list(namespaces))
@@ -461,7 +464,7 @@ def _as_bytes(blob: bytes | bytearray | NDArray[np.uint8]) -> NDArray[np.uint8]:
     if not isinstance(blob, np.ndarray) or blob.dtype != np.uint8 or blob.ndim != 1:
         raise ConfigError(
             f"a segment must be bytes, bytearray or a numpy array uint8[n], got {type(blob).__name__}; "
-            "pass what SealedSegment.blob was written as"
+            "pass the bytes of SealedSegment.blob"
         )
     return np.ascontiguousarray(blob)
 

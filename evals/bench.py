@@ -20,7 +20,7 @@ from agentspec.evals.served import hybrid as bench_hybrid
 from agentspec.evals.served import load as bench_load
 
 SUITES = {
-    "control": (bench_control, "what deciding how much to verify costs a decode step"),
+    "control": (bench_control, "time that choosing draft lengths adds to a decode step"),
     "drafter-state": (bench_drafter_state, "whether a head drafts as well after steps that suffix drafts served"),
     "emulation": (
         bench_emulation,
@@ -28,7 +28,7 @@ SUITES = {
     ),
     "engine": (bench_engine, "the engine's time and memory beside those of its peers"),
     "fidelity": (bench_fidelity, "how well simulated latencies under load are those of real servers"),
-    "hybrid": (bench_hybrid, "suffix drafts and a model drafter in one batch, beside each of them alone"),
+    "hybrid": (bench_hybrid, "suffix drafts and a draft model in one batch, compared with each of them alone"),
     "load": (bench_load, "servers with more and more clients, plain decoding and fixed lengths beside agentspec"),
     "parity": (bench_parity, "whether servers answer as plain SGLang does, token by token"),
     "report": (bench_report, "whether the report's figures hold on recorded sets, and what it takes to make them"),

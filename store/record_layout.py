@@ -55,7 +55,7 @@ def unpack_output(payload: bytes) -> OutputRecord:
     high = np.frombuffer(fields.bytes(num_tokens), dtype=np.uint8)
     fields.end()
     if num_prompt_tail > num_tokens:
-        raise RecordError(f"damaged: a prompt's end of {num_prompt_tail} tokens in a record of {num_tokens}")
+        raise RecordError(f"damaged: num_prompt_tail is {num_prompt_tail} in a record of {num_tokens} tokens")
     tokens = high.astype(np.int32)
     tokens <<= 16
     tokens |= low
@@ -74,7 +74,7 @@ def unpack_deletion(payload: bytes) -> Deletion:
     namespace, request_id = fields.text(), fields.text()
     fields.end()
     if has_request > 1 or (request_id and not has_request):
-        raise RecordError("damaged: a deletion that names a request and names none")
+        raise RecordError("damaged: a deletion's flag disagrees with its request id")
     return Deletion(namespace, request_id if has_request else None, _checked_time(time))
 
 

@@ -43,7 +43,7 @@ def check_tenant(namespace: str) -> None:
     """Raises StoreError unless it is a namespace that can have a snapshot."""
     check_namespace(namespace)
     if namespace == CONTROL:
-        raise StoreError("the control log has no snapshot; a snapshot is of a namespace of 32 hexadecimal digits")
+        raise StoreError("the control log has no snapshot; pass a namespace of 32 hexadecimal digits")
 
 
 def check_model(url: str, scope: Scope, registered: str | None, models: Sequence[str], *, create: bool) -> None:
@@ -59,8 +59,8 @@ def check_model(url: str, scope: Scope, registered: str | None, models: Sequence
     if registered is not None and registered != scope.tokenizer:
         raise StoreError(
             f"the store {url} has the model {scope.model!r} with the tokenizer {_short(registered)}, not with "
-            f"{_short(scope.tokenizer)}, and tokens of one mean nothing to the other: give this model another name, "
-            "or delete what is stored of the other (agentspec store delete --scope)"
+            f"{_short(scope.tokenizer)}, and their token ids differ: give this model another name, or delete the "
+            "stored model (agentspec store delete --scope)"
         )
 
 

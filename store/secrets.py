@@ -85,7 +85,9 @@ def write_key(path: str | Path) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise ConfigError(f"{path} is there already, and what it encrypted needs it; name a new file") from None
+        raise ConfigError(
+            f"{path} exists already, and what was encrypted with its key cannot be read without it; name a new file"
+        ) from None
     except OSError as error:
         raise ConfigError(f"the key cannot be written to {path}: {error.strerror}; name another file") from error
     with os.fdopen(handle, "w") as file:

@@ -27,12 +27,12 @@ ALL_PAGES = sorted(
     for folder in ("", "docs", "store", "integrations", "workflows", "evals")
     for path in ((ROOT / folder).rglob("*.md") if folder else ROOT.glob("*.md"))
 )
-# The pages beside results say by which commands those were made, on the day that they were made.
+# Pages in folders of results name the commands of the day on which the results were made.
 PAGES = [path for path in ALL_PAGES if "results" not in path.parts]
-# Modules whose --help is asked for in a process of its own.
+# Modules whose --help runs in a separate process.
 MODULE = re.compile(r"agentspec\.[\w.]+$")
 SETTING = re.compile(r"--agentspec-[a-z-]+[a-z]")
-# Commands whose further arguments go to SGLang as they are.
+# Commands that pass further arguments to SGLang unchanged.
 PASSES_ON = {"serve"}
 
 
@@ -40,16 +40,16 @@ class Command(NamedTuple):
     page: Path
     line: str
     words: tuple[str, ...]
-    """From `agentspec` or the module's name on."""
+    """The words of the command, which begin with `agentspec` or the name of a module."""
 
 
 def code_lines(text: str) -> Iterator[str]:
-    """Lines of shell in fenced or indented blocks, continued lines joined."""
+    """The shell commands in fenced or indented blocks, with continued lines joined."""
     blocks = re.findall(r"^[ ]*```bash\n(.*?)^[ ]*```", text, re.DOTALL | re.MULTILINE)
     blocks += ["\n".join(re.findall(r"^ {4}((?:agentspec|python -m) .*(?:\n {4,}--.*)*)", text, re.MULTILINE))]
     for block in blocks:
         for line in re.sub(r"\\\n\s*|\n\s+(?=--)", " ", block).splitlines():
-            # Variables that are set for one command.
+            # The line may begin with variables that are set for one command.
             yield re.sub(r"^(\w+=\S+ )+", "", line.strip())
 
 
@@ -158,13 +158,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def anchor_of(title: str) -> str:
-    """As GitHub makes them."""
+    """The anchor that GitHub makes for a title."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_nobody_is_told_to_install_another_project(page: Path) -> None:
-    """The package `agentspec` of the public index is somebody else's."""
+    """The package `agentspec` of the public index belongs to another project."""
     text = page.read_text(encoding="utf-8")
     assert not re.search(r"pip install [^\n]*\bagentspec\b(?<!sglang-agentspec)", text)
     assert not re.search(r"(?<!sglang-)agentspec\[", text)

@@ -1,4 +1,4 @@
-"""Where things are: who may import whom, how large folders are, and where a reader finds what."""
+"""Where things are: which part may import which, how large folders are, and where a reader finds what."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LAYERS: dict[str, set[str]] = {
         "agentspec/scheduling",
         "store",
     },
-    # The roof: commands import what they need. Those of evals it knows by name alone.
+    # The top layer: commands import what they need, but the commands of evals are known only by name.
     "agentspec/cli": {
         "agentspec",
         "agentspec/analysis",
@@ -59,7 +59,7 @@ LAYERS: dict[str, set[str]] = {
         "integrations",
         "store",
     },
-    # Errors and the bar of its progress apart, a workflow knows nothing but the OpenAI API.
+    # Apart from errors and the progress bar, a workflow uses only the OpenAI API.
     "workflows": {"agentspec/errors.py", "agentspec/progress.py"},
 }
 LAYERS["evals"] = set(LAYERS)
@@ -70,11 +70,11 @@ AT_IMPORT = {
     "agentspec/analysis/report": {"numpy", "jinja2", "markupsafe", "pydantic"},
     "agentspec/observe": {"numpy", "httpx"},
 }
-# Those that a function may import once it needs them.
+# Packages that a function may import when it needs them.
 LATER = {"matplotlib", "rich", "scipy"}
 
-# Modules that nothing outside of evals imports and that are no eval's all the same: programs, plugins and commands,
-# which are found by name.
+# Modules that nothing outside of evals imports, but that do not belong to evals: programs, plugins and commands, which
+# are found by name.
 BY_NAME = {
     "agentspec/__main__.py",
     "agentspec/analysis/report/schema.py",
@@ -119,7 +119,7 @@ def modules() -> dict[str, ast.Module]:
 
 
 def path_of(dotted: str) -> str | None:
-    """The file of a module of the project, or of the module that has a name; None for anything else."""
+    """The file of a module of the project, or of the module that defines the name; None for anything else."""
     parts = dotted.split(".")
     if parts[0] != "agentspec":
         return None
@@ -134,7 +134,7 @@ def path_of(dotted: str) -> str | None:
 
 
 def imports(tree: ast.AST, *, only_at_import: bool = False) -> Iterator[str]:
-    """Dotted names; `only_at_import`: without what stands in functions, or only for type checkers."""
+    """The dotted names that are imported; `only_at_import` leaves out those in functions and for type checkers."""
     for node in ast.iter_child_nodes(tree):
         if only_at_import and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -179,7 +179,7 @@ def test_the_core_loads_numpy_only() -> None:
 
 @pytest.mark.parametrize("folder", ["agentspec", "store", "integrations/sglang"])
 def test_production_code_knows_nothing_of_the_cpu_path(folder: str) -> None:
-    """Not in words either, which importlib could import."""
+    """The name may not even appear as text, which importlib could import."""
     for path in modules():
         if path.startswith(f"{folder}/"):
             assert "sglang_cpu" not in (ROOT / path).read_text(encoding="utf-8"), path
@@ -200,7 +200,7 @@ def test_what_only_evals_use_is_theirs() -> None:
 
 
 def test_folders_are_small() -> None:
-    """A header and its source are one module; what a package's __init__.py hands on is none."""
+    """A header and its source count as one module, and an __init__.py does not count."""
     stems = defaultdict(set)
     for top in TOP:
         for path in (ROOT / top).rglob("*"):

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus to write")
     add_tokenizer(build)
     build.add_argument("--json", action="store_true", help="print the result as JSON")
-    info = actions.add_parser("info", help="check a segment's file and show its header")
+    info = actions.add_parser("info", help="check a corpus file and show its header")
     info.add_argument("file", type=Path, metavar="FILE")
     info.add_argument("--json", action="store_true", help="print the header as JSON")
     served_corpora.add_actions(actions)

@@ -42,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="PATH", help="folder of a model to start servers with, one for each width")
     add("--batch-sizes", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="default 1,2,4,8,16")
     add("--context-lengths", type=numbers, default=[64, 256, 768], metavar="LIST", help="default 64,256,768")
-    add("--widths", type=numbers, default=[1, 2, 4, 8, 16], metavar="LIST", help="with --model; default 1,2,4,8,16")
+    add(
+        "--widths",
+        type=numbers,
+        default=[1, 2, 4, 8, 16],
+        metavar="LIST",
+        help="with --model: tokens that a step verifies per request (default 1,2,4,8,16)",
+    )
     add("--tokens", type=int, default=24, help="tokens per answer; wide steps take more (default %(default)s)")
     add(
         "--serving",
@@ -57,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--sweep",
         action="store_true",
-        help="with --model: start one server that takes the widths in turn; without graphs these are 1, 2, 4, ... up to the "
-        "greatest",
+        help="with --model: start one server that verifies at every width in turn; without CUDA graphs the widths are "
+        "1, 2, 4, ... up to the largest",
     )
     add("--seed", type=int, default=0, help="seed of the prompts (default %(default)s)")
     add("--out", type=Path, required=True, metavar="FILE", help="the profile to write")

@@ -92,11 +92,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--widths",
         default="profile",
         metavar="LIST",
-        help="1,2,4,..., any, or profile for the profile's (default; with --ragged any)",
+        help="widths that a step may have: a list such as 1,2,4, `any`, or `profile` for the profile's widths (the "
+        "default; with --ragged: any)",
     )
     add("--draft-us", type=float, default=0.0, metavar="US", help="microseconds of drafting per row (default 0)")
     add("--whole-batches", action="store_true", help="decode each batch to its end before the next one begins")
-    add("--pad-context", action="store_true", help="let all rows read as much as the longest, as reference kernels do")
+    add(
+        "--pad-context",
+        action="store_true",
+        help="charge every row for the context of the longest row, as the reference kernels do",
+    )
     add("--ragged", action="store_true", help="verify rows without padding, as the reference kernels do")
     add("--no-prefix-cache", action="store_true", help="compute every prompt in full")
     add("--extrapolate", action="store_true", help="allow steps outside the measured range of the profile")

@@ -164,7 +164,8 @@ def _split(calls: Sequence[Call], every: int) -> tuple[list[Call], list[Call]]:
     held_out = set(sessions[every - 1 :: every])
     if not held_out:
         raise ConfigError(
-            f"--holdout {every} keeps nothing out of {len(sessions)} sessions; pass more or a smaller one"
+            f"--holdout must be at most the number of sessions, {len(sessions)}, got {every}; pass more traces or a "
+            "smaller --holdout"
         )
     return [c for c in calls if c.session not in held_out], [c for c in calls if c.session in held_out]
 

@@ -197,7 +197,9 @@ class GlobalIndexes:
         total = 0
         while total < num_tokens:
             if self.num_outputs == len(self._outputs):
-                raise ConfigError(f"{num_tokens} tokens more of outputs are needed, there are {total}")
+                raise ConfigError(
+                    f"{num_tokens} more output tokens are needed, only {total} are left; pass more traces in --tokens"
+                )
             block.append(self._outputs[self.num_outputs])
             total += len(block[-1])
             self.num_outputs += 1

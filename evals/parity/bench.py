@@ -45,7 +45,11 @@ _SCHEDULES = {"on": True, "off": False}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = Options(parser)
-    options.names("--systems", ("suffix", "eagle3", "standalone"), f"out of {','.join(PARITY_SYSTEMS)}")
+    options.names(
+        "--systems",
+        ("suffix", "eagle3", "standalone"),
+        f"systems to compare with plain SGLang, out of {','.join(PARITY_SYSTEMS)}",
+    )
     options.names("--overlap", ("on", "off"), "overlap schedule: on, off")
     options.numbers("--tp", (1,), "numbers of tensor-parallel ranks")
     options.numbers("--retract", (0,), "force a retraction every N scheduler passes; 0: never")

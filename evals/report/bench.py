@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add("--scale-tokens", type=int, action="append", metavar="N", help=scale)
     options.number("--memory-mb", 1024, "memory limit of the reports on generated logs")
     options.file(
-        "--profile", "for the verdict: the small model's, by `agentspec profile --serving` (default: measured)"
+        "--profile",
+        "for the verdict: the small model's profile, from `agentspec profile --serving` (default: measured)",
     )
     options.choices("--workload", WORKLOADS, f"for the verdict (default {', '.join(WORKLOADS)})")
     options.number("--seed", 0, "for the verdict: seed of the work")

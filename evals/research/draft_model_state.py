@@ -87,7 +87,10 @@ def compared(theirs: Mapping[tuple[str, int], int], ours: Mapping[tuple[str, int
     """
     places = sorted(theirs.keys() & ours.keys())
     if not places:
-        raise ServerError(f"no place was drafted for by both, of {len(theirs)} and {len(ours)}; see the servers' logs")
+        raise ServerError(
+            "both servers must draft at some of the same positions, but none is common to the "
+            f"{len(theirs)} of SGLang and the {len(ours)} of agentspec; see the servers' logs"
+        )
     return {
         "drafts": len(ours),
         "places": len(places),

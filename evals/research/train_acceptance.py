@@ -80,9 +80,10 @@ def _parser() -> argparse.ArgumentParser:
     options.folder("--standalone", "folder of the small Llama", required=True)
     options.folder("--eagle3", "folder of the EAGLE-3 head", required=True)
     options.folder("--grid", "folder for all heads, for `agentspec bench specdec --heads`")
-    options.add("--depths", type=int, nargs="+", default=[0, 1, 2, 3], help="D (default: %(default)s)")
-    options.add("--weights", type=float, nargs="+", default=[1, 3, 6], help="w_rej (default: %(default)s)")
-    options.number("--mixing", 0.85, "r, share of the target's tokens")
+    options.add("--depths", type=int, nargs="+", default=[0, 1, 2, 3], help="depths D of heads (default: %(default)s)")
+    weights = "weights w_rej of rejections in the loss (default: %(default)s)"
+    options.add("--weights", type=float, nargs="+", default=[1, 3, 6], help=weights)
+    options.number("--mixing", 0.85, "r, share of the target's tokens among the inputs of a chain")
     options.number("--texts", 400, "texts to learn from")
     options.number("--measured", 80, "texts to choose a head by")
     options.number("--seed", 0, "seed of weights and texts")

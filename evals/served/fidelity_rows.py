@@ -181,7 +181,7 @@ def pace(profile: Profile, server: LoadedServer, rng: random.Random) -> float:
     between this process and the profiled one, are not errors of the simulator."""
     costs = profile.plain if server.is_plain else profile.speculative
     if costs is None:
-        raise ConfigError("the profile must hold what serving takes beside verification; measure it with --serving")
+        raise ConfigError("the profile must hold serving costs; measure it with `agentspec profile --serving`")
     meter = ServingMeter(server.server, _VOCABULARY, rng, repeats=3, drafts=False)
     times, ratios = StepTimes(profile), []
     for total in meter.steps([Cell(rows, _PACE_PROMPT) for rows in _PACE_ROWS if rows <= server.limit]):

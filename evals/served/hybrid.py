@@ -48,7 +48,7 @@ _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "openai")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = Options(parser)
-    options.names("--systems", tuple(COMPARED), "systems; none is always included")
+    options.names("--systems", tuple(COMPARED), "systems to measure; `none`, plain decoding, is always included")
     options.names("--workloads", WORKLOADS, "workloads")
     options.number("--repeats", 3, "measure N times, each time with new servers")
     options.number("--requests", 72, "requests of each kind in a phase")

@@ -35,13 +35,15 @@ _WHOLE = 1 << 30
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = Options(parser)
-    options.names("--systems", DEFAULT_SYSTEMS, f"out of {','.join(LOADED)}; none is always included")
+    options.names(
+        "--systems", DEFAULT_SYSTEMS, f"systems out of {','.join(LOADED)}; `none`, plain decoding, is always included"
+    )
     options.names("--workloads", WORKLOADS, "workloads")
     options.numbers("--concurrency", (1, 2, 4, 8, 16), "numbers of clients")
     options.number("--requests", 36, "requests for each number of clients, at least")
-    options.number("--turns", 3, "turns in which they are asked")
+    options.number("--turns", 3, "number of parts in which the requests are sent, to all servers in turn")
     options.flag("--quick", "12 requests in 1 turn, with 1, 4 and 16 clients")
-    options.flag("--resume", "keep the workloads in FILE of --json")
+    options.flag("--resume", "keep the workloads that FILE of --json has, and measure the others")
     options.number("--seed", 0, "seed of questions and prompts")
     options.file("--json", "write the figures to FILE, after each workload")
     options.file("--markdown", "write the tables to FILE")

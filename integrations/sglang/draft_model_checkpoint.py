@@ -239,8 +239,8 @@ def _check_maps(draft: Mapping[str, object], folder: Path, *, is_fetched: bool) 
     if not has_tensor(folder, "d2t"):
         raise ConfigError(
             f"{folder} drafts {draft_vocab_size} of {vocab_size} tokens, so that its weights need the maps d2t and t2d "
-            "between both vocabularies, and there is no d2t in them: its drafts would be other tokens than it meant; "
-            "export the head again with its maps"
+            "between both vocabularies, and there is no d2t in them: without it the draft ids would name wrong target "
+            "tokens; export the head again with its maps"
         )
     d2t, t2d = read_tensor(folder, "d2t"), read_tensor(folder, "t2d")
     if d2t is None:

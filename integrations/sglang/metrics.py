@@ -339,7 +339,7 @@ class StateMetrics:
             try:
                 self.update()
             except Exception:
-                logger.exception("agentspec could not tell its state to Prometheus")
+                logger.exception("agentspec could not update its Prometheus metrics")
 
 
 class StoreMetrics:

@@ -213,7 +213,9 @@ def _verified_shape(server_args: ServerArgs, chosen: settings.Settings, base: st
     has_draft_model = base != arguments.BASE_ALGORITHM
     obstacle = tree_obstacle(server_args, has_draft_model=has_draft_model)
     if chosen.mode == "tree" and obstacle:
-        raise ConfigError(f"{settings.FLAG_PREFIX}mode tree needs trees to be verified: {obstacle}, or set mode auto")
+        raise ConfigError(
+            f"{settings.FLAG_PREFIX}mode tree needs a server that verifies trees: {obstacle}, or set mode auto"
+        )
     chains = chosen.mode == "chain" or bool(obstacle)
     if not has_draft_model:
         # NGRAM passes its breadth to the attention backends as topk, and they use topk to tell trees from chains.

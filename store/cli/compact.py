@@ -12,8 +12,8 @@ from agentspec.store.cli.output import show
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Removes records that are in a log twice, as they are where an append was tried again, and gives the space of "
-        "what was removed back to the system."
+        "Removes records that a retried append has written to a log twice, and returns the space of removed records to "
+        "the system."
     )
     add_store_options(parser)
     add_scope_options(parser)

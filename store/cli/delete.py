@@ -31,14 +31,15 @@ _FORGET_SECONDS = 1.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Deletes outputs from the log and the snapshots, and tells the servers that share the store to forget them. "
-        "--tenant or --namespace alone delete all of it, with --request or --older-than what these say of it."
+        "--tenant or --namespace alone deletes all outputs of that namespace; with --request or --older-than, only the "
+        "outputs that match both."
     )
     add_store_options(parser)
     add_scope_options(parser)
     add_namespace_options(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--request", metavar="ID", help="the outputs of the request of that id")
-    what.add_argument("--older-than", metavar="AGE", help="what was finished so long ago: 90s, 30m, 12h, 30d, 2w")
+    what.add_argument("--older-than", metavar="AGE", help="outputs older than AGE: 90s, 30m, 12h, 30d, 2w")
     what.add_argument("--scope", action="store_true", help="everything of the model, and the model itself")
     parser.add_argument("--yes", action="store_true", help="do not ask")
 

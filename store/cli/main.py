@@ -20,7 +20,7 @@ ACTIONS = {
         "agentspec.store.cli.delete",
         "delete a tenant's, a request's, old or all outputs, here and in live servers",
     ),
-    "compact": ("agentspec.store.cli.compact", "drop what is there twice and give space back"),
+    "compact": ("agentspec.store.cli.compact", "remove duplicate records and return free space to the system"),
     "verify": ("agentspec.store.cli.verify", "read everything and report what is damaged, newer or foreign"),
     "acl": ("agentspec.store.cli.acl", "print the command that gives a Redis user just the rights it needs"),
     "genkey": ("agentspec.store.cli.genkey", "write a new key file"),

@@ -56,7 +56,9 @@ def add_namespace_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options for the tenant. A store does not know the tenants' names."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--tenant", metavar="NAME", help="what the tenant's requests carry in the field that tells tenants"
+        "--tenant",
+        metavar="NAME",
+        help="the tenant's name, as its requests give it in the field of --agentspec-namespace-from",
     )
     which.add_argument("--namespace", metavar="ID", help="a namespace as `agentspec store ls` shows it")
     parser.add_argument(

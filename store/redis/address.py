@@ -89,7 +89,7 @@ def _options(query: str, kind: Kind, tls: bool) -> dict[str, str]:
         if name in _TLS_OPTIONS and not Path(options[name]).is_file():
             raise ConfigError(f"{name} must name a file, and there is none at {options[name]}")
     if "ssl_keyfile" in options and "ssl_certfile" not in options:
-        raise ConfigError("ssl_keyfile is the key of a certificate: name that too, as ssl_certfile")
+        raise ConfigError("ssl_keyfile must come with its certificate; name that in ssl_certfile")
     return options
 
 

@@ -274,7 +274,8 @@ class RedisNodes:
                 connection.disconnect()
             if self.address.tls and isinstance(error, redis.TimeoutError):
                 raise StoreUnavailableError(
-                    f"the store {self.url} did not begin with TLS within {self._timeout:g} s; it may not speak it"
+                    f"the store {self.url} did not answer the TLS handshake within {self._timeout:g} s; "
+                    "check that it uses TLS"
                 ) from None
             raise
         return Session(connection)

@@ -75,7 +75,7 @@ class RedisPlace:
         policy = facts.get("maxmemory_policy", "noeviction")
         if int(facts.get("maxmemory", 0)) and policy.startswith("allkeys"):
             raise StoreError(
-                f"the store {self.url} throws keys away when it is full (maxmemory-policy {policy}): set the policy "
+                f"the store {self.url} evicts keys when it is full (maxmemory-policy {policy}): set the policy "
                 "noeviction, or volatile-ttl, which spares what agentspec keeps"
             )
 

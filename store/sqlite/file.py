@@ -234,7 +234,7 @@ def _mapped_errors(file: SqliteFile) -> Iterator[None]:
             file.close()
             raise StoreError(
                 f"the store's file {file.path} is damaged or no SQLite database ({error}): move it away, "
-                "the files -wal and -shm beside it first, or restore a copy; with none, the store begins anew"
+                "the files -wal and -shm beside it first, or restore a copy; without a file, the store starts empty"
             ) from error
         raise StoreError(f"the store's file {file.path} cannot be used: {error}") from error
     except OSError as error:

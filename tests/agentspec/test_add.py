@@ -47,7 +47,7 @@ def test_an_output_that_waits_is_not_added_again() -> None:
     engine.open("long", random_output(np.random.default_rng(0), 300_000))
     assert engine.add("a", 7, ids(1, 2, 3), num_prompt_tail=0, time=0)
     assert not engine.add("a", 7, ids(1, 2, 3), num_prompt_tail=0, time=0)
-    # What was deleted may come again, as another text even.
+    # A deleted id may be added again, even with another text.
     assert engine.delete_output(7)
     assert engine.add("b", 7, ids(1, 2, 4), num_prompt_tail=0, time=0)
     engine.flush()

@@ -1,4 +1,4 @@
-"""Threads of the engine's own change when a text is drafted from, never what is drafted."""
+"""The engine's own threads change when drafts begin to use a text, never what is drafted from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = 60_000  # tokens of a prompt whose index is still being built when the ne
 
 
 def lead_same_life(engines: list[Engine], seed: int) -> None:
-    """Leads all engines the same random life; their drafts must be equal whenever all is indexed."""
+    """Gives all engines the same random operations. Their drafts must be equal whenever all text is indexed."""
     rng = random.Random(seed)
     names = ["a", "b"]
     phrases = [[rng.randrange(30) for _ in range(rng.randrange(3, 9))] for _ in range(8)]
@@ -45,7 +45,7 @@ def lead_same_life(engines: list[Engine], seed: int) -> None:
             for number, engine in enumerate(engines):
                 output_ids[number].append(engine.close(request_id, kept) or 0)
         elif output_ids[0]:
-            # Ids differ from engine to engine; what they name does not.
+            # An output has different ids in different engines.
             which = rng.randrange(len(output_ids[0]))
             done = {engine.delete_output(output_ids[number][which]) for number, engine in enumerate(engines)}
             assert len(done) == 1

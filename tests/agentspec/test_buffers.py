@@ -1,4 +1,4 @@
-"""Drafts and trees in memory that is used again: the same results as in new memory, and no more memory."""
+"""Drafts and trees in reused memory equal those in new memory, and take no further memory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def opened(num_requests: int = 4, **changes: Any) -> Engine:
 
 # Trees ------------------------------------------------------------------------------------------------------------
 
-# One for all examples, so that each finds what the one before has left.
+# All examples share these buffers, so that each finds what the previous one left there.
 TREES = TreeBuffers(max_rows=4, max_width=10)
 
 
@@ -259,7 +259,7 @@ def test_ids_that_are_no_strings_are_refused(out: DraftBuffers | None) -> None:
 
 
 def test_no_step_takes_memory_that_grows_with_the_batch() -> None:
-    """The most that a step has at any time beyond what there was before: views, whatever the batch's size."""
+    """A step allocates only views of the buffers, whatever the size of the batch."""
     engine = opened(64, max_draft_tokens=31, learning_rate=0.0)
     drafts, arrays = DraftBuffers(64, 31), TreeBuffers(64, 32)
 
@@ -279,7 +279,7 @@ def test_no_step_takes_memory_that_grows_with_the_batch() -> None:
         small, large = peak(1), peak(64)
     finally:
         tracemalloc.stop()
-    # The tuple of request ids has 8 bytes a row; the trees of the large batch have 130 KB.
+    # The tuple of request ids takes 8 bytes per row; the trees of the large batch take 130 KB.
     assert large - small <= 64 * 8 + 512, (small, large)
 
 

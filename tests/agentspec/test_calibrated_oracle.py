@@ -15,11 +15,11 @@ from agentspec.estimates import NUM_WEIGHTS, Estimates
 
 
 class Life:
-    """An engine and a namespace beside it, led by the same random outputs."""
+    """An engine and a namespace of the oracle, which get the same random outputs."""
 
     def __init__(self, seed: int, vocab_size: int, mode: Mode) -> None:
         self.rng = rng = random.Random(seed)
-        # Weights of no meaning tell slots, lengths and ages apart better than sensible ones.
+        # Random weights tell slots, lengths and ages apart better than sensible ones.
         self.weights = np.random.default_rng(seed).normal(0.0, 0.6, NUM_WEIGHTS).astype(np.float32)
         if seed % 3 == 0:
             self.weights = Estimates.default().weights
@@ -37,7 +37,7 @@ class Life:
         )
         self.engine = Engine(self.config)
         self.namespace = oracle.Namespace(self.config.max_growing_tokens)
-        # Token 0 follows many, as a comma does.
+        # Token 0 ends every phrase, as a comma might.
         self.phrases = [[rng.randrange(vocab_size) for _ in range(rng.randrange(2, 9))] + [0] for _ in range(7)]
         self.num_checked = 0
         self.num_unpredictable = 0

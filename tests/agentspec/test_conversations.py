@@ -16,7 +16,7 @@ RULES = get_args(Rule)
 
 
 def turn(engine: Engine, prompt: NDArray[np.int32], output: NDArray[np.int32], namespace: str = "") -> int:
-    """One whole request; returns how many tokens of its prompt an earlier turn has spared."""
+    """Runs one whole request. Returns the number of prompt tokens that an earlier turn spared it from indexing."""
     before = engine.stats().spared_tokens
     engine.open("turn", prompt, namespace)
     engine.extend("turn", output)
@@ -27,7 +27,7 @@ def turn(engine: Engine, prompt: NDArray[np.int32], output: NDArray[np.int32], n
 @pytest.mark.parametrize("rule", RULES)
 def test_a_turn_that_goes_on_drafts_as_a_fresh_engine_does(rule: Rule) -> None:
     rng = np.random.default_rng(1)
-    # No global index, so that only the requests' own texts differ.
+    # Without a global index only the requests' own texts can make a difference.
     config = EngineConfig(rule=rule, budget_bytes=0, max_pattern=8, learning_rate=0.0)
     engine = Engine(config)
     history = random_output(rng, 30, 4)
@@ -58,7 +58,7 @@ def test_a_rewritten_history_drafts_from_both(rule: Rule) -> None:
     assert turn(engine, np.concatenate([history, news]), random_output(rng, 20) + np.int32(900)) == 640
     engine.open("a", np.concatenate([history, news[:90]]), "")
     assert engine.stats().spared_tokens == 1280
-    # Its own text is continued by itself; what was rewritten is known too.
+    # Drafts continue the request's own text, and also the answer that was rewritten.
     engine.extend("a", ids(5, 6, 7))
     assert engine.draft(["a"]).tokens[1:4].tolist() == [8, 9, 10]
     engine.extend("a", news[50:54])
@@ -105,7 +105,7 @@ def test_the_budget_keeps_the_last_conversations() -> None:
     assert none.stats().conversation_bytes == none.stats().spared_tokens == 0
     num_kept, rest = divmod(few.stats().spared_tokens, 401)
     assert (0 < num_kept < 8, rest) == (True, 0)
-    # Those that were taken out are open again, and no longer in the cache.
+    # The conversations that requests took out of the cache are open again, and the cache is empty.
     assert few.stats().conversation_bytes == 0
 
 

@@ -14,7 +14,7 @@ from agentspec import Engine, EngineConfig
 from agentspec.config import Rule
 
 RULES = get_args(Rule)
-# Each output has a vocabulary of its own, so that a drafted token tells where it is from, and no token twice.
+# Each output has a vocabulary of its own, so that a drafted token shows where it is from. No output repeats a token.
 VOCABULARY = 40
 
 
@@ -70,7 +70,7 @@ def test_other_outputs_keep_their_counts(num_later: int) -> None:
 
 
 def test_deletion_is_seen_by_requests_that_draft_on() -> None:
-    """An output of the same length takes the place of the deleted one: no match may be carried from one to the other."""
+    """An output of the same length takes the place of the deleted one. No match may be carried over between them."""
     rng = np.random.default_rng(0)
     engine = Engine(EngineConfig(min_token_prob=0.0))
     keep(engine, output_of(rng, 0))

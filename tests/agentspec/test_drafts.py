@@ -128,7 +128,7 @@ def test_other_nodes_than_a_row_has_are_refused(num_drafted: list[int], width: i
 
 
 def test_nodes_that_are_not_taken_need_not_fit() -> None:
-    """Neither the width, nor a tree."""
+    """Such nodes may exceed the width and have wrong parents."""
     batch = make_batch([([5, 6, 7], [-1, 0, 2])])
     arrays = build_tree_arrays(batch, 2, num_drafted=np.array([1], np.int32))
     assert arrays.tokens.tolist() == [[5, 6]]

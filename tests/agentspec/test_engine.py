@@ -1,4 +1,4 @@
-"""What the engine promises beside its drafts: isolation, budget, bounds, errors."""
+"""What the engine guarantees besides its drafts: isolation, budget, bounds, errors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_template_of_other_outputs_goes_on_with_what_the_prompt_says() -> None
     drafted_from = dict(zip(row.tokens[1:].tolist(), row.sources[1:].tolist(), strict=True))
     assert drafted_from.items() >= dict.fromkeys((7, 8, 20, 21), Source.GLOBAL).items()
     assert drafted_from.items() >= dict.fromkeys((30, 31, 32), Source.REQUEST).items()
-    # Both go on from 20.
+    # Both continuations follow token 20.
     after = row.tokens[row.parents[np.isin(row.tokens, (21, 30))]]
     assert after.tolist() == [20, 20]
 
@@ -208,7 +208,7 @@ def test_long_repeats_are_counted_right(period: int) -> None:
 
 
 def test_other_threads_run_while_an_index_is_built() -> None:
-    """They could not if the call held the interpreter's lock: this thread opens, the other waits for its turn."""
+    """This thread opens requests while the other waits for its turn. The other could not run if open() held the GIL."""
     engine = Engine()
     prompt = np.random.default_rng(0).integers(0, 1000, 200_000, dtype=np.int32)
     progress = 0
@@ -223,7 +223,7 @@ def test_other_threads_run_while_an_index_is_built() -> None:
     interval = sys.getswitchinterval()
     thread.start()
     try:
-        # The interpreter takes its lock from no thread by force now; only a call that gives it back lets others run.
+        # With this interval Python never makes a thread release the GIL. Others run only if a call releases it.
         sys.setswitchinterval(1000.0)
         before = progress
         for i in range(5):
@@ -464,7 +464,7 @@ def test_the_stub_names_what_the_native_module_has() -> None:
         special = {method for method in defined if method.startswith("_")}
         assert special <= set(vars(native)) | {"__init__"}
         methods = defined - special
-        # Members of an enumeration.
+        # An enumeration also defines its members.
         methods |= {
             target.id
             for node in stub_class.body

@@ -16,7 +16,7 @@ NAMESPACES = ("", "tenant-a", "tenant-b")
 
 
 class Model:
-    """An engine beside plain lists of what it was told."""
+    """An engine, and plain lists of everything that it was given."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
@@ -49,7 +49,7 @@ class Model:
         assert not self.engine.is_open(request_id)
 
     def tail(self, prompt: list[int]) -> list[int]:
-        """What stands before an output in the global index."""
+        """The end of the prompt, which stands before the output in the global index."""
         return prompt[max(len(prompt) - self.config.prompt_tail, 0) :]
 
     def clear(self) -> None:
@@ -129,7 +129,7 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.texts)
     @rule(data=st.data())
     def extend_by_draft(self, data: st.DataObject) -> None:
-        # What a verification does: the text grows by what was drafted for it.
+        # The text grows by what was drafted for it, as after a verification.
         request_id = self.request_id(data)
         self.model.extend(request_id, self.model.engine.draft([request_id]).tokens[1:4].tolist())
 
@@ -168,7 +168,7 @@ TestEngineMachine = EngineMachine.TestCase
 
 
 def test_long_lives() -> None:
-    """Longer texts and more requests than the drawn machines reach, with repeats at a distance."""
+    """Texts are longer and requests more numerous than those of the state machine above, and repeats lie far apart."""
     rng = random.Random(7)
     for round_number in range(12):
         config = EngineConfig(
@@ -182,7 +182,7 @@ def test_long_lives() -> None:
             max_draft_tokens=rng.choice([5, 16]),
         )
         model = Model(config)
-        # Texts are made of shared phrases; one token in ten is noise. Token 0 follows many, as a comma does.
+        # Texts are made of shared phrases; one token in ten is noise. Token 0 ends every phrase, as a comma might.
         phrases = [[rng.randrange(40) for _ in range(rng.randrange(3, 12))] + [0] for _ in range(10)]
 
         def some_text(length: int, phrases: list[list[int]] = phrases) -> list[int]:
@@ -213,7 +213,7 @@ def test_drafts_follow_what_eviction_left() -> None:
                 prompt_tail=0,
             )
         )
-        # It stays open all along, so that its matches meet segments that grow and go.
+        # This request stays open throughout, so its matches meet segments that grow and disappear.
         model.open("watcher", [0, 1, 2, 3], "")
         for step in range(60):
             model.open("writer", [0], "")

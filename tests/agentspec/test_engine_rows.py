@@ -1,4 +1,4 @@
-"""Rows of a batch, found once: they grow and are drafted for as requests named one by one."""
+"""The rows of a batch are looked up once, and then behave like requests that are named one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weights of estimates: read, written, refused."""
+"""The weights of estimates are read and written, and bad ones are refused."""
 
 from __future__ import annotations
 

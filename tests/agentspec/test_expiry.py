@@ -1,4 +1,4 @@
-"""Deletion of many outputs at once: of a request, or of a time; wherever they stand."""
+"""Many outputs are deleted at once, by their request or by their age, wherever they are stored."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from engine_texts import as_bytes, ids, keep, random_output
 
 from agentspec import ConfigError, Engine, EngineConfig
 
-OTHERS = 3  # outputs that stay, in each half of a life
-LONG = 300_000  # tokens of a prompt behind which outputs wait
+OTHERS = 3  # number of outputs that stay, in each half of a run
+LONG = 300_000  # number of tokens of a prompt whose indexing makes outputs wait
 
 
 def text_of(number: int) -> np.ndarray:
-    """Three tokens by which a text is known, and what follows them."""
+    """A text of 20 tokens. Its first three tokens identify it."""
     return np.arange(100 * number, 100 * number + 20, dtype=np.int32)
 
 
@@ -24,7 +24,7 @@ def add(engine: Engine, number: int, *, request: int, time: int, namespace: str 
 
 
 def found(engine: Engine, numbers: range | list[int], namespace: str = "a") -> list[int]:
-    """Which of the texts are drafted."""
+    """The numbers of those texts that are still drafted."""
     result = []
     for number in numbers:
         engine.open("asked", text_of(number)[:3], namespace)
@@ -94,7 +94,7 @@ def test_all_outputs_of_a_request_go() -> None:
 
 
 def test_drafts_are_as_if_the_deleted_had_never_been() -> None:
-    """Once nothing is left to rewrite: in counts, ages and order."""
+    """Counts, ages and order are the same, once nothing is left to rewrite."""
     for seed in range(10):
         rng, choose = np.random.default_rng(seed), random.Random(seed)
         config = EngineConfig(max_growing_tokens=2**24, min_token_prob=0.0)
@@ -127,7 +127,7 @@ def test_deletion_of_many_survives_running_merges() -> None:
         if number % 5 == 4:
             deleted = [choose.choice(list(left))] if number % 50 != 49 else []
             for victim in deleted:
-                # Ids here were not made from a request's name.
+                # add() made this id from the number of the request.
                 assert engine.delete_output((left[victim][0] << 32) + victim + 1)
                 del left[victim]
         if number % 50 == 49:
@@ -145,7 +145,7 @@ def test_deletion_of_many_survives_running_merges() -> None:
 
 
 def test_deleted_text_leaves_memory() -> None:
-    """A segment is rewritten without what was deleted from it, with nothing else happening."""
+    """A segment is rewritten without the deleted text even if nothing else happens."""
     for background in (False, True):
         engine = Engine(EngineConfig(max_growing_tokens=64, background=background))
         rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""What names a tokenizer."""
+"""Fingerprints, which name tokenizers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_where_there_is_no_tokenizer_there_is_no_name(tmp_path: Path) -> None:
 def test_an_identity_is_the_hash_itself_or_a_hash_of_the_name() -> None:
     digest = sha256(b"x")
     assert identity(digest) == bytes.fromhex(digest) == hashlib.sha256(b"x").digest()
-    # Hexadecimal, but no SHA-256.
+    # This name is hexadecimal but not a SHA-256 hash.
     assert identity("abcd") == hashlib.sha256(b"abcd").digest()
     assert identity("qwen") == hashlib.sha256(b"qwen").digest()
     assert identity("") == hashlib.sha256(b"").digest()

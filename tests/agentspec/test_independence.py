@@ -1,4 +1,4 @@
-"""What a namespace drafts does not depend on what others do: bit by bit, whatever they do, within the budgets."""
+"""A namespace's drafts are the same to the last bit whatever other namespaces do, within the budgets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ steps = st.lists(
 
 @dataclass
 class Space:
-    """One namespace's life in an engine; ids of outputs differ from engine to engine, so they are numbered."""
+    """The operations of one namespace in an engine. Output ids differ between engines, so a list numbers them."""
 
     engine: Engine
     name: str
@@ -48,7 +48,7 @@ class Space:
         if action == "open" or not (self.open or action in ("add", "delete_namespace", "expire")):
             self.start(new_id, random_output(rng, choose.choice([1, 20, 80, 400]), VOCABULARY))
         elif action == "turn":
-            # Goes on with a text, or rewrites its end, as the next turn of a conversation.
+            # The prompt continues a text or rewrites its end, like the next turn of a conversation.
             text = self.texts[choose.choice(list(self.texts)[-4:])]
             kept = text[: len(text) if choose.random() < 0.5 else choose.randrange(len(text) // 2, len(text)) + 1]
             self.start(new_id, np.concatenate([kept, random_output(rng, 70, VOCABULARY)]))
@@ -68,7 +68,7 @@ class Space:
             tokens = random_output(rng, 50, VOCABULARY)
             self.engine.add(self.name, self.output_ids[-1], tokens, num_prompt_tail=9, time=choose.randrange(100))
         elif action == "delete_output" and self.output_ids:
-            # It may be gone already.
+            # The output may be deleted already.
             self.engine.delete_output(choose.choice(self.output_ids))
         elif action == "delete_request":
             self.engine.delete_request(self.name, choose.choice(sorted(self.texts)))
@@ -88,14 +88,14 @@ class Space:
 
 
 def lead(config: EngineConfig, life: list[Step]) -> tuple[list[bytes], Engine]:
-    """Leads an engine through a life; returns all that "a" was drafted after each of its own steps."""
+    """Runs the steps of `life` in an engine. Returns all drafts for "a" after each of its own steps."""
     engine = Engine(config)
     spaces = {name: Space(engine, name) for name in ("a", "b")}
     seen: list[bytes] = []
     for name, action, seed in life:
         spaces[name].step(action, seed)
         engine.flush()
-        # A step of "a" drafts for both in one batch, one of "b" for itself.
+        # A step of "a" drafts for both namespaces in one batch, a step of "b" only for "b".
         rows = [(space, row) for space in spaces.values() if name in ("a", space.name) for row in space.open]
         batch = engine.draft([request_id for _, request_id in rows])
         for number, (space, request_id) in enumerate(rows):
@@ -125,7 +125,8 @@ def test_drafts_are_the_same_with_and_without_others(rule: Rule, background: boo
 
 
 def test_lives_have_what_could_leak() -> None:
-    """A long life in which both namespaces learn, seal, spare and delete, or the test above would say little."""
+    """In a long life both namespaces learn, seal segments, reuse conversations and delete. Otherwise the test above
+    would say little."""
     choose = random.Random(0)
     life = [(choose.choice("ab"), choose.choice(ACTIONS), choose.randrange(2**16)) for _ in range(400)]
     config = EngineConfig(max_growing_tokens=64, learning_rate=0.3, min_token_prob=0.0, prompt_tail=4)

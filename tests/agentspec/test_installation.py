@@ -15,7 +15,7 @@ from agentspec.installation import check_installation, check_package
 
 @pytest.fixture
 def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the import path into which the other project is installed."""
+    """A folder on the import path in which the other project is installed."""
     info = tmp_path / "agentspec-9.9.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agentspec\nVersion: 9.9\n")

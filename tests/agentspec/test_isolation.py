@@ -1,7 +1,7 @@
-"""No draft has ever a token of another namespace.
+"""No draft ever has a token of another namespace.
 
-Each namespace writes over a vocabulary of its own, and every token of every draft is checked, through all that moves
-text from one place to another: sealing, merging, eviction, deletion, conversations, threads.
+Each namespace has a vocabulary of its own, and every token of every draft is checked, during everything that moves text
+from one place to another: sealing, merging, eviction, deletion, conversations, threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VOCABULARY = 6
 
 
 class Life:
-    """A random life of an engine whose namespaces share the same texts, each in its own tokens."""
+    """Random operations on an engine. All namespaces use the same texts, each in its own tokens."""
 
     def __init__(self, config: EngineConfig, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -35,7 +35,7 @@ class Life:
         self.num_drafted = [0] * len(NAMESPACES)
         self.num_opened = 0
         self.most_segments = 0
-        # The same phrases everywhere: what one namespace writes would suit the others well.
+        # All namespaces use the same phrases, so what one of them writes would suit the others well.
         self.phrases = [[self.rng.randrange(VOCABULARY) for _ in range(5)] for _ in range(6)]
 
     def text(self, namespace: int, length: int) -> list[int]:
@@ -49,7 +49,7 @@ class Life:
             namespace = self.rng.randrange(len(NAMESPACES))
             self.start(namespace, self.text(namespace, self.rng.randrange(1, 50)))
         elif action == "turn" and self.ended:
-            # Goes on, rewrites its end, or claims to be of another namespace, whose prompt it cannot have then.
+            # The prompt continues a text or rewrites its end.
             namespace, text = self.rng.choice(self.ended)
             if self.rng.random() < 0.4:
                 text = text[: self.rng.randrange(1, len(text) + 1)]
@@ -100,7 +100,7 @@ def test_no_draft_has_a_token_of_another_namespace(rule: Rule, seed: int, backgr
     config = EngineConfig(
         rule=rule,
         vocab_size=VOCABULARY * len(NAMESPACES),
-        # Small enough to evict in every second life.
+        # The budget is small enough to evict in every second run.
         budget_bytes=[20_000, 1 << 24][seed % 2],
         conversation_bytes=1 << 20,
         max_growing_tokens=64,

@@ -14,7 +14,7 @@ TWO_PLACES = ids(1, 2, 3, 8, 1, 2, 4, 9, 1, 2)  # 3 and 4 have followed 1 2 once
 
 
 def estimate_after(accepted: int, config: EngineConfig, rounds: int = 200) -> float:
-    """The estimate of 3 after 1 2, when the text went on with `accepted` in so many requests before."""
+    """The estimate of 3 after 1 2, when the text went on with `accepted` in `rounds` requests before."""
     engine = Engine(config)
     for step in range(rounds):
         engine.open(f"{step}", ONE_PLACE)
@@ -34,7 +34,7 @@ def test_estimates_move_towards_what_is_accepted() -> None:
 
 
 def test_each_of_two_continuations_learns_its_own_outcome() -> None:
-    """The later one is always right: the two differ in how new they are, and in nothing else."""
+    """The later continuation is always right. The two differ only in how recent they are."""
     engine = Engine(EngineConfig(min_token_prob=0.0))
     for step in range(300):
         engine.open(f"{step}", TWO_PLACES)
@@ -70,7 +70,7 @@ def test_nothing_is_learned_from_what_was_not_drafted() -> None:
     engine.draft(["a"])
     engine.extend("a", ids(1))
     changed = engine.estimates().weights
-    # A draft is learned from once.
+    # The engine learns from each draft only once.
     engine.extend("a", ids(2))
     np.testing.assert_array_equal(engine.estimates().weights, changed)
 
@@ -95,7 +95,7 @@ def test_trials_tell_what_was_weighed_and_what_came() -> None:
     row = engine.draft(["a"]).row(0)
     trials = engine.trials("a", ids(4, 9, 7))
     assert trials.weights.shape == trials.fractions.shape == (len(trials.estimates), trials.weights.shape[1])
-    # 3 and 4 after 1 2; 9 after that; 1 after that, where the text really goes on with 7.
+    # The trials are 3 and 4 after 1 2, then 9, and then 1, where the text really goes on with 7.
     assert sorted(trials.accepted.tolist()) == [0, 0, 1, 1]
     first_two = {float(e) for e, p in zip(row.estimates, row.parents, strict=True) if p == 0}
     assert set(trials.estimates[:2].tolist()) == first_two
@@ -104,7 +104,7 @@ def test_trials_tell_what_was_weighed_and_what_came() -> None:
     assert ((trials.fractions >= 0.0) & (trials.fractions <= 1.0)).all()
     assert used.any(axis=1).all()
     assert trials.weights.max() < NUM_WEIGHTS
-    # An estimate is what its weights give: log odds, of a node at depth 1 where nothing was normalised away.
+    # A node's interpolated weights add up to the log odds of its probability. Siblings that exceed 1 are scaled down.
     weights = engine.estimates().weights.astype(np.float64)
     low = np.where(used, trials.weights[:, :-1], 0)
     parts = weights[low] * (1.0 - trials.fractions[:, :-1]) + weights[low + 1] * trials.fractions[:, :-1]

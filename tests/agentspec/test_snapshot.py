@@ -1,4 +1,4 @@
-"""Snapshots hold all that a namespace has, each output once, and another engine drafts from them alike."""
+"""Snapshots hold all outputs of a namespace, each once, and another engine drafts the same from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Source:
         self.rng = np.random.default_rng(seed)
         self.engine = Engine(self.config)
         self.outputs: dict[int, NDArray[np.int32]] = {}
-        # The first one is too long for the others to be merged with it.
+        # The first output is too long for the others to be merged with it.
         self.add(1, 80_000)
         self.engine.flush()
         for output_id in range(2, 51):
@@ -105,7 +105,7 @@ def test_names_tell_segments_apart_in_any_engine() -> None:
     assert names[0] == names[1]
     assert not set(names[0]) & set(names[2])
     assert all(len(name) == 32 and int(name, 16) >= 0 for name in names[0])
-    # Texts alike with other ids, and with other times.
+    # Segments with the same text have different names if the output's id or time differs.
     engines = [Engine(EngineConfig(max_growing_tokens=64)) for _ in range(3)]
     for engine, output_id, time in zip(engines, (1, 2, 1), (5, 5, 6), strict=True):
         engine.add("a", output_id, np.arange(70, dtype=np.int32), num_prompt_tail=0, time=time)
@@ -126,7 +126,7 @@ def test_what_waits_is_unsealed() -> None:
 
 
 def test_a_snapshot_is_whole_at_any_moment() -> None:
-    """Taken while parts are sealed, merged and rewritten."""
+    """Snapshots are taken while parts are sealed, merged and rewritten."""
     engine = Engine(EngineConfig(background=True, max_growing_tokens=64))
     rng = np.random.default_rng(0)
     expected: list[int] = []
@@ -159,7 +159,7 @@ def test_what_is_known_is_left_out(background: bool) -> None:
     engine = Engine(EngineConfig(max_growing_tokens=64, prompt_tail=TAIL, background=background))
     known = {sealed[0], sealed[3], sealed[-1], 2**64 - 1}
     expected = [i for i in sealed if i not in known]
-    # A segment that comes twice is taken once.
+    # A segment that is given twice is loaded once.
     assert engine.load_segments("a", [*blobs, blobs[0]], known=known).tolist() == expected
     engine.flush()
     engine.check_integrity()

@@ -1,4 +1,4 @@
-"""Command lines of evals and benches that are refused: status 2, with what is wrong named, before anything starts."""
+"""Evals and benches refuse these command lines with status 2, and say what is wrong, before anything starts."""
 
 from __future__ import annotations
 

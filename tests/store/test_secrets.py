@@ -108,7 +108,7 @@ def test_a_new_key_is_private_and_replaces_none(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     key = read_key(path)
     assert key is not None and len(key) == 32
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         write_key(path)
     assert read_key(path) == key
     with pytest.raises(ConfigError, match="cannot be written"):

@@ -136,7 +136,7 @@ def step_rows(num_rounds: int, folder: Path) -> Iterator[Row]:
     for state in states.values():
         check_active(state)
     if (states["dead"] or {})["store"]["connected"]:
-        raise ServerError("the Redis that was to be dead answered, so there is nothing to show")
+        raise ServerError("the paused Redis server must not answer, but it did; its row would be wrong")
     for name in (_CONTROL, *STATES):
         yield _row(name, sides[name], sides["memory"], (states[name] or {})["store"])
 

@@ -183,7 +183,9 @@ class Corpora:
                     f"there is a corpus {name!r} already; remove it first, or choose another name", 409
                 )
             if len(self._corpora) + len(self._coming) >= MOST_CORPORA:
-                raise ManagementError(f"there may be {MOST_CORPORA} corpora, and there are so many; remove some", 409)
+                raise ManagementError(
+                    f"a server holds at most {MOST_CORPORA} corpora, and this one has that many; remove some", 409
+                )
             self._coming.add(name)
 
     def _add(self, job: Job, name: str, namespaces: tuple[str, ...], source: Path, folder: Path) -> JsonObject:

@@ -88,7 +88,7 @@ class AdminDesk:
         )
         # For the engine, no namespaces means all. Nobody may get that by leaving something out.
         if bool(namespaces) == command["all"]:
-            raise ManagementError("a corpus is given either to all or to the tenants and namespaces that are named")
+            raise ManagementError("a corpus needs either `all` as true, or tenants or namespaces; give one of these")
         name = command["name"]
         if self._engine.config.rule != "calibrated":
             raise ManagementError(

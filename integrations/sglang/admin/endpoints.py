@@ -107,7 +107,9 @@ class Endpoints:
 
     async def _add_corpus(self, request: Request) -> Response:
         if self._uploads.locked():
-            raise ManagementError(f"{_MOST_UPLOADS} corpora are being sent already; try again when they are here", 429)
+            raise ManagementError(
+                f"{_MOST_UPLOADS} corpora are being uploaded already; try again when an upload has ended", 429
+            )
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         async with self._uploads:
             with uploads.spool() as stream:

@@ -85,7 +85,8 @@ class Jobs:
             if len(self._waiting) >= self._most_waiting:
                 job.abandon()
                 raise ManagementError(
-                    f"at most {self._most_waiting} jobs may wait, and so many do; try again when some are done", 429
+                    f"at most {self._most_waiting} jobs may wait, and the queue is full; try again when some are done",
+                    429,
                 )
             self._jobs[job.id] = job
             self._waiting.append(job)
@@ -132,7 +133,9 @@ class Jobs:
 
     def _job(self, job_id: str) -> Job:
         if job_id not in self._jobs:
-            raise ManagementError(f"there is no job {job_id}; of ended ones the last {self._most_ended} are known", 404)
+            raise ManagementError(
+                f"there is no job {job_id}; only the last {self._most_ended} ended jobs are kept", 404
+            )
         return self._jobs[job_id]
 
     def _run(self) -> None:

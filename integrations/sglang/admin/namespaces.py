@@ -87,7 +87,8 @@ class Namespaces:
                     deleted = self._sharing.forget(namespace)
                 except StoreError as error:
                     raise ManagementError(
-                        f"memory has forgotten it, but the store has not, nor have other replicas: {error}; do it again"
+                        "the namespace was deleted from this server's memory, but not from the store and other "
+                        f"replicas: {error}; send the request again"
                     ) from None
                 stored = {"entries": deleted.entries, "snapshots": deleted.snapshots}
             return {

@@ -27,7 +27,7 @@ def corpus_head(body: object, *more: str) -> JsonObject:
         ManagementError: It has unknown fields or wrong values.
     """
     if not isinstance(body, dict):
-        raise ManagementError(f"a corpus is asked for by a JSON object, got {_kind(body)}")
+        raise ManagementError(f"a request for a corpus must be a JSON object, got {_kind(body)}")
     _known(body, (*HEAD_FIELDS, *more))
     name = body.get("name")
     if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -55,7 +55,7 @@ def corpus_head(body: object, *more: str) -> JsonObject:
 def chosen_namespace(body: object) -> JsonObject:
     """The namespace or tenant that a request names. Raises ManagementError unless it names exactly one."""
     if not isinstance(body, dict):
-        raise ManagementError(f"a namespace is asked for by a JSON object, got {_kind(body)}")
+        raise ManagementError(f"a request for a namespace must be a JSON object, got {_kind(body)}")
     _known(body, ("tenant", "namespace"))
     given = {field: body[field] for field in ("tenant", "namespace") if field in body}
     if len(given) != 1 or not all(isinstance(value, str) and len(value) <= _MOST_NAME for value in given.values()):

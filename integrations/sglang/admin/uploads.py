@@ -57,7 +57,7 @@ async def read_lines(request: Request, stream: IO[bytes], most_bytes: int) -> An
             has_head = bool(newline)
             if len(head) > _MOST_HEAD_BYTES:
                 raise ManagementError(
-                    f"the first line may have {_MOST_HEAD_BYTES} bytes; documents follow in others", 413
+                    f"the first line must have at most {_MOST_HEAD_BYTES} bytes; put documents into the next lines", 413
                 )
         if part:
             await asyncio.to_thread(stream.write, part)

@@ -332,7 +332,9 @@ class SuffixDrafter:
             if request.finished():
                 continue
             self.counters.add("draft_errors", 1)
-            logger.error("agentspec does not draft for a row whose text is not the scheduler's")
+            logger.error(
+                "agentspec does not draft for a row, because its copy of the text differs from the scheduler's"
+            )
             self.guarded(self._book.reopen, request)
         self.accepted.find_again(self._book.known_rows)
 
@@ -374,7 +376,7 @@ class SuffixDrafter:
         try:
             call(*args)
         except Exception:
-            logger.exception("agentspec could not follow a request; it only costs drafts")
+            logger.exception("agentspec could not follow a request; this costs drafts but does not change outputs")
             self.counters.add("draft_errors", 1)
 
     def _opened(self, handling: Handling, prompt: NDArray[np.int32]) -> None:

@@ -173,11 +173,14 @@ def kernel_works(device: torch.device) -> bool:
     try:
         works = all(_agrees(device, rows, width) for rows, width in ((1, 1), (3, 5), (70, 2)))
     except Exception:
-        logger.exception("agentspec lays out trees by single operations, since its Triton kernel failed on %s", device)
+        logger.exception(
+            "agentspec lays out trees with torch operations, because its Triton kernel failed on %s", device
+        )
         return False
     if not works:
         logger.error(
-            "agentspec lays out trees by single operations, since its Triton kernel computes others on %s", device
+            "agentspec lays out trees with torch operations, because its Triton kernel gives wrong results on %s",
+            device,
         )
     return works
 

@@ -331,7 +331,7 @@ def can_unite(device: torch.device) -> bool:
         logger.exception("agentspec unites drafts on the host, since its kernel failed on %s", device)
         return False
     if not works:
-        logger.error("agentspec unites drafts on the host, since its kernel makes other trees on %s", device)
+        logger.error("agentspec unites drafts on the host, because its kernel makes wrong trees on %s", device)
     return works
 
 

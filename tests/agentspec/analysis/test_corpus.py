@@ -1,4 +1,4 @@
-"""Corpora: what is read into them, who drafts from them, and which files are refused."""
+"""Corpora: what they are built from, which namespaces draft from them, and which files are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def corpus(path: Path, *documents: Sequence[int]) -> Path:
 
 
 def engine(*corpora: Path, **changes: Any) -> Engine:
-    """An engine that drafts by counts and from the corpora."""
+    """An engine that estimates by counts and drafts from the corpora."""
     settings = {"vocab_size": VOCAB_SIZE, "tokenizer": TOKENIZER, "min_token_prob": 0.0, "estimates": by_counts()}
     made = Engine(EngineConfig(**{**settings, **changes}))
     for path in corpora:
@@ -42,7 +42,7 @@ def draft(of: Engine, *text: int, namespace: str = "") -> DraftRow:
 
 
 def first_tokens(row: DraftRow) -> list[int]:
-    """What may follow at once, the likeliest first."""
+    """The tokens that may follow directly, likeliest first."""
     return [int(token) for token, parent in zip(row.tokens, row.parents, strict=True) if parent == 0]
 
 
@@ -58,7 +58,7 @@ def test_documents_are_drafted_from(tmp_path: Path) -> None:
 
 
 def test_without_estimates_of_its_own_a_corpus_is_drafted_from_as_outputs_are(tmp_path: Path) -> None:
-    """By the default settings, which were fitted without corpora."""
+    """The engine has the default settings, which were fitted without corpora."""
     document = np.random.default_rng(2).permutation(VOCAB_SIZE).tolist()
     made = engine(corpus(tmp_path / "a", document), estimates=None, min_token_prob=EngineConfig().min_token_prob)
     assert draft(made, *document[:8]).tokens.tolist()[:5] == document[7:12]
@@ -71,7 +71,7 @@ def test_nothing_is_drafted_from_one_document_into_the_next(tmp_path: Path) -> N
 
 
 def test_shorter_patterns_add_what_the_longest_does_not_know(tmp_path: Path) -> None:
-    """After 1 2 3 came 4 only; after any 3 came 5 most often, then 6."""
+    """After 1 2 3 only 4 came; after 3 alone 5 came most often, then 6."""
     made = engine(corpus(tmp_path / "a", (1, 2, 3, 4), *[(9, 3, 5)] * 6, *[(8, 3, 6)] * 3))
     row = draft(made, 1, 2, 3)
     assert row.match_len == 3
@@ -80,7 +80,7 @@ def test_shorter_patterns_add_what_the_longest_does_not_know(tmp_path: Path) -> 
 
 
 def test_a_pattern_of_another_length_is_weighed_only_if_it_says_more(tmp_path: Path) -> None:
-    """3 occurs but twice as often as 1 2 3."""
+    """The pattern 3 occurs only twice as often as the pattern 1 2 3."""
     made = engine(corpus(tmp_path / "a", (1, 2, 3, 4), (9, 3, 5)))
     assert first_tokens(draft(made, 1, 2, 3)) == [4]
 
@@ -109,7 +109,7 @@ def test_two_corpora_are_as_good_as_one(tmp_path: Path, seed: int) -> None:
 
 
 def test_a_corpus_counts_beside_what_was_said(tmp_path: Path) -> None:
-    """The output says 2 after 1 once, the corpus 3 after 1 four times."""
+    """In the output 2 follows 1 once; in the corpus 3 follows 1 four times."""
     made = engine(corpus(tmp_path / "a", *[(1, 3)] * 4))
     keep(made, ids(1, 2))
     row = draft(made, 1)
@@ -118,7 +118,7 @@ def test_a_corpus_counts_beside_what_was_said(tmp_path: Path) -> None:
 
 
 def test_drafts_follow_a_growing_text(tmp_path: Path) -> None:
-    """Matches are carried from draft to draft, also over more tokens than are carried one by one."""
+    """Drafts stay right however many tokens the text has grown by since the previous draft."""
     document = np.random.default_rng(1).permutation(80).tolist()
     made = engine(corpus(tmp_path / "a", document), max_draft_tokens=3)
     made.open("a", ids(99, *document[:1]))
@@ -129,7 +129,7 @@ def test_drafts_follow_a_growing_text(tmp_path: Path) -> None:
         assert made.draft(["a"]).tokens.tolist() == document[at - 1 : at + 3]
 
 
-# Who drafts from them ---------------------------------------------------------------------------------------------
+# Who drafts from corpora ------------------------------------------------------------------------------------------
 
 
 def test_only_the_named_namespaces_draft_from_a_corpus(tmp_path: Path) -> None:

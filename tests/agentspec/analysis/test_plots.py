@@ -1,4 +1,4 @@
-"""The picture of a fit: written as PNG and SVG, with the fit's figures, and refused where there is nothing to draw."""
+"""The plot of a fit is written as PNG and SVG with the fit's figures, and refused if there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_fit_is_drawn(tmp_path: Path) -> None:
         draw_profile(fitted, tmp_path / name)
     svg = (tmp_path / "fit.svg").read_text()
     assert svg.startswith("<?xml") and svg == (tmp_path / "again.svg").read_text()
-    # A mark for each point in both panels.
+    # Both panels have a mark for each point.
     assert svg.count("<use ") >= 2 * len(POINTS)
 
 

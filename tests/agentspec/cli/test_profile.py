@@ -19,7 +19,7 @@ from agentspec.scheduling import Profile
 
 
 class Told(RunningServer):
-    """A server whose steps take what they are said to, and one of every cell ten times as long."""
+    """A server whose steps take known times. One step of each cell takes about ten times as long as the others."""
 
     def __init__(self, *, tells: bool = True) -> None:
         super().__init__("http://told")
@@ -34,12 +34,12 @@ class Told(RunningServer):
         self.asked.append(body)
         rows, length = 2, len(body["input_ids"][0])
         seconds = 0.01 + 1e-6 * length
-        # Rows come and go: some steps have only one.
+        # Rows come and go: some steps have only one row.
         steps = [(1, 4, length, 0.5), *[(rows, 4, rows * length, seconds)] * 4, (rows, 4, rows * length, 0.1)]
         self.steps += steps * len(body["input_ids"])
 
     def agentspec_state(self) -> dict[str, Any] | None:
-        # Drafts of three passes take a tenth of a step.
+        # Drafts of three passes take a tenth of their step's time.
         drafts = [(rows, 3, context, seconds / 10) for rows, _, context, seconds in self.steps]
         told = {"num_steps": len(self.steps), "steps": self.steps, "num_drafts": len(drafts), "drafts": drafts}
         return {"control": told if self.tells else {}}
@@ -50,7 +50,7 @@ def test_a_cell_is_the_median_of_its_steps_with_all_rows() -> None:
     points = measured(server, [Cell(2, 100), Cell(2, 300)], 8, random.Random(1))
     assert [(point.rows, point.width, point.context) for point in points] == [(2, 4, 200), (2, 4, 600)]
     assert [point.seconds for point in points] == pytest.approx([0.0101, 0.0103])
-    # The first cell once more to warm up, and no prompt twice.
+    # The first cell ran once more to warm up, and no prompt was sent twice.
     assert len(server.asked) == 3
     assert len({tuple(prompt) for body in server.asked for prompt in body["input_ids"]}) == 6
 
@@ -59,7 +59,7 @@ def test_a_server_that_takes_widths_in_turn_gives_a_point_of_each() -> None:
     class Sweeping(Told):
         def post(self, path: str, body: Any = None, timeout: float = 300.0) -> Any:
             length = len(body["input_ids"][0])
-            # Of the widest too few.
+            # The widest width has too few steps for a point.
             self.steps += [(2, width, 2 * length, 0.01 * width) for width in (1, 2, 4, 1, 2, 4, 1, 2, 4, 8)]
 
     points = measured(Sweeping(), [Cell(2, 100)], 8, random.Random(1))

@@ -13,7 +13,7 @@ pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Four sessions that say the same."""
+    """A trace of four sessions with the same messages."""
     messages = [{"role": "user", "content": "count"}, {"role": "assistant", "content": "one two three four five"}]
     path = tmp_path / "count.jsonl"
     path.write_text("".join(json.dumps({"session": i, "messages": messages}) + "\n" for i in range(4)) + "{\n")
@@ -36,7 +36,7 @@ def test_rows_and_head(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     ]
     for row in rows:
         assert (row["set"], row["pass"], row["calls"]) == ("count", "cold", 4)
-        # 23 letters and the end of the turn, the first from prefill.
+        # The output has 23 characters and the end of the turn. Its first token comes from the prefill.
         assert row["accept_length"] == pytest.approx(4 * 23 / row["steps"], abs=1e-3)
         assert row["accept_length"] == pytest.approx(row["accepted_per_step"] + 1)
         assert row["accepted_per_step"] <= row["drafted_per_step"] <= row["max_draft_tokens"]

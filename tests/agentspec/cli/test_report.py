@@ -74,7 +74,7 @@ def test_usage_errors_end_with_2(
 def test_a_wrong_tokenizer_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import base64
 
-    # Text that it has no tokens for is lost.
+    # Text for which the tokenizer has no tokens is lost.
     path = tmp_path / "letters.tiktoken"
     path.write_bytes(b"".join(base64.b64encode(bytes([i])) + b" %d\n" % i for i in range(256)))
     records = [request("q", f"ok {i}\ud800", session=str(i)) for i in range(30)]

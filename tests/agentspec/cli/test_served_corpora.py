@@ -1,4 +1,4 @@
-"""`agentspec corpus add`, `ls` and `rm`, as far as no real server is needed."""
+"""`agentspec corpus add`, `ls` and `rm`, as far as they can be tested without a real server."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_errors_are_one_line(words: list[str], named: str, capsys: pytest.Captur
 
 
 def test_the_live_view_draws_readings() -> None:
-    """Until it is interrupted in its third pause."""
+    """The view is interrupted in its third pause."""
     code = """
 import sys
 import rich.console

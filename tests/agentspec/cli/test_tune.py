@@ -23,7 +23,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def write_trace(folder: Path, num_sessions: int) -> Path:
-    """Sessions of much the same."""
+    """Writes a trace of sessions with much the same text."""
     lines = []
     for session in range(num_sessions):
         text = f"one two three {'four' if session % 3 else 'five'} one two three four " * 2
@@ -71,7 +71,7 @@ def test_the_estimates_to_begin_with_may_be_chosen(trace: Path, tmp_path: Path) 
     first = Estimates.load(out)
     assert tune(trace, "--start", str(out), "--out", str(out)) == 0
     again = Estimates.load(out)
-    # A second fit to the same starts where the first has ended, and goes less far.
+    # A second fit to the same trace starts where the first one ended, and changes the weights less.
     change = abs(again.weights - first.weights).max()
     assert change < abs(first.weights - Estimates.default().weights).max()
 
@@ -98,7 +98,7 @@ def test_something_to_write_must_be_named(trace: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--holdout", "9"], "--holdout 9 keeps nothing out of 8 sessions"),
+        (["--holdout", "9"], "--holdout must be at most the number of sessions, 8, got 9"),
         (["--holdout", "1"], "--holdout must be at least 2, got 1"),
         (["--max-draft-tokens", "0"], "max_draft_tokens must be an integer in [1, 65536], got 0"),
         (["--start", "{folder}/none.json"], "none.json"),

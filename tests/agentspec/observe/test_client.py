@@ -1,4 +1,4 @@
-"""Errors that name what is there instead of a server with agentspec."""
+"""An error names what answers at a URL if it is not a server with agentspec."""
 
 from __future__ import annotations
 

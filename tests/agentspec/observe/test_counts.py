@@ -1,4 +1,4 @@
-"""What lies between two readings: plain differences, and the whole count of a server that was started anew."""
+"""The change between two readings is their difference, or the whole later count if the server was restarted."""
 
 from __future__ import annotations
 

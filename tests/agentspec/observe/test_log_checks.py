@@ -33,7 +33,7 @@ def test_repeats_of_prompts_and_of_earlier_outputs() -> None:
     copied, new = chat(FILE, FILE), chat("?", "Nothing of that.")
     found = log_repeats([copied, new, new], byte_tokenizer())
     tokens = len(FILE) + 1
-    # Of the last places of the copy the turn's end is no part of the file.
+    # A repeat has 8 tokens. The prompt's message ends with the same token as the answer, so the last repeat counts too.
     assert found.in_prompt == tokens - 7
     assert found.in_outputs == len("Nothing of that.") + 1 - 7
     assert found.places == found.in_prompt + 2 * found.in_outputs
@@ -46,7 +46,7 @@ def test_crlf_lines_that_hide_copies() -> None:
     finding = checked(hidden)["line-ends"]
     assert finding.severity is Severity.WARNING and "1 of 1 sessions" in finding.seen
     assert "would repeat" in finding.seen and "\\r\\n" in finding.remedy
-    # Whoever writes CRLF as well copies the same tokens.
+    # An output that writes CRLF as well copies the same tokens.
     assert checked(chat(FILE.replace("\n", "\r\n"), FILE.replace("\n", "\r\n")))["line-ends"].severity is Severity.OK
     # Nothing is copied, so nothing is lost.
     assert checked(chat("one\r\ntwo", "Nothing of that."))["line-ends"].severity is Severity.INFO

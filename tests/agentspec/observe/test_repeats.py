@@ -1,4 +1,4 @@
-"""Repeats against a slow count of the same."""
+"""Repeats equal those of a slow count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each thing that may be wrong with a server is found, by its name and severity, and nothing else is."""
+"""Each fault of a server is found, with its name and severity, and nothing else is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def checked(of: dict[str, Any], **options: str) -> dict[str, Finding]:
-    """What is not as it should be, by name."""
+    """The findings that are not OK, by name."""
     found = check_rank(of, change(of), **options)
     return {finding.name: finding for finding in found if finding.severity is not Severity.OK}
 

@@ -1,4 +1,4 @@
-"""The correction of estimates finds the power by which they are wrong, and lets go of it when it grows old."""
+"""The correction of estimates finds the power by which they are wrong, and forgets it as it grows old."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentspec.scheduling.calibration import EstimateBias
 def feed(
     bias: EstimateBias, chance: float, stated: float, steps: int, rng: np.random.Generator, depth: int = 7
 ) -> None:
-    """Eight chains a step whose tokens are right with `chance` each, and said to be with `stated`."""
+    """Feeds eight chains per step. Each token is right with probability `chance`, while its estimate says `stated`."""
     for _ in range(steps):
         accepted = np.minimum(rng.geometric(1 - chance, 8) - 1, depth).sum()
         bias.observe(8 * stated ** np.arange(1, depth + 1), np.full(depth, 8), float(accepted))
@@ -25,7 +25,7 @@ def test_it_finds_the_power(power: float, chance: float) -> None:
     stated = chance ** (1 / power)
     feed(bias, chance, stated, 300, np.random.default_rng(0))
     expected = corrected(8 * stated ** np.arange(1, 12), np.full(11, 8), bias.exponent)
-    # Columns that were never verified are right as well.
+    # The estimates of columns that were never verified are right as well.
     assert expected.sum() == pytest.approx((8 * chance ** np.arange(1, 12)).sum(), rel=0.2)
 
 

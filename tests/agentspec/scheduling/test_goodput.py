@@ -1,4 +1,4 @@
-"""The goodput controller: the optimum of each step, and over many steps hardly less than any fixed length."""
+"""The goodput controller finds the optimum of each step, and over many steps loses little to any fixed length."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_no_other_prefixes_promise_more_where_rows_are_not_padded(seed: int) -> 
         context = int(rng.integers(1, 5000))
         best = 0.0
         for kept in itertools.product(*(range(len(row) + 1) for row in rows)):
-            # As many at a time as there are rows.
+            # The number of tokens is rounded up to a multiple of the number of rows.
             width = 1 - (-sum(kept) // len(rows))
             expected = len(rows) + sum(sum(row[:n]) for row, n in zip(rows, kept, strict=True))
             best = max(best, expected / cost.seconds(context, len(rows) * width))
@@ -93,7 +93,7 @@ def test_a_width_is_left_for_a_clear_gain_or_after_some_steps() -> None:
         ControlConfig(margin=0.05, patience=3, probe_share=0.0), profile(StepCost(0.0, 0.01, 1.0))
     )
     wide = [[0.9, 0.9, 0.9]]
-    # Width 4 brings 1.007 tokens in 1.04 s, plain decoding 1 in 1.01 s: a gain of 2%.
+    # Width 4 yields 1.007 tokens in 1.04 s and plain decoding 1 token in 1.01 s, so plain decoding gains 2%.
     hardly = [[0.004, 0.002, 0.001]]
     assert controller.plan(state(wide)).width == 4
     held = [controller.plan(state(hardly)) for _ in range(4)]
@@ -195,7 +195,7 @@ def test_probes_cost_no_more_than_their_share() -> None:
 def test_it_comes_back_when_drafts_become_better(promised: float | None) -> None:
     rng, cost = np.random.default_rng(1), StepCost(1e-7, 1e-3, 0.01)
     controller = GoodputController(ControlConfig(), profile(cost))
-    # At first next to nothing is accepted; from step 2000 on nearly all.
+    # At first hardly any token is accepted; from step 2000 on nearly all are.
     served = serve(
         controller, cost, rng, steps=4000, rows=8, quality=lambda step: 0.02 if step < 2000 else 0.99, promised=promised
     )
@@ -210,7 +210,7 @@ def test_drafts_that_cannot_pay_are_hardly_asked_for() -> None:
     served = serve(controller, cost, rng, steps=3000, rows=16, quality=lambda _: 0.3)
     assert served.drafted_steps < 60
     assert any(plan.reason == "paused" for plan in served.plans)
-    # They are asked for at once where they could pay.
+    # Drafts are asked for at once where they could pay.
     assert sum(controller.wants_draft(16, 1000) for _ in range(8)) <= 1
     controller.costs = GoodputController(ControlConfig(), profile(MEMORY_BOUND)).costs
     assert controller.wants_draft(16, 1000)

@@ -21,7 +21,7 @@ reasons: Counter[str] = Counter()
 
 
 def drawn_batch(rng: np.random.Generator, rows: int, most: int, quality: float) -> DraftBatch:
-    """Trees; a node may promise more than those before it."""
+    """Random trees in which a node may promise more than the nodes before it."""
     sizes = rng.integers(0, most + 1, rows)
     parents = [[int(rng.integers(max(0, i - 2), i + 1)) for i in range(size)] for size in sizes]
     estimates = [np.cumprod(rng.random(size) ** (1 - quality)) for size in sizes]
@@ -56,13 +56,13 @@ def test_it_decides_as_its_oracle_does(seed: int, objective: str) -> None:
     late: deque[tuple[StepPlan, StepPlan, np.ndarray, float, int]] = deque()
     delay = int(rng.integers(0, 3))
     is_long = seed % 5 == 0
-    # In long runs the same for most of the time.
+    # In long runs the conditions change seldom.
     period = 300 if is_long else 25
     quality, generous, rows, max_width, context = 0.5, False, 1, 16, 1000
     for step in range(LONG if is_long else STEPS):
         if step % period == 0:
             quality, generous = float(rng.choice([0.05, 0.5, 0.9, 0.99])), bool(rng.random() < 0.3)
-            # From here on steps take something else than the profile says.
+            # For part of the time steps take three times as long as the profile says.
             pace = 3.0 if step % 600 >= 150 else 1.0
             rows, max_width = int(rng.integers(0 if step else 1, 13)), int(rng.integers(1, 20))
             context = int(rng.integers(1, 5000)) * max(rows, 1)

@@ -1,4 +1,4 @@
-"""Text in runs, of which a draft that is cut is drafted again."""
+"""Text comes in runs. What a step cuts from a draft, the next step drafts again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from agentspec.scheduling import ControlConfig, StepCost, StepState, make_contro
 
 
 def served_runs(objective: str, seed: int) -> float:
-    """Tokens a second of rows that alternate between runs of tokens that come true and single ones; a draft knows what
-    is left of its row's run."""
+    """Tokens per second of rows that alternate between runs of predictable tokens and single tokens. A draft covers
+    what is left of its row's run, up to 15 tokens."""
     rng, cost = np.random.default_rng(seed), StepCost(0.0, 1e-3, 0.012)
     controller = make_controller(ControlConfig(objective=objective), profile(cost))  # type: ignore[arg-type]
     left = np.zeros(6, np.int64)

@@ -1,4 +1,4 @@
-"""Settings and controllers by name: what is unknown or lacks something is refused with its value."""
+"""Settings and controllers by name: an unknown or incomplete one is refused with its value."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from agentspec.simulation.acceptance import Acceptance
 
 
 def drawn_calls(seed: int, n: int = 6) -> list[Call]:
-    """Calls that repeat phrases, in sessions of two whose second prompt holds the first call."""
+    """Calls that repeat phrases, in sessions of two calls. The prompt of the second call holds the first call."""
     rng = np.random.default_rng(seed)
     phrases = [rng.integers(0, 50, 12).astype(np.int32) for _ in range(4)]
     calls = []
@@ -31,7 +31,7 @@ def drawn_calls(seed: int, n: int = 6) -> list[Call]:
 @pytest.mark.parametrize("seed", range(4))
 def test_walking_what_was_recorded_is_a_replay(seed: int) -> None:
     calls = drawn_calls(seed)
-    # Estimates that learn from steps differ with the steps.
+    # Estimates that learn would depend on which steps are taken.
     config = EngineConfig(max_draft_tokens=9, learning_rate=0.0)
     acceptance = record_acceptance("drawn", calls, config)
     system = EngineSystem("agentspec", 9)
@@ -54,13 +54,13 @@ def test_drafts_come_from_what_was_answered_by_then() -> None:
     calls = [Call(f"s{i}", "t", "r", (np.array([300 + i], np.int32),), output) for i in range(2)]
 
     def drafted(*times: tuple[float, float]) -> list[bool]:
-        """Of the second call's places, those with a draft."""
+        """Whether there is a draft at each position of the second call."""
         acceptance = record_acceptance("drawn", calls, times=times or None)
         return (acceptance.num_nodes[acceptance.starts[1] : acceptance.starts[2]] > 1).tolist()
 
     after, together, halfway = drafted((0, 1), (1, 2)), drafted((0, 2), (0.5, 1.5)), drafted((0, 1), (0.5, 1.5))
     assert any(after) and after == drafted() and not any(together)
-    # Half of its tokens are there when the first call is answered.
+    # Half of the second call's tokens are written when the first call is answered.
     assert not any(halfway[:18]) and halfway[20:] == after[20:]
 
 

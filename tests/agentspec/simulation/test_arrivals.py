@@ -11,7 +11,7 @@ from agentspec.simulation import Arrivals, parse_arrivals
 def test_intervals_have_the_mean_and_the_variation_asked_for(cv: float) -> None:
     times, phases = Arrivals(intervals=(0.25,), cv=cv).draw(200_000, 3)
     gaps = np.diff(times)
-    # The variance of a mean of n intervals is cv^2 / n of their square; five deviations.
+    # The relative variance of the mean of n intervals is cv^2 / n. The bound is five standard deviations.
     assert abs(gaps.mean() / 0.25 - 1) < 5 * cv / np.sqrt(len(gaps))
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.05)
     assert not phases.any()
@@ -28,7 +28,7 @@ def test_a_rate_only_stretches_the_same_draw() -> None:
 def test_equal_intervals_and_phases_by_hand() -> None:
     times, _ = Arrivals(intervals=(2.0,), cv=0.0).draw(3, 0)
     assert times.tolist() == [2, 4, 6]
-    # Of the gap that begins at 2, half passes until the phase ends at 3, and half of 3 seconds is left.
+    # Half of the gap that begins at 2 has passed when the phase ends at 3. The rest is half of the new 3-second gap.
     arrivals = Arrivals(intervals=(2.0, 3.0), cv=0.0, phase_seconds=3.0)
     times, phases = arrivals.draw(4, 0)
     assert times.tolist() == [2.0, 4.5, 7.0, 9.0]

@@ -1,4 +1,4 @@
-"""The built-in profiles say what the papers' texts say."""
+"""The built-in profiles agree with the papers' texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from agentspec.simulation import BUILT_IN_PROFILES, find_profile
 
 
 def latency(rate: float, length: int) -> float:
-    """Seconds of a request of 128 tokens in and out at acceptance 0.7, with Little's law for the batch."""
+    """Seconds that a request with 128 prompt tokens and 128 output tokens takes at acceptance 0.7. The batch size
+    follows from Little's law."""
     profile = find_profile("smartspec-a100-7b-160m")
     target, drafter = profile.target, profile.drafter
     assert drafter is not None

@@ -9,7 +9,7 @@ from agentspec.simulation.acceptance import Acceptance
 
 
 def mean_tokens(acceptance: Acceptance, drafted: int) -> float:
-    """Tokens a place gives, the bonus included, away from the outputs' ends."""
+    """Mean number of tokens that a step yields, the bonus token included, at positions far from the outputs' ends."""
     places = int(acceptance.output_tokens[0]) - 1
     inner = acceptance.accepted.reshape(len(acceptance), places, -1)[:, : places - 40]
     return float(inner[:, :, drafted].mean()) + 1
@@ -48,7 +48,7 @@ def test_medusa_trees_give_the_lengths_of_smartspec_eq_10(top: int, nodes: int) 
     alpha = 0.6
     acceptance = acceptance_at_rate(f"medusa:{alpha}:3:3", 300, 1, 200, 6, 0)
     assert acceptance.max_width == 40
-    # The first nodes are the whole tree of the smaller top.
+    # The first nodes of the tree are the whole tree of the smaller `top`.
     head = 1 - (1 - alpha) ** top
     assert mean_tokens(acceptance, nodes) == pytest.approx(1 + head + head**2 + head**3, rel=0.02)
     assert acceptance.estimates[0, : nodes + 1].sum() == pytest.approx(1 + head + head**2 + head**3, rel=1e-5)

@@ -33,7 +33,7 @@ def profile_of(alpha: float, gamma: float, delta: float, drafter: StepCost | Non
 
 
 def by_hand() -> Acceptance:
-    """Requests of 10 prompt tokens with outputs of 4 and 3; the first drafted token of the first is right."""
+    """Two requests of 10 prompt tokens with outputs of 4 and 3 tokens. Only the first draft of the first is right."""
     return Acceptance(
         name="by hand",
         prompt_tokens=np.array([10, 10], np.int32),
@@ -53,16 +53,16 @@ def served(
 
 
 def test_every_step_by_hand() -> None:
-    # Seed 0 draws the first request first; the second comes while the first is prefilled.
+    # With seed 0 the first request is drawn first. The second arrives while the first is prefilled.
     requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0, prefix_cache=False)
     assert requests.output_tokens.tolist() == [4, 3]
     controller = FixedWidth(2)
     log = simulate(requests, profile_of(0.001, 0.01, 0.1), ServerConfig(), controller)
     assert log.seconds == pytest.approx(
         [
-            0.1 + 10 * 0.01,  # prefill of the first, from 0.05 on
-            0.1 + 10 * 0.01,  # of the second
-            0.1 + 4 * 0.01 + 20 * 0.001,  # both decode two tokens a row, the first row gains two, the second one
+            0.1 + 10 * 0.01,  # prefill of the first request, from 0.05 on
+            0.1 + 10 * 0.01,  # prefill of the second request
+            0.1 + 4 * 0.01 + 20 * 0.001,  # both rows verify two tokens; the first row gains two tokens, the second one
             0.1 + 4 * 0.01 + 23 * 0.001,
         ]
     )
@@ -84,7 +84,8 @@ def test_every_step_by_hand() -> None:
 def test_cached_prompts_and_chunks_by_hand() -> None:
     requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0)
     log = simulate(requests, profile_of(0.001, 0.01, 0.1), ServerConfig(prefill_tokens=8), FixedWidth(1))
-    # 10 tokens in chunks of 8 and 2, the latter with 3 of the second request's 6, whose cached 4 are read.
+    # The first request's 10 tokens come in chunks of 8 and 2. The second chunk is batched with the second request's 6
+    # uncached tokens; its 4 cached tokens are only read.
     prefills = [seconds for seconds, width in zip(log.seconds, log.width, strict=True) if not width]
     assert prefills == pytest.approx([0.1 + 8 * 0.01, 0.1 + 8 * 0.01 + (8 + 4) * 0.001])
     assert log.rows[:2] == [0, 2]
@@ -93,11 +94,11 @@ def test_cached_prompts_and_chunks_by_hand() -> None:
 def test_serving_takes_time_beside_verification() -> None:
     requests = draw_requests(by_hand(), Arrivals(intervals=(0.05,), cv=0.0), 2, 0, prefix_cache=False)
     log = simulate(requests, profile_of(0.001, 0.01, 0.1), ServerConfig(costs=COSTS), FixedWidth(2))
-    # As by hand above, and of every decode step what is no verification: 4 tokens are batched.
+    # The times are those of test_every_step_by_hand, plus what a decode step takes beside its verification of 4 tokens.
     assert log.seconds == pytest.approx([0.4, 0.4, 0.16 + 0.42, 0.163 + 0.42])
     # Requests reach the scheduler later than clients send them.
     assert log.start == pytest.approx([0.55, 0.95, 1.35, 1.93])
-    # No step follows the last one, so nothing is waited for.
+    # No step follows the last one, so its answers do not wait for another step.
     assert log.finished == pytest.approx([2.513, 2.513])
 
 
@@ -106,7 +107,7 @@ def test_plain_decoding_verifies_nothing() -> None:
     config = ServerConfig(costs=COSTS, plain=True)
     log = simulate(requests, profile_of(0.001, 0.01, 0.1), config, FixedWidth(1))
     assert log.seconds == pytest.approx([0.4, 0.4, 0.36, 0.36, 0.33])
-    # The second has its last token when the fourth step ends, and is answered when the next one does.
+    # The second request gets its last token when the fourth step ends, and is answered when the fifth one ends.
     assert log.finished == pytest.approx([log.start[4] + 0.33] * 2)
     assert log.rows[4] == 1
 
@@ -235,7 +236,7 @@ def test_padded_context_is_as_long_for_every_row_as_the_longest() -> None:
 
 def test_rows_that_are_not_padded_take_what_their_nodes_do() -> None:
     acceptance = acceptance_at_rate("0", 2, 10, 12, 8, 0)
-    # One place in two has no draft.
+    # Every other position has no draft.
     acceptance = replace(
         acceptance, num_nodes=np.where(np.arange(len(acceptance.num_nodes)) % 2, 8, 1).astype(np.uint8)
     )

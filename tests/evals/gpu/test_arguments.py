@@ -34,10 +34,10 @@ ROOT = Path(__file__).parents[3]
 PYTHONS = {"installed": Path(sys.executable), "0.5.17": OLD_SGLANG}
 HOPPER = 9
 HEAD = ("--speculative-draft-model-path", str(EAGLE3_FOLDER))
-# Leaves 13.5 GB of 141 for everything but weights and KV cache, as SGLang does by itself.
+# Leaves 13.5 of 141 GB for everything except weights and KV cache, as SGLang does by default.
 SPARE = ("--mem-fraction-static", "0.904")
 
-# A model of real size, and one with next-token layers; nothing but the shapes.
+# Configurations without weights: a model of real size, one with next-token layers, and one with MLA.
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256,
@@ -67,7 +67,7 @@ def write_config(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def settings_file(data: Path, **settings: str) -> tuple[str, str]:
-    """Arguments that name a file with the settings: all command lines are resolved in one process."""
+    """Arguments that name a file with the settings. All command lines share one process, and so one environment."""
     path = data / f"settings-{'-'.join(map(str, settings.values()))}.json"
     path.write_text(json.dumps(settings))
     return "--agentspec-config", str(path)
@@ -78,7 +78,7 @@ def setting_of(variable: str) -> str:
 
 
 def command_lines(data: Path) -> dict[str, list[str]]:
-    """The command lines by name; models that some need are made in `data`."""
+    """The command lines by name. The models that some of them need are written to `data`."""
     configs = write_config(data / "configs", LLAMA)
     size = replace(SIZES["llama-8b"], config="config.json")
     write_model(size, configs, MODEL_FOLDER, data)
@@ -139,7 +139,7 @@ def command_lines(data: Path) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module", params=["installed", pytest.param("0.5.17", marks=pytest.mark.other_release)])
 def resolved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What became of each command line, in one release of SGLang."""
+    """The result for each command line, in one release of SGLang."""
     python = PYTHONS[request.param]
     lines = command_lines(tmp_path_factory.mktemp("gpu"))
     run = subprocess.run(
@@ -169,7 +169,7 @@ def test_each_system_that_is_measured_can_start(resolved: dict[str, dict[str, An
         shown = [found[f"speculative_{name}"] for name in ("num_steps", "eagle_topk", "num_draft_tokens")]
         assert shown == [HEAD_STEPS, 1, HEAD_STEPS + 1]
     if system == "hybrid":
-        # The head drafts chains as SGLang's own does; what is verified are trees of any shape.
+        # The head drafts chains, as in SGLang's own EAGLE-3. The verified trees may have any shape.
         assert found["draft_shape"] == [HEAD_STEPS, 1] and found["speculative_eagle_topk"] == 2
 
 
@@ -193,7 +193,7 @@ def test_sglang_is_told_what_is_verified_and_workers_what_the_draft_model_drafts
     names = ("eagle_topk", "num_steps", "num_draft_tokens")
     assert [found[f"speculative_{name}"] for name in names] == [topk, steps, width]
     assert found["draft_shape"] == shape and found["trees"] is (topk > 1)
-    # What SGLang reserves for a row in a step has room for the passes of the draft model.
+    # The slots that SGLang reserves for a row in a step are enough for the passes of the draft model.
     assert max(topk * steps, width) >= shape[0] * shape[1]
 
 
@@ -212,9 +212,9 @@ def test_sglang_is_told_what_is_verified_and_workers_what_the_draft_model_drafts
         ("narrow widths", 16, 2048),
         ("widths up to 32", 32, 2048),
         ("adapters", 16, 2048),
-        # A tenth of 13.5 GB has room for 2,638 tokens' logits; of the graphs, no more than 2,048 tokens are useful.
+        # A tenth of 13.5 GB holds the logits of 2,638 tokens, but graphs for more than 2,048 tokens are of no use.
         ("8B", 64, 2048),
-        # Attention keeps 9 bytes a token and position with triton, 5 with flashinfer, and a draft model has its own.
+        # Attention keeps 9 bytes a token and position with triton and 5 with flashinfer, for a draft model as well.
         ("8B by triton", 64, 742),
         ("8B by triton with a head", 64, 432),
         ("8B by flashinfer", 64, 1158),

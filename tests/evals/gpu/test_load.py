@@ -1,4 +1,4 @@
-"""Measuring a server: answers must be the recorded ones, and what agentspec did is what its counters grew by."""
+"""Measuring a server: answers must be the recorded ones, and agentspec's work is the growth of its counters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_figures_of_a_load() -> None:
     row = measure(server, asked, 4, is_ours=True, speculates=True, busy=lambda since, until: 0.5)
     assert row["requests"] == 20
     assert row["tokens"] == sum(len(call.answer) + call.is_whole for call in asked)
-    # Only what this load brought counts.
+    # Only the steps of this load count.
     assert row["steps"] == server.steps - 7
     assert row["accept_length"] == pytest.approx((row["tokens"] - 20) / row["steps"], abs=1e-3)
     assert (row["drafting_ms_a_step"], row["verify_ms_a_step"], row["gpu_busy"]) == (125.0, 250.0, 0.5)

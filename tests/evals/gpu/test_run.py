@@ -1,4 +1,4 @@
-"""The run as a whole, without a server: what is planned, left out, kept and gone on with, and what the script calls."""
+"""The run as a whole, without a server: what is planned, left out, kept and resumed, and what the script calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_plan_covers_what_is_to_be_measured() -> None:
         assert {"sql", "swe"} <= {trace for task in found for trace in task.traces}
     assert {task.backend for task in replays} == set(BACKENDS)
     assert {trace for task in replays for trace in task.traces} == set(TRACES)
-    # Predictions need what they are compared with, and a profile.
+    # Predictions need a profile, and the measurements that they are compared with.
     for number, task in enumerate(tasks):
         if task.part == "predict":
             before = {(other.part, other.size) for other in tasks[:number]}
@@ -50,7 +50,7 @@ def test_tasks_are_chosen_by_call_part_and_size() -> None:
 
 
 def done_by(tasks: list[str], monkeypatch: pytest.MonkeyPatch, rate: float = 10.0) -> None:
-    """Stands for the measurements: notes what is asked of them, and gives a record for each system."""
+    """Replaces the measurements: notes which ones are asked for, and gives a record for each system."""
 
     def compare(trip: Any, size: Any, backend: Any, systems: Any, works: Any, on_record: Any) -> bool:
         tasks.append("+".join(systems))
@@ -76,7 +76,7 @@ def test_what_is_done_is_kept(
         *("none", "suffix", "eagle3", "hybrid", "ngram")
     ]
     assert {"command", "versions", "hardware"} <= set(content) and content["settings"]["dry_run"] is True
-    # The table comes last, and says how a system stands to plain decoding.
+    # The table comes last, and compares each system with plain decoding.
     assert "1.00" in capsys.readouterr().out.splitlines()[-1] or (tmp_path / "table.txt").read_text().count("1.00")
     with pytest.raises(ConfigError, match="same settings"):
         Results(tmp_path / "results.json", {"quick": True})
@@ -124,7 +124,7 @@ def test_a_call_of_the_script_unpacks_builds_runs_and_brings_back(tmp_path: Path
     (carried / "site.tar.xz").unlink()
     for number, part in enumerate((whole[:50], whole[50:])):
         (carried / f"site.tar.xz.{number:02}").write_bytes(part)
-    # Stands for Python on that machine: notes what it is asked to do.
+    # A stand-in for Python on that machine, which notes its arguments.
     python = tmp_path / "python"
     python.write_text('#!/bin/bash\necho "$@" >> "$NOTES"\nmkdir -p run/logs; echo {} > run/results.json\n')
     python.chmod(0o755)
@@ -139,7 +139,7 @@ def test_a_call_of_the_script_unpacks_builds_runs_and_brings_back(tmp_path: Path
     assert (state / "data" / "work.npz").read_text() == "work.npz"
     assert {path.name for path in out.iterdir()} == {"results.json", "logs.tar.gz"}
     built, first, second = notes.read_text().splitlines()
-    # Built once, for both calls.
+    # The package is built once for both calls.
     assert "pip install" in built and "--no-build-isolation" in built
     for call, line in ((1, first), (2, second)):
         words = line.split()

@@ -39,7 +39,7 @@ def test_every_system_has_graphs_and_overlap(system: str, tmp_path: Path) -> Non
     words = arguments(system, SIZES["llama-8b"], tmp_path, backend="triton", max_running=64)
     assert not {"--disable-cuda-graph", "--disable-overlap-schedule"} & set(words)
     assert words[words.index("--load-format") + 1] == "dummy"
-    # SGLang's own systems know no flags of agentspec's drafting.
+    # SGLang's own systems get no flags for agentspec's drafting.
     assert not any(word.startswith("--agentspec") for word in words) or algorithm(system) == "AGENTSPEC"
     assert bool(variables(system)) == (algorithm(system) == "AGENTSPEC")
     assert words.count("--speculative-num-draft-tokens") == (system in ("suffix", "hybrid", "eagle3"))

@@ -13,7 +13,7 @@ from agentspec.evals.gpu.work import RecordedCall, Work
 
 
 def repeated(number: int) -> tuple[RecordedCall, ...]:
-    """Calls with prompts of their own and one answer."""
+    """Calls with different prompts and the same answer."""
     answer = np.arange(3, 43, dtype=np.int32)
     return tuple(RecordedCall(np.full(9, 100 + i, np.int32), answer, True) for i in range(number))
 
@@ -27,7 +27,7 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
         {**replayed, "system": "none", "concurrency": 1},
         {**replayed, "system": "suffix", "concurrency": 1},
         {**replayed, "system": "suffix", "concurrency": 16},
-        # Of these nothing is predicted.
+        # Nothing is predicted for the following records.
         {**replayed, "system": "ngram", "concurrency": 1},
         {**replayed, "system": "suffix", "concurrency": 4},
         {**replayed, "system": "suffix", "concurrency": 1, "error": "failed"},
@@ -36,7 +36,7 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     rows = list(compare_predictions(trip, size, [work], measured))
     assert [(row["system"], row["concurrency"]) for row in rows] == [("none", 1), ("suffix", 1), ("suffix", 16)]
     plain, one, many = (row["predicted_tokens_per_second"] for row in rows)
-    # A step of the profile takes 10 ms and a little; the answer that repeats is drafted as a whole.
+    # A step of the profile takes slightly more than 10 ms. The repeated answer is drafted as a whole.
     assert plain == pytest.approx(100.0, rel=0.1)
     assert one > 3 * plain and many > 4 * one
     assert rows[0]["error_of_prediction"] == pytest.approx(plain / 100.0 - 1.0, abs=1e-3)

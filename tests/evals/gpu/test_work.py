@@ -69,7 +69,7 @@ def test_nothing_is_asked_twice_and_nothing_measured_is_of_a_warm_session(tmp_pa
     prompts = [call.prompt.tobytes() for call in calls]
     assert len(set(prompts)) == len(prompts)
     assert max(len(call.prompt) for call in calls) <= 40 and max(len(call.answer) for call in calls) <= 8
-    # The small model's tokenizer makes up an end of turns.
+    # The small model's tokenizer has no end of turn. Its loader adds one, which is beyond the model's vocabulary.
     assert max(int(call.prompt.max()) for call in calls) < 1536
     for call in calls:
         body = call.body()

@@ -19,7 +19,7 @@ from agentspec.evals.micro.texts import Texts, gather_texts
 
 
 def calls(sessions: int, number: int) -> list[Call]:
-    """Sessions of as many calls; each prompt holds the one before."""
+    """Sessions of `number` calls each. Every prompt contains the previous one."""
     rng = np.random.default_rng(0)
     made = []
     for session in range(sessions):
@@ -51,11 +51,11 @@ def test_requests_and_outputs_share_no_call() -> None:
     assert all(len(request.output) > STEPS * ACCEPTED for request in texts.requests)
     mine = [request for request in texts.requests if any(request.output is call.output for call in recorded)]
     assert len(mine) == 32
-    # Every session gave its latest call before any gave another.
+    # Every session gives its latest call before any session gives a second one.
     sessions = Counter(call.session for call in recorded for request in mine if request.output is call.output)
     assert sorted(sessions.values()) == [1] * 8 + [2] * 12
     assert not any(output is request.output for output in texts.outputs for request in mine)
-    # What is left of the recorded outputs is there, among pieces of source.
+    # The remaining recorded outputs are there, mixed with pieces of source code.
     assert sum(any(output is call.output for call in recorded) for output in texts.outputs) == 80 - 32
     assert texts.output_tokens() >= 20_000
     assert {kind: len(prompt) for kind, prompt in texts.prompts.items()} == {"code": 64_000, "agent": 64_000}
@@ -68,7 +68,7 @@ def test_bad_sizes(text: str) -> None:
 
 
 def test_heap_counts_what_is_allocated() -> None:
-    # A process of its own: here, objects of other tests are freed at any time.
+    # This runs in a separate process, because objects of other tests may be freed in this one at any time.
     program = """
 from agentspec.evals.micro.engine_sides import heap_bytes
 before = heap_bytes()
@@ -100,7 +100,7 @@ def test_our_engine_beside_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     for row in rows:
         assert row.peer == "itself"
         assert row.ours > 0
-        # The allocator's view of so small an index drowns in what the rest of this process allocates and frees.
+        # The heap size of so small an index is lost among what the rest of this process allocates and frees.
         assert row.theirs > 0 or row.case == "memory"
         assert row.record().items() >= {"case": row.case, "size": row.size, "unit": row.unit}.items()
         more = row.more or {}
@@ -133,11 +133,11 @@ print(grown.stats().global_bytes, resident_bytes() - before)
 
 
 def test_memory_by_the_engines_account_and_the_kernels() -> None:
-    # A process of its own: what other tests leave to be freed would count.
+    # This runs in a separate process, because memory that other tests have not freed yet would count.
     done = subprocess.run([sys.executable, "-c", _MEASURE_MEMORY], check=True, capture_output=True, text=True)
     account, resident = map(int, done.stdout.split())
     assert account == pytest.approx(17 * 1_000_000, rel=0.1)
-    # Beside the index there is the heap that building it left behind.
+    # Besides the index, resident memory includes the heap that building it left behind.
     assert 0.8 * account < resident < 2 * account
 
 

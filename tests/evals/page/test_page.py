@@ -1,4 +1,4 @@
-"""The pages of results: what is committed is what the command makes, and what it makes says where figures are from."""
+"""The pages of results: the committed pages are what the command makes, and say where their figures come from."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_what_is_no_file_of_figures_is_refused(tmp_path: Path) -> None:
 
 
 def emulated(*systems: str) -> dict[str, Any]:
-    """Every system twice as fast as the one before it, on three tasks."""
+    """Records on three tasks, in which every system is twice as fast as the one before it."""
     return {
         "records": [
             record(system, 100.0 * 2**place, task=task, concurrency=16, emulated="h200-8b", device_busy=0.5)

@@ -44,7 +44,7 @@ def test_it_learns_outputs_and_not_prompts() -> None:
     system.open(ints(100, 4, 1, 5, 9))
     assert system.tree(system.draft(4)) == Draft([2, 6, 5, 3], [-1, 0, 1, 2])
     system.close()
-    # 4 20 stands in a prompt alone.
+    # The sequence 4, 20 occurs only in a prompt.
     system.open(ints(100, 3, 1, 4, 20))
     assert not system.tree(system.draft(4)).tokens
     system.close()

@@ -15,7 +15,7 @@ def test_parents_of_a_mask() -> None:
 
 
 @pytest.mark.sglang
-# SGLang's own modules warn of what they import.
+# SGLang's modules emit warnings when they are imported.
 @pytest.mark.filterwarnings("default")
 def test_windows_enter_the_corpus_one_step_late() -> None:
     output = np.array([*range(10, 20)] * 3, dtype=np.int32)
@@ -23,12 +23,12 @@ def test_windows_enter_the_corpus_one_step_late() -> None:
     prompt = np.arange(100, 100 + 2 * MAX_TRIE_DEPTH, dtype=np.int32)
     call = Call("s", "", "", (prompt,), output)
     once = replay([call], system, 8)
-    # Nothing of the first round was in the corpus before it; what came after copied it.
+    # The first ten tokens are not in the corpus. The rest of the output repeats them.
     assert 0 < once.accepted < len(output)
     assert once.drafted == 8 * once.steps
     again = replay([call], system, 8)
     assert again.accepted > once.accepted
-    # Of the prompt only the last window is known.
+    # Only the last window of the prompt is in the corpus.
     for begin, found in ((0, False), (2 * MAX_TRIE_DEPTH - 6, True)):
         system.open(prompt[begin : begin + 3])
         system.extend(prompt[begin + 3 : begin + 4])

@@ -1,4 +1,4 @@
-"""The verdict's rows, and that what is recorded of a server is a log that the report reads."""
+"""The verdict's rows, and the records of a server's calls, which the report reads as a log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PREDICTED = {
 
 
 def turn(seconds: float, outputs: tuple[Any, ...] = ("a",)) -> SliceResult:
-    """Of 100 tokens in 50 steps."""
+    """A turn of 100 tokens in 50 steps."""
     calls = (TimedCall("agents", 0.0, seconds, 101, 50),)
     return SliceResult("cold@8", 0, calls, outputs, 50, 0, 0, 0.0)
 

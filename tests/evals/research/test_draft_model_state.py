@@ -28,7 +28,7 @@ def test_only_places_that_both_drafted_for_are_compared() -> None:
     row = compared({("a", 1): 4, ("a", 6): 2, ("b", 1): 0}, {("a", 1): 4, ("a", 6): 1, ("a", 8): 3})
     assert row == {"drafts": 3, "places": 2, "sglang_accepted": 3.0, "agentspec_accepted": 2.5, "equal": 0.5}
     assert "2 places, accepted 2.500 (SGLang's EAGLE-3 there 3.000)" in shown({"every": 2, **row})
-    with pytest.raises(ServerError, match="no place"):
+    with pytest.raises(ServerError, match="same positions"):
         compared({("a", 1): 4}, {("a", 2): 4})
 
 

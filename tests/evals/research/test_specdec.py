@@ -20,7 +20,7 @@ SEER = Rule("shipped", 1, 6.0, 0.5)
 
 
 def foreseen(rng: np.random.Generator, texts: int = 20) -> dict[Rule, list[bench_specdec.Walk]]:
-    """Texts with a head that knows what will be rejected, and a confidence that is always the same."""
+    """Random texts, with a head that foresees every rejection and with a confidence that is always 0.8."""
     seen, blind = [], []
     for _ in range(texts):
         right = rng.random(60) < 0.8
@@ -71,7 +71,7 @@ def test_the_command_on_the_shipped_drafters(tmp_path: Path, capsys: pytest.Capt
     assert {(row["drafter"], row["rule"]) for row in report["rows"]} >= {
         (drafter, rule) for drafter in ("standalone", "eagle3") for rule in ("fixed", "head", "confidence")
     }
-    # Whoever drafts, the same tokens are written.
+    # The same tokens are written, whichever drafter is used.
     assert len({row["tokens"] for row in report["rows"]}) == 1
     assert files["table"].read_text() in capsys.readouterr().out
     ET.fromstring(files["plot"].read_text())

@@ -7,7 +7,7 @@ import pytest
 
 from agentspec.evals.research.specdec_rounds import Counts, count_fixed, count_rounds, count_stopped, least_verification
 
-# Seven tokens follow the first; from the start before each, so many drafted tokens are right.
+# Seven tokens follow the first. For each of them: the number of correct tokens in a draft that begins with it.
 #   counted token   1  2  3  4  5  6  7
 MATCHES = np.array([3, 2, 1, 0, 2, 1, 1])
 
@@ -15,11 +15,11 @@ MATCHES = np.array([3, 2, 1, 0, 2, 1, 1])
 @pytest.mark.parametrize(
     ("length", "target", "discarded"),
     [
-        # Of one token: accepted at places 0, 2, 4 and 6; each round brings one more.
+        # One token is drafted and accepted at places 0, 2, 4 and 6. Each round adds one token of the target.
         (1, 4, 0),
-        # Two accepted, to place 3; none, to place 4; two accepted and the end.
+        # Two tokens are accepted at place 0 and none at place 3. Two are accepted at place 4, where the text ends.
         (2, 3, 2),
-        # Three accepted, to place 4, whose draft has two right tokens.
+        # Three tokens are accepted at place 0. The draft at place 4 has two correct tokens.
         (4, 2, 3),
     ],
 )
@@ -28,12 +28,12 @@ def test_fixed_lengths(length: int, target: int, discarded: int) -> None:
 
 
 def test_each_start_has_its_own_length() -> None:
-    # Three of three, at place 4 then one of one, at place 6 one of two.
+    # Accepted are three of three tokens at place 0, one of one at place 4, and one of two at place 6.
     assert count_rounds(MATCHES, np.array([3, 9, 9, 9, 1, 9, 2])) == Counts(7, 3, 6, 1)
 
 
 def test_lengths_come_from_the_rule_and_totals_from_all_texts() -> None:
-    # Certain of three tokens at the first start, of none elsewhere: a draft holds one more than it is certain of.
+    # The rule is certain of all three tokens at the first start and of none elsewhere, where it drafts one token.
     p = np.zeros((7, 3))
     p[0] = 1
     assert count_stopped([(MATCHES, p)], 0.5) == Counts(7, 3, 5, 0)

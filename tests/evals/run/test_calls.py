@@ -1,4 +1,4 @@
-"""Asking cells of stand-ins for servers: the closed loop, what is refused, what a stream tells."""
+"""Cells that are asked of stand-ins for servers: the closed loop, what is refused, and what a stream reports."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_questions_go_through_the_chain_as_token_ids(tmp_path: Path) -> None:
     question = next(draw_questions(databases, split="heldout", seed=3))
     sender = Clients(text=question.sql)
     done = asyncio.run(closed_loop(sender, [question], 1, asking(databases=databases)))
-    # link, write, check; and the SQL that was written is the gold one.
+    # The stages are link, write and check, and the SQL that was written is the gold SQL.
     assert done[0].outcome == "correct" and len(done[0].replies) >= 3
     assert all(set(body) == {"input_ids", "sampling_params"} for body in sender.bodies)
 

@@ -85,7 +85,7 @@ def test_servers_are_asked_in_turns_and_outputs_compared(
     assert main(["demo", "--questions", "3", "--system", "hybrid", "--json", str(file)]) == 0
     told = capsys.readouterr()
     assert "identical outputs: yes" in told.out
-    # Three questions are a turn of two and one of one, in each pass.
+    # In each pass, the three questions form a turn of two and a turn of one.
     assert [line.split(":")[0] for line in told.err.splitlines() if "tokens/s none" in line] == ["cold"] * 2 + [
         "warm"
     ] * 2

@@ -29,7 +29,7 @@ def test_the_listing_names_tasks_and_systems(capsys: pytest.CaptureFixture[str])
 
 
 class StandIns:
-    """Instead of servers: what was started, and a system that fails at some cell."""
+    """Stands in for servers: notes what was started and asked, and lets one system fail at a cell."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[str, Any]] = []
@@ -71,7 +71,7 @@ def test_servers_are_asked_in_turns_and_every_record_tells_what_it_depends_on(
     assert main([*words, "--plot", str(tmp_path / "out.svg")]) == 0
     records = json.loads(out.read_text())["records"]
     assert len(records) == 2 * 2 * 2 * 2
-    # Both have a cell before either has the next.
+    # Both systems are asked a cell before either is asked the next one.
     assert all({servers.asked[i][0], servers.asked[i + 1][0]} == {"none", "suffix"} for i in range(0, 16, 2))
     for one in records:
         assert {"command", "seed", "versions", "hardware", "baseline", "server_arguments", "model"} <= set(one)

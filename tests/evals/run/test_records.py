@@ -1,4 +1,4 @@
-"""Figures of cells, what is compared, what an interrupted run goes on from, tables."""
+"""Figures of cells, comparisons, interrupted runs that are resumed, and tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cell(pass_name: str = "cold", concurrency: int = 2, repeat: int = 0) -> Cell
 def result(
     of: Cell, *, seconds: float = 2.0, outputs: str | None = "a", task_seconds: tuple[float, ...] = (), **counts: Any
 ) -> CellResult:
-    """Two answers at the same time: 11 tokens, the first after half a second; and one call that failed."""
+    """Two concurrent answers of 11 tokens, whose first tokens come after half a second, and one failed call."""
     good = Reply(began=1.0, first=1.5, ended=1.0 + seconds, tokens=11, steps=5, drafted=40, accepted=10)
     return CellResult(
         cell=of,
@@ -49,7 +49,7 @@ def test_figures_of_a_cell() -> None:
     found = record("ngram", cell())
     assert (found["requests"], found["completed"], found["failed"]) == (3, 2, 1)
     assert found["tokens_per_second"] == 11.0 and found["tokens_per_cpu_second"] == 5.5
-    # Of each request the first token comes from its prefill.
+    # The first token of each request comes from its prefill.
     assert found["goodput"] == 10.0 and found["accept_length"] == 2.0
     assert found["acceptance_rate"] == 0.25
     assert found["ttft_ms_p50"] == 500.0 and found["tpot_ms_p99"] == 150.0
@@ -106,7 +106,7 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None
     found = read_records(path, settings)
     assert [one["system"] for one in found] == ["none", "suffix", "none", "suffix"]
     systems = ["none", "suffix"]
-    # Servers that are asked in turns measure a cell together; others only what they lack.
+    # Servers that are asked in turns measure a cell together. Other servers measure only the cells that they lack.
     together = missing(cells, systems, found, together=True)
     assert {name: [one.repeat for one in some] for name, some in together.items()} == {"none": [1, 2], "suffix": [1, 2]}
     apart = missing(cells, systems, found, together=False)
@@ -136,7 +136,7 @@ def measured() -> list[dict[str, Any]]:
 def test_summaries_are_medians_over_repeats() -> None:
     found = {(row.pass_name, row.concurrency, row.system): row for row in summaries(measured())}
     suffix = found["cold", 2, "suffix"]
-    # 4/1, 4/2 and 8/2 of plain decoding, which was asked in the same repeat.
+    # The speedups are 4/1, 4/2 and 8/2, each over plain decoding in the same repeat.
     assert suffix.median("speedup_over_none") == 4.0
     assert suffix.median("tokens_per_second") == 11.0 and suffix.spread == 1.0
     assert suffix.identical == "identical"

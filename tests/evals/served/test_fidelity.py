@@ -1,4 +1,4 @@
-"""The fidelity bench: a server that is as simulated is simulated without error."""
+"""The fidelity bench: a server that behaves as the simulation assumes is predicted without error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def costs() -> Profile:
 
 
 def alone(calls: list[AskedCall], step: float, apart: float = 1.0) -> list[Answered]:
-    """Answers of a server that is asked so seldom that each request runs alone, a token a step."""
+    """Answers of a server that is asked so seldom that each request runs alone and gets one token a step."""
     rng = np.random.default_rng(0)
     found = []
     for i, call in enumerate(calls):
@@ -77,7 +77,7 @@ def test_a_run_in_which_the_pace_changed_does_not_count() -> None:
 
 
 class Steady(RunningServer):
-    """Takes `seconds` for each token after the first one, by a clock of its own."""
+    """A server that takes `seconds` for each token after the first one, by its own clock."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__("")

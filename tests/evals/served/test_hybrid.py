@@ -1,6 +1,6 @@
 """The hybrid bench's work, arithmetic and tables; and one tiny run of real servers.
 
-The calls that most tests count with, three rows over four seconds:
+Most tests use these four calls, which overlap as follows:
 
     seconds   0    1    2    3    4
     agents    [ 9 tokens ][ 5 ]             2 + 2 steps
@@ -88,7 +88,7 @@ def test_the_work_of_a_workload_does_not_depend_on_the_others(databases: Any, na
     for wanted in ROWS[name]:
         streams = [[phase.streams for phase in phases if phase.row == wanted] for phases in (everything, alone)]
         assert streams[0] == streams[1] != []
-    # What is learned from the first questions is what the warm workloads start with.
+    # The warm workloads start with what was learned from the first questions.
     assert alone[0].flush and [phase.flush for phase in alone[1:]] == [False] * (len(alone) - 1)
 
 
@@ -104,7 +104,7 @@ def test_slices_hold_the_whole_phase_in_its_order(databases: Any) -> None:
 
 def test_tokens_a_second_are_those_of_the_time_in_which_both_kinds_run() -> None:
     assert together_seconds(MIXED) == 3.0
-    # A third of the last call's time lies before that.
+    # A third of the last call's time lies before second 3.
     assert tokens_until(MIXED, 3.0) == pytest.approx(9 + 5 + 17 + 9 / 3)
     found = figures("suffix", [phase()])
     assert found.tokens_per_second == pytest.approx(34 / 3, abs=0.1)
@@ -124,7 +124,7 @@ def test_systems_that_count_no_steps_have_their_share_by_construction(system: st
 
 def test_requests_until_recovered() -> None:
     accepted = calls("agents", 1, 1, 3, 4, 4, 4)
-    # The third and fourth request together reach 3.5, 90 % of 3.8.
+    # The mean of the third and fourth request is 3.5, more than 90 % of 3.8.
     assert requests_until_recovered(accepted, steady=3.8, size=2) == 2
     assert requests_until_recovered(accepted, steady=1.1, size=2) == 0
     assert requests_until_recovered(accepted, steady=5.0, size=2) is None
@@ -140,7 +140,7 @@ def test_a_change_is_measured_against_the_second_half_of_a_kind_s_first_phase() 
     ]
     more = figures("hybrid", changing).more
     assert more["steady"] == {"agents": 4.0, "open": 2.0}
-    # Of 12 requests, 2 at 1 and 10 at 2 reach 1.8; 2 at 2 and 10 at 4 reach 3.6.
+    # The mean of 12 requests exceeds 1.8 with 2 at 1 and 10 at 2, and 3.6 with 2 at 2 and 10 at 4.
     assert more["recovered_after"] == [{"to": "open", "requests": 1}, {"to": "agents", "requests": 4}]
     assert [shown["accept_lengths"] for shown in more["windows"]] == [[1.0, 4.0], [1.75, 2.0], [3.0, 4.0]]
 

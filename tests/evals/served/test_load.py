@@ -18,7 +18,7 @@ from agentspec.evals.workloads.load import DEFAULT_SYSTEMS, plan_load
 def turn(
     seconds: float, *, tokens: int = 11, steps: int = 5, row: str = "open@2", text: str = "a", verified: int = 20
 ) -> SliceResult:
-    """Two calls at the same time."""
+    """A turn of two concurrent calls."""
     calls = tuple(TimedCall("open", 0.0, seconds, tokens, steps) for _ in range(2))
     return SliceResult(row, 0, calls, ([text],), steps=5, drafter_steps=0, verified_tokens=verified, cpu_seconds=2.0)
 
@@ -37,7 +37,7 @@ def test_every_client_has_work_in_every_turn_and_nothing_twice(databases: Any) -
         assert len(set(asked)) == len(asked)
         rows = [phase.row for phase in phases if phase.row]
         assert rows == [f"{workload}@1"] * 2 + [f"{workload}@8"] * 2
-        # What agents learn is kept, and what open prompts taught is not.
+        # What is learned from agents is kept, and what is learned from open prompts is not.
         assert [phase.flush for phase in phases] == (
             [True, False, True, False] if workload == "open" else [True, False, False, False, False]
         )
@@ -50,13 +50,13 @@ def test_a_row_is_all_its_turns_together() -> None:
     found = load_row("open", "agentspec", 2, [turn(1.0), turn(3.0)], identical=True)
     assert found["tokens_per_second"] == 44 / 4 and found["tokens_per_second_turns"] == [22.0, 7.3]
     assert found["tokens_per_cpu_second"] == 44 / 4
-    # Of each call the first token comes from its prefill.
+    # The first token of each call comes from its prefill.
     assert found["accept_length"] == 2.0 and found["verified_width"] == 2.0
     assert load_row("open", "none", 2, [turn(1.0, verified=0)], identical=None)["verified_width"] == 1.0
 
 
 def test_a_ratio_is_the_median_turn_s() -> None:
-    # One turn that something else disturbed counts no more than any other.
+    # A turn that was disturbed counts no more than any other.
     assert ratio(row("open", "agentspec", 1, 2, 9), row("open", "none", 2, 4, 3)) == 2.0
 
 

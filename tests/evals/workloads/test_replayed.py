@@ -64,7 +64,7 @@ def test_a_replay_task_reads_its_trace(tmp_path: Path) -> None:
     for unit in units:
         assert isinstance(unit, Conversation)
         assert len(unit.calls[0].body["input_ids"]) == 6 and unit.calls[0].prompt_tokens_cut > 0
-        # A server ends at an id that its model does not have.
+        # A server crashes at a token id outside the vocabulary of its model.
         assert max(unit.calls[0].body["input_ids"]) < 1536
 
 

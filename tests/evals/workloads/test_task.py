@@ -1,4 +1,4 @@
-"""What tasks give to be learnt and to be measured: never the same prompt in both, none twice in a draw."""
+"""The calls that tasks give for learning and for measuring: no prompt is in both, and none is drawn twice."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def times() -> StepTimes:
 
 @pytest.fixture
 def calls(times: StepTimes, made_up_time: MadeUpTime) -> Iterator[Any]:
-    """Every torch call of this thread is seen."""
+    """Intercepts every torch call of this thread."""
     pytest.importorskip("torch")
     from agentspec.integrations.emulated_device.device.tensors import name_backend
     from agentspec.integrations.emulated_device.device.work import Work

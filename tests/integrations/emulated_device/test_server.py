@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    """Suffix drafts, on an emulated 8B model."""
+    """A server with suffix drafts on an emulated 8B model."""
     variables = {"EMULATED_DEVICE_TRACE": str(folder / "trace.json")}
     with Server(MODEL, "AGENTSPEC", log=folder / "log", emulate="h200-8b", environment=variables) as started:
         yield started
@@ -74,7 +74,7 @@ def test_answers_are_the_forced_ones_and_the_device_was_busy(server: Server, fol
     assert added("busy_seconds") > 0.3 * added("active_seconds")
     assert added("busy_seconds") >= added("steps") * 0.004
     assert after["mixed_operations"] == after["unordered_operations"] == {}
-    # One read a step at most: the lengths; tokens come by a copy that an event covers.
+    # A step has at most one read, for the lengths. Tokens come by an asynchronous copy with an event.
     assert added("host_reads") <= added("steps")
     assert added("eager_ops") > added("steps")
     assert set(after["idle_seconds_by"]) >= {"reading", "drafting", "planning", "staging", "launch", "scheduler"}

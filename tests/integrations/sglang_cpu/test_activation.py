@@ -1,4 +1,4 @@
-"""When activation acts, and what a fresh interpreter finds afterwards. Every case is a process of its own."""
+"""When activation acts, and what a fresh interpreter finds afterwards. Every case runs in its own process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNEL_FILE = "import sgl_kernel; print(sgl_kernel.__file__)"
 
 
 def python(code: str, *folders: Path, **variables: str) -> list[str]:
-    """Lines that the code prints; `folders` come first on its path."""
+    """The lines that the code prints; `folders` come first on its path."""
     path = os.pathsep.join([*map(str, folders), *filter(None, sys.path)])
     env = {k: v for k, v in os.environ.items() if k not in ("SGLANG_USE_CPU_ENGINE", "TORCH_COMPILE_DISABLE")}
     env |= {"PYTHONPATH": path, **variables}
@@ -145,7 +145,7 @@ except RuntimeError as error:
 
 
 def test_attention_takes_the_arguments_of_every_release():
-    """Older ones know no scales of a quantized cache, and no attention that is not causal."""
+    """Older releases pass neither the scales of a quantized cache nor whether attention is causal."""
     code = f"""
 {ACTIVATE}
 import sgl_kernel, torch
@@ -175,7 +175,7 @@ def test_torchvision_imports_without_its_binary(tmp_path):
     assert python(code, tmp_path) == ["True", "True"]
 
 
-# What `eagle_utils` of SGLang 0.5.23 looks like on a CPU: no kernels, and batches verified greedily.
+# What `eagle_utils` of SGLang 0.5.23 looks like on a CPU: it has no kernels and verifies every batch greedily.
 VERIFICATION = """
 tree_speculative_sampling_target_only = top_k_renorm_prob = None
 top_p_renorm_prob = 'its own'
@@ -185,7 +185,7 @@ def _verify_uses_greedy(*, is_all_greedy, is_cpu, use_rejection_sampling, is_hip
 
 
 def sglang_with(folder: Path, modules: dict[str, str]) -> None:
-    """A SGLang that has nothing but these modules, named below `sglang.srt`."""
+    """Writes a package `sglang` with only these modules, whose names are relative to `sglang.srt`."""
     for name, code in modules.items():
         path = folder.joinpath("sglang", "srt", *name.split(".")).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -223,8 +223,8 @@ class DraftBackendFactory:
 """,
     "speculative.eagle_utils": "",
 }
-# As of SGLang 0.5.17: lengths that are computed and not used, tensors that a GPU's allocator is told of, and masks of
-# grammars for accelerators only.
+# The modules of SGLang 0.5.17, which compute lengths that are not used, report tensors to a GPU's allocator, and have
+# masks of grammars for accelerators only.
 OLD_MODULES = {
     **MODULES,
     "constrained.xgrammar_backend": """
@@ -377,7 +377,7 @@ print(xgrammar_backend.{name}.__module__)
     assert python(code, tmp_path, CUDA_VISIBLE_DEVICES="") == ["True", "sglang.srt.constrained.xgrammar_backend"]
 
 
-# What `eagle_utils` of 0.5.17 and 0.5.20 looks like: one function decides, and imports its kernels.
+# What `eagle_utils` of 0.5.17 and 0.5.20 looks like: one function chooses how to verify, and imports its kernels.
 OLD_VERIFICATION = """
 _is_cpu = True
 def verify_greedily(): return f"greedy, {'CPU' if _is_cpu else 'GPU'}"

@@ -1,4 +1,4 @@
-"""The two attention ops against attention written out as loops over queries, heads and positions."""
+"""The two attention ops, compared with attention written as loops over queries, heads and positions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Batch:
             "k_cache": torch.randn(SLOTS, self.groups, self.key_dim, generator=generator),
             "v_cache": torch.randn(SLOTS, self.groups, self.value_dim, generator=generator),
         }
-        # What no request owns must not matter, whatever it holds.
+        # Slots that no request owns must not matter, whatever they hold.
         owned = torch.zeros(SLOTS, dtype=torch.bool)
         indices = torch.randperm(len(self.lens) + 2, generator=generator)[: len(self.lens)]
         for index, length in zip(indices.tolist(), self.lens, strict=True):
@@ -53,14 +53,14 @@ BATCHES = [
 
 
 def attend(query, keys, values, scale):
-    """One head of one query over the keys that it sees: softmax, written out."""
+    """Softmax attention of one head of one query over the keys that it attends to."""
     scores = [scale * sum(float(a) * float(b) for a, b in zip(query, key, strict=True)) for key in keys]
     weights = torch.softmax(torch.tensor(scores, dtype=torch.float64), 0)
     return sum(weight * value.double() for weight, value in zip(weights, values, strict=True))
 
 
 def by_definition(query, sees, drawn, scale):
-    """Query [T, H, K] where query t belongs to request `sees[t][0]` and sees its positions `sees[t][1]`."""
+    """Attention of `query` [T, H, K], where query t attends to the positions `sees[t][1]` of request `sees[t][0]`."""
     heads, groups = query.shape[1], drawn["k_cache"].shape[1]
     out = torch.empty(query.shape[0], heads, drawn["v_cache"].shape[2], dtype=torch.float64)
     for token, (request, positions) in enumerate(sees):
@@ -87,7 +87,7 @@ def extend(query, drawn, lens, *, mask=None, causal=True, max_len=None, **option
 
 
 def side_by_side(masks):
-    """Blocks of the greatest size. What padding sees is nobody's affair; that nothing sees padding is the caller's."""
+    """The masks, padded to the largest size. Padding attends to everything, and no token attends to padding."""
     width = max(len(mask) for mask in masks)
     blocks = torch.ones(len(masks), width, width, dtype=torch.bool)
     for block, mask in zip(blocks, masks, strict=True):
@@ -185,7 +185,7 @@ def test_an_extension_sees_its_sequence(batch, uniform, causal):
 
 
 def test_a_chain_of_one_token_equals_decoding():
-    """Plain decoding and verification of the same token may not differ, or greedy outputs could."""
+    """If decoding and verification of the same token differed, greedy outputs could differ too."""
     batch = BATCHES[2]
     drawn = batch.draw(seed=6)
     query = torch.randn(len(batch.lens), batch.heads, batch.key_dim)
@@ -194,7 +194,7 @@ def test_a_chain_of_one_token_equals_decoding():
 
 
 def test_what_a_call_keeps_for_the_next_changes_no_result(monkeypatch):
-    """Tensors are written to between calls, as SGLang does, so that what is kept may not be told by which tensor it is."""
+    """SGLang overwrites tensors between calls, so what a call keeps must not be recognised by the tensor's identity."""
     batch = BATCHES[2]
     drawn = batch.draw(seed=9)
     generator = torch.Generator().manual_seed(10)

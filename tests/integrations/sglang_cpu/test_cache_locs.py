@@ -1,4 +1,4 @@
-"""Slot bookkeeping against its definition: one Python loop over requests and positions each."""
+"""Slot bookkeeping, compared with its definitions as Python loops over requests and positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifications without padding, of a model runner and an attention backend that tell what they are given."""
+"""Verification without padding, by a model runner and an attention backend that record what they are given."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Runner:
         if forward_batch.fails:
             raise RuntimeError("this forward fails")
         ids = forward_batch.input_ids.float()
-        # As a model's: of each token logits and a hidden state.
+        # Like a model's output, with logits and maybe a hidden state for each token.
         output = SimpleNamespace(next_token_logits=ids[:, None] + torch.arange(3) / 4, hidden_states=None)
         if forward_batch.reads_hidden:
             output.hidden_states = ids[:, None] * 2
@@ -54,7 +54,7 @@ def runner(monkeypatch):
 
 
 def links_of(num_nodes):
-    """Rows whose second node is the root's first child, and each further one its next sibling."""
+    """The links of rows in which every node but the root is a child of the root, in their order."""
     next_token, next_sibling = torch.full((2, len(num_nodes), WIDTH), -1)
     for row, size in enumerate(num_nodes):
         if size > 1:
@@ -134,7 +134,7 @@ def test_a_forward_that_fails_leaves_its_batch_as_it_was(runner):
 
 def test_nodes_that_do_not_come_first_are_not_taken_for_padding(runner):
     batch = forward_batch()
-    # The row's second node is padding, and its third hangs on the root.
+    # The row's second node is padding, and its third is a child of the root.
     batch.spec_info.retrieve_next_token[0, 0] = 2
     runner.forward(batch)
     assert len(runner.seen[0]) == 12 and runner.padding_skipped == 0

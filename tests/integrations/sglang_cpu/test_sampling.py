@@ -1,4 +1,4 @@
-"""Sampling on drawn trees: the tokens are distributed as the target's, and a wrong rule is found out."""
+"""Sampling on drawn trees: the tokens have the target's distribution, and the tests detect wrong rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentspec.integrations.sglang_cpu import sampling, tree
 
 VOCAB = 6
 DRAWS = 100_000
-# Seeds are fixed, so a right rule is judged once and for all; a wrong one is far below.
+# Seeds are fixed, so a right rule always passes. The p-value of a wrong rule is far below this.
 SIGNIFICANCE = 1e-6
 
 
@@ -34,7 +34,7 @@ class Drawing:
 
     def __post_init__(self):
         generator = torch.Generator().manual_seed(11)
-        # levels[k][a, b, ...] is p after the tokens a, b, ... behind the root.
+        # levels[k][a, b, ...] is p after the tokens a, b, ... that follow the root.
         levels = [torch.randn((VOCAB,) * (k + 1), generator=generator).mul(1.5).softmax(-1) for k in range(4)]
         if self.first is not None:
             levels[0] = torch.tensor(self.first)
@@ -62,7 +62,7 @@ TIES = Drawing([0, 4, 1, 2, 4, 1], [-1, 0, 0, 0, 2, 2], first=[0.125, 0.25, 0.25
 IMPOSSIBLE = Drawing([0, 1, 2, 3], [-1, 0, 0, 1], first=[0.3, 0.0, 0.2, 0.1, 0.1, 0.3])
 CERTAIN = Drawing([0, 1, 2, 3], [-1, 0, 0, 0], first=[0.0, 0.0, 0.5, 0.5, 0.0, 0.0])
 ROOT_ONLY = Drawing([0, 0, 0], [-1, -1, -1])
-# The path is full before the tree ends: what follows the last node may not be told from its children.
+# The path is full before the tree ends. The token after the last node must not depend on that node's children.
 CUT = Drawing([0, 2, 4, 1], [-1, 0, 1, 2], steps=2)
 DRAWINGS = {
     "chain": CHAIN, "tree": TREE, "padded": PADDED, "ties": TIES, "impossible": IMPOSSIBLE, "all drafted": CERTAIN,
@@ -71,7 +71,7 @@ DRAWINGS = {
 
 
 class Batch:
-    """The arrays of a verification of the same tree in every row, each with coins of its own."""
+    """The arrays of a verification in which every row has the same tree and its own coins."""
 
     def __init__(self, drawing, rows, generator):
         nodes = len(drawing.tokens)
@@ -96,7 +96,7 @@ class Batch:
         )  # fmt: skip
 
     def tokens(self):
-        """[rows, steps], what was written row by row; -1 behind the end."""
+        """[rows, steps], the tokens that each row wrote; -1 after its end."""
         places = self.accept_index.long()
         return torch.where(places >= 0, self.predicts[places.clamp(min=0)].long(), -1)
 
@@ -106,7 +106,7 @@ def right(batch, generator):
 
 
 def greedy(batch, generator):
-    """What SGLang does on a CPU."""
+    """Verifies greedily, as SGLang does on a CPU."""
     tree.verify_tree_greedy_cpu(
         batch.predicts, batch.accept_index, batch.accept_token_num, batch.candidates, batch.index, batch.child,
         batch.sibling, batch.target_probs.argmax(-1),
@@ -125,7 +125,7 @@ def eager(batch, generator):
 
 
 def from_the_parent(batch, generator):
-    """The distribution of the node before is used at each node behind the root."""
+    """Nodes below the root's children use the distribution of their parent."""
     for node, parent in enumerate(batch.drawing.parents):
         if parent > 0:
             batch.target_probs[:, node] = batch.target_probs[:, parent]
@@ -133,9 +133,9 @@ def from_the_parent(batch, generator):
 
 
 def p_values(drawing, rule):
-    """Of the first token, of the first two, and of the first three, jointly.
+    """P-values of the first token, of the first two jointly, and of the first three jointly.
 
-    A row that wrote fewer is completed from the target: what a later step would write is not in question.
+    A row that wrote fewer tokens is completed from the target, because later steps are not tested here.
     """
     generator = torch.Generator().manual_seed(5)
     batch = Batch(drawing, DRAWS, generator)
@@ -182,7 +182,7 @@ def test_drafts_are_accepted_as_often_as_the_target_writes_them():
 
 
 def walk(coins, final_coin, drawing=TIES, **thresholds):
-    """One row with given coins by node: the flat indices accepted, and the tokens written."""
+    """Verifies one row with the given coin of each node. Returns the accepted flat indices and the written tokens."""
     batch = Batch(drawing, 1, None)
     batch.coins[0] = 0.999
     for node, coin in coins.items():
@@ -201,7 +201,7 @@ def walk(coins, final_coin, drawing=TIES, **thresholds):
 def test_the_coin_picks_the_child_whose_share_it_falls_in(coin, accepted):
     nodes, tokens = walk({0: coin}, 0.5)
     if accepted is None:
-        # Left are 0, 3 and 5 with 1/8, 1/16 and 1/16: half of that is reached by token 3.
+        # Tokens 0, 3 and 5 are left with 1/8, 1/16 and 1/16. The final coin of 1/2 picks token 3.
         assert (nodes, tokens) == ([0], [3])
     else:
         assert nodes[:2] == [0, accepted] and tokens[0] == TIES.tokens[accepted]
@@ -228,7 +228,7 @@ def test_lower_thresholds_accept_more():
 
 
 def test_rounding_never_writes_what_the_target_does_not():
-    """The last coin at its ends, and a coin that the sum of all drafted mass does not reach."""
+    """The final coin is at its ends, and the root's coin is above the total probability of the drafted children."""
     assert walk({0: 0.99}, 0.0, IMPOSSIBLE)[1] == [0]
     assert walk({0: 0.99}, 1.0, IMPOSSIBLE)[1] == [5]
     assert walk({0: 1.0}, 0.0, CERTAIN)[1] == [2]

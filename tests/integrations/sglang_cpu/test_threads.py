@@ -1,4 +1,4 @@
-"""Threads by the work of a forward."""
+"""The number of threads depends on the work of a forward."""
 
 from __future__ import annotations
 

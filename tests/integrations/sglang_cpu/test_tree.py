@@ -1,4 +1,4 @@
-"""Tree kernels on drawn trees, against definitions that follow parents one by one."""
+"""Tree kernels on drawn trees, compared with definitions that follow parents one by one."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_a_key_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["store", "genkey", str(tmp_path / "key")]) == 0
     assert capsys.readouterr().out == f"key: {tmp_path / 'key'}\n"
     assert main(["store", "genkey", str(tmp_path / "key")]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_the_rights_of_a_redis_user_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

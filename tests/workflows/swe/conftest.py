@@ -28,7 +28,7 @@ def agent_environment() -> str:
 
 @pytest.fixture(scope="session")
 def openhands_environment() -> str:
-    """The interpreter that has OpenHands. It needs a newer Python than this project does, so that many machines have none."""
+    """The interpreter that has OpenHands, which needs a newer Python than this project. Many machines have none."""
     try:
         return agent_python("openhands")
     except ConfigError as error:

@@ -29,13 +29,13 @@ def test_every_answer_holds_one_command(tmp_path: Path) -> None:
         assert steps == answers(task)
         assert 9 <= len(steps) <= 15
         for step in steps:
-            # The expression by which mini-swe-agent finds commands.
+            # mini-swe-agent finds commands with this expression.
             assert len(re.findall(r"```mswea_bash_command\s*\n(.*?)\n```", step, re.DOTALL)) == 1
         assert "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT" in steps[-1]
 
 
 def command_of(answer: str, style: str) -> str | None:
-    """What the agent of this style runs; None where it ends."""
+    """The command that an agent of this style runs; None where it ends."""
     if style == "backticks":
         (command,) = re.findall(r"```mswea_bash_command\s*\n(.*?)\n```", answer, re.DOTALL)
         return None if "COMPLETE_TASK" in command else str(command)

@@ -1,4 +1,4 @@
-"""Runs: the reference solver end to end, a model that misbehaves, an agent that dies, and going on."""
+"""Runs: the reference solver end to end, a model that misbehaves, an agent that dies, and resuming."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from agentspec.workflows.swe.workspace import Workspace
 
 @pytest.mark.agents
 def test_reference_solver_end_to_end(tasks: list[Task], agent_environment: str, tmp_path: Path) -> None:
-    """Two runs, one task at a time and two, are the same conversations; readers of logs understand them."""
+    """Runs with one and with two tasks at a time have the same conversations, and the log readers can read them."""
     traces = []
     for concurrency in ("1", "2"):
         folder = tmp_path / f"run{concurrency}"
@@ -61,7 +61,7 @@ def test_reference_solver_end_to_end(tasks: list[Task], agent_environment: str, 
 
 @pytest.mark.agents
 def test_openhands_end_to_end(tasks: list[Task], openhands_environment: str, tmp_path: Path) -> None:
-    """Its SDK reads our configuration and works on the tasks; its own logs are read as its runs, and two runs are the same."""
+    """The OpenHands SDK reads our configuration and works on the tasks. Its logs are readable, and both runs equal."""
     traces = []
     warm = [task for task in tasks if task.split == "warm"]
     for concurrency in ("1", "2"):
@@ -82,7 +82,7 @@ def test_openhands_end_to_end(tasks: list[Task], openhands_environment: str, tmp
         logs.sort(key=lambda log: float(log["timestamp"]))
         read = [calls_of(log, "s") for log in logs]
         assert {name for name, _ in read} == {"openhands"}
-        # It asks the server to stop where a call's last line begins.
+        # OpenHands asks the server to stop where a call's last line begins.
         assert [call.output for _, calls in read for call in calls] == [
             answer.removesuffix("</function>") for answer in answers(task, "function")
         ]
@@ -131,7 +131,7 @@ def test_models_that_misbehave(
         task = next(task for task in tasks if task.issue in body["messages"][1]["content"])
         assert body["cache_salt"] == f"acme/{task.repository}"
         assert "/testbed" not in body["messages"][1]["content"]
-    # Retries are the client's alone: those of the agent would multiply them.
+    # Only the client retries. Retries of the agent would multiply the client's.
     slow = [body for _, body in scripted_endpoint.requests if tasks[4].issue in body["messages"][1]["content"]]
     assert len(slow) == 2
 
@@ -158,7 +158,7 @@ def test_an_interrupted_run_goes_on(tasks: list[Task], scripted_endpoint: Script
             progress=lambda *event: seen.append(event),
         )
 
-    # It ends two tasks, one of them in an error, and then dies.
+    # The agent ends two tasks, one of them in an error, and then dies.
     dying = f"first, second = job['tasks'][:2]\n{_record('first')}\n{_record('second', 'refused')}"
     with pytest.raises(ServerError, match="status 7.*\n.*gone"):
         run(f"{dying}\nprint('all is gone', file=sys.stderr)\nsys.exit(7)")
@@ -170,7 +170,7 @@ def test_an_interrupted_run_goes_on(tasks: list[Task], scripted_endpoint: Script
     assert whole.resumed == 1
     assert [result.id for result in whole.results] == [task.id for task in tasks]
     assert {result.outcome for result in whole.results} == {"unresolved"}
-    # Nothing is left to do: no agent is started.
+    # Nothing is left to do, so no agent is started.
     assert run("sys.exit(9)").resumed == len(tasks)
     with pytest.raises(ConfigError, match="other settings"):
         run(finishing, RunConfig(step_limit=3))

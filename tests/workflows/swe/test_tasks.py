@@ -1,4 +1,4 @@
-"""Drawn tasks: the same by seed, sound, held out by split; folders that are not whole are refused."""
+"""Drawn tasks depend on the seed alone, are sound, and fall into splits. Incomplete folders are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_bug_changes_a_place_of_its_own(seed: int) -> None:
 
 
 def test_every_kind_of_bug_is_seen_and_healed(tmp_path: Path) -> None:
-    """One task for each bug that there is, from as many repositories as it takes."""
+    """Checks one task for each kind of bug, from as many repositories as that takes."""
     wanted = {f"{component.name}-{bug.name}" for component in (*CORE, *OPTIONAL) for bug in component.bugs}
     chosen: dict[str, DrawnTask] = {}
     for drawn in draw_tasks(seed=2, count=MAX_REPOSITORIES * 8, per_repository=8):
@@ -57,7 +57,7 @@ def test_tasks_depend_on_the_seed_alone() -> None:
     assert few == many[:9]
     assert draw_tasks(seed=5, count=9) != few
     assert len({task.record["id"] for task in many}) == 30
-    # Issues tell tasks apart, for the reference solver.
+    # The reference solver tells tasks apart by their issues.
     assert len({task.record["issue"] for task in many}) == 30
 
 

@@ -40,7 +40,7 @@ def test_questions_of_a_file_over_a_server(
     with chat_server(said) as url:
         words = [*files, "--base-url", url, "--model", "m", "--json", str(figures), "--extra-body", '{"top_k": 1}']
         assert main(words) == 1
-        # Again: three questions stand, and only the one that failed is asked.
+        # The second run keeps three answers and asks only the question that failed.
         assert main(words) == 1
     captured = capsys.readouterr()
     assert "execution accuracy 33.3%" in captured.out and "no database 'nowhere'; there is shop" in captured.out

@@ -45,7 +45,7 @@ def test_runs_go_on_where_they_were_stopped(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write('{"session": "d", "run')
     assert list(RecordFile(path).resume("m", CONFIG)) == ["a", "c"]
-    # Failed and unfinished ones are gone from the file as well.
+    # Failed and unfinished records are removed from the file as well.
     assert [json.loads(line)["session"] for line in path.read_text().splitlines()] == ["a", "c"]
     assert not list(tmp_path.glob("*.part"))
 
@@ -77,7 +77,7 @@ def test_figures_of_a_run() -> None:
         record("e", "error", gold=""),
     ]
     summary = summary_of(records)
-    # Of five questions three have gold SQL; one that failed is not right.
+    # Three of the five questions have gold SQL. The one that failed counts as wrong.
     assert summary["accuracy"] == round(1 / 3, 4)
     assert (summary["seconds_p50"], summary["seconds_p99"], summary["outside_share"]) == (3.0, 4.0, 0.25)
     draft = summary["stages"]["draft"]

@@ -1,4 +1,4 @@
-"""Every format is told by itself and read into the same calls."""
+"""Every format is recognised by its content and read into the same calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a log, and what it does not depend on."""
+"""Which outputs of a log are kept, and what that choice does not depend on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_sessions_are_kept_whole_and_memory_is_bounded() -> None:
     for output in sample.kept():
         per_session[output.session] = per_session.get(output.session, 0) + 1
     assert 2 <= len(per_session) < 20
-    # A session that was drawn late may have been dropped, never one that stayed.
+    # A whole session may be missing, but a session that was kept has all its outputs.
     assert set(per_session.values()) == {4}
     assert sample.counts["all", "all"].outputs == 400
 

@@ -1,4 +1,4 @@
-"""Files of any layout, and what cannot be read of them."""
+"""Files of any layout are read, and the parts that cannot be read are named."""
 
 from __future__ import annotations
 

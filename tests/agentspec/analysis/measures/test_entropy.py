@@ -1,4 +1,4 @@
-"""The entropy against a dictionary of contexts."""
+"""The entropy equals one that is computed with a dictionary of contexts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeated tokens against a search in plain lists."""
+"""Repeated tokens equal those that a search in plain lists finds."""
 
 from __future__ import annotations
 

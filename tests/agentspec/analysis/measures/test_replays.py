@@ -1,4 +1,4 @@
-"""Accept lengths of reports against the replay of agentspec.analysis.replay."""
+"""Accept lengths of reports equal those of the replay in agentspec.analysis.replay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIG = engine_config(16, 64 << 20)
 
 
 def drawn(sessions: int, each: int, seed: int = 0) -> Sampled:
-    """Outputs of a small alphabet's phrases, which repeat across sessions."""
+    """Outputs made of six phrases, which repeat across sessions."""
     rng = np.random.default_rng(seed)
     phrases = [rng.integers(0, 200, 12).astype(np.int32) for _ in range(6)]
     calls = tuple(
@@ -83,7 +83,8 @@ def test_the_curve_rises_where_sessions_resemble_each_other() -> None:
 
 
 def test_points_do_not_hang_on_which_outputs_they_are_of() -> None:
-    """Half of the outputs are in their prompts, so that nothing can be learnt of them; there is no curve to see."""
+    """Half of the outputs stand in their own prompts and the rest are random. Nothing can be learnt, so there is no
+    curve."""
     rng = np.random.default_rng(0)
     calls = []
     for i in range(40):
@@ -127,7 +128,7 @@ def test_recorded_drafts_are_walked_as_a_replay_walks_them() -> None:
     assert cold is not None
     walked = walk(cold.acceptance, 16, 0.0)
     replayed = serve(Engine(CONFIG), sampled.measured, np.arange(30), 0)
-    # Estimates learn otherwise when every place is recorded.
+    # Estimates learn differently when every position is recorded, so the number of steps may differ a little.
     assert walked.tokens == replayed.tokens.sum()
     assert walked.steps == pytest.approx(replayed.steps.sum(), rel=0.05)
 

@@ -56,7 +56,8 @@ def test_what_serving_takes_beside_steps_is_no_faster() -> None:
 
 
 def points(share: float, bump: float = 1.0) -> tuple[MeasuredPoint, ...]:
-    """One row at `share` of the plane's times, of which one context takes `bump` as long; and eight rows at the plane's."""
+    """Points of one row take `share` of the plane's times, and one of their two contexts takes `bump` times as long.
+    Points of eight rows take the plane's times."""
     return tuple(
         MeasuredPoint(
             rows,
@@ -78,7 +79,7 @@ def with_points(*found: MeasuredPoint) -> Profile:
 
 def test_points_of_other_batch_sizes_leave_nothing_open() -> None:
     wild = points(1.0, bump=1.3)
-    # Of one row each width was measured at two contexts that contradict each other; of eight they agree.
+    # The two contexts at each width contradict each other in points of one row, and agree in points of eight rows.
     assert profile_spread(with_points(*wild), 1) > 0.05
     assert profile_spread(with_points(*wild), 6) < 0.01
     assert profile_spread(PROFILE, 1) == 0.0
@@ -99,7 +100,7 @@ def test_plain_steps_that_contradict_each_other() -> None:
 
 def test_servers_that_verify_at_another_pace() -> None:
     def spread(rows: int, pace: float) -> float:
-        # Ten steps of four rows, five tokens each, at the profile's pace or another one.
+        # Ten steps of four rows, five tokens each, take `pace` times the profile's time.
         seconds = 10 * (10e-3 + 20 * 0.1e-3) * pace
         total = StepTotals(rows=4, steps=10, context=1000, batched=200, wall=seconds + 0.5, outside=0.5)
         costs = ServingCosts(request_seconds=0.0, prefill=NOTHING, step=NOTHING, measured=(total,))

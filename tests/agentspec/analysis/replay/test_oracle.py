@@ -26,7 +26,7 @@ def test_longest_copies_equal_brute_force(seed: int) -> None:
 
 
 def test_copies_do_not_run_into_the_text_they_continue() -> None:
-    # 7 7 7 7: the last two may be copied from the first two, but nothing from before it was written.
+    # The last two of 7 7 7 7 may be copied from the first two, but a copy never overlaps the text that it continues.
     assert longest_copies(np.array([7, 7, 7, 7]), 9).tolist() == [0, 1, 2, 1]
 
 
@@ -39,16 +39,16 @@ def accepted(calls: list[Call], max_draft_tokens: int = 16, remembered: int = 0)
     for call in calls[:remembered]:
         oracle.remember(call)
     sums = replay(calls[remembered:], oracle, max_draft_tokens)
-    # What it drafts is right.
+    # Every token that the oracle drafts is right.
     assert sums.drafted == sums.accepted
     return sums.accepted, sums.steps
 
 
 def test_it_copies_from_prompts_outputs_and_the_context() -> None:
     prompt, output = tokens("prompt: abcd"), tokens("?abcd!?efgh")
-    # ? | abcd! | ?e | f | g | h: the prompt's abcd, then the output's own ?
+    # The steps are ? | abcd! | ?e | f | g | h. They copy the prompt's abcd, then the output's own ?
     assert accepted([Call("a", "", "", (prompt,), output)]) == (4 + 1, 5)
-    # ? | abcd!?efgh, the last being the bonus
+    # The steps are ? | abcd!?efgh. The last token is the bonus.
     assert accepted([Call("a", "", "", (tokens("-"),), output)] * 2, remembered=1) == (9, 1)
 
 
@@ -59,7 +59,7 @@ def test_a_session_that_goes_on_is_laid_out_once() -> None:
         Call("a", "", "", (head, first, reply), tokens("zxyz")),
         Call("b", "", "", (tokens("new "),), tokens("? then z")),
     ]
-    # First call: x | y | z. Second: z | xyz with z the bonus. Third: ? | ` then z`, which spans a prompt and an output.
+    # First call: x | y | z. Second: z | xyz, where z is the bonus. Third: ? | ` then z`, from a prompt and an output.
     assert accepted(calls) == (0 + 2 + 6, 2 + 1 + 1)
 
 

@@ -18,8 +18,8 @@ def call(output: list[int]) -> Call:
 
 
 def payoffs(n: int, seed: int) -> Payoffs:
-    """Drafts of which 8 tokens are accepted where the match is long and the running mean high, otherwise none, though
-    the score promises 2 of all."""
+    """Drafts of which 8 tokens are accepted if the match is long and the running mean is high, and none otherwise. The
+    score promises 2 tokens for every draft."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(n, len(FEATURES)))
     accepted = np.where((features[:, 0] > 0) & (features[:, 6] > 0), 8.0, 0.0)
@@ -27,7 +27,7 @@ def payoffs(n: int, seed: int) -> Payoffs:
 
 
 def test_drafts_are_collected_with_what_became_of_them() -> None:
-    # From the sixth token on the repeat is drafted, and nothing breaks it.
+    # From the sixth token on the output repeats itself without a change, and drafts come from the repeat.
     found = collect_payoffs([call([1, 2, 3, 4, 5] * 4)], EngineConfig(max_draft_tokens=4))
     assert found.features.shape == (len(found.accepted), len(FEATURES))
     assert found.accepted.max() == 4.0

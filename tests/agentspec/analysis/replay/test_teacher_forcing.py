@@ -38,7 +38,7 @@ def call(prompt: list[int], output: list[int]) -> Call:
 
 
 class Script:
-    """Drafts what the test wrote down, and notes what it is told."""
+    """Returns the drafts that the test wrote down, and records the calls that it gets."""
 
     def __init__(self, drafts: list[Draft]) -> None:
         self._drafts: Iterator[Draft] = iter(drafts)

@@ -25,7 +25,7 @@ def test_tekken_ids_begin_after_the_specials(tmp_path: Path) -> None:
     vocab = [{"rank": i, "token_bytes": base64.b64encode(bytes([i])).decode()} for i in range(256)]
     vocab += [
         {"rank": 256, "token_bytes": base64.b64encode(b"ab").decode()},
-        # Beyond the vocabulary of the model: not to be used.
+        # This token lies beyond the model's vocabulary and must not be used.
         {"rank": 257, "token_bytes": base64.b64encode(b"abab").decode()},
     ]
     config = {"pattern": r"\w+|\W", "default_num_special_tokens": 10, "default_vocab_size": 267}

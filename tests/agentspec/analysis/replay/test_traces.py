@@ -47,7 +47,7 @@ def test_each_assistant_message_is_a_call_whose_prompt_is_all_before_it(tmp_path
     assert text_of(first.output.tolist()) == (
         'Let me see.\n{"name": "clock", "arguments": {"zone":"UTC"}}\n{"name": "bell", "arguments": {"n": 2}}$'
     )
-    # The end of a turn is an output by itself: a message may be empty.
+    # A message may be empty, so its output may be only the end of the turn.
     assert text_of(second.output.tolist()) == "$"
     assert text_of(second.prompt.tolist()) == (
         text_of(first.prompt.tolist()) + text_of(first.output.tolist()) + "<|tool|>\nhalf past$<|assistant|>\n"

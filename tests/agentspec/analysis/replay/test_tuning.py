@@ -19,7 +19,7 @@ pytest.importorskip("scipy", reason="`make setup` installs scipy")
 
 
 def calls(number: int, seed: int) -> list[Call]:
-    """Outputs of one phrase over and over: 1 2, then 4 in half of the cases, else one of 5 to 8."""
+    """Outputs that repeat one phrase: 1 2, then 4 in half of the cases and otherwise one of 5 to 8."""
     rng = np.random.default_rng(seed)
     made = []
     for call in range(number):
@@ -30,14 +30,14 @@ def calls(number: int, seed: int) -> list[Call]:
 
 
 def wrong() -> Estimates:
-    """Whatever was seen, and however often, is taken for unlikely."""
+    """Estimates that call every continuation unlikely, however often it was seen."""
     weights = np.zeros(_core.NUM_WEIGHTS, np.float32)
     weights[: _core.NUM_BIASES] = -3.0
     return Estimates(weights, "wrong")
 
 
 def logits(trials: Trials, estimates: Estimates) -> NDArray[np.float64]:
-    """The estimator's formula: each context counts with two neighbours, the bias as a whole."""
+    """The estimator's formula: a context interpolates between two neighbouring weights, and the bias is one weight."""
     w = estimates.weights.astype(np.float64)
     below, fraction = trials.weights, trials.fractions
     values = (1.0 - fraction) * w[below] + fraction * w[np.minimum(below + 1, len(w) - 1)]
@@ -45,7 +45,7 @@ def logits(trials: Trials, estimates: Estimates) -> NDArray[np.float64]:
 
 
 def loss(trials: Trials, estimates: Estimates) -> float:
-    """Mean cross entropy of what came, in nats."""
+    """Mean cross entropy of the observed outcomes, in nats."""
     z = logits(trials, estimates)
     return float(np.mean(np.logaddexp(0.0, z) - trials.accepted * z))
 
@@ -54,7 +54,7 @@ def loss(trials: Trials, estimates: Estimates) -> float:
 
 
 def test_trials_tell_what_came_true_of_what_was_weighed() -> None:
-    # 1 2 1 2 1 2: after the second token all that ever followed is weighed, and it always comes.
+    # The text is 1 2 1 2 1 2. After the second token every continuation seen so far is weighed, and it always follows.
     call = Call("a", "", "", (np.array([9], np.int32),), np.array([1, 2] * 6, np.int32))
     trials = collect_trials([call], by_counts())
     n, width = trials.weights.shape
@@ -73,9 +73,9 @@ def test_at_most_one_continuation_of_a_place_comes_true() -> None:
 
 
 def test_estimates_of_trials_are_those_of_the_weights_on_a_draft_s_first_tokens() -> None:
-    """The estimate of a path is the product of its nodes' probabilities; of one node it is the probability."""
+    """The estimate of a path is the product of its nodes' probabilities; for one node it is the probability."""
     weights = by_counts().weights.copy()
-    weights[: _core.NUM_BIASES] = -2.0  # so low that no siblings' probabilities are more than 1 together
+    weights[: _core.NUM_BIASES] = -2.0  # so low that siblings' probabilities never add up to more than 1
     start = Estimates(weights)
     trials = collect_trials(calls(3, seed=1), start, max_draft_tokens=1)
     expected = 1.0 / (1.0 + np.exp(-logits(trials, start)))
@@ -100,7 +100,7 @@ def test_fitting_lowers_the_loss_and_keeps_what_no_trial_touched() -> None:
     assert loss(trials, fitted) < 0.3 * loss(trials, start)
     assert loss(other, fitted) < 0.3 * loss(other, start), "on texts it was not fitted to, too"
     assert fitted.note == "by a test"
-    # Functions that no trial used and that touch none that was used.
+    # No trial used these functions.
     used = np.unique(trials.weights[trials.weights >= _core.NUM_BIASES] - _core.NUM_BIASES) // _core.NUM_KNOTS
     functions = fitted.weights[_core.NUM_BIASES :].reshape(-1, _core.NUM_KNOTS)
     unused = np.setdiff1d(np.arange(len(functions)), used)
@@ -109,7 +109,7 @@ def test_fitting_lowers_the_loss_and_keeps_what_no_trial_touched() -> None:
 
 
 def test_fitting_calibrates_wrong_estimates() -> None:
-    """Again and again, since what a path is estimated at chooses the weights of what follows."""
+    """Fitting is repeated, since a path's estimate chooses the weights of the continuations after it."""
     estimates, errors, held_out = wrong(), [], calls(10, seed=3)
     for _ in range(4):
         config = EngineConfig(max_draft_tokens=4, learning_rate=0.0, min_token_prob=0.0, estimates=estimates)
@@ -121,7 +121,7 @@ def test_fitting_calibrates_wrong_estimates() -> None:
 
 
 def test_each_set_counts_alike_however_large() -> None:
-    """One set says that 4 follows always, a set of ten times as many trials that it never does."""
+    """In one set 4 always follows. In another set, with ten times as many trials, it never does."""
     places = [np.full((n, 9), -1, np.int32) for n in (50, 500)]
     for place in places:
         place[:, -1] = 0
@@ -172,8 +172,8 @@ def test_what_was_said_before_makes_drafts_better() -> None:
 def test_steps_and_accepted_tokens_make_up_the_outputs() -> None:
     given = calls(3, seed=7)
     quality = measure(given, EngineConfig(max_draft_tokens=4, estimates=by_counts()))
-    # Of each output the first token comes from the prefill and each step adds one to what it accepts, but for the
-    # last step, which may accept to the very end.
+    # The first token of each output comes from the prefill. Each step adds one token to those it accepts, except for
+    # the last step, which may accept up to the very end.
     tokens = sum(len(call.output) - 1 for call in given)
     assert 0 <= quality.steps * (1 + quality.accepted_per_step) - tokens <= len(given) + 1e-3 * quality.steps
     assert quality.accepted_per_step <= quality.drafted_per_step <= 4
@@ -191,9 +191,9 @@ def test_outputs_of_one_token_cannot_be_measured() -> None:
         ([], [], 0.0),
         ([1.0, 1.0], [True, True], 0.0),
         ([0.05, 0.05], [True, False], 0.45),
-        # Bins [0.2, 0.3): 0.5 estimated in all, one true; [0.9, 1]: 0.95 estimated, none true.
+        # Bin [0.2, 0.3) has estimates of 0.5 in all and one true token; bin [0.9, 1] has 0.95 and none.
         ([0.2, 0.3 - 1e-6, 0.95], [True, False, False], (0.5 + 0.95) / 3),
-        # Errors within a bin cancel out, those of two bins do not.
+        # Errors cancel out within a bin, but not between two bins.
         ([0.41, 0.49], [True, False], (0.9 - 1.0) / -2),
         ([0.45, 0.55], [True, False], 0.55),
     ],

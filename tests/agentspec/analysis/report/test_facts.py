@@ -1,4 +1,4 @@
-"""Facts of small logs against their models and against what was put in."""
+"""Facts of small logs fit their schema and agree with what the logs were made of."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_prompt_tokens_are_those_of_all_prompts(sessions: int, tmp_path: Path) -
     records = [request(noise_text(rng, 300), noise_text(rng, 200)) for _ in range(sessions)]
     inputs = facts_of(write_lines(tmp_path / "log.jsonl", records))["inputs"]
     assert (inputs["num_measured_outputs"] == inputs["num_outputs"]) == (sessions == 8)
-    # Bytes are tokens: the text, the end of the turn, and what says who speaks, before the text and the answer.
+    # Each byte is a token: the text, the end of the turn, and the role markers before the text and the answer.
     a_prompt = 300 + 1 + len("<|user|>\n<|assistant|>\n")
     assert inputs["num_prompt_tokens"] == sessions * a_prompt
     alone = write_lines(tmp_path / "alone.jsonl", [{"response": noise_text(rng, 100)} for _ in range(20)])

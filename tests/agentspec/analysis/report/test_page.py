@@ -19,7 +19,8 @@ VOID = {"meta"}
 
 
 class Reader(HTMLParser):
-    """Elements in order, each with its attributes and the elements around it; text without styles and scripts."""
+    """Collects the elements in order, each with its attributes and the elements around it, and the text outside styles
+    and scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -126,7 +127,7 @@ def test_a_plot_draws_the_largest_of_many_sets_and_says_so() -> None:
 
 
 def _thinned(draw: random.Random, value: Any, probability: float) -> Any:
-    """Leaves null or not finite and branches gone, each with that probability."""
+    """Replaces leaves by null or non-finite numbers with `probability`, and drops branches with a quarter of it."""
     if isinstance(value, dict):
         kept = {key: _thinned(draw, inner, probability) for key, inner in value.items()}
         return {key: inner for key, inner in kept.items() if draw.random() > probability / 4}

@@ -1,4 +1,4 @@
-"""Axes: whatever the values, they lie on it, in order, between ticks that are few and round."""
+"""All values lie on their axis, in order, between ticks that are few and round."""
 
 from __future__ import annotations
 

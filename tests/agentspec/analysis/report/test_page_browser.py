@@ -1,4 +1,4 @@
-"""The page as people meet it: on a phone and a desktop, light and dark, by keyboard, by ear, on paper."""
+"""The page as people use it: on a phone and a desktop, light and dark, by keyboard, by screen reader, on paper."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def shown(browser: Browser, written: dict[str, Path]) -> Iterator[Any]:
-    """Opens the page of a case; what it asks the network for or complains of makes the test fail at its end."""
+    """Opens the page of a case. The test fails at its end if the page made a request or reported an error."""
     wrong: list[str] = []
     contexts = []
 
@@ -69,7 +69,7 @@ def test_a_page_fits_its_window(shown: Any, tmp_path: Path, case: str, width: in
     assert page.evaluate(_TOUCHING_TICKS) == []
 
 
-# What the rich page has, the others have too: there once with everything open, elsewhere what is seen at first.
+# The pages share the parts that can be opened, so only the rich page is checked with everything open.
 @pytest.mark.parametrize(
     ("case", "width", "scheme"),
     [
@@ -155,7 +155,7 @@ def _grave(violation: dict[str, Any]) -> bool:
     return violation["impact"] in ("serious", "critical")
 
 
-# Labels of ticks beside each other that overlap.
+# Finds labels of neighbouring ticks that overlap.
 _TOUCHING_TICKS = """
 [...document.querySelectorAll('.ticks, .curve')].flatMap(axis => {
   const boxes = [...axis.querySelectorAll('.tick:not(.left)')].map(tick => [tick.getBoundingClientRect(), tick.textContent]);

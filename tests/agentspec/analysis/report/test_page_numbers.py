@@ -1,4 +1,4 @@
-"""Numbers as they are read: with units, never more certain than they are."""
+"""Numbers are written with units, and never look more certain than they are."""
 
 from __future__ import annotations
 

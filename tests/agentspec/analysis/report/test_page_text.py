@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentspec.analysis.report.page import environment, lines, name, visible
 
-# Surrogates and unassigned characters too, since JSON may hold any.
+# The text includes surrogates and unassigned characters, since JSON may hold any character.
 TEXT = st.text(st.characters(exclude_categories=[]), min_size=1)
 TEMPLATE = environment().from_string('<p aria-label="{{ text }}">{{ text }}</p><p>{{ text|name(100000) }}</p>')
 

@@ -1,4 +1,4 @@
-"""Controllers of given lengths: fixed, looked up by batch size, or free by the roofline."""
+"""Controllers whose draft length is fixed, looked up by batch size, or free of cost by the roofline."""
 
 from __future__ import annotations
 

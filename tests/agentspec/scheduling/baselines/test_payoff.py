@@ -15,7 +15,7 @@ from agentspec.scheduling.hybrid import FEATURES, HybridConfig, HybridPolicy, Pa
 
 
 def predictor(bias: float = 1.5) -> PayoffPredictor:
-    """One unit that sees the first feature only."""
+    """A predictor with one hidden unit, which sees only the first feature."""
     f = len(FEATURES)
     hidden = np.zeros((f, 1))
     hidden[0] = 1.0
@@ -89,7 +89,8 @@ def test_files_that_hold_something_else_are_refused(tmp_path: Path, text: str) -
 
 def test_under_the_rule_payoff_the_prediction_decides_and_not_the_score(tmp_path: Path) -> None:
     path = tmp_path / "payoff.json"
-    # 1.5 tokens of a draft without a match, 3.4 of one with a match of five; the draft model is worth some 2.2.
+    # The predictor expects 1.5 tokens of a draft without a match and 3.4 of one with a match of five tokens. The draft
+    # model is worth about 2.2.
     predictor().save(path)
     auto = HybridPolicy(HybridConfig(rule="payoff", payoff=str(path)))
     for suffix, match_len, wanted in (

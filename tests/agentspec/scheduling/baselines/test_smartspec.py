@@ -1,4 +1,4 @@
-"""SmartSpec: its formulas, its trees by depth, and what its moving average leads to."""
+"""SmartSpec: its formulas, its trees by depth, and the effect of its moving average."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_moving_average_is_of_examined_tokens_in_the_window() -> None:
     assert smart.acceptance == 0.7
     plan = smart.plan(state([[0.9, 0.9, 0.9]] * 2, widths=(4,), max_width=4))
     assert plan.width == 4
-    # Three accepted, nothing rejected; one accepted, one rejected.
+    # The first row accepts three tokens and rejects none; the second accepts one and rejects one.
     smart.observe(plan, np.array([3, 1], np.int32), 1.0, context=1000)
     assert smart.acceptance == pytest.approx(4 / 5)
     for _ in range(3):
@@ -105,11 +105,12 @@ def test_acceptance_is_learnt_and_decides(model: str) -> None:
 
 def test_confidence_cuts_behind_the_first_doubtful_token() -> None:
     smart = controller(StepCost(0.0, 1e-6, 10.0), length_model="confidence", min_confidence=0.5)
-    # Confidences 0.9, 0.4 and 1: the third would not have been proposed. Its sibling's path is confident.
+    # One path has the confidences 0.9, 0.4 and 1, so its third token would not have been proposed. The path of the
+    # second token's sibling is confident.
     drafts = batch([[0.9, 0.81, 0.36, 0.36]], [[0, 1, 1, 3]])
     plan = smart.plan(StepState(drafts, 1000, (), 5))
     assert plan.width == 4 and plan.expected_tokens == pytest.approx(1 + 0.9 + 0.81 + 0.36)
-    # Of chains: each row ends with its first doubtful token.
+    # Each chain ends with its first doubtful token.
     rng = np.random.default_rng(0)
     confidences = [rng.random(rng.integers(0, 8)).tolist() for _ in range(9)]
     plan = smart.plan(state([np.cumprod(row).tolist() for row in confidences]))

@@ -1,4 +1,4 @@
-"""The cost fit: right on drawn planes, never negative, and refused where points do not determine it."""
+"""The cost fit finds random planes, is never negative, and is refused if the points do not determine it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profile files: what is written is read, and what is of no use here is refused with its values."""
+"""Profile files are read as they were written, and an unsuitable one is refused with its bad value."""
 
 from __future__ import annotations
 

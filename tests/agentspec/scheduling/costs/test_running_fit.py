@@ -1,4 +1,4 @@
-"""A fit kept while a server runs finds the coefficients, whatever clocks, hiccups and drifts do."""
+"""A fit that is updated while a server runs finds the coefficients in spite of clock changes, hiccups and drifts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def feed(
     coefficients: np.ndarray = TRUE,
     slow: int = 0,
 ) -> RunningFit:
-    """Steps with 3% of noise, of which one in ten takes ten times as long, and the first `slow` a hundred times."""
+    """Feeds steps with 3% of noise. One step in ten takes ten times as long, and the first `slow` steps a hundred
+    times."""
     for step in range(steps):
         sizes = draw(rng)
         seconds = float(coefficients @ [*sizes, 1.0]) * (1 + 0.03 * rng.standard_normal())
@@ -81,6 +82,6 @@ def test_coefficients_are_never_negative() -> None:
     fit = RunningFit([0.1, 0.1])
     for _ in range(300):
         sizes = varied(rng)
-        # Larger steps are faster: no plane of positive coefficients has that.
+        # Larger steps are faster, which no plane with positive coefficients can describe.
         fit.observe(sizes, 0.05 / (1 + sizes[1] / 100) * (1 + 0.3 * rng.random()))
         assert min(fit.coefficients) >= 0

@@ -1,4 +1,4 @@
-"""Serving costs: what is drawn is found again, also by clients of a server that is made of it."""
+"""Serving costs: the fit finds the costs that the points were made from."""
 
 from __future__ import annotations
 

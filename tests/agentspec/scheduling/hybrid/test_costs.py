@@ -1,4 +1,4 @@
-"""Costs of a step: learnt from observed seconds, whatever clocks and outliers do."""
+"""The costs of a step are learnt from observed seconds, in spite of clock changes and outliers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_lines_are_found_among_outliers() -> None:
     costs = StepCosts()
     for step in range(400):
         rows, width = int(rng.integers(1, 9)), int(rng.integers(1, 17))
-        # A step in ten waits for something else, and the first ones compile.
+        # One step in ten waits for something else, and the first two steps compile.
         slow = 1000.0 if step < 2 else (30.0 if step % 10 == 0 else 1.0)
         noise = slow * (1 + 0.05 * rng.standard_normal())
         costs.observe_verify(rows * width, (0.010 + 0.0002 * rows * width) * noise)

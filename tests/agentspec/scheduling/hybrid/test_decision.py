@@ -1,4 +1,4 @@
-"""Whether the passes of the draft model pay, by the formula of goodput, and what tau that is."""
+"""Whether the draft model's passes pay by the formula of goodput, and which threshold tau follows from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_passes_save_time_where_they_raise_goodput(seed: int) -> None:
     fit = rng.random(b) < 0.8
     times = StepTimes(plain=1.0, drafted=1.0 + 0.6 * rng.random())
     margin = float(rng.choice([0.0, 0.3]))
-    # The docstring's formula, term by term.
+    # The formula in the docstring of Promises, term by term.
     with_model = sum(1 + (max(suffix[i], (1 + model[i]) / (1 + margin) - 1) if fit[i] else suffix[i]) for i in range(b))
     alone = sum(1 + suffix[i] for i in range(b))
     nodes = rng.integers(1, 5, b)

@@ -1,4 +1,4 @@
-"""The trees that a device makes of both drafts, and those that the policy expects, against plain definitions."""
+"""The trees that a device makes of both drafts, and those that the policy expects, agree with plain definitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentspec.scheduling.hybrid import HybridPolicy, UnitedTrees
 
 
 def drawn_suffix(rng: np.random.Generator) -> Tree:
-    """A suffix draft as an engine makes it: the likeliest nodes first, and no siblings of one token."""
+    """A suffix draft as an engine makes it: the likeliest nodes come first, and siblings have different tokens."""
     tree = Tree([int(rng.integers(100))], [-1], [1.0], [0])
     taken: set[tuple[int, int]] = set()
     for estimate in sorted(rng.choice(np.linspace(0.05, 1.0, 20), int(rng.integers(0, 15))), reverse=True):
@@ -103,7 +103,7 @@ def test_foreseeing_refuses_other_requests_and_no_passes() -> None:
 
 
 def united(verified: bool) -> UnitedTrees:
-    """Row 0: a draft model's tree 4 ─┬─ 5, 6 being a sibling that was too unlikely; row 1 had none."""
+    """In row 0 the draft model's tree is 4 ─── 5, because 6, a sibling of 5, was too unlikely. Row 1 has no tree."""
     return UnitedTrees(
         np.array([3, 1], np.int32),
         np.array([True, False]),

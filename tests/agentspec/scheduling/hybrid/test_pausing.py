@@ -1,4 +1,4 @@
-"""The draft model is paused while drafts from it save less than keeping it up to date takes, and comes back."""
+"""The draft model is paused while its drafts save less time than keeping it up to date takes, and then comes back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from agentspec.scheduling.hybrid.pausing import PayoffPause, ZeroLengthPause
 
 
 def changes(rule: PauseRule, steps: int, *, saved: float, spent: float = 0.001, ran: bool = True) -> list[int]:
-    """The steps, counted from 1, behind which the draft model is paused or not, unlike before; in every tenth a prompt
-    is read that takes as long as ten steps do."""
+    """The steps, counted from 1, after which the rule paused or resumed the draft model. Every tenth step also reads a
+    prompt that takes as long as ten steps."""
     found = []
     for step in range(1, steps + 1):
         before = rule.is_paused
@@ -35,7 +35,7 @@ def test_it_is_paused_while_it_costs_more_than_it_saves() -> None:
     assert 20 < first < 400
     rule = pause_rule("payoff")
     assert changes(rule, 300, saved=0.0) == [256], "not before there was time to know"
-    # Prompts are part of it: without them 0.0015 would do.
+    # The time for prompts counts too. Without it a saving of 0.0015 would be enough.
     assert changes(pause_rule("payoff"), 300, saved=0.0015) == [256]
 
 
@@ -54,12 +54,12 @@ def test_it_comes_back_as_soon_as_it_is_known_to_save_time() -> None:
 def test_what_it_may_save_by_now_is_tried_ever_more_seldom() -> None:
     rule = pause_rule("payoff")
     steps = changes(rule, 80_000, saved=0.0)
-    # Paused, on trial, paused, ...
+    # Pauses and trials alternate, and a pause comes first.
     lengths = np.diff(steps).tolist()
     trials, pauses = lengths[1::2], lengths[::2]
     assert set(trials) == {512}
     assert pauses[:5] == [1024, 2048, 4096, 8192, 16384] and set(pauses[5:]) == {16384}
-    # On trial it turns out to save time: it stays, and later pauses are short again.
+    # In a trial the model turns out to save time, so it keeps running, and later pauses are short again.
     if rule.is_paused:
         changes(rule, 16384, saved=0.0)
         rule = _on_trial(rule)
@@ -84,7 +84,7 @@ def test_around_the_break_even_point_it_does_not_flutter() -> None:
         before = rule.is_paused
         rule.observe_step(float(rng.exponential(0.001)), not before, 0.001)
         found += rule.is_paused != before
-    # Trials are counted, of which there are four at most in so many steps.
+    # Each trial adds two changes, and this many steps hold at most four trials.
     assert found <= 8
 
 

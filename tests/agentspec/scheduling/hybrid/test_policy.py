@@ -1,4 +1,4 @@
-"""The policy of a hybrid step: each rule, what is verified, and what is learnt from it."""
+"""The policy of a hybrid step: each rule, what is verified, and what is learnt from the verification."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTHING = chain([], [])
 
 
 def costs(draft: float = 0.25) -> StepCosts:
-    """A verification takes 1 second, whatever the width, and a draft `draft`."""
+    """A verification takes 1 second at any width, and a draft takes `draft` seconds."""
     known = StepCosts()
     for _ in range(3):
         known.observe_verify(16, 1.0)
@@ -33,7 +33,7 @@ def policy(draft: float = 0.25, **settings: Any) -> HybridPolicy:
 
 
 def suffix_of(*promises: float) -> DraftBatch:
-    """Rows that promise so many accepted tokens, of no more nodes than that takes."""
+    """Rows that promise these numbers of accepted tokens with as few nodes as possible."""
     sizes = [math.ceil(promise) for promise in promises]
     return batch(
         [chain(range(1, n + 1), [promise / n] * n if n else []) for promise, n in zip(promises, sizes, strict=True)]
@@ -66,10 +66,11 @@ def test_the_passes_run_where_they_are_expected_to_pay() -> None:
 
 
 def test_the_passes_run_for_the_whole_batch_or_not_at_all() -> None:
-    # The second row gains 3 tokens: 17 instead of 14 are less than a quarter more. Two such rows make 21 of 15.
+    # The second row gains 3 tokens. 17 tokens instead of 14 are less than a quarter more; two such rows yield 21
+    # instead of 15.
     assert choose(policy(), suffix_of(12.0, 0.0)) == [False, False]
     assert choose(policy(), suffix_of(12.0, 0.0, 0.0)) == [True, True, True]
-    # Rows that the draft model does not know gain nothing, and want nothing.
+    # Rows that the draft model does not know gain nothing, and no draft is wanted for them.
     assert choose(policy(), suffix_of(12.0, 0.0, 0.0), fit=[True, True, False]) == [False, False, False]
     assert choose(policy(), suffix_of(0.0, 0.0, 0.0), fit=[True, True, False]) == [True, True, False]
 
@@ -78,7 +79,7 @@ def test_what_would_be_saved_does_not_depend_on_the_rows_that_are_fit() -> None:
     of, drafts = policy(), suffix_of(8.0, 0.0, 0.0)
     rows = [f"row {i}" for i in range(3)]
     plain, draft = of.costs.verify(3, 16), of.costs.draft(3)
-    # 11 tokens without the draft model, 17 with it.
+    # A step yields 11 tokens without the draft model and 17 with it.
     for fit in ([True] * 3, [False] * 3):
         assert of.choose(rows, drafts, np.array(fit), width=16).saved == pytest.approx(17 / 11 * plain - plain - draft)
     assert of.choose(["a"], suffix_of(9.0), np.ones(1, np.bool_), width=16).saved == 0.0
@@ -109,7 +110,7 @@ def test_a_further_pass_must_bring_what_its_seconds_bring_elsewhere() -> None:
         known.observe_verify(16, 1.0)
         known.observe_draft(1, passes, 0.1 * passes)
     of = HybridPolicy(HybridConfig(margin=0.0, tau=1.0), known)
-    # 3 tokens are expected, so that a step brings 4 in 1 + draft.
+    # A draft is expected to have 3 accepted tokens, so a step yields 4 tokens in 1 + draft seconds.
     expected = 4.0 / (1.0 + known.draft(1)) * known.draft_pass(1)
     assert known.draft_pass(1) == pytest.approx(0.1, rel=0.1)
     assert least_gain(of, 0.0) == pytest.approx(expected)
@@ -156,7 +157,7 @@ def test_the_rule_score_follows_the_rows_own_accepted_length() -> None:
     score = policy(rule="score")
     assert choose(score, suffix_of(2.9, 2.9)) == [True, True]
     for _ in range(20):
-        # Row 0 takes five tokens of the model's, row 1 none.
+        # Row 0 accepts five of the model's tokens, row 1 none.
         learn(score, suffix_of(0.0, 0.0), [chain(range(1, 7), [0.5] * 6, 4)] * 2, [5, 0])
     assert choose(score, suffix_of(2.0, 2.0)) == [True, False]
     assert score.tau == pytest.approx(2.5, abs=0.3)
@@ -287,7 +288,7 @@ def test_model_only_verifies_no_suffix() -> None:
 
 
 def learn(of: HybridPolicy, suffix: DraftBatch, model: list[Tree], accepted: list[int]) -> None:
-    """Rows of the model alone, chains of 1, 2, ..., of which so many tokens are accepted."""
+    """Observes rows in which the model drafts chains of 1, 2, ...; row i accepts `accepted[i]` tokens."""
     ids = [f"row {i}" for i in range(len(model))]
     rooms = np.full(len(ids), 15, np.int32)
     both = of.combine(ids, suffix, model_trees(model), np.ones(len(model), np.bool_), rooms)
@@ -296,7 +297,7 @@ def learn(of: HybridPolicy, suffix: DraftBatch, model: list[Tree], accepted: lis
 
 
 def observe(of: HybridPolicy, suffix: list[Tree], model: list[Tree], text: list[int]) -> None:
-    """One row "a" whose accepted tokens and bonus token are `text`."""
+    """Observes one row "a" whose accepted tokens and bonus token are `text`."""
     rooms = np.full(1, 15, np.int32)
     both = of.combine(["a"], batch(suffix), model_trees(model), np.ones(1, np.bool_), rooms)
     of.observe(["a"], both, np.array([len(text) - 1], np.int32), np.array([[*text, 7, 7]]))
@@ -325,7 +326,7 @@ def test_in_merged_rows_the_text_tells_what_the_model_brought() -> None:
 def test_only_accepted_columns_are_read() -> None:
     hybrid = policy()
     for _ in range(60):
-        # Behind the bonus token there happen to be the tokens that the model drafted.
+        # The columns after the bonus token happen to hold the tokens that the model drafted.
         observe(hybrid, [NOTHING], [chain([1, 9, 7, 7], [0.9, 0.8, 0.7, 0.6], 4)], [1, 9])
     assert hybrid.lengths.expected("a") == pytest.approx(2.0, abs=0.1)
 
@@ -345,7 +346,7 @@ def test_of_a_draft_that_was_right_to_the_end_of_the_text_the_rest_is_as_it_prom
     hybrid = policy(merge=False)
     hybrid.lengths.mean = 4.2
     suffix = [chain([1, 2], [0.99, 0.99])]
-    # Three tokens are known to be right; of the fourth and fifth it promised what makes 4.2 in all.
+    # The text will show that the draft's first three tokens are right. The draft promises 4.2 tokens in all.
     model = [chain([1, 2, 5, 9, 9], [0.9, 0.9, 0.8, 0.8, 0.8], 4)]
     hybrid.config = HybridConfig(merge=False, margin=0.0)
     both = hybrid.combine(["a"], batch(suffix), model_trees(model), np.ones(1, np.bool_), np.full(1, 15, np.int32))
@@ -436,7 +437,7 @@ def test_a_cut_draft_of_the_model_alone_is_known_as_far_as_it_goes() -> None:
     assert (cut.model_offsets.tolist(), cut.model_tokens.tolist()) == ([0, 0, 3], [0, 7, 8])
     assert (cut.model_parents.tolist(), cut.verified.tolist()) == ([-1, 0, 1], [False, True])
     assert cut.model_expected().tolist() == pytest.approx([0.0, 1.7])
-    # What became of the third token is nothing to learn from.
+    # Nothing is learnt from the third token, which was cut.
     hybrid.observe(["a", "b"], cut, np.array([0, 2], np.int32), np.array([[1, 0, 0], [7, 8, 9]]))
     assert hybrid.lengths.expected("b") < 3.0
     assert hybrid.calibration.factor > 1.0

@@ -1,4 +1,4 @@
-"""The policy while a text changes: from agents, whom suffix drafts serve, to chat, which the model drafts well."""
+"""The policy while traffic changes from agents, where suffix drafts do well, to chat, where the model does well."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ ROWS = 4
 
 
 class Server:
-    """Steps of four rows. Each text says how often there is a suffix draft, what it brings, and what the model brings.
+    """Runs steps of four rows. The kind of text decides how often there are suffix drafts and what is accepted.
 
-    "agents": in nine of ten steps a suffix draft of 8 tokens, of which 6 are accepted; the model knows 0.1 tokens.
-    "chat": a suffix draft in one of ten steps, which brings 0.3; the model brings 2 or 3 tokens.
+    "agents": nine of ten rows have a suffix draft of 8 tokens, of which 6 are accepted. Of the model's drafts 0.1
+    tokens are accepted on average.
+    "chat": one of ten rows has a suffix draft, of which 0.3 tokens are accepted on average. Of the model's drafts 2 or
+    3 tokens are accepted.
     """
 
     def __init__(self, **settings: object) -> None:
@@ -28,7 +30,7 @@ class Server:
         self.requests = 0
 
     def run(self, text: str, steps: int) -> tuple[float, float]:
-        """Accepted tokens a row and step, and the share of steps in which the drafter ran."""
+        """The accepted tokens per row and step, and the share of steps in which the draft model ran."""
         accepted = ran = 0.0
         for step in range(steps):
             if step % 40 == 0:
@@ -56,7 +58,7 @@ class Server:
         return chain(range(1, 9), [0.75] * 8) if text == "agents" else chain([1], [0.3])
 
     def _truth(self, text: str, has_suffix: bool, wanted: bool) -> list[int]:
-        """What is accepted, and a bonus token."""
+        """The accepted tokens and a bonus token."""
         right = [1, 2, 3, 4, 5, 6] if text == "agents" else ([1] if self.rng.random() < 0.3 else [])
         modelled = [11] if text == "agents" and self.rng.random() < 0.1 else []
         if text == "chat":
@@ -72,7 +74,7 @@ def test_the_drafter_is_given_up_and_found_again(merge: bool) -> None:
     assert agents == pytest.approx(0.9 * 6, abs=0.3)
     assert share < 0.1, "the drafter knows nothing here"
 
-    # 300 steps of four rows are some thirty requests.
+    # 300 steps of four rows are about thirty requests.
     server.run("chat", 300)
     chat, share = server.run("chat", 150)
     assert chat > 2.2 and share > 0.95
@@ -91,7 +93,7 @@ def test_a_probe_begins_after_8_16_and_so_on_to_256_steps() -> None:
     probing = Probing()
     begun = [step for step in range(1, 1200) if probing.next_step()]
     first = begun[::4]
-    # Each probe drafts four times, its first step included.
+    # Each probe drafts in four steps, its first step included.
     assert np.diff(first).tolist() == [16 + 3, 32 + 3, 64 + 3, 128 + 3, 256 + 3, 256 + 3, 256 + 3][: len(first) - 1]
     assert first[0] == 8 and begun[:4] == [8, 9, 10, 11]
     probing.restart()
@@ -99,7 +101,7 @@ def test_a_probe_begins_after_8_16_and_so_on_to_256_steps() -> None:
 
 
 def runs(policy: HybridPolicy, suffix: list[Tree], fit: list[bool], steps: int) -> list[int]:
-    """The steps in which the passes run, though nothing of the model's is expected."""
+    """The steps in which the passes run although the model's drafts are not expected to pay."""
     ids = [f"{i}" for i in range(len(suffix))]
     found = []
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""What a hybrid step verifies, against a plain definition: operations drawn at random, and cases by hand."""
+"""A hybrid step verifies what a plain definition says, in random operations and in cases by hand."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ RULES: dict[Rule, dict[str, Any]] = {
 
 
 def random_tree(rng: np.random.Generator, vocab: int, most: int) -> Tree:
-    """A suffix draft over few tokens, with ties and, though an engine draws none, siblings of one token and children
-    that are likelier than their parents."""
+    """A suffix draft over few tokens, with ties. Unlike an engine's drafts it may have siblings with the same token and
+    children that are likelier than their parents."""
     tree = Tree([int(rng.integers(100))], [-1], [1.0], [0])
     for _ in range(int(rng.integers(0, most + 1))):
         parent = int(rng.integers(len(tree.tokens)))
@@ -56,7 +56,7 @@ def rounded(values: Sequence[float]) -> list[float]:
 def check(
     united: HybridBatch, suffix: list[Tree], rows: list[Row | None], match_lens: Sequence[int], only: bool
 ) -> None:
-    """Tokens, shapes, estimates and sources to the last bit; sums nearly."""
+    """Tokens, shapes, estimates and sources must be equal to the last bit; sums must be close."""
     for i, (own, row) in enumerate(zip(suffix, rows, strict=True)):
         if row is None:
             tree = Tree(*(values[:1] for values in own)) if only else own
@@ -118,13 +118,13 @@ def test_random_steps(rule: Rule, seed: int) -> None:
         build_tree_arrays(united, int(np.diff(united.offsets).max()))
 
 
-# The definition of merging, by what it must bring ---------------------------------------------------------------------
+# The definition of merging, by the estimates it must give -------------------------------------------------------------
 
 Path = tuple[int, ...]
 
 
 def distinct_tree(rng: np.random.Generator, source: int) -> Tree:
-    """Up to 12 nodes over 3 tokens, siblings of distinct tokens; best first or not."""
+    """A tree of up to 12 nodes over 3 tokens. Siblings have distinct tokens, and the nodes need not come best first."""
     tree = Tree([9], [-1], [1.0], [0])
     for _ in range(int(rng.integers(0, 13))):
         parent = int(rng.integers(len(tree.tokens)))
@@ -147,7 +147,8 @@ def paths(tree: Tree) -> list[Path]:
 
 
 def expected_estimates(suffix: Tree, model: Tree) -> dict[Path, float]:
-    """Each path's estimate by the definition: conditionals united, siblings scaled to 1, products from the root."""
+    """Each path's estimate by the definition: conditional probabilities are united, siblings are scaled down to at most
+    1 together, and the results are multiplied from the root on."""
     given = [dict(zip(paths(tree), tree.estimates, strict=True)) for tree in (suffix, model)]
     everything = sorted(set(given[0]) | set(given[1]), key=len)
     united = {}
@@ -192,7 +193,7 @@ def merged(suffix: Tree, model: Tree) -> Tree:
 def test_drafters_that_agree_confirm_each_other_and_the_more_certain_one_is_named() -> None:
     tree = merged(chain([1, 2], [0.5, 0.4]), chain([1, 3], [0.8, 0.4], MODEL))
     assert tree.tokens == [0, 1, 2, 3]
-    # 0.8 and 0.5 of what the first token has are more than all of it.
+    # The conditional probabilities 0.8 and 0.5 after the first token add up to more than 1.
     assert tree.estimates == pytest.approx([1.0, 0.9, 0.9 * 0.8 / 1.3, 0.9 * 0.5 / 1.3])
     assert tree.sources == [0, 4, 1, 4]
 

@@ -32,7 +32,7 @@ def text(num_tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
 
 
 def calls(sessions: int, number: int) -> list[Call]:
-    """Sessions of as many calls whose outputs come from a few phrases."""
+    """Sessions of `number` calls each, whose outputs come from a few phrases."""
     rng = np.random.default_rng(0)
     phrases = rng.integers(0, 200, size=(12, 20)).astype(np.int32)
     return [
@@ -55,7 +55,7 @@ def test_rows_say_whether_targets_are_met() -> None:
     assert Row(case="lost_outputs_sqlite", value=0, unit="outputs").is_met is True
     assert Row(case="lost_outputs", value=1, unit="outputs").is_met is False
     assert Row(case="ready_10m_sqlite_s", value=3.1, unit="s").is_met is False
-    # From the log alone, or the noise of the machine, there is no target.
+    # Loading from the log alone has no target, and neither has the noise of the machine.
     assert Row(case="ready_10m_sqlite_log_s", value=99, unit="s").is_met is None
     assert Row(case="step_overhead_percent_control", value=9, unit="%").record() == {
         "case": "step_overhead_percent_control",
@@ -74,7 +74,7 @@ def test_cases_are_chosen_by_the_beginning_of_a_row() -> None:
         "ready_10m_sqlite_s",
         "ready_10m_sqlite_log_s",
     ]
-    # What is measured together comes together.
+    # Rows that are measured together are chosen together.
     assert {row for row in rows if not row.startswith("ready")} == {f"{row}_sqlite" for row in LOAD_ROWS}
     (alone,) = choose(found, ["follower_lag_p99_s"])
     assert alone.rows == LOAD_ROWS

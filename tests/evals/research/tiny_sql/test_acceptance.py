@@ -73,7 +73,7 @@ def test_examples_against_drafting_one_by_one(model: TinyLlama, mixing: float) -
             place = start + 1 + step
             drafted = written_by(model, fed[1:], 1)[0]
             if place <= len(tokens):
-                # The first token behind the end counts, and is never accepted.
+                # The first token after the end counts, and is never accepted.
                 labels.append(float(place < len(tokens) and drafted == tokens[place]))
                 with torch.no_grad():
                     states.append(model.hidden(torch.tensor([fed[1:]]))[0, -1])
@@ -101,7 +101,7 @@ def test_the_loss_weighs_rejections() -> None:
 
 
 def examples(count: int = 4000) -> Examples:
-    """Accepted with probability sigmoid(2 x_0)."""
+    """Examples that are accepted with probability sigmoid(2 x_0)."""
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(count, 4, generator=generator)
     labels = torch.rand(count, generator=generator) < torch.sigmoid(2 * states[:, 0])

@@ -1,4 +1,4 @@
-"""The small model's own answers, against decoding them one token at a time."""
+"""The small model's own answers, compared with the likeliest tokens of one forward over the whole text."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def test_answers_are_what_greedy_decoding_gives() -> None:
         with torch.no_grad():
             said = target.logits(text)[0, len(answer.prompt) - 1 : -1].argmax(-1)
         assert tuple(said.tolist()) == answer.answer
-        # It ends with its end token, or where there is no room for more.
+        # The answer ends with the end token or at the token limit.
         assert len(answer.answer) == 24 or answer.answer[-1] == 2

@@ -1,4 +1,4 @@
-"""Chains of the tiny drafters, against drafting one token after the other from whole texts."""
+"""Chains of the tiny drafters, compared with drafting one token after the other from whole texts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def head() -> Eagle3Head:
 
 
 def fed(text: Text, start: int, told: list[bool], tokens: list[int]) -> list[int]:
-    """What a chain from `start` has been fed when it drafts each of its tokens."""
+    """The token that a chain from `start` is fed after each of its steps: the text's where `told`, else its own."""
     inputs = []
     for step, token in enumerate(tokens):
         place = start + 1 + step
@@ -57,7 +57,7 @@ def test_a_llamas_chains(model: TinyLlama, text: Text) -> None:
     for row, start in enumerate(STARTS.tolist()):
         inputs = fed(text, start, TOLD[row].tolist(), chains.tokens[row].tolist())
         for step in range(4):
-            # Never the first token: see StandaloneDrafter.
+            # The drafter never sees the first token; see StandaloneDrafter.
             whole = torch.cat((text.tokens[1 : start + 1], torch.tensor(inputs[:step], dtype=torch.int64)))
             with torch.no_grad():
                 state = model.hidden(whole[None])[0, -1]
@@ -68,7 +68,7 @@ def test_a_llamas_chains(model: TinyLlama, text: Text) -> None:
 
 
 def test_a_heads_chains_where_all_is_told(model: TinyLlama, head: Eagle3Head, text: Text) -> None:
-    """Then they say what the training-time test says, which is tested against a server's way of drafting."""
+    """Chains that are fed the text's tokens equal the training-time test, which has its own test against a server."""
     embeddings = model.embed_tokens.weight.detach()
     told = torch.ones(len(STARTS), 3, dtype=torch.bool)
     chains = draft_chains(Eagle3Drafter(head, embeddings), text, STARTS, told)
@@ -84,7 +84,7 @@ def test_a_heads_chains_where_all_is_told(model: TinyLlama, head: Eagle3Head, te
 
 
 def test_a_heads_own_tokens_go_on(model: TinyLlama, head: Eagle3Head, text: Text) -> None:
-    """A chain that is fed its own tokens is that of a text which goes on with them."""
+    """A chain that is fed its own tokens equals the chain of a text that continues with them."""
     drafter = Eagle3Drafter(head, model.embed_tokens.weight.detach())
     start = STARTS[:1]
     own = draft_chains(drafter, text, start, torch.zeros(1, 4, dtype=torch.bool))
@@ -100,7 +100,7 @@ def test_tokens_are_compared_with_the_texts(model: TinyLlama, text: Text) -> Non
         tokens = text.tokens[:5].tolist()
         for _ in range(3):
             tokens.append(int(model.logits(torch.tensor([tokens[1:]]))[0, -1].argmax()))
-    # Two tokens of the drafter's, one that is not, and one more.
+    # The text goes on with two of the drafter's tokens, a different one, and one more.
     tokens[7] = (tokens[7] + 1) % 64
     mine = Text(torch.tensor([*tokens, 3]), 4, text.features)
     chains = draft_chains(drafter, mine, mine.starts, torch.zeros(4, 6, dtype=torch.bool))

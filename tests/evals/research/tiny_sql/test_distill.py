@@ -1,4 +1,4 @@
-"""Training of the drafters: what is learnt from, and that it is learnt."""
+"""Training of the drafters: what they learn from, and that they learn it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def target() -> TinyLlama:
     torch.manual_seed(0)
     target = TinyLlama(TARGET)
     with torch.no_grad():
-        # Far from uniform: there is something to learn about what it says.
+        # Larger weights make the target's distributions far from uniform, so that there is something to learn.
         for parameter in target.parameters():
             parameter.mul_(8 if parameter.ndim == 2 else 1)
     return target
@@ -72,13 +72,13 @@ def test_the_draft_vocabulary_is_what_answers_are_written_with(databases, tokeni
 @pytest.mark.parametrize(
     ("hits", "steps"),
     [
-        # Nothing right: each step brings the target's own token alone.
+        # No drafted token is right: each step yields only the target's own token.
         ([[0, 0, 0, 0], [0, 0, 0, 0]], 4),
-        # All right, two at a time and one of the target's.
+        # All drafted tokens are right: each step yields up to two of them and one of the target's.
         ([[1, 1, 1, 1], [1, 1, 1, 1]], 2),
-        # The second of a draft is never right.
+        # The second token of a draft is never right.
         ([[1, 1, 1, 1], [0, 0, 0, 0]], 2),
-        # Wrong at once; then one right and one wrong; then one right.
+        # The first draft is wrong at once, the second after one right token. The third has one right token.
         ([[0, 1, 1, 1], [1, 1, 0, 1]], 3),
     ],
 )

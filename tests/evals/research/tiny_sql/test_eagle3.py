@@ -1,4 +1,4 @@
-"""The EAGLE-3 head: its training-time test against drafting as a server does it, and its checkpoint."""
+"""The EAGLE-3 head: its training-time test, compared with drafting as a server does it, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def head() -> Eagle3Head:
 
 
 def draft(head: Eagle3Head, embeds, features, origin: int, steps: int):  # type: ignore[no-untyped-def]
-    """Logits of the drafts made at `origin`, one entry after the other, as a server with a key-value cache makes them."""
+    """Logits of the drafts made at `origin`, one entry after the other, as a server with a KV cache makes them."""
     layer = head.midlayer
     heads, shared, size = TARGET.heads, TARGET.heads // TARGET.kv_heads, TARGET.head_dim
     entries = [layer.entries(embeds[t], head.fc(features[t])) for t in range(origin + 1)]
@@ -60,7 +60,7 @@ def test_the_training_time_test_drafts_like_a_server(head: Eagle3Head) -> None:
 
 
 def test_the_target_captures_what_sglang_captures() -> None:
-    """SGLang takes the sum that goes into the next layer."""
+    """SGLang captures the sum that enters the next layer."""
     torch.manual_seed(0)
     target = TinyLlama(TARGET)
     tokens = torch.randint(0, 64, (1, 7))

@@ -1,4 +1,4 @@
-"""Open requests: seeded, without end, their sides apart, and each about something else."""
+"""Open requests: they depend on the seed, the splits share none, and they share little text."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_corpus_holds_every_stage_and_no_heldout_sql(samples: list[Sample]) -> N
     database = ""
     for sample in samples:
         if sample.stage in ("link", "repair"):
-            # The samples of a question come one after another, and the linker, who is shown the database, is first.
+            # The samples of a question are consecutive, and the first is the linker's, whose prompt names the database.
             database = sample.messages[1]["content"].split("\n")[0].removeprefix("database ")
         if sample.stage in ("write", "repair"):
             assert split_of(database, sample.answer) == "train"
@@ -86,7 +86,7 @@ def test_training_begins_with_copying(samples: list[Sample]) -> None:
     def is_copy(row: Any, targets: Any) -> bool:
         wanted = targets != -100
         prompt = row[: int(wanted.nonzero()[0]) + 1].tolist()
-        # The begin and the two role tokens are all that a prompt has beside what is repeated.
+        # Besides the repeated text, a prompt has only the begin token and two role tokens.
         return [t for t in prompt if t not in (prompt[0], prompt[1], prompt[-1])] == targets[wanted].tolist()
 
     feed = islice(batches(iter(samples * 3), _tokenizer(samples), config), 3)
@@ -101,7 +101,7 @@ def test_loss_falls_within_a_few_steps(databases: dict[Database, Path]) -> None:
 
 
 def test_saved_model_is_the_same_llama(samples: list[Sample], tmp_path: Path) -> None:
-    # transformers imports torchvision wherever it is installed, also where its binary does not load.
+    # transformers imports torchvision wherever it is installed, even where its binary does not load.
     install()
     from transformers import AutoModelForCausalLM
 

@@ -16,7 +16,7 @@ def test_code_that_measures_itself_sees_emulated_seconds_on_the_schedulers_threa
 ) -> None:
     module = types.ModuleType("agentspec.made_up")
     module.time = time  # type: ignore[attr-defined]
-    # Only this one, for other tests use the others.
+    # The clock may change only this module, because other tests use the other modules of agentspec.
     loaded = {name: value for name, value in sys.modules.items() if not name.startswith("agentspec.")}
     monkeypatch.setattr(sys, "modules", {**loaded, "agentspec.made_up": module})
     clock = made_up_time.clock()

@@ -1,4 +1,4 @@
-"""The head whose drafts come true by a hash: as often as it is told, and for all systems at the same places."""
+"""The simulated head: a hash decides which drafts are right, at a given rate and at the same places in all systems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from agentspec.integrations.sglang.replay.wire import WIRE_KEY, packed
 def test_chains_of_that_acceptance_have_that_length(accept_length: float) -> None:
     p = acceptance_for(accept_length, 5)
     assert 1 + sum(p**i for i in range(1, 6)) == pytest.approx(accept_length, abs=1e-6)
-    # And so they have where each position is right or not by the hash.
+    # Chains also have this mean length where the hash decides whether each position is right.
     keys = np.array([answer_key([i]) for i in range(4000)], np.int64)
     right = comes_true(keys[:, None], np.arange(5)[None, :] + 7, p)
     lengths = 1 + right.astype(int).cumprod(1).sum(1)
@@ -57,7 +57,7 @@ def request(rid: str, prompt: int, answer: list[int], slot: int) -> Any:
 
 
 def batch(requests: list[Any], done: list[int]) -> Any:
-    """Rows whose answers have so many tokens, the last of which is the root."""
+    """Requests that have written `done` tokens of their answers each; the last of these is the root."""
     lens = [len(r.origin_input_ids) + n - 1 for r, n in zip(requests, done, strict=True)]
     slots = torch.tensor([r.req_pool_idx for r in requests])
     return SimpleNamespace(reqs=requests, req_pool_indices=slots, seq_lens=torch.tensor(lens))
@@ -67,7 +67,7 @@ def test_drafts_are_the_recorded_tokens_where_the_hash_says_so() -> None:
     rng = random.Random(0)
     head = SimulatedHead(0.6)
     for number in range(40):
-        # Slots are used again, and answers grow longer than the table.
+        # Slots are reused, and answers outgrow the head's table.
         rows = rng.randint(1, 5)
         slots = rng.sample(range(90), rows)
         requests = [
@@ -83,7 +83,7 @@ def test_drafts_are_the_recorded_tokens_where_the_hash_says_so() -> None:
         assert head.rewritten(theirs, batch(requests, done)) is theirs
         ours = SimpleNamespace(tokens=torch.full((rows, 5), 7, dtype=torch.int64), estimates=None)
         ours = head.rewritten(ours, batch(requests, done))
-        # Roots stay.
+        # The roots are unchanged.
         assert flat.view(rows, 6)[:, 0].tolist() == [7] * rows
         assert flat.view(rows, 6)[:, 1:].tolist() == ours.tokens.tolist()
         assert ours.estimates[0].tolist() == pytest.approx([0.6**i for i in range(1, 6)])

@@ -21,7 +21,7 @@ LONG = 1.0
 
 
 def _busy(work: Any) -> float:
-    """Queues work, and tells when it will be done."""
+    """Queues work, and returns when it will be done."""
     return float(work.device.launch("verify", LONG, 0.0))
 
 

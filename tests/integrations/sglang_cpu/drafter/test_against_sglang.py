@@ -1,4 +1,4 @@
-"""Native draft models against SGLang's own forwards of them, inside a server, step by step."""
+"""Native draft models, compared with SGLang's own forwards of them, inside a server, step by step."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _PLUGIN = """
 
 
 def comparer(site: Path, file: Path) -> Path:
-    """A plugin of SGLang that lets each forward of the draft model run both ways and notes how far they lie apart."""
+    """An SGLang plugin that runs each forward of the draft model both ways and notes how far the results differ."""
     info = site / "comparer-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: comparer\nVersion: 1.0\n")
@@ -79,7 +79,7 @@ def test_it_computes_what_sglang_does(
     site = comparer(tmp_path / "site", file)
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     monkeypatch.setenv("PYTHONPATH", path)
-    # SGLang lets branches of a tree see tokens that are not their ancestors: of chains both must say the same.
+    # SGLang lets branches of a tree attend to tokens that are not their ancestors. For chains, both must agree.
     chains = ("--speculative-num-steps", "4", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "5")
     arguments = (*ARGUMENTS, "--speculative-draft-model-path", str(folder), *chains)
     bodies: list[dict[str, Any]] = [
@@ -92,5 +92,5 @@ def test_it_computes_what_sglang_does(
     reads, drafts = ([rest for kind, *rest in found if kind == name] for name in ("read", "draft"))
     assert len(reads) > 10 and len(drafts) > 10
     assert max(max(away) for away in reads) < 2e-3
-    # Of ties the other token may be taken.
+    # Where tokens tie, the two may choose different ones.
     assert sum(all(row) for row in drafts) > 0.98 * len(drafts)

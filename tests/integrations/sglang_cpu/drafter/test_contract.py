@@ -40,7 +40,7 @@ def test_a_draft_worker_calls_its_graphs_as_the_runners_can_be_called(release: P
     [extend] = calls_of(worker["_draft_extend_for_decode"], "cuda_graph_runner_for_draft_extend.execute")
     assert [ast.unparse(argument) for argument in draft.args] == ["forward_batch"]
     assert [ast.unparse(argument) for argument in extend.args] in (["forward_batch"], ["forward_batch", "select_index"])
-    # Where it does not say which rows it wants, it takes them out of all.
+    # A worker that does not pass the rows that it wants selects them from the whole output.
     text = ast.unparse(worker["_draft_extend_for_decode"])
     after = text.index("if not can_run_decode_cuda_graph:") if len(extend.args) == 2 else text.index(".execute(")
     assert text.index("next_token_logits[select_index]") > after

@@ -1,4 +1,4 @@
-"""What native draft models are not made of, and what they refuse."""
+"""The arguments that native draft models refuse, and the models that are left to SGLang."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def model() -> Any:
     ],
 )
 def test_nothing_is_converted_on_the_way_to_native_code(model: Any, texts: Any, tokens: Any) -> None:
-    """What is written to a copy of the cache would be lost."""
+    """A conversion makes a copy, and what is written to a copy of the cache would be lost."""
     with pytest.raises(TypeError, match="incompatible function arguments"):
         model.read(texts, tokens, None)
 

@@ -1,5 +1,5 @@
-"""Native draft models behind SGLang's interface, against the same in plain torch: weights, texts, accepted tokens and
-trees drawn at random."""
+"""Native draft models behind SGLang's interface, compared with the same models in plain torch. Weights, texts,
+accepted tokens and trees are drawn at random."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SLOTS = _ROWS * _POSITIONS
 
 
 class MHATokenToKVPool:
-    """As much of SGLang's as is read."""
+    """The parts of SGLang's class that the runners read."""
 
     dtype, start_layer = torch.float32, 0
 
@@ -45,7 +45,7 @@ class MHATokenToKVPool:
 
 @pytest.fixture(autouse=True)
 def sglang_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the runners take from SGLang, and drawn models taken for SGLang's."""
+    """Replaces what the runners import from SGLang, and lets random models pass for SGLang's."""
     output = SimpleNamespace(LogitsProcessorOutput=SimpleNamespace)
     monkeypatch.setitem(sys.modules, "sglang.srt.layers.logits_processor", output)
     monkeypatch.setattr(native_drafter, "is_plain_llama", lambda model: True)
@@ -115,7 +115,7 @@ def draft_batch(rows: list[int], lens: list[int], likeliest: Any, hidden: torch.
 
 
 def extend_batch(rows: list[int], starts: list[int], tokens: torch.Tensor, sizes: list[int], hidden: Any) -> Any:
-    """`tokens`: int64 [b, w], the accepted ones in front."""
+    """An extend batch. `tokens`: int64 [b, w]; the accepted tokens of each row come first."""
     width = tokens.shape[1]
     return SimpleNamespace(
         forward_mode=mode("extend"),
@@ -156,7 +156,7 @@ def test_accepted_tokens_are_read_and_trees_drafted_as_in_torch(seed: int) -> No
             output = runner.execute(batch, places)
             logits, state = output.next_token_logits, output.hidden_states
         else:
-            # The older release selects by itself.
+            # The older release of SGLang selects the places from the whole output.
             output = runner.execute(batch)
             assert len(output.next_token_logits) == len(output.hidden_states) == len(rows) * width
             logits, state = output.next_token_logits[places], output.hidden_states[places]
@@ -171,7 +171,7 @@ def test_accepted_tokens_are_read_and_trees_drafted_as_in_torch(seed: int) -> No
         )
         torch.testing.assert_close(logits, wanted[0], rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(state, wanted[1], rtol=1e-3, atol=1e-4)
-        # Nothing else is written than the keys and values of accepted tokens.
+        # Only the keys and values of accepted tokens are written.
         for mine, theirs in zip([*pool.keys, *pool.values], [*reference.keys, *reference.values], strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
 
@@ -252,7 +252,7 @@ def test_what_cannot_be_computed_is_left_to_sglang(monkeypatch: pytest.MonkeyPat
         return NativeDrafter(drawn_worker(draw, is_head=True, layers=1, **changes)).model
 
     assert native() is not None
-    # Heads of 4, less than a vector.
+    # A head of 4 values is smaller than a vector.
     assert native(hidden=8) is None
     ranks = drawn_worker(draw)
     ranks.draft_runner.server_args.tp_size = 2
@@ -266,7 +266,7 @@ def test_what_cannot_be_computed_is_left_to_sglang(monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def sglang(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """SGLang's draft worker and what replaces weights, patched."""
+    """Stand-ins for SGLang's draft worker and its weight updater, patched."""
 
     class EagleDraftWorker(SimpleNamespace):
         def _capture_cuda_graphs(self) -> None:

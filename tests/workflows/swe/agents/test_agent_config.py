@@ -1,4 +1,4 @@
-"""Configuration: read by the agents' own loaders, or held against the fields that they publish."""
+"""Configuration: read by the agents' own loaders, or compared with the fields that they publish."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from agentspec.workflows.swe.__main__ import main
 from agentspec.workflows.swe.agents.agent_config import agent_config, as_yaml
 from agentspec.workflows.swe.endpoint import Endpoint
 
-# Fields of `openhands.sdk.llm.LLM` in openhands-sdk 1.34.0 and 1.58.2 alike, but for the capabilities, which are there since
-# 1.40.0. Both ignore names that they do not know, so that a wrong one would go unnoticed.
+# Fields of `openhands.sdk.llm.LLM` in openhands-sdk 1.34.0 and 1.58.2, except that the capabilities exist only since
+# 1.40.0. Both releases ignore unknown names, so that a wrong name would go unnoticed.
 OPENHANDS_FIELDS = {
     "usage_id": str,
     "model": str,
@@ -71,7 +71,7 @@ def test_mini_swe_agent_reads_its_configuration(tool_calls: bool, agent_environm
     assert model["model_name"] == "openai/org/Coder-8B"
     assert model["model_class"] == ("litellm" if tool_calls else "litellm_textbased")
     assert model["cost_tracking"] == "ignore_errors"
-    # The package's own file for tool calls sets one more.
+    # The package's own file for tool calls sets one more argument.
     model["model_kwargs"].pop("parallel_tool_calls", None)
     assert model["model_kwargs"] == {
         "api_base": url,

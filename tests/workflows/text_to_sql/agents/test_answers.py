@@ -51,7 +51,7 @@ def test_nonsense_is_read_in_no_time() -> None:
         for reader in (read_object, read_select):
             with pytest.raises(UnusableAnswer):
                 reader(text)
-    # Seconds where reading is linear, minutes where it is not.
+    # Reading takes seconds if it is linear, and minutes if it is not.
     assert time.process_time() - began < 60
 
 

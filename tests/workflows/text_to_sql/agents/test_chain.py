@@ -59,7 +59,7 @@ def stages(answer: Answer) -> list[str]:
 
 
 def gold_script(questions: list[Question], **changed: str | int) -> Script:
-    """A model that knows the gold answers, but for the stages in `changed`."""
+    """A model that gives the gold answers, except for the stages in `changed`."""
 
     def script(stage: str, user: str) -> str | int:
         if stage in changed:

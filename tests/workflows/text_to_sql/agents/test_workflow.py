@@ -47,7 +47,10 @@ def shop(databases: dict[Database, Path]) -> Source:
 
 
 def run(shop: Source, config: WorkflowConfig | None = None, **changed: str | list[str]) -> tuple[Solution, Scripted]:
-    """Every stage answers as in ANSWERS, or as changed: always so, or one answer after another, the last for good."""
+    """Solves QUESTION with the answers in ANSWERS, except for the stages in `changed`.
+
+    A changed stage always gives the same answer, or those of a list in turn, of which it repeats the last.
+    """
 
     def script(stage: str, messages: Sequence[Message], earlier: int) -> str:
         said = changed.get(stage, ANSWERS[stage])
@@ -142,7 +145,7 @@ def test_repair_rounds_are_bounded_and_keep_what_runs(shop: Source) -> None:
     solution, model = run(shop, check=doubt, repair=["SELECT nothing", "SELECT nothing2"])
     assert solution.sql == RIGHT and model.counts()["repair"] == 2
     solution, model = run(shop, WorkflowConfig(max_repairs=5), check=doubt, repair=RIGHT)
-    # The same statement again: another round would ask the same.
+    # The repair gives the same statement again, so another round would ask the same question.
     assert solution.sql == RIGHT and model.counts()["repair"] == 1
     _, model = run(shop, WorkflowConfig(max_repairs=0), draft="SELECT nothing")
     assert "repair" not in model.counts() and "check" not in model.counts()

@@ -17,7 +17,7 @@ def test_rows_depend_on_the_seed_alone() -> None:
 
 
 def test_rows_are_those_that_the_model_was_trained_on() -> None:
-    # A change here changes answers and questions: the shipped model has to be trained anew.
+    # A change here changes answers and questions, and the shipped model must then be retrained.
     customers = next(rows for table, rows in rows_of(SHOP) if table.name == "customers")
     assert customers[0] == (1, "Victor Klein", "Vienna", "business", 2021)
 
@@ -29,7 +29,7 @@ def test_foreign_keys_hold(databases: dict[Database, Path]) -> None:
 
 
 def test_some_parents_have_no_children(databases: dict[Database, Path]) -> None:
-    # "Which customers have no orders" needs an answer.
+    # The question "Which customers have no orders" needs an answer that is not empty.
     with closing(sqlite3.connect(databases[SHOP])) as connection:
         query = "SELECT COUNT(*) FROM customers WHERE id NOT IN (SELECT customer_id FROM orders)"
         assert connection.execute(query).fetchone()[0] > 0

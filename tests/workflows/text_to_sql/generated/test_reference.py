@@ -1,4 +1,4 @@
-"""The staged agents end to end, with a model that knows the gold and errs on purpose."""
+"""The staged agents end to end, with a model that knows the gold answers and errs on purpose."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_mistakes_are_mistakes(drawn: GeneratedTasks) -> None:
         assert sql != task.sql
         gold, got = (execute(drawn.paths[task.database], text) for text in (task.sql, sql))
         differing += not same_result(gold, got, ordered=is_ordered(task.sql))
-    # A condition may be lost, or an order turned, without a trace in the rows.
+    # The rows may stay the same when a condition is lost or an order is reversed.
     assert differing > 0.7 * len(drawn.tasks)
 
 
@@ -98,7 +98,7 @@ def test_unknown_questions_fail_by_themselves(drawn: GeneratedTasks) -> None:
 
 
 def test_a_server_is_made_to_write_the_answers(drawn: GeneratedTasks) -> None:
-    """The protocol of forced decoding; what a server makes of it is tested where it is served."""
+    """This tests the protocol of forced answers. The tests of the server cover what the server does with it."""
     forced: list[str] = []
 
     def script(request: dict[str, Any]) -> str:

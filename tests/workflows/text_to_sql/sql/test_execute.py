@@ -100,7 +100,7 @@ def test_a_missing_file_is_an_error_and_is_not_made(tmp_path: Path) -> None:
 
 
 def test_memory_of_sqlite_is_bounded(shop: Path) -> None:
-    # The limit is one of the process and is never raised again, so a process of its own has a low one.
+    # The limit holds for the whole process and is never raised again, so a separate process gets a low limit.
     lowered = (
         "import runpy, sys; from pathlib import Path; module = runpy.run_path(sys.argv[1]); execute = module['execute'];"
         "execute.__globals__['_HEAP_BYTES'] = 3_000_000; print(execute(Path(sys.argv[2]), sys.argv[3]).error)"

@@ -13,7 +13,7 @@ from agentspec.workflows.text_to_sql.generated.domains import SHOP
 from agentspec.workflows.text_to_sql.sql.execute import execute
 from agentspec.workflows.text_to_sql.sql.sandbox import Sandbox
 
-# One instruction of SQLite that takes many seconds: no clock is looked at meanwhile.
+# One SQLite instruction that takes many seconds, during which SQLite does not check the time.
 ENDLESS_CALL = "SELECT instr(hex(zeroblob(450000)), hex(zeroblob(220000)) || '1')"
 
 
@@ -46,7 +46,7 @@ def test_a_call_that_does_not_end_is_killed_and_others_are_not(
 
 
 def test_a_process_that_cannot_have_its_memory_ends_alone(databases: dict[Database, Path]) -> None:
-    # Python itself does not start in so little.
+    # Python itself does not start with so little memory.
     with Sandbox(memory_bytes=1 << 20) as sandbox:
         assert "ended early" in sandbox.execute(databases[SHOP], "SELECT 1").error
 
@@ -69,5 +69,5 @@ def test_a_statement_that_outlives_the_sandbox_leaves_no_process(databases: dict
         with Sandbox(grace_s=0.2) as sandbox:
             late = pool.submit(sandbox.execute, databases[SHOP], ENDLESS_CALL, timeout_s=0.1)
         assert not late.result().ok
-    # Started after the end, it is not kept either.
+    # A process that is started after the end is not kept either.
     assert sandbox.execute(databases[SHOP], "SELECT 1").ok and not sandbox._idle

@@ -16,7 +16,7 @@ from agentspec.workflows.text_to_sql.sql.sources import find_databases, notes_fo
 
 @pytest.fixture
 def odd(tmp_path: Path) -> Path:
-    """Names that need quotes, a view, no foreign keys by name, bytes that are no text."""
+    """A database with names that need quotes, a view, a foreign key without a column, and bytes that are not text."""
     path = tmp_path / "odd.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.executescript(
@@ -47,7 +47,7 @@ def test_schema_of_an_odd_database(odd: Path) -> None:
         and "REFERENCES Items" in first
     )
     assert (items, view) == ("Items(itemName TEXT, price REAL)", "Cheap(itemName TEXT)")
-    # What the schema shows is what SQL may say.
+    # SQL can use the names exactly as the schema shows them.
     assert execute(odd, 'SELECT "the ""note"" text" FROM "Order Lines"').rows == (("\ufffdA",),)
     source = open_source("odd", odd)
     assert "Items.itemName = 'it''s'" in source.notes.best("Where is it's?", 3)
