@@ -74,7 +74,7 @@ def test_the_store_and_other_replicas_forget_too(tmp_path: Path, monkeypatch: py
         with monkeypatch.context() as patch:
             patch.setattr(store, "append", fails)
             failed = managed.ended(managed.post("/namespaces/forget", {"tenant": "acme"}))
-        assert failed["state"] == "failed" and "the connection was lost; do it again" in failed["error"]
+        assert failed["state"] == "failed" and "the connection was lost; send the request again" in failed["error"]
         assert one.drafts([5], A) == [] and other.drafts([5], A) == [6, 7, 8]
 
         job = managed.ended(managed.post("/namespaces/forget", {"tenant": "acme"}))
