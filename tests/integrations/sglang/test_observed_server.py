@@ -198,8 +198,8 @@ def test_a_running_server_is_managed(observed: Server, capsys: pytest.CaptureFix
     assert main(["corpus", "add", "answers", str(documents), "--tenant", "acme", *options]) == 0
     assert json.loads(capsys.readouterr().out)["result"]["documents"] == len(answers)
     assert ask_as("bolt") == answers and drafted_from_corpora(observed) == 0
-    # The controller decides whether to verify drafts. With unusual step times it may take a few requests to do so.
-    for _ in range(10):
+    # The controller decides whether to verify drafts. With unusual step times it may take many requests to do so.
+    for _ in range(60):
         assert ask_as("acme") == answers
         if drafted_from_corpora(observed) > 0:
             break
