@@ -137,7 +137,10 @@ def _emulated(name: str, records: Sequence[Record]) -> list[Row]:
         for system in [system for system in _OURS if system in cell]:
             best = max((base for base in single if base != system), key=lambda base: single[base])
             goals = []
-            if system == "suffix" and "ngram" in cell:
+            if task in _CONTROLS:
+                if "none" in cell:
+                    goals = [at_least("x plain", speed(cell[system]) / speed(cell["none"]), 0.98)]
+            elif system == "suffix" and "ngram" in cell:
                 busy, peer = (mean(record["device_busy"] for record in cell[one]) for one in (system, "ngram"))
                 goals = [Goal(f"device busy {busy:.1%}, goal >= NGRAM's {peer:.1%}", busy >= peer)]
             elif system == "hybrid":

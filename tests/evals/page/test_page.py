@@ -152,6 +152,17 @@ def test_on_an_emulated_gpu_the_best_rival_is_taken_at_its_best_width() -> None:
     assert over_all.goals == (("mean x the best single system 0.95, goal >= 1.1", False),)
 
 
+def test_a_control_on_an_emulated_gpu_is_held_against_plain_decoding() -> None:
+    speeds = {"none": 100.0, "eagle3-5": 150.0, "suffix": 97.0, "hybrid": 120.0}
+    records = [
+        record(system, speed, task="chat_mt_bench", emulated="h200-8b", device_busy=0.9)
+        for system, speed in speeds.items()
+    ]
+    suffix, hybrid = topic_rows("emulated", {"controls.json": {"records": records}})
+    assert suffix.goals == (("x plain 0.97, goal >= 0.98", False),)
+    assert hybrid.goals == (("x plain 1.20, goal >= 0.98", True),)
+
+
 def test_replays_stand_beside_peers_at_their_best() -> None:
     rows = [
         {"set": "chat@:9", "pass": "cold", "system": system, "max_draft_tokens": number, "accepted_per_step": value,
