@@ -47,9 +47,10 @@ class Choice:
 class HybridPolicy:
     """Mixes suffix drafts and a draft model's drafts row by row, by the rule and the tau of its settings.
 
-    Calls come in the order expect, choose, combine, expect, ...; expect() may be left out. observe() may be called some
-    steps late, in the order of the steps. The policy is not thread-safe. It is deterministic: the same calls give the
-    same choices.
+    Calls come in the order expect, choose, combine, expect, ...; expect() may be left out. Where a device unites the
+    drafts, foresee() takes the place of combine(), and observe_union() that of observe(). The observations may be made
+    some steps late, in the order of the steps. The policy is not thread-safe. It is deterministic: the same calls give
+    the same choices.
     """
 
     def __init__(self, config: HybridConfig = HybridConfig(), costs: StepCosts | None = None) -> None:  # noqa: B008

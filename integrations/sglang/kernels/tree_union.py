@@ -328,7 +328,7 @@ def can_unite(device: torch.device) -> bool:
     try:
         works = all(agrees(unite_on_device, device, seed) for seed in range(8))
     except Exception:
-        logger.exception("agentspec unites drafts on the host, since its kernel failed on %s", device)
+        logger.exception("agentspec unites drafts on the host, because its kernel failed on %s", device)
         return False
     if not works:
         logger.error("agentspec unites drafts on the host, because its kernel makes wrong trees on %s", device)

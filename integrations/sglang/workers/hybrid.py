@@ -5,7 +5,9 @@ One decode step has four parts. agentspec runs the first three, and SGLang's wor
      (suffix_drafter.py).
   2. The policy decides whether the draft model's passes pay in this step. Often they do not
      (agentspec.scheduling.hybrid).
-  3. The suffix tree and the draft model's tree of each row are merged, and the controller cuts the result to what pays.
+  3. The suffix tree and the draft model's tree of each row are merged, and the controller decides how much of the result
+     is verified. With captured graphs and one rank, the device merges them, and the controller decides beforehand by what
+     the merged trees are expected to be. Otherwise the host waits for the draft model's trees and merges them.
   4. SGLang verifies all rows in one forward and runs draft-extend over the accepted tokens of either drafter.
 
 The root and the positions of each row's tree are read on the device from SGLang's own relay, so wrong numbers on the
