@@ -28,6 +28,10 @@ _IDLE_SECONDS = 30
 # Below the range of outgoing connections, because a server binds its port many seconds after it was found free.
 _PORTS = range(12000, 32768)
 _TRIES = 100
+_STARTS = 3
+"""How often a server is started, where another process took its port meanwhile."""
+_CANNOT_BIND = "error while attempting to bind on address"
+_IN_USE = "address already in use"
 
 
 class RunningServer:
@@ -91,6 +95,9 @@ class RunningServer:
 class Server(RunningServer):
     """An SGLang server on a free local port, as a context manager.
 
+    Nothing reserves the port until the server binds it, seconds after it was found free. If another process has taken it
+    by then, the server is started again on another port, and `url` changes. So read `url` and `port` after entering.
+
     Args:
         model: folder of the model.
         algorithm: value of --speculative-algorithm; "none" for plain decoding.
@@ -119,8 +126,9 @@ class Server(RunningServer):
         start_seconds: float = 600.0,
         on_wait: Callable[[float], None] = lambda _: None,
     ) -> None:
-        self.port = free_port()
-        super().__init__(f"http://127.0.0.1:{self.port}")
+        port = free_port()
+        super().__init__(_local(port))
+        self.port = port
         self.start_seconds = 0.0
         self._log = log
         self._limit = start_seconds
@@ -134,15 +142,21 @@ class Server(RunningServer):
 
     def __enter__(self) -> Self:
         started = time.monotonic()
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self.command, env=self._environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        try:
-            self._wait(started)
-        except BaseException:
-            self.stop()
-            raise
+        for start in range(_STARTS):
+            if start:
+                self._change_port()
+            self._start()
+            try:
+                self._wait(started)
+            except _PortTakenError:
+                self.stop()
+                if start == _STARTS - 1:
+                    raise
+            except BaseException:
+                self.stop()
+                raise
+            else:
+                break
         self.start_seconds = time.monotonic() - started
         return self
 
@@ -205,9 +219,28 @@ class Server(RunningServer):
     def log_tail(self, lines: int = 25) -> str:
         return "\n".join(self.log_text().splitlines()[-lines:])
 
+    def _change_port(self) -> None:
+        self.port = free_port()
+        self.url = _local(self.port)
+        self.command[self.command.index("--port") + 1] = str(self.port)
+
+    def _start(self) -> None:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self.command, env=self._environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
     def _wait(self, started: float) -> None:
         while True:
             waited = time.monotonic() - started
+            # A server that cannot bind its port need not end: SGLang's waits for the answer to a request of its own,
+            # which goes to the process that has the port. That process may also answer the request below.
+            log = self.log_text().lower()
+            if _CANNOT_BIND in log or (not self.is_running() and _IN_USE in log):
+                raise _PortTakenError(
+                    f"another process took a port that the server on port {self.port} needs; the end of {self._log}:\n"
+                    f"{self.log_tail()}"
+                )
             if not self.is_running():
                 raise ServerError(f"the server ended while starting; the end of {self._log}:\n{self.log_tail()}")
             if waited > self._limit:
@@ -215,11 +248,19 @@ class Server(RunningServer):
                     f"the server did not answer within {self._limit:.0f} s; the end of {self._log}:\n{self.log_tail()}"
                 )
             try:
-                self.get("/health_generate", timeout=30.0)
+                self.get("/health_generate", timeout=10.0)
                 return
             except (urllib.error.URLError, OSError):
                 self._on_wait(waited)
                 time.sleep(0.5)
+
+
+class _PortTakenError(ServerError):
+    """Another process has a port that the server wanted."""
+
+
+def _local(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
 
 
 def _read(request: urllib.request.Request, timeout: float) -> Any:
