@@ -49,6 +49,49 @@ class OutputEntropy:
         return ratio_interval(self.bits, self.contexts, sessions, seed)
 
 
+@dataclass(frozen=True, slots=True)
+class LengthByEntropy:
+    """A line through sets of outputs: log(accept length) = intercept + slope * entropy."""
+
+    intercept: float
+    slope: float
+    deviation: float
+    """The standard deviation of the logarithms from the line, with n - 2 degrees of freedom."""
+    mean: float
+    """The mean entropy of the sets."""
+    spread: float
+    """The sum of squared distances of their entropies from it."""
+    num_sets: int
+
+    @staticmethod
+    def fit(entropies: Sequence[float], lengths: Sequence[float]) -> LengthByEntropy:
+        """Fits the line by least squares to at least three sets."""
+        x, y = np.asarray(entropies, np.float64), np.log(lengths)
+        spread = float(((x - x.mean()) ** 2).sum())
+        slope = float(((x - x.mean()) * y).sum()) / spread
+        intercept = float(y.mean()) - slope * float(x.mean())
+        deviation = float(np.sqrt(((y - intercept - slope * x) ** 2).sum() / (len(x) - 2)))
+        return LengthByEntropy(intercept, slope, deviation, float(x.mean()), spread, len(x))
+
+    def expected(self, entropy: float) -> dict[str, float]:
+        """The accept length to expect of a further set, and the interval that 90 % of such sets are in, as mean, low
+        and high. An accept length is at least 1."""
+        middle = self.intercept + self.slope * entropy
+        distance = (entropy - self.mean) ** 2 / self.spread
+        half = _QUANTILE * self.deviation * float(np.sqrt(1.0 + 1.0 / self.num_sets + distance))
+        low, mean, high = np.maximum(np.exp([middle - half, middle, middle + half]), 1.0).tolist()
+        return {"mean": mean, "low": low, "high": high}
+
+
+_QUANTILE = 1.833
+"""The 95 % quantile of Student's t with 9 degrees of freedom, for the 11 sets below."""
+LENGTH_BY_ENTROPY = {
+    "cold": LengthByEntropy(2.19005, -0.58444, 0.25615, 1.72599, 2.63546, 11),
+    "warm": LengthByEntropy(2.42355, -0.621, 0.32134, 1.72599, 2.63546, 11),
+}
+"""Fitted to the sets and stages of evals/results/report/bench.json (`agentspec bench report --part ranking`)."""
+
+
 def output_entropy(outputs: Sequence[NDArray[np.int32]], depth: int = DEPTH) -> OutputEntropy:
     """The entropy of outputs, computed level by level of the tree.
 

@@ -139,6 +139,8 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
             lost_share=log.num_lost / max(len(sampled.measured), 1),
             cold=cold.accept_length(),
             warm=warm.accept_length(),
+            alone=alone.accept_length(),
+            entropy=sample_entropy["mean"] if sample_entropy else None,
             draft_share=_draft_share(rows),
             speedups=speedups,
             rows=rows,

@@ -162,6 +162,14 @@ class Difference(Model):
     text: str
 
 
+class ByEntropy(Model):
+    """What the entropy alone says."""
+
+    kind: Literal["suffix", "hybrid", "model"]
+    accept_length: Interval
+    text: str
+
+
 class Verdict(Model):
     kind: Literal["suffix", "hybrid", "model", "none", "unknown"]
     headline: str
@@ -169,6 +177,7 @@ class Verdict(Model):
     flags: list[str]
     command: str
     would_change: list[str]
+    by_entropy: ByEntropy | None
 
 
 class Text(Model):

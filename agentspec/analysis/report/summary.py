@@ -24,6 +24,8 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     if facts["entropy"]:
         yield f"entropy     {_interval(facts['entropy'])} bits over {facts['entropy']['outputs']} outputs"
         yield f"            {facts['entropy']['reading']}"
+        if verdict["by_entropy"]:
+            yield f"            {verdict['by_entropy']['text']}"
     everything = facts["sets"][0]
     lengths = everything["accept_length"] or {}
     for name, words in (("cold", "nothing learnt"), ("warm", "other sessions learnt")):

@@ -14,12 +14,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentspec.analysis.measures.entropy import DEPTH, LENGTH_BY_ENTROPY
 from agentspec.scheduling import Profile, StepCost
 
 _SUFFIX_LENGTH = 3.0
 """EAGLE-3 heads reach about 3 tokens per step on chat. Above that a draft model's own time does not always pay."""
 _HYBRID_LENGTH = 1.9
 _PAYS = 1.05
+_KINDS = {
+    "suffix": "suffix drafts alone",
+    "hybrid": "suffix drafts and a draft model",
+    "model": "a draft model alone",
+}
+_OWN_SHARE = 0.5
+"""From this share of the accepted tokens on, a request's own text explains a difference."""
 _MIN_OUTPUTS, _MIN_SESSIONS = 20, 3
 _MAX_LOST_SHARE = 0.2
 _DRAFTER_LENGTH, _DRAFTER_TOKENS, _DRAFTER_SHARE = 2.5, 4, 0.1
@@ -41,6 +49,10 @@ class Evidence:
     cold: float | None
     """Accept length of a server that has learnt nothing."""
     warm: float | None
+    alone: float | None
+    """Accept length of drafts from each request's own text alone."""
+    entropy: float | None
+    """Bits per token."""
     draft_share: float | None
     """The share of steps whose suffix draft promises more than 2 tokens."""
     speedups: Sequence[dict[str, Any]]
@@ -57,8 +69,9 @@ class Evidence:
 
 
 def verdict(evidence: Evidence) -> dict[str, Any]:
-    """The verdict as facts: kind, headline, reasons, flags, command and would_change."""
+    """The verdict as facts: kind, headline, reasons, flags, command, would_change and by_entropy."""
     kind = _kind(evidence)
+    by_entropy = _by_entropy(kind, evidence)
     flags = _flags(kind, evidence)
     words = ["python -m sglang.launch_server --model-path", evidence.model, *flags]
     return {
@@ -68,6 +81,7 @@ def verdict(evidence: Evidence) -> dict[str, Any]:
         "flags": flags,
         "command": " ".join(words),
         "would_change": _would_change(kind, evidence),
+        "by_entropy": by_entropy,
     }
 
 
@@ -81,9 +95,46 @@ def _kind(evidence: Evidence) -> str:
     drafter_pays = any(drafter_gain(evidence.profile, rows, evidence.context) >= _PAYS for rows in evidence.concurrency)
     if not pays and not drafter_pays:
         return "none"
-    if length < _HYBRID_LENGTH or not pays:
+    if not pays:
         return "model" if drafter_pays else "suffix"
-    return "suffix" if length >= _SUFFIX_LENGTH or not drafter_pays else "hybrid"
+    return _kind_of_length(length) if drafter_pays else "suffix"
+
+
+def _kind_of_length(length: float) -> str:
+    """What suits an accept length of suffix drafts where a draft model would pay too."""
+    return "model" if length < _HYBRID_LENGTH else "suffix" if length >= _SUFFIX_LENGTH else "hybrid"
+
+
+def _by_entropy(kind: str, evidence: Evidence) -> dict[str, Any] | None:
+    """What the entropy alone says, beside the replay's verdict; None where either is not known."""
+    replayed = evidence.warm if evidence.warm is not None else evidence.cold
+    if kind == "unknown" or evidence.entropy is None or replayed is None:
+        return None
+    line = LENGTH_BY_ENTROPY["warm" if evidence.warm is not None else "cold"]
+    expected = line.expected(evidence.entropy)
+    own = _kind_of_length(expected["mean"])
+    text = (
+        f"The entropy alone, {evidence.entropy:.2f} bits, would let expect {expected['mean']:.1f} tokens per step: in 9 of "
+        f"10 sets, by the {line.num_sets} that were measured, between {expected['low']:.1f} and {expected['high']:.1f}. "
+        f"That asks for {_KINDS[own]}"
+    )
+    if own == kind:
+        return {"kind": own, "accept_length": expected, "text": f"{text}, as the replay does."}
+    if _kind_of_length(replayed) == own:
+        why = "The replay's verdict differs because it also weighs the time of steps on this device"
+    elif replayed > expected["mean"]:
+        why = f"The replay reached {replayed:.1f}, because repeats are longer than the {DEPTH} tokens that the entropy looks at"
+        if evidence.alone is not None and evidence.alone - 1.0 >= _OWN_SHARE * (replayed - 1.0):
+            why = (
+                f"The replay reached {replayed:.1f}, because much is copied from a request's own prompt, which the entropy "
+                f"of outputs does not look at: without other outputs it reached {evidence.alone:.1f}"
+            )
+    else:
+        why = (
+            f"The replay reached {replayed:.1f} only, because the {DEPTH} tokens before it often determine the next token "
+            "here, and yet repeats end soon"
+        )
+    return {"kind": own, "accept_length": expected, "text": f"{text}. {why}; trust the replay."}
 
 
 def drafter_gain(profile: Profile, rows: int, context: float) -> float:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter, defaultdict
+from dataclasses import astuple
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from agentspec.analysis.measures.entropy import output_entropy
+from agentspec.analysis.measures.entropy import LENGTH_BY_ENTROPY, LengthByEntropy, output_entropy
 
 
 def by_dictionary(outputs: list[np.ndarray], depth: int) -> float | None:
@@ -58,3 +61,23 @@ def test_interval_is_wider_where_sessions_differ() -> None:
         assert interval is not None and interval["low"] <= interval["mean"] <= interval["high"]
         widths.append(interval["high"] - interval["low"])
     assert widths[1] > 2 * widths[0]
+
+
+@pytest.mark.parametrize("state", LENGTH_BY_ENTROPY)
+def test_the_line_is_that_of_the_measured_sets(state: str) -> None:
+    file = Path(__file__).parents[4] / "evals" / "results" / "report" / "bench.json"
+    rows = [row for row in json.loads(file.read_text())["ranking"]["rows"] if row["kind"] != "staged"]
+    found = LengthByEntropy.fit([row["entropy"] for row in rows], [row[state] for row in rows])
+    assert astuple(found) == pytest.approx(astuple(LENGTH_BY_ENTROPY[state]), abs=1e-4)
+
+
+def test_nine_of_ten_drawn_sets_are_in_their_interval() -> None:
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(2000):
+        entropies = rng.uniform(1.0, 2.5, 12)
+        lengths = np.exp(2.5 - 0.6 * entropies + rng.normal(0.0, 0.2, 12))
+        # Eleven sets are known, and the last one is new.
+        expected = LengthByEntropy.fit(entropies[:-1], lengths[:-1]).expected(entropies[-1])
+        inside += expected["low"] <= lengths[-1] <= expected["high"]
+    assert inside / 2000 == pytest.approx(0.9, abs=0.03)

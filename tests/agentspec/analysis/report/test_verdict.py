@@ -25,6 +25,8 @@ def judged(**changes: Any) -> dict[str, Any]:
         "lost_share": 0.0,
         "cold": 2.0,
         "warm": 4.0,
+        "alone": 1.5,
+        "entropy": 1.5,
         "draft_share": 0.5,
         "speedups": [speedup(2.0)],
         "rows": [],
@@ -35,6 +37,28 @@ def judged(**changes: Any) -> dict[str, Any]:
         "model": "MODEL",
     }
     return verdict(Evidence(**{**values, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "said"),
+    [
+        ({}, "suffix", "as the replay does"),
+        ({"entropy": 3.0, "warm": 4.0}, "model", "repeats are longer than the 4 tokens"),
+        ({"entropy": 3.0, "warm": 4.0, "alone": 3.0}, "model", "copied from a request's own prompt"),
+        ({"warm": 1.5}, "suffix", "repeats end soon"),
+        ({"warm": 4.0, "concurrency": (1024,), "speedups": [speedup(1.0)]}, "suffix", "weighs the time of steps"),
+    ],
+)
+def test_the_entropy_alone_says_something_too(changes: dict[str, Any], kind: str, said: str) -> None:
+    found = judged(**changes)["by_entropy"]
+    assert found["kind"] == kind and said in found["text"]
+    assert found["accept_length"]["low"] < found["accept_length"]["mean"] < found["accept_length"]["high"]
+    assert (found["kind"] == judged(**changes)["kind"]) is (said == "as the replay does")
+
+
+def test_without_entropy_or_verdict_nothing_is_said_of_it() -> None:
+    assert judged(entropy=None)["by_entropy"] is None
+    assert judged(num_outputs=5)["by_entropy"] is None
 
 
 @pytest.mark.parametrize(
