@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from agentspec.errors import ConfigError
 
 if TYPE_CHECKING:
+    from agentspec.analysis.replay.engine_system import Corpora
     from agentspec.observe.client import ServerClient
 
 
@@ -26,6 +27,28 @@ def add_tokenizer(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="tekken .json, tokenizer.json or .tiktoken (default: mistral_common's newest tekken)",
     )
+
+
+def add_corpora(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--corpus",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="draft from this file of `agentspec corpus build` too; may be repeated",
+    )
+
+
+def corpora_of(args: argparse.Namespace) -> Corpora | None:
+    """The corpora of --corpus, built with the tokenizer of --tokenizer; None without one."""
+    from agentspec.analysis.replay.engine_system import Corpora
+    from agentspec.analysis.replay.tokenizer import default_tokenizer_path
+    from agentspec.fingerprint import fingerprint
+
+    if not args.corpus:
+        return None
+    return Corpora(tuple(args.corpus), fingerprint(args.tokenizer or default_tokenizer_path()))
 
 
 def client(url: str, args: argparse.Namespace) -> ServerClient:

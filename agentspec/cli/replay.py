@@ -31,10 +31,11 @@ from agentspec.analysis.replay import (
     read_trace,
     replay,
 )
-from agentspec.cli.options import add_tokenizer
+from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of
 from agentspec.config import SERVED_MIN_TOKEN_PROB, EngineConfig
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.estimates import Estimates
 from agentspec.progress import Progress
 
 _PACKAGES = ("agentspec", "arctic-inference", "sglang", "numpy")
@@ -73,6 +74,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--cold", action="store_true", help="begin with nothing learnt (default)")
     start.add_argument("--warm", nargs="+", metavar="TRACE", help="learn the outputs of these traces first")
+    parser.add_argument(
+        "--estimates",
+        type=Path,
+        metavar="FILE",
+        help="estimates of agentspec that `agentspec tune` wrote (default: its own)",
+    )
+    add_corpora(parser)
     add_tokenizer(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="replay the first N calls of each trace")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
@@ -97,7 +105,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     warm = [call for trace in _read_traces(args.warm or [], tokenizer) for call in trace.calls]
     rows = []
     print(_row_line(dict.fromkeys(_COLUMNS, "")))
-    for row in _rows(traces, warm, args.system or ["agentspec"], limits, args.limit, args.min_token_prob):
+    for row in _rows(traces, warm, args, limits):
         rows.append(row)
         print(_row_line(row), flush=True)
     if args.json:
@@ -113,19 +121,16 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 def _rows(
     traces: Sequence[Trace],
     warm: Sequence[Call],
-    systems: Sequence[str],
+    args: argparse.Namespace,
     limits: Sequence[int],
-    limit: int | None,
-    min_token_prob: float | None,
 ) -> Iterator[dict[str, Any]]:
     for trace in traces:
-        calls = trace.calls[:limit]
-        for system in systems:
+        calls = trace.calls[: args.limit]
+        for system in args.system or ["agentspec"]:
             for max_draft_tokens in limits:
                 variants = SYSTEMS[system](max_draft_tokens, [*warm, *calls])
-                if system == "agentspec" and min_token_prob is not None:
-                    make = partial(EngineSystem, system, max_draft_tokens, min_token_prob)
-                    variants = [Variant(system, f"p >= {min_token_prob:g}", make)]
+                if system == "agentspec":
+                    variants = [_own_variant(args, max_draft_tokens)]
                 for variant in variants:
                     measured = _measure(variant, trace.name, warm, calls, max_draft_tokens)
                     yield {
@@ -171,6 +176,16 @@ def _trace_record(trace: Trace) -> dict[str, int]:
         "output_tokens": sum(len(call.output) for call in trace.calls),
         "bad_lines": len(trace.bad_lines),
     }
+
+
+def _own_variant(args: argparse.Namespace, max_draft_tokens: int) -> Variant:
+    """agentspec with the settings of the command line."""
+    least, estimates = args.min_token_prob, Estimates.load(args.estimates) if args.estimates else None
+    parts = [f"p >= {least:g}"] if least is not None else []
+    parts += ["own estimates"] if estimates is not None else []
+    parts += [f"{len(args.corpus)} corpora"] if args.corpus else []
+    make = partial(EngineSystem, "agentspec", max_draft_tokens, least, corpora_of(args), estimates)
+    return Variant("agentspec", ", ".join(parts) or "defaults", make)
 
 
 def _engine_variants(system: str, max_draft_tokens: int, calls: Sequence[Call]) -> list[Variant]:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from agentspec.analysis.replay import Call, load_tokenizer, read_trace
 from agentspec.analysis.replay.payoff_training import collect_payoffs, fit_payoff, payoff_errors
 from agentspec.analysis.replay.tuning import Quality, check_scipy, collect_trials, fit, measure
-from agentspec.cli.options import add_tokenizer
+from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of
 from agentspec.config import EngineConfig
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
@@ -67,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cost of drafting a token, in accepted tokens, for the choice of min_token_prob (default 0.05)",
     )
     add_tokenizer(parser)
+    add_corpora(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 
@@ -90,6 +91,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     check_scipy()
     tokenizer = load_tokenizer(args.tokenizer)
     start = Estimates.load(args.start) if args.start else Estimates.default()
+    if args.corpus:
+        # The fit stays near what it begins with, and weights of corpora that are all 0 would say that they never help.
+        start = start.with_corpora()
     sets = [
         (trace.name, *_split(trace.calls, args.holdout)) for trace in (read_trace(t, tokenizer) for t in args.traces)
     ]
@@ -111,7 +115,7 @@ def _fit_estimates(
     trials = []
     for name, kept, _ in sets:
         with Progress(f"{name} weighing", len(kept)) as progress:
-            trials.append(collect_trials(kept, start, on_call=partial(_show, progress)))
+            trials.append(collect_trials(kept, start, corpora=corpora_of(args), on_call=partial(_show, progress)))
     print(f"fitting to {sum(len(t.accepted) for t in trials)} continuations", file=sys.stderr)
     fitted = fit(trials, start, _note(sets, args.holdout))
     fitted.save(args.out)
@@ -120,7 +124,7 @@ def _fit_estimates(
     variants += [(f"{p:g}", replace(config, estimates=fitted, min_token_prob=p)) for p in _GRID]
     for name, kept, held_out in sets:
         for variant, settings in variants:
-            quality = measure(held_out, settings, warm=kept)
+            quality = measure(held_out, settings, warm=kept, corpora=corpora_of(args))
             rows.append({"set": name, "variant": variant, "min_token_prob": settings.min_token_prob, **asdict(quality)})
             print(_line(name, variant, quality), flush=True)
     best = max(_GRID, key=lambda p: sum(_worth(row, args.token_cost) for row in rows if row["variant"] == f"{p:g}"))

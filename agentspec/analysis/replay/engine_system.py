@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from agentspec.analysis.replay.traces import Call
 from agentspec.config import EngineConfig
 from agentspec.drafts import DraftRow
 from agentspec.engine import Engine
+from agentspec.estimates import Estimates
 
 _ID = "replay"
 
@@ -22,6 +24,25 @@ def config_for(system: str) -> EngineConfig:
         "agentspec": EngineConfig(),
         "suffixdecoding": EngineConfig(rule="suffixdecoding", alpha=4.0, min_token_prob=0.1),
     }[system]
+
+
+@dataclass(frozen=True, slots=True)
+class Corpora:
+    """Files that `agentspec corpus build` wrote."""
+
+    paths: tuple[Path, ...]
+    tokenizer: str
+    """The fingerprint of the tokenizer that they were built with."""
+
+
+def engine_with(config: EngineConfig, corpora: Corpora | None) -> Engine:
+    """A new engine that drafts from the corpora. Raises ConfigError or SegmentError if one cannot be used."""
+    if corpora is None:
+        return Engine(config)
+    engine = Engine(replace(config, tokenizer=corpora.tokenizer))
+    for path in corpora.paths:
+        engine.attach_corpus(path)
+    return engine
 
 
 def remember(engine: Engine, call: Call) -> None:
@@ -43,11 +64,23 @@ class EngineSystem:
         system: See config_for().
         max_draft_tokens: The maximum number of draft tokens per step, without the root.
         min_token_prob: See EngineConfig; None stands for the system's default.
+        corpora: What to draft from besides.
+        estimates: See EngineConfig.
     """
 
-    def __init__(self, system: str, max_draft_tokens: int, min_token_prob: float | None = None) -> None:
-        config = replace(config_for(system), max_draft_tokens=max_draft_tokens)
-        self.engine = Engine(config if min_token_prob is None else replace(config, min_token_prob=min_token_prob))
+    def __init__(
+        self,
+        system: str,
+        max_draft_tokens: int,
+        min_token_prob: float | None = None,
+        corpora: Corpora | None = None,
+        estimates: Estimates | None = None,
+    ) -> None:
+        """Raises ConfigError or SegmentError if a corpus cannot be used."""
+        config = replace(config_for(system), max_draft_tokens=max_draft_tokens, estimates=estimates)
+        if min_token_prob is not None:
+            config = replace(config, min_token_prob=min_token_prob)
+        self.engine = engine_with(config, corpora)
 
     def remember(self, call: Call) -> None:
         remember(self.engine, call)

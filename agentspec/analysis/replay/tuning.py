@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec import _core
-from agentspec.analysis.replay.engine_system import as_draft, remember
+from agentspec.analysis.replay.engine_system import Corpora, as_draft, engine_with, remember
 from agentspec.analysis.replay.teacher_forcing import accepted_nodes, calibration_error
 from agentspec.analysis.replay.traces import Call
 from agentspec.config import EngineConfig
@@ -56,15 +56,17 @@ def collect_trials(
     estimates: Estimates,
     *,
     max_draft_tokens: int = 32,
+    corpora: Corpora | None = None,
     on_call: Callable[[int], object] = _nothing,
 ) -> Trials:
     """Replays calls on an engine that has learnt nothing, and returns all weighed continuations with their estimates.
+    With corpora, they also show how far continuations from these come true.
 
     Raises:
         ConfigError: Nothing was weighed: the outputs are too short, or nothing in them occurred before.
     """
     config = EngineConfig(max_draft_tokens=max_draft_tokens, estimates=estimates, learning_rate=0.0)
-    engine = Engine(config)
+    engine = engine_with(config, corpora)
     rows: list[Trials] = []
     for number, call in enumerate(calls, 1):
         for _, _, rest in steps_of(engine, call):
@@ -134,6 +136,7 @@ def measure(
     config: EngineConfig,
     *,
     warm: Iterable[Call] = (),
+    corpora: Corpora | None = None,
     on_call: Callable[[int], object] = _nothing,
 ) -> Quality:
     """Replays calls after those of `warm` were learnt.
@@ -141,7 +144,7 @@ def measure(
     Raises:
         ConfigError: Every output has one token only.
     """
-    engine = Engine(config)
+    engine = engine_with(config, corpora)
     for call in warm:
         remember(engine, call)
     steps = accepted = 0

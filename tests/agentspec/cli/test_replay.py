@@ -3,9 +3,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from byte_tokenizer import write_byte_tokenizer
 
+from agentspec.analysis.corpus import build_corpus
 from agentspec.cli import main
 
 pytest.importorskip("tiktoken", reason="`make setup` installs tiktoken")
@@ -60,6 +62,26 @@ def test_a_lower_threshold_drafts_more(trace: Path, tmp_path: Path) -> None:
         assert row["setting"] == f"p >= {threshold}"
         drafted.append(row["drafted_per_step"])
     assert drafted[0] < drafted[1]
+
+
+def test_a_corpus_is_drafted_from(trace: Path, tmp_path: Path) -> None:
+    text, corpus, report = tmp_path / "known.txt", tmp_path / "known.corpus", tmp_path / "report.json"
+    text.write_text("one two three four five")
+    tokenizer = ["--tokenizer", str(write_byte_tokenizer(tmp_path))]
+    assert main(["corpus", "build", str(text), "--out", str(corpus), *tokenizer]) == 0
+    accepted = []
+    for words in ([], ["--corpus", str(corpus)]):
+        assert main(command(trace, f"{trace}@:1", *words, "--json", str(report))) == 0
+        (row,) = json.loads(report.read_text())["rows"]
+        accepted.append(row["accepted_per_step"])
+    assert row["setting"] == "1 corpora"
+    assert accepted[1] > 2 * accepted[0] + 1
+
+
+def test_a_corpus_of_another_tokenizer_is_refused(trace: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "other.corpus"
+    build_corpus(corpus, [np.array([1, 2, 3], np.int32)], tokenizer="other")
+    assert main(command(trace, str(trace), "--corpus", str(corpus))) != 0
 
 
 def test_warm_traces_are_learnt_and_not_measured(trace: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from byte_tokenizer import write_byte_tokenizer
 
-from agentspec import Estimates
+from agentspec import Estimates, _core
 from agentspec.cli import main
 from agentspec.scheduling.hybrid import PayoffPredictor
 
@@ -63,6 +63,22 @@ def test_estimates_are_written_and_measured(trace: Path, tmp_path: Path, capsys:
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(rows) + 1
     assert lines[-1].startswith(f"wrote {out}; serve with --agentspec-estimates {out} --agentspec-min-token-prob ")
+
+
+def test_weights_of_corpora_are_fitted(trace: Path, tmp_path: Path) -> None:
+    text, corpus, out = tmp_path / "known.txt", tmp_path / "known.corpus", tmp_path / "estimates.json"
+    text.write_text("one two three four one two three four one two three four")
+    words = [str(text), "--out", str(corpus), "--tokenizer", str(write_byte_tokenizer(tmp_path))]
+    assert main(["corpus", "build", *words]) == 0
+    of_corpora = slice(_core.CORPUS_SLOT, None)
+    functions = {}
+    for name, more in (("without", []), ("with", ["--corpus", str(corpus)])):
+        assert tune(trace, "--out", str(out), *more) == 0
+        weights = Estimates.load(out).weights[_core.NUM_BIASES :]
+        functions[name] = weights.reshape(_core.NUM_SLOTS, -1)[of_corpora]
+    assert not functions["without"].any()
+    derived = Estimates.default().with_corpora().weights[_core.NUM_BIASES :].reshape(_core.NUM_SLOTS, -1)[of_corpora]
+    assert functions["with"].any() and abs(functions["with"] - derived).max() > 0.01
 
 
 def test_the_estimates_to_begin_with_may_be_chosen(trace: Path, tmp_path: Path) -> None:
