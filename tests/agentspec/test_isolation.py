@@ -123,6 +123,24 @@ def test_no_draft_has_a_token_of_another_namespace(rule: Rule, seed: int, backgr
         assert (stats.evicted_outputs > 0) == (seed % 2 == 0)
 
 
+@pytest.mark.parametrize("rule", get_args(Rule))
+def test_a_text_that_another_namespace_has_written_brings_nothing_of_it(rule: Rule) -> None:
+    """A request may claim any text as its prompt: the whole of a conversation of another namespace, or a part of it."""
+    engine = Engine(EngineConfig(rule=rule, vocab_size=100, min_token_prob=0.0, conversation_bytes=1 << 20))
+    prompt, output, more = ids(1, 2, 3, 4, 5), ids(10, 11, 12, 13), ids(20, 21, 22)
+    for text in ([prompt, output], [np.concatenate([prompt, output]), more]):
+        engine.open("owner", text[0], "a")
+        engine.extend("owner", text[1])
+        engine.close("owner", True)
+    conversation = np.concatenate([prompt, output, more])
+    for length in range(1, len(conversation)):
+        claimed = conversation[:length]
+        for namespace in NAMESPACES:
+            found = set(drafted(engine, claimed, namespace)) - set(claimed.tolist())
+            assert not found or namespace == "a", f"{namespace!r} got {found} of 'a' after {claimed}"
+    assert set(drafted(engine, prompt, "a")) & {10, 11, 12, 13}, "the owner itself is drafted for"
+
+
 def test_a_corpus_is_drafted_from_only_where_it_is_attached(tmp_path: Path) -> None:
     engine = Engine(EngineConfig(vocab_size=100, min_token_prob=0.0))
     own, common = tmp_path / "own", tmp_path / "common"

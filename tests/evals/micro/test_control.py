@@ -1,4 +1,4 @@
-"""The bench of the controllers: its drafts are what engines make, and every case has its row."""
+"""The bench of the controllers: its drafts are trees, best nodes first, and every case has its row."""
 
 from __future__ import annotations
 

@@ -126,9 +126,10 @@ def eager(batch, generator):
 
 def from_the_parent(batch, generator):
     """Nodes below the root's children use the distribution of their parent."""
+    given = batch.target_probs.clone()
     for node, parent in enumerate(batch.drawing.parents):
         if parent > 0:
-            batch.target_probs[:, node] = batch.target_probs[:, parent]
+            batch.target_probs[:, node] = given[:, parent]
     batch.sample()
 
 
