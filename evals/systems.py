@@ -102,3 +102,41 @@ HYBRIDS = {
     "hybrid-payoff": _hybrid("agentspec + EAGLE-3, payoff", hybrid_rule="payoff"),
     "hybrid-standalone": System("agentspec + STANDALONE", "AGENTSPEC", _STANDALONE),
 }
+
+
+def _controlled(label: str, **settings: str) -> System:
+    """Suffix drafts, with a controller's settings by name."""
+    return System(label, "AGENTSPEC", (), {f"AGENTSPEC_CONTROLLER{name}": value for name, value in settings.items()})
+
+
+# The rules that the papers' controllers decide by.
+RIVAL_CONTROLLERS = {
+    "smartspec": _controlled("agentspec, SmartSpec's chains", **{"": "smartspec"}),
+    "smartspec-tree": _controlled("agentspec, SmartSpec's trees", **{"": "smartspec", "_LENGTH_MODEL": "tree"}),
+    "smartspec-confidence": _controlled(
+        "agentspec, SmartSpec by confidence", **{"": "smartspec", "_LENGTH_MODEL": "confidence"}
+    ),
+}
+
+
+def _model_alone(label: str, steps: int, **variables: str) -> System:
+    """Chains of the small draft model in every step, and no suffix drafts. All of them are verified.
+
+    The plugin's own drafting loop makes them, because the native one of the CPU kernels ends no drafts row by row.
+    """
+    words = ("--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1", "--agentspec-tau", "inf")
+    arguments = (*_STANDALONE, *words, "--agentspec-min-token-prob", "0", "--agentspec-controller", "fixed")
+    return System(label, "AGENTSPEC", arguments, {**_NO_SHORTCUT, **variables})
+
+
+_NO_SHORTCUT = {"SGLANG_CPU_DRAFTER": "off"}
+_LONGEST_CHAIN = 10
+# A draft model's drafts of fixed lengths, and drafts that end by SpecDec++ and by the cost model.
+STOPPING = {
+    **{
+        f"chain-{steps}": _model_alone(f"STANDALONE, chains of {steps}", steps, AGENTSPEC_ACCEPTANCE_HEAD="none")
+        for steps in range(2, _LONGEST_CHAIN + 1, 2)
+    },
+    "chain-head": _model_alone("STANDALONE, SpecDec++", _LONGEST_CHAIN, AGENTSPEC_STOP_THRESHOLD="head"),
+    "chain-own": _model_alone("STANDALONE, stopped by cost", _LONGEST_CHAIN),
+}

@@ -8,7 +8,9 @@ cell's steps counts. With --sweep, one server takes the widths in turn, step by 
 differ by a tenth, and widths of one process do not. A running server is measured at the widths that it has. --serving
 also measures the costs of serving besides verification, on servers with the least and the greatest width and on one
 that does not speculate. --draft-model also measures a pass of that draft model, on a server in which it drafts for
-every row: the seconds of a draft divided by its passes.
+every row: the seconds of a draft divided by its passes. --calls also finds the fastest draft length for each batch size
+(Su et al., section 4): one server answers recorded prompts, and its steps take the widths in turn. Servers measure their
+device's peak figures at their start (SSSD, section 3.2).
 """
 
 from __future__ import annotations
@@ -26,11 +28,19 @@ from agentspec.analysis.plots import draw_profile
 from agentspec.cli.options import numbers
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
+from agentspec.integrations.servers.fastest_lengths import FastestLengths, fastest_lengths, recorded_prompts
 from agentspec.integrations.servers.server import RunningServer, Server
 from agentspec.integrations.servers.serving_costs import Cell, ServingMeter, Steps
-from agentspec.integrations.servers.told_steps import LEAST_STEPS, key_of, measured, told_since_then, vocabulary_of
+from agentspec.integrations.servers.told_steps import (
+    LEAST_STEPS,
+    key_of,
+    measured,
+    peaks_of,
+    told_since_then,
+    vocabulary_of,
+)
 from agentspec.progress import say
-from agentspec.scheduling import MeasuredPoint, Profile, ServingPoints, StepCost, fit_serving_costs
+from agentspec.scheduling import LengthCurve, MeasuredPoint, Profile, ServingPoints, StepCost, fit_serving_costs
 
 _PACKAGES = ("agentspec", "sglang", "torch", "numpy")
 _SHORT_PROMPT = 16
@@ -59,6 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--draft-model",
         metavar="PATH",
         help="with --model: also measure a pass of this draft model, an EAGLE head or a small model",
+    )
+    add(
+        "--calls",
+        type=Path,
+        metavar="PATH",
+        help="with --model: also find the fastest draft length for each batch size, for --agentspec-controller "
+        "batch-table, by answering the prompts of this log, of any format that agentspec report reads",
     )
     add(
         "--sweep",
@@ -108,6 +125,8 @@ class ProfilePlan:
     """Whether to measure the costs of serving besides verification too."""
     draft_model: Path | None = None
     """A draft model whose passes are measured too."""
+    calls: Path | None = None
+    """A log whose prompts are answered to find the fastest draft lengths."""
     sweep: bool = False
     """Whether one server takes all widths in turn."""
     rest: Sequence[str] = ()
@@ -116,7 +135,12 @@ class ProfilePlan:
     def __post_init__(self) -> None:
         if (self.url is None) == (self.model is None):
             raise ConfigError("a URL or --model must be given, and not both; see agentspec profile --help")
-        of_models = (("--serving", self.serving), ("--sweep", self.sweep), ("--draft-model", self.draft_model))
+        of_models = (
+            ("--serving", self.serving),
+            ("--sweep", self.sweep),
+            ("--draft-model", self.draft_model),
+            ("--calls", self.calls),
+        )
         flags = [flag for flag, given in of_models if given]
         if self.url and (self.rest or flags):
             words = " ".join([*flags, *self.rest])
@@ -168,6 +192,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         serving=args.serving,
         sweep=args.sweep,
         draft_model=Path(args.draft_model) if args.draft_model else None,
+        calls=args.calls,
         rest=rest,
     )
     profile = measured_profile(plan)
@@ -188,12 +213,16 @@ def measured_profile(plan: ProfilePlan) -> Profile:
         ConfigError: The points do not determine the costs.
         ServerError: A server did not start, or does not tell its steps.
     """
+    prompts = recorded_prompts(plan.calls) if plan.calls else []
     points: list[MeasuredPoint] = []
+    peaks: dict[str, float] = {}
     key, speculative, plain = None, None, None
     for served in plan.servers:
         width = served.width
         with _server(plan, width, sweep=served.sweep) as server:
             key = key_of(server)
+            # Other work on the machine only lowers them.
+            peaks = {name: max(value, peaks.get(name, 0)) for name, value in peaks_of(server).items()}
             if served.points:
                 points += measured(server, plan.cells, plan.tokens_at(width or 1), random.Random(plan.seed))
             if served.serving and width is not None:
@@ -206,6 +235,10 @@ def measured_profile(plan: ProfilePlan) -> Profile:
     if plan.draft_model:
         with _server(plan, plan.widths[-1], plan.draft_model) as server:
             drafts = measured(server, plan.cells, plan.tokens_at(plan.widths[-1]), random.Random(plan.seed), "drafts")
+    fastest: FastestLengths | None = None
+    if prompts:
+        with _server(plan, plan.widths[-1], sweep=True) as server:
+            fastest = fastest_lengths(server, prompts, plan.batch_sizes, plan.context_lengths[-1])
     if plan.serving:
         with _server(plan, 0) as server:
             plain = _serving(plan, server, None, 1, prefills=True)
@@ -217,6 +250,9 @@ def measured_profile(plan: ProfilePlan) -> Profile:
         drafter_points=drafts,
         note="measured by agentspec profile"
         + ("; what serving takes beside verification as its clients saw it" if plan.serving else ""),
+        lengths=fastest.lengths if fastest else (),
+        accepted=fastest.accepted if fastest else (),
+        **peaks,
         speculative=fit_serving_costs(speculative) if speculative else None,
         plain=fit_serving_costs(plain) if plain else None,
     )
@@ -234,6 +270,12 @@ def shown(profile: Profile) -> str:
         f"R2 {profile.r2:.4f} over {len(profile.points)} points, the worst {worst:.0%} away; batch sizes "
         f"{measured.batch_sizes}, context {measured.context_lengths}, widths {measured.widths}"
         + (f"\na pass of the drafter: {_terms(profile.drafter)}" if profile.drafter else "")
+        + _shown_lengths(profile)
+        + (
+            f"\npeaks: {profile.peak_flops / 1e12:.3g} TFLOP/s, {profile.peak_bandwidth / 1e9:.4g} GB/s"
+            if profile.peak_flops and profile.peak_bandwidth
+            else ""
+        )
         + "".join(
             f"\n{name}: {costs.request_seconds * 1e3:.2f} ms a request, prefill {costs.prefill.gamma * 1e6:.1f} us * tokens + "
             f"{costs.prefill.delta * 1e3:.2f} ms, step {_terms(costs.step)}"
@@ -245,6 +287,23 @@ def shown(profile: Profile) -> str:
 
 def _terms(cost: StepCost) -> str:
     return f"{cost.alpha * 1e6:.3f} us * N_context + {cost.gamma * 1e6:.1f} us * N_batched + {cost.delta * 1e3:.2f} ms"
+
+
+def _shown_lengths(profile: Profile) -> str:
+    if not profile.lengths:
+        return ""
+    lengths = ", ".join(f"{length} for {size}" for size, length in profile.lengths)
+    accepted = ", ".join(f"l({s}) {profile.accepted[s - 1]:.2f}" for s in _some_lengths(len(profile.accepted)))
+    text = f"\nfastest draft length by batch size: {lengths}; accepted tokens: {accepted}"
+    if len(profile.accepted) > 1 and min(profile.accepted) > 0:
+        curve = LengthCurve.fit(profile.accepted)
+        text += f"; l(s) = {curve.scale:.2f} s^{curve.exponent:.2f}"
+    return text
+
+
+def _some_lengths(longest: int) -> list[int]:
+    """1, 2, 4, ... and `longest`."""
+    return sorted({*(1 << power for power in range(longest.bit_length())), longest} - {0})
 
 
 def _serving(

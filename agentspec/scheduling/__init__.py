@@ -9,7 +9,7 @@ from agentspec.scheduling.baselines.batch_table import (
 )
 from agentspec.scheduling.baselines.roofline import free_tokens
 from agentspec.scheduling.baselines.smartspec import chain_tokens, tree_tokens
-from agentspec.scheduling.config import ControlConfig, ControllerName, LengthModel
+from agentspec.scheduling.config import ControlConfig, ControllerName, LengthModel, parse_table
 from agentspec.scheduling.costs.cost_model import CostFit, MeasuredPoint, StepCost, fit_step_cost
 from agentspec.scheduling.costs.online import OnlineCosts
 from agentspec.scheduling.costs.profile import MeasuredRange, Profile, ProfileKey, StepTimes
@@ -45,6 +45,7 @@ __all__ = [
     "fit_step_cost",
     "free_tokens",
     "make_controller",
+    "parse_table",
     "table_of_profile",
     "table_of_speeds",
     "tree_tokens",

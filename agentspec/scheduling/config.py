@@ -11,6 +11,23 @@ from agentspec.errors import ConfigError
 ControllerName = Literal["goodput", "smartspec", "batch-table", "roofline", "fixed", "sweep"]
 Objective = Literal["ahead", "run", "step"]
 LengthModel = Literal["chain", "tree", "confidence"]
+Table = tuple[tuple[int, int], ...]
+"""Pairs of a batch size and a length."""
+
+
+def parse_table(text: str) -> Table:
+    """Reads lengths by batch size as they are written in settings, such as 1:7,8:3,32:0; "" is ().
+
+    Raises:
+        ConfigError: The text is something else.
+    """
+    pairs = [part.split(":") for part in text.split(",") if part.strip()]
+    try:
+        return tuple((int(size), int(length)) for size, length in pairs)
+    except ValueError:
+        raise ConfigError(
+            f"table must be batch sizes with lengths, got {text!r}; write for example 1:7,8:3,32:0"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +61,8 @@ class ControlConfig:
     """For "goodput": the width also changes after this number of consecutive steps that prefer another one, >= 1."""
 
     probe_share: float = 0.001
-    """For "goodput": share of time spent on trying other widths to learn from them, in [0, 0.1]; 0: none."""
+    """For "goodput" and "smartspec": share of time spent on trying other widths to learn from them, in [0, 0.1]; 0:
+    none."""
 
     length_model: LengthModel = "chain"
     """For "smartspec": how to predict the number of tokens that a draft yields. "chain": by one acceptance rate
@@ -59,11 +77,11 @@ class ControlConfig:
 
     acceptance: float = 0.7
     """Probability that a token is accepted if all tokens before it are, in [0, 1]. "smartspec" uses it before the first
-    verify step, "batch-table" if no table is given."""
+    verify step, "batch-table" if neither a table nor accepted tokens were measured."""
 
-    table: tuple[tuple[int, int], ...] = ()
-    """For "batch-table": pairs of a batch size and its best length, such as agentspec.scheduling.table_of_speeds()
-    finds. (): computed from the profile and `acceptance`."""
+    table: Table = ()
+    """For "batch-table": pairs of a batch size and its best length. (): the profile's table, or else one computed from
+    the profile's times and accepted tokens or, if it has none, `acceptance`."""
 
     def __post_init__(self) -> None:
         choices = {"controller": ControllerName, "objective": Objective, "length_model": LengthModel}

@@ -17,7 +17,7 @@ from typing import Any
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.emulated.hollow_models import HOLLOW_MODELS, hollow_model
 from agentspec.evals.options import check_names
-from agentspec.evals.systems import OWN_ESTIMATES, System
+from agentspec.evals.systems import OWN_ESTIMATES, RIVAL_CONTROLLERS, System
 from agentspec.integrations.emulated_device.models.simulated_head import VARIABLE as HEAD_VARIABLE
 from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for
 from agentspec.integrations.emulated_device.models.step_times import StepTimes
@@ -78,8 +78,9 @@ SYSTEMS: dict[str, System] = {
         (*_head(HYBRID_STEPS, None), "--agentspec-base", "EAGLE3"),
         OWN_ESTIMATES,
     ),
+    **RIVAL_CONTROLLERS,
 }
-DEFAULT_SYSTEMS = tuple(name for name in SYSTEMS if name != "suffix-64")
+DEFAULT_SYSTEMS = tuple(name for name in SYSTEMS if name != "suffix-64" and name not in RIVAL_CONTROLLERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from typing import Any
 from agentspec.evals.chi_square import p_value
 from agentspec.evals.gpu.servers import CPU_BACKEND, device_arguments
 from agentspec.evals.gpu.trip import Record, Trip
+from agentspec.evals.parity.servers import CHANGING, UNITED
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.research.tiny_sql.tokenizer import render
 from agentspec.evals.sql_databases import link_prompts
@@ -33,7 +34,7 @@ TEMPERATURE = 0.7
 _CHECKED = {
     "none": SYSTEMS["none"],
     "suffix": SYSTEMS["agentspec"],
-    "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", (*SYSTEMS["eagle3"].arguments[:2], "--agentspec-tau", "1")),
+    "hybrid": System("agentspec + EAGLE-3", "AGENTSPEC", (*SYSTEMS["eagle3"].arguments[:2], *CHANGING), UNITED),
 }
 _SAMPLED_TOKENS = 3
 _PARITY_TOKENS = 64
@@ -116,6 +117,7 @@ def _servers(trip: Trip, name: str, words: Sequence[str]) -> list[Server]:
                 *("--skip-server-warmup", "--grammar-backend", "none", *words, *system.arguments),
                 *device_arguments(_backend(trip), 64),
             ],
+            environment=system.variables,
             start_seconds=420.0,
         )
         for label, system in _CHECKED.items()

@@ -18,19 +18,23 @@ from agentspec.integrations.sglang_cpu import environment
 
 # Verify all drafts, even those that do not pay, so that more can go wrong.
 VERIFY_ALL = ("--agentspec-controller", "fixed")
-# Rows with suffix drafts of at most one token go to the draft model, so that rows change between both all the time,
-# whatever a forward costs on this machine.
-_CHANGING = ("--agentspec-tau", "1")
+# Rows with suffix drafts of at most one token get the draft model's too, so that rows change all the time, whatever a
+# forward costs on this machine.
+CHANGING = ("--agentspec-tau", "1")
+UNITED = {"AGENTSPEC_HYBRID_UNION": "always"}
 
 PARITY_SYSTEMS = {
     "suffix": System("suffixes", "AGENTSPEC"),
     "eagle3": System(
-        "suffixes + EAGLE-3", "AGENTSPEC", ("--speculative-draft-model-path", str(EAGLE3_FOLDER), *_CHANGING)
+        "suffixes + EAGLE-3", "AGENTSPEC", ("--speculative-draft-model-path", str(EAGLE3_FOLDER), *CHANGING), UNITED
+    ),
+    "eagle3-tau": System(
+        "suffixes or EAGLE-3", "AGENTSPEC", ("--speculative-draft-model-path", str(EAGLE3_FOLDER), *CHANGING)
     ),
     "standalone": System(
         "suffixes + STANDALONE",
         "AGENTSPEC",
-        ("--speculative-draft-model-path", str(STANDALONE_FOLDER), "--agentspec-mode", "chain", *_CHANGING),
+        ("--speculative-draft-model-path", str(STANDALONE_FOLDER), "--agentspec-mode", "chain", *CHANGING),
     ),
     **{f"sglang-{name}": SYSTEMS[name] for name in ("ngram", "eagle3", "standalone")},
 }
@@ -78,7 +82,7 @@ def parity_server(variant: Variant, log: Path, *, start_seconds: float = 600.0) 
     if not variant.overlap:
         arguments.append("--disable-overlap-schedule")
     # On a busy machine, threads that wait for each other make a step of the small model many times as long.
-    variables = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_OVERLAP": "on", **(variant.variables or {})}
+    variables = {"OMP_NUM_THREADS": "1", "SGLANG_CPU_OVERLAP": "on", **system.variables, **(variant.variables or {})}
     if variant.ranks > 1:
         arguments += ["--tp", str(variant.ranks)]
         variables.setdefault("SGLANG_CPU_OMP_THREADS_BIND", "|".join(map(str, range(variant.ranks))))

@@ -17,7 +17,16 @@ from agentspec.evals.run.cells import Cell, Key
 from agentspec.evals.run.file import missing, write_records
 from agentspec.evals.run.records import Record, compared, failed_record, key_of, record_of
 from agentspec.evals.run.turns import ask_in_turns
-from agentspec.evals.systems import EAGLE3_FOLDER, HYBRIDS, STANDALONE_FOLDER, SYSTEMS, System, fixed_length
+from agentspec.evals.systems import (
+    EAGLE3_FOLDER,
+    HYBRIDS,
+    RIVAL_CONTROLLERS,
+    STANDALONE_FOLDER,
+    STOPPING,
+    SYSTEMS,
+    System,
+    fixed_length,
+)
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import REPLAYED, Server
 from agentspec.progress import say, waiting
@@ -29,6 +38,8 @@ EVALUATED: dict[str, System] = {
     # The number of tokens that NGRAM verifies in a step, so that only the drafts differ.
     "fixed-11": fixed_length(11),
     "hybrid": HYBRIDS["hybrid"],
+    **RIVAL_CONTROLLERS,
+    **STOPPING,
 }
 DEFAULT_SYSTEMS = ("none", "ngram", "suffix", "hybrid")
 _START_SECONDS = 1200.0

@@ -181,7 +181,7 @@ class Emulation:
                 return head.rewritten(found, batch)
 
         EagleDraftWorker.draft = drafted
-        DraftStop.is_over = lambda self, scores, num_passes: False  # type: ignore[method-assign]
+        DraftStop.is_over = lambda self, scores, num_passes, rows=None: False  # type: ignore[method-assign]
         if work.steps.blocking:
             return
         runner.verifies_unpadded = False

@@ -136,7 +136,7 @@ class Server(RunningServer):
         rest = ["--host", "127.0.0.1", "--port", str(self.port), *arguments]
         self.command, variables = launch_command(str(model), algorithm, rest, python, emulate)
         # By default the server fetches nothing from outside and keeps nothing that an earlier server has learned.
-        defaults = {"HF_HUB_OFFLINE": "1", "AGENTSPEC_STORE": "memory://"}
+        defaults = {"HF_HUB_OFFLINE": "1", "AGENTSPEC_STORE": "memory://", "AGENTSPEC_KEEP_STEP_TIMES": "false"}
         self._environment = {**defaults, **os.environ, **variables, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 

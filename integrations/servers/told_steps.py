@@ -19,8 +19,9 @@ LEAST_STEPS = 3
 """Least number of steps from which a median is taken."""
 _MOST_TRIES = 3
 """Maximum number of attempts for a cell. On a busy machine the requests of one call may still start one by one."""
-Told = Literal["steps", "drafts"]
-"""Verify steps as (rows, width, context, seconds), or a draft model's drafts as (rows, passes, context, seconds)."""
+Told = Literal["steps", "drafts", "yields"]
+"""Verify steps as (rows, width, context, seconds), a draft model's drafts as (rows, passes, context, seconds), or whole
+steps as (rows, width, seconds, generated tokens)."""
 
 
 def measured(
@@ -64,13 +65,13 @@ def measured(
     return found
 
 
-def told_since_then(server: RunningServer) -> Callable[[], Steps]:
+def told_since_then(server: RunningServer, told: Told = "steps") -> Callable[[], Steps]:
     """Returns a function that returns the steps since its last call."""
-    seen = _number(server, "steps")
+    seen = _number(server, told)
 
     def new() -> Steps:
         nonlocal seen
-        steps = _latest(server, "steps", seen)
+        steps = _latest(server, told, seen)
         seen += len(steps)
         return steps
 
@@ -101,6 +102,12 @@ def _latest(server: RunningServer, told: Told, since: int) -> list[tuple[int, in
 
 def key_of(server: RunningServer) -> ProfileKey:
     return ProfileKey(**_control(server)["profile_key"])
+
+
+def peaks_of(server: RunningServer) -> dict[str, float]:
+    """The device's peak figures and the model's hidden size, as Profile names them."""
+    control = _control(server)
+    return {name: control[name] for name in ("peak_flops", "peak_bandwidth", "hidden_size") if name in control}
 
 
 def vocabulary_of(server: RunningServer) -> int:

@@ -19,8 +19,9 @@ from agentspec.estimates import Estimates
 from agentspec.integrations.sglang.replay.setting import Unmatched, check_replay
 from agentspec.integrations.sglang.tenants import check_namespace_field
 from agentspec.integrations.sglang.widths.tiers import parse_widths
-from agentspec.scheduling import ControlConfig, ControllerName, Profile, make_controller
-from agentspec.scheduling.hybrid import HybridConfig, HybridRule, PauseRuleName, parse_tau
+from agentspec.scheduling import ControlConfig, ControllerName, LengthModel, Profile, make_controller, parse_table
+from agentspec.scheduling.baselines.candidate_length import parse_threshold
+from agentspec.scheduling.hybrid import HybridConfig, HybridRule, PauseRuleName, UnionUse, parse_tau
 from agentspec.store.config import SharingConfig
 from agentspec.store.urls import place, redact
 
@@ -41,11 +42,17 @@ def _number_as_text(value: object) -> object:
     return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _table_as_text(value: object) -> object:
+    """A file may hold a mapping from batch sizes to lengths."""
+    return ",".join(f"{size}:{length}" for size, length in value.items()) if isinstance(value, dict) else value
+
+
 Amount = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Duration = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 NumberOrWord = Annotated[str, BeforeValidator(_number_as_text)]
+BatchLengths = Annotated[str, BeforeValidator(_table_as_text)]
 
 
 class Settings(BaseModel):
@@ -115,12 +122,16 @@ class Settings(BaseModel):
     """Speculative algorithm of the draft model: `EAGLE`, `EAGLE3` or `STANDALONE`; `auto` reads it from the checkpoint.
     Without a draft model, `EAGLE` or `NEXTN` drafts with the target's own MTP layers."""
     tau: NumberOrWord = "auto"
-    """With a draft model: a row gets its suffix draft if that promises more tokens than this number, else the draft
-    model's. `auto` compares both drafts and their costs, 0 never runs the draft model, `inf` always does."""
+    """With a draft model: a row gets its suffix draft if that promises more drafted tokens than this number, else the draft
+    model's, as in SuffixDecoding, whose tau also counts the root and is greater by 1. `auto` compares both drafts and
+    their costs. 0 never runs the draft model, `inf` always does."""
     hybrid_rule: HybridRule = "expected"
     """What is compared with `tau`: `expected` is the calibrated number of accepted tokens, `score` is the suffix draft's
     score, `match-length` requires a match of 4 tokens, `payoff` asks the predictor that `agentspec tune --payoff`
     trained."""
+    hybrid_union: UnionUse = "auto"
+    """For `hybrid_rule` `expected` and `payoff`: whether a row that has a suffix draft and the draft model's verifies the
+    union of both trees. `auto` unites them if `tau` is `auto`, `always` with any `tau`; `never` verifies one of them."""
     hybrid_margin: Duration = 0.15
     """For `tau` `auto`: the draft model runs only if it promises a row this share more than its own cost."""
     draft_model_pause: PauseRuleName = "payoff"
@@ -132,9 +143,10 @@ class Settings(BaseModel):
     acceptance_head: str = "auto"
     """Folder of a SpecDec++ head (`acceptance_head.safetensors`), which predicts whether the draft model's tokens are
     accepted. `auto` looks for it in the draft model's folder; `none` uses no head."""
-    stop_threshold: float = Field(default=1.0, gt=0, le=1)
-    """The draft model stops drafting when the probability that one of its tokens is rejected exceeds this; 1 leaves the
-    decision to the cost model."""
+    stop_threshold: NumberOrWord = "1"
+    """SpecDec++'s h: the draft of a row ends where the probability that one of its tokens is rejected exceeds this number.
+    `head` takes the acceptance head's own h; 1 leaves the decision to the cost model. In captured graphs all passes run,
+    and what a row drafts after its end is not verified."""
     controller: ControllerName = "goodput"
     """How many drafted tokens each step verifies: `goodput` as many as pay off, `smartspec`, `batch-table` and `roofline`
     as published (the latter two need a profile), `fixed` up to `controller_length`, `sweep` each width in turn, to measure
@@ -144,12 +156,32 @@ class Settings(BaseModel):
     all steps including later gains of a draft that is cut (`ahead`). `auto` is `run` with a draft model, else `ahead`."""
     controller_length: Amount = 15
     """For `controller` `fixed`: maximum number of drafted tokens per row; 0 decodes without drafts."""
+    controller_length_model: LengthModel = "chain"
+    """For `controller` `smartspec`: how it predicts the tokens that a length yields: `chain` by one acceptance rate
+    (equation 8 of the paper), `tree` by one rate for each depth (equation 10), `confidence` by the drafts' own estimates
+    (algorithm 3)."""
+    controller_min_confidence: Probability = 0.3
+    """For `controller_length_model` `confidence`: a draft ends with its first token of at most this estimate."""
+    controller_window: Count = 100
+    """For `controller` `smartspec`: number of steps in the moving average of acceptance."""
+    controller_acceptance: Probability = 0.7
+    """Acceptance rate of drafted tokens that `smartspec` assumes before it has verified a draft, and `batch-table` where
+    neither a table nor accepted tokens were measured."""
+    controller_table: BatchLengths = ""
+    """For `controller` `batch-table`: the most drafted tokens for each batch size, such as `1:7,8:3,32:0`. Empty takes the
+    table of the profile."""
+    controller_probe_share: float = Field(default=0.001, ge=0, le=0.1)
+    """For `controller` `goodput` and `smartspec`: share of the time spent on other widths than the best, to learn from
+    them; 0 tries none."""
     widths: NumberOrWord = "auto"
     """On a GPU with CUDA graphs: the numbers of tokens per row for which graphs are captured, such as `1,2,4,8`. Steps are
     padded to the next one. `auto` captures 1, 2, 4, ... up to `--speculative-num-draft-tokens`; `one` captures only that
     number."""
     profile: str = ""
     """File that `agentspec profile` wrote for this model on this device; empty learns costs from the steps themselves."""
+    keep_step_times: bool = True
+    """Keep the step times that the server learns in a file beside the store, and start from them after a restart. Nothing
+    is kept with `profile`, or if the store is `memory://`."""
     profiling: bool = False
     """Pad every step to the controller's width and list the latest steps with their times in `/server_info`, for
     `agentspec profile`."""
@@ -193,6 +225,7 @@ class Settings(BaseModel):
         self.engine_config(vocab_size=None, max_draft_tokens=1, trees=True)
         self.hybrid_config(max_nodes=1, trees=True)
         parse_widths(self.widths)
+        parse_threshold(self.stop_threshold)
         make_controller(self.control_config(has_drafter=False), self.step_profile())
         self.sharing_config()
         check_namespace_field(self.namespace_from)
@@ -251,6 +284,7 @@ class Settings(BaseModel):
             rule=self.hybrid_rule,
             tau=parse_tau(self.tau),
             payoff=self.payoff,
+            union=self.hybrid_union,
             margin=self.hybrid_margin,
             min_token_prob=self.min_token_prob,
             max_nodes=max_nodes,
@@ -262,7 +296,17 @@ class Settings(BaseModel):
         objective = self.controller_objective
         if objective == "auto":
             objective = "run" if has_drafter else "ahead"
-        return ControlConfig(controller=self.controller, objective=objective, length=self.controller_length)
+        return ControlConfig(
+            controller=self.controller,
+            objective=objective,
+            length=self.controller_length,
+            length_model=self.controller_length_model,
+            min_confidence=self.controller_min_confidence,
+            window=self.controller_window,
+            acceptance=self.controller_acceptance,
+            table=parse_table(self.controller_table),
+            probe_share=self.controller_probe_share,
+        )
 
     def step_profile(self) -> Profile | None:
         """Reads the file `profile`; None if the setting is empty."""

@@ -124,7 +124,7 @@ def reference_trees(
 
 
 def _accepted(worker: Any, hidden: Tensor, topk_p: Tensor) -> Tensor:
-    found: Tensor = topk_p if worker.acceptance is None else worker.acceptance.accepted(hidden, topk_p)
+    found: Tensor = topk_p if worker.acceptance is None else worker.acceptance.accepted(hidden, topk_p)[0]
     return found
 
 

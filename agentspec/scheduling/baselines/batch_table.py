@@ -57,11 +57,22 @@ class BatchTable:
 
     @staticmethod
     def of(config: ControlConfig, profile: Profile | None) -> BatchTable:
-        """The table of the settings, or else one computed from the profile. Raises ConfigError if there is neither."""
+        """The table of the settings, else the profile's, else one computed from the profile's times (equation 7).
+
+        Raises:
+            ConfigError: There is neither a table nor a profile.
+        """
         if config.table:
             return BatchTable(config.table)
         if profile is None:
-            raise ConfigError("the controller batch-table needs a table or a profile, got neither; give one of them")
+            raise ConfigError(
+                "the controller batch-table needs a table or a profile, got neither; measure a profile with `agentspec "
+                "profile --calls LOG`, or set controller_table"
+            )
+        if profile.lengths:
+            return BatchTable(profile.lengths, _curve(profile.accepted))
+        if profile.accepted:
+            return table_of_profile(profile, profile.accepted)
         longest = max(profile.measured.widths[1] - 1, 1)
         return table_of_profile(profile, accepted_lengths(config.acceptance, min(longest, _MAX_LENGTH)))
 
@@ -90,8 +101,11 @@ def table_of_profile(profile: Profile, accepted: Sequence[float]) -> BatchTable:
         if profile.drafter is not None:
             seconds = seconds + profile.drafter.drafting(length * rows, rows, 1) * lengths
         table.append((rows, int((seconds / generated).argmin())))
-    curve = LengthCurve.fit(accepted) if len(accepted) > 1 and min(accepted) > 0 else None
-    return BatchTable(tuple(table), curve)
+    return BatchTable(tuple(table), _curve(accepted))
+
+
+def _curve(accepted: Sequence[float]) -> LengthCurve | None:
+    return LengthCurve.fit(accepted) if len(accepted) > 1 and min(accepted) > 0 else None
 
 
 def table_of_speeds(seconds_per_token: Mapping[tuple[int, int], float]) -> BatchTable:

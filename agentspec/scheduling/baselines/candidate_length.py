@@ -22,6 +22,26 @@ def check_threshold(h: float) -> float:
     return h
 
 
+def parse_threshold(text: str) -> float | None:
+    """Reads h as it is written in settings: a number in (0, 1], or "head" for the one that the acceptance head was found
+    best with, which is None here.
+
+    Raises:
+        ConfigError: The text is something else.
+    """
+    if text == "head":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise ConfigError(
+            f"stop_threshold must be a number > 0 and <= 1, or head, got {text!r}; 1 leaves the decision to the cost model"
+        )
+    return value
+
+
 def candidate_length(probabilities: ArrayLike, h: float) -> NDArray[np.int64]:
     """The number of candidates of each draft. The token at which a draft stops is one: it is drafted already, and its
     verification is free.

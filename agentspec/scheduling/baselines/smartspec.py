@@ -19,7 +19,7 @@ from agentspec.scheduling.columns import (
 from agentspec.scheduling.config import ControlConfig
 from agentspec.scheduling.costs.online import OnlineCosts
 from agentspec.scheduling.costs.profile import Profile
-from agentspec.scheduling.plan import StepPlan, StepState
+from agentspec.scheduling.plan import Reason, StepPlan, StepState
 
 _DEPTHS = 64
 """Number of depths that are told apart. Deeper nodes count as the last of them."""
@@ -51,6 +51,9 @@ class SmartSpecController:
     first rejected token of a row is its last examined one. A row with fewer nodes than the width has room for counts
     with the nodes it has (equation 9). Seconds include the draft model's, one pass for each token of the length
     (equations 4 and 5).
+
+    While the best length is 0, nothing is learned of acceptance, and by the paper's algorithm it stays 0. So the
+    shortest length is tried now and then, for `probe_share` of the time.
     """
 
     name = "smartspec"
@@ -69,6 +72,8 @@ class SmartSpecController:
         self._next_sample = 0
         self._length = -1
         self._rest = 0.0
+        self._plain_seconds = 0.0
+        """Predicted seconds of the steps of length 0 since a draft was last verified."""
 
     @property
     def acceptance(self) -> float:
@@ -86,6 +91,13 @@ class SmartSpecController:
             counts = num_drafted(drafts)
             expected = self._expected(drafts, counts, widths)
         choice = int(self._goodput(expected, rows, state.context, widths).argmax())
+        reason: Reason = "best"
+        if choice:
+            self._plain_seconds = 0.0
+        elif counts.any() and self._probe_is_due(rows, state.context, widths):
+            choice, reason, self._plain_seconds = 1, "probe", 0.0
+        else:
+            self._plain_seconds += self.costs.seconds(state.context, rows) + self._rest
         width = int(widths[choice])
         self._length = width - 1
         self._widths = widths
@@ -100,7 +112,7 @@ class SmartSpecController:
             num_tokens=num_tokens,
             expected_tokens=float(expected[choice]),
             seconds=self.costs.seconds(state.context, num_tokens),
-            reason="best",
+            reason=reason,
             extrapolated=not self.costs.covers(rows, width, state.context),
         )
 
@@ -111,7 +123,8 @@ class SmartSpecController:
             return True
         counts = np.full(num_rows, self._widths[-1] - 1, np.int32)
         generated = self._chain(counts, self._widths)
-        return int(self._goodput(generated, num_rows, context, self._widths).argmax()) > 0
+        best = int(self._goodput(generated, num_rows, context, self._widths).argmax())
+        return best > 0 or self._probe_is_due(num_rows, context, self._widths)
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
         self.costs.observe(context, plan.num_tokens, seconds)
@@ -138,6 +151,15 @@ class SmartSpecController:
             "length": float(self._length) if self._length >= 0 else None,
             **self.costs.describe(),
         }
+
+    def _probe_is_due(self, rows: int, context: int, widths: NDArray[np.int64]) -> bool:
+        """Whether `probe_share` of the time without drafts pays for a step of the shortest length."""
+        if len(widths) == 1 or not self.config.probe_share:
+            return False
+        probe = self.costs.seconds(context, rows * int(widths[1]))
+        if self._drafter is not None:
+            probe += self._drafter.drafting(context, rows, int(widths[1]) - 1)
+        return probe <= self.config.probe_share * self._plain_seconds
 
     def _expected(
         self, drafts: DraftBatch, counts: NDArray[np.int32], widths: NDArray[np.int64]

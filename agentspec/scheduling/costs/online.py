@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from agentspec.scheduling.costs.cost_model import StepCost
-from agentspec.scheduling.costs.profile import Profile
+from agentspec.scheduling.costs.profile import MeasuredRange, Profile, ProfileKey
 from agentspec.scheduling.costs.running_fit import RunningFit
 
 _UNKNOWN = 0.02
 """Seconds assumed for every step before one was observed. Only ratios matter then."""
+_LEAST_LEARNED = 64
+"""The first steps of a server compile and allocate."""
 
 
 class OnlineCosts:
@@ -70,6 +72,15 @@ class OnlineCosts:
         """Learns from the seconds of a verification. Impossible values are ignored."""
         self._fit.observe([max(context, 1.0), batched], seconds)
         self._cost = None
+
+    def learned(self, key: ProfileKey, measured: MeasuredRange, widths: tuple[int, ...]) -> Profile | None:
+        """The present costs as a profile of the server `key`, learned from steps in the range `measured`; None while
+        they rest on few steps."""
+        alpha, gamma, delta = self.coefficients
+        if self.num_observed < _LEAST_LEARNED or not gamma + delta > 0:
+            return None
+        note = f"learned from {self.num_observed} steps"
+        return Profile(key=key, target=StepCost(alpha, gamma, delta), measured=measured, widths=widths, note=note)
 
     def describe(self) -> dict[str, float | str | None]:
         """alpha and gamma in microseconds per token, delta in milliseconds, the number of observed steps, and the

@@ -94,6 +94,10 @@ class Profile:
     """Share of the seconds' variance that the fit explains."""
     residuals: tuple[float, ...] = ()
     """Measured minus fitted seconds of each point."""
+    lengths: tuple[tuple[int, int], ...] = ()
+    """Pairs of a batch size and the draft length that was fastest there, ascending; (): not measured."""
+    accepted: tuple[float, ...] = ()
+    """l(1), l(2), ..., mean accepted tokens of drafts of at most these lengths, on real text; (): not measured."""
     peak_flops: float | None = None
     """Floating-point operations per second, for the roofline."""
     peak_bandwidth: float | None = None
@@ -116,6 +120,11 @@ class Profile:
                 raise ConfigError(
                     f"{name} must be a number > 0 or null, got {value!r}; leave it out if it is not known"
                 )
+        sizes = [size for size, _ in self.lengths]
+        if sizes != sorted(set(sizes)) or any(size < 1 or length < 0 for size, length in self.lengths):
+            raise ConfigError(f"lengths must have ascending batch sizes >= 1, got {self.lengths!r}; {_REMEDY}")
+        if not all(_is_number(length) and 0 <= length < math.inf for length in self.accepted):
+            raise ConfigError(f"accepted must be numbers of tokens >= 0, got {self.accepted!r}; {_REMEDY}")
         if self.r2 is not None and not _is_number(self.r2):
             raise ConfigError(f"r2 must be a number or null, got {self.r2!r}; {_REMEDY}")
         if len(self.residuals) != len(self.points):
@@ -204,7 +213,8 @@ def _parse(content: Mapping[str, Any]) -> Profile:
             costs["measured"] = tuple(StepTotals(**total) for total in costs.get("measured", ()))
             values[name] = ServingCosts(**costs)
     values["points"] = tuple(MeasuredPoint(**point) for point in values.get("points", ()))
-    for name in ("widths", "residuals"):
+    values["lengths"] = tuple((size, length) for size, length in values.get("lengths", ()))
+    for name in ("widths", "residuals", "accepted"):
         values[name] = tuple(values.get(name, ()))
     return Profile(**values)
 

@@ -2,7 +2,7 @@
 model is paused. It needs only numpy."""
 
 from agentspec.scheduling.baselines.payoff import FEATURES, PayoffPredictor, draft_features, row_features
-from agentspec.scheduling.hybrid.config import HybridConfig, HybridRule, Tau, parse_tau
+from agentspec.scheduling.hybrid.config import HybridConfig, HybridRule, Tau, UnionUse, parse_tau
 from agentspec.scheduling.hybrid.costs import StepCosts
 from agentspec.scheduling.hybrid.drafts import HybridBatch, ModelTrees, UnitedTrees
 from agentspec.scheduling.hybrid.pausing import PauseRule, PauseRuleName, pause_rule
@@ -21,6 +21,7 @@ __all__ = [
     "PayoffPredictor",
     "StepCosts",
     "Tau",
+    "UnionUse",
     "UnitedTrees",
     "draft_features",
     "parse_tau",

@@ -11,6 +11,7 @@ from agentspec.errors import ConfigError
 
 HybridRule = Literal["expected", "score", "match-length", "payoff"]
 Tau = float | Literal["auto"]
+UnionUse = Literal["auto", "always", "never"]
 
 _ALLOWED_TAU = 'tau must be "auto", a number >= 0 or "inf"'
 _TAU_REMEDY = "pass auto to let it be found, 0 to draft from suffixes only, inf from the model only"
@@ -50,9 +51,12 @@ class HybridConfig:
     Verified Decoding)."""
 
     tau: Tau = "auto"
-    """A row does not request the draft model if its suffix draft promises more accepted tokens than tau. With "auto"
-    the rule finds tau. 0 allows suffix drafts only, under every rule; inf allows the draft model's drafts only. The
-    rule "match-length" accepts no other values than these three."""
+    """A number makes SuffixDecoding's choice under every rule: a row verifies its suffix draft alone if that promises
+    more accepted tokens than tau, else the draft model's tree. With "auto" the rule finds tau. 0 allows suffix drafts only, under every rule; inf allows the draft
+    model's drafts only. The rule "match-length" accepts no other values than these three.
+
+    The unit is drafted tokens. The paper's SCORE sums D(N) over a tree that includes its root (algorithm 1), and its
+    accept lengths count the bonus token. So a tau of the paper is greater by 1: its 5 to 7 are 4 to 6 here."""
 
     min_match: int = 4
     """For the rule "match-length": the shortest match that counts as strong, in tokens, >= 1."""
@@ -64,9 +68,10 @@ class HybridConfig:
     """Whether drafts may be trees. If not, they are chains, which are never merged, and the draft model's tree is cut
     to its likeliest chain."""
 
-    merge: bool = True
-    """For the rules "expected" and "payoff": whether to unite both drafts of a row that has two. If not, the better one
-    is taken."""
+    union: UnionUse = "auto"
+    """For the rules "expected" and "payoff": whether a row that has two drafts verifies the union of both. "auto": if
+    tau is "auto". "never": the draft that promises more is verified or, if tau is a number, the draft model's. Chains
+    are never united."""
 
     max_nodes: int = 15
     """Maximum number of nodes per row, its root not counted, >= 1."""
@@ -99,10 +104,11 @@ class HybridConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{name} must be an integer >= 1, got {value!r}; {remedy}")
-        for name in ("trees", "merge"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise ConfigError(f"{name} must be True or False, got {value!r}; pass one of them")
+        if self.union not in get_args(UnionUse):
+            known = ", ".join(get_args(UnionUse))
+            raise ConfigError(f"union must be one of {known}, got {self.union!r}; choose one of them")
+        if not isinstance(self.trees, bool):
+            raise ConfigError(f"trees must be True or False, got {self.trees!r}; pass one of them")
         if not isinstance(self.payoff, str):
             raise ConfigError(f"payoff must be a path, got {self.payoff!r}; pass what `agentspec tune --payoff` wrote")
         for name, high in (("min_token_prob", 1.0), ("prior_accepted", math.inf), ("margin", math.inf)):

@@ -10,7 +10,7 @@ A policy needs only ratios, so a part that was never observed is assumed to take
 
 from __future__ import annotations
 
-from agentspec.scheduling import Profile
+from agentspec.scheduling import Profile, StepCost
 from agentspec.scheduling.costs.running_fit import RunningFit
 
 
@@ -40,6 +40,14 @@ class StepCosts:
         self._typical = target.seconds(0, 1) if target else self._UNIT
         self.rest = 0.0
         """Seconds of a step besides verification and the draft model's passes. Extending is included."""
+
+    @property
+    def drafter(self) -> StepCost | None:
+        """The cost of a pass of the draft model, as in Profile.drafter; None before one was timed or given."""
+        if not self._draft.is_known:
+            return None
+        per_pass, per_row, _ = self._draft.coefficients
+        return StepCost(0.0, float(per_row), float(per_pass))
 
     def observe_verify(self, num_tokens: int, seconds: float) -> None:
         """Learns from a verify step of `num_tokens` tokens over all rows, roots and padding included."""

@@ -211,7 +211,8 @@ class HybridPolicy:
 
         - "score" and "match-length": the tree of the model's likeliest candidates, as far as they reach
           HybridConfig.min_token_prob and there is room.
-        - "expected" and "payoff": the union of both trees or, without merging, the tree that promises more.
+        - "expected" and "payoff": the union of both trees, the tree that promises more, or the model's; see
+          HybridConfig.union.
 
         If one of the two drafts is empty, the row gets the other one. If tau is inf, no row gets a suffix draft. The
         model's estimates are scaled by the calibration factor.
@@ -413,9 +414,10 @@ _NO_TREES = ModelTrees(
 def _union_rule(config: HybridConfig) -> UnionRule:
     if config.tau == math.inf:
         return UnionRule.MODEL_ONLY
-    if config.rule in ROW_RULES:
+    # SuffixDecoding, whose choice a number as tau makes, verifies one of the two drafts.
+    if config.rule in ROW_RULES or (config.tau != "auto" and config.union != "always"):
         return UnionRule.MODEL
-    return UnionRule.MERGE if config.trees and config.merge else UnionRule.BETTER
+    return UnionRule.MERGE if config.trees and config.union != "never" else UnionRule.BETTER
 
 
 def _check_rows(request_ids: Sequence[str], **lengths: int) -> int:

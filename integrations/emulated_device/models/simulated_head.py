@@ -75,7 +75,7 @@ def register() -> None:
         return head.rewritten(draft(self, batch), batch)
 
     EagleDraftWorker.draft = drafted
-    DraftStop.is_over = lambda self, scores, num_passes: False  # type: ignore[method-assign]
+    DraftStop.is_over = lambda self, scores, num_passes, rows=None: False  # type: ignore[method-assign]
 
 
 class SimulatedHead:

@@ -97,20 +97,25 @@ class AcceptanceHead(nn.Module):
 
     def calibrated(self, hidden: Tensor) -> Tensor:
         """float32[n], the same probability after calibration, to be compared with the estimates of other drafts."""
-        logits = self.logits(hidden).clamp(-FARTHEST_LOGIT, FARTHEST_LOGIT)
-        return torch.sigmoid(self.config.scale * logits + self.config.shift)
+        return self._calibrated(self.logits(hidden))
 
-    def accepted(self, hidden: Tensor, topk_p: Tensor) -> Tensor:
-        """The acceptance estimates, [n, topk], of candidates.
+    def _calibrated(self, logits: Tensor) -> Tensor:
+        return torch.sigmoid(self.config.scale * logits.clamp(-FARTHEST_LOGIT, FARTHEST_LOGIT) + self.config.shift)
 
-        The likeliest candidate gets the calibrated estimate of its state, and the others keep their ratio to it.
+    def accepted(self, hidden: Tensor, topk_p: Tensor) -> tuple[Tensor, Tensor]:
+        """The acceptance probabilities, [n, topk], of candidates: calibrated, and as the head was trained on.
+
+        The likeliest candidate gets the probability of its state, and the others keep their ratio to it. The stopping
+        rule compares the latter ones, because its threshold was found with them.
 
         Args:
             hidden: [n, hidden_size], the draft model's states.
             topk_p: [n, topk], its probabilities of the candidates, the likeliest first.
         """
-        estimates = self.calibrated(hidden).to(topk_p.dtype)[:, None]
-        return estimates * topk_p / topk_p[:, :1].clamp_min(1e-9)
+        logits = self.logits(hidden)
+        ratios = topk_p / topk_p[:, :1].clamp_min(1e-9)
+        trained = torch.sigmoid(logits).to(topk_p.dtype)[:, None]
+        return self._calibrated(logits).to(topk_p.dtype)[:, None] * ratios, trained * ratios
 
     @classmethod
     def load(cls, folder: str | Path, hidden_size: int) -> AcceptanceHead:

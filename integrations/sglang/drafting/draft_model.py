@@ -27,7 +27,7 @@ from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHea
 from agentspec.integrations.sglang.drafting.accepted_tokens import HostCopy
 from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
 from agentspec.integrations.sglang.drafting.draft_model_state import DraftModelState
-from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
+from agentspec.integrations.sglang.drafting.stop_rule import DraftStop, RowStops
 from agentspec.integrations.sglang.kernels.tree_union import ModelTensors
 from agentspec.integrations.sglang.sglang_types import ScheduleBatch, ServerArgs
 from agentspec.scheduling.hybrid import ModelTrees
@@ -114,7 +114,7 @@ class TreeDrafting(DraftModelState):
             parents: int64[b, groups], the candidate that each group of `topk` candidates hangs on; -1 for the root.
             chosen: int64[b, n], the candidates in the tree, ascending.
             tokens: int64[b, n], theirs.
-            estimates: float32[b, n], theirs: the product along the path.
+            estimates: float32[b, n], theirs: the product along the path; RowStops.ENDED where the row ends before.
         """
         spec_info = forward_batch.spec_info
         topk_p, topk_index, hidden = spec_info.topk_p, spec_info.topk_index, spec_info.hidden_states
@@ -124,13 +124,16 @@ class TreeDrafting(DraftModelState):
         slots = forward_batch.out_cache_loc.view(rows, topk, steps).permute(2, 0, 1).reshape(steps, -1)
         if self.acceptance is not None:
             compat.capture_last_hidden(forward_batch)
-            topk_p = self.accepted(hidden, topk_p)
+        topk_p, judged = self.accepted(hidden, topk_p)
+        stops = RowStops(self.stop.threshold) if self.stop.threshold < 1.0 else None
         by_step = []
         scores = None
         for step in range(steps):
             tokens, hidden, scores, candidates = select_top_k_tokens(step, topk_p, topk_index, hidden, scores, topk)
+            if stops is not None:
+                candidates = _ended(stops, step, candidates, judged, topk)
             by_step.append(candidates)
-            if step == steps - 1 or self.stop.is_over(scores, step + 1):
+            if step == steps - 1 or self.stop.is_over(scores, step + 1, stops):
                 break
             forward_batch.input_ids = tokens
             forward_batch.out_cache_loc = slots[step]
@@ -139,8 +142,7 @@ class TreeDrafting(DraftModelState):
                 output = self.draft_runner.forward(forward_batch).logits_output
             topk_p, topk_index = torch.softmax(output.next_token_logits, dim=-1).topk(topk, dim=-1)
             hidden = output.hidden_states
-            if self.acceptance is not None:
-                topk_p = self.accepted(hidden, topk_p)
+            topk_p, judged = self.accepted(hidden, topk_p)
             forward_batch.positions.add_(1)
             if self.draft_runner.model_config.model_is_mrope:
                 forward_batch.mrope_positions.add_(1)
@@ -153,9 +155,23 @@ class TreeDrafting(DraftModelState):
         parents = torch.cat(by_parent[:-1], dim=1) if len(by_parent) > 1 else by_parent[0].new_empty((rows, 0))
         return parents, chosen, torch.cat(by_token, dim=1).gather(1, chosen), all_scores.gather(1, chosen)
 
-    def accepted(self, hidden: torch.Tensor | None, topk_p: torch.Tensor) -> torch.Tensor:
-        """As `AcceptanceHead.accepted`, where there is one and it has states to judge by; else topk_p."""
-        return topk_p if hidden is None or self.acceptance is None else self.acceptance.accepted(hidden, topk_p)
+    def accepted(self, hidden: torch.Tensor | None, topk_p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `AcceptanceHead.accepted`, where there is one and it has states to judge by; else topk_p twice."""
+        if hidden is None or self.acceptance is None:
+            return topk_p, topk_p
+        return self.acceptance.accepted(hidden, topk_p)
+
+
+_Candidates = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _ended(stops: RowStops, step: int, candidates: _Candidates, judged: torch.Tensor, topk: int) -> _Candidates:
+    """The candidates of a step of SGLang's loop: scores, tokens and parents. Those after their row's end are marked."""
+    scores, tokens, parents = candidates
+    if not step:
+        return stops.after_first(scores, judged), tokens, parents
+    # SGLang numbers candidates over all steps: topk of the first one, then topk * topk a step.
+    return stops.after_pass(scores, judged, parents - (topk * topk * (step - 1) + topk)), tokens, parents
 
 
 class EagleTreeDrafting(TreeDrafting, eagle_worker_v2.EagleDraftWorker):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Decides when a draft model's draft has become too unlikely to continue."""
+"""Decides when a draft model's draft has become too unlikely to continue: for each row, and for the whole batch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from agentspec.integrations.sglang import compat
 
 @dataclass(slots=True)
 class DraftStop:
-    """Asked after each pass of the draft model. Inside a captured graph, no draft stops early."""
+    """Asked after each pass of the draft model. Inside a captured graph, all passes run."""
 
     threshold: float = 1.0
-    """Stop if 1 - prod(p) of the best path exceeds this in every row (h of SpecDec++, section 3); 1 never stops."""
+    """h: a row's draft ends where the probability that one of its tokens is rejected exceeds this; 1: never."""
     least_gain: float = 0.0
     """Stop if another pass is expected to add fewer accepted tokens than this, over all rows, by the draft model's own
     estimates."""
 
-    def is_over(self, scores: torch.Tensor, num_passes: int) -> bool:
+    def is_over(self, scores: torch.Tensor, num_passes: int, rows: RowStops | None = None) -> bool:
         """Whether to stop after `num_passes` passes.
 
         Another pass is expected to add to a row the probability of its best path, times that of one more token. The
@@ -28,11 +28,69 @@ class DraftStop:
         Args:
             scores: float[rows, topk], estimates of the paths that would be extended.
             num_passes: Number of tokens of each path.
+            rows: What is known of the rows' ends.
         """
         if scores.device.type != "cpu" or compat.is_capturing():
             return False
+        if rows is not None and rows.all_stopped():
+            return True
         # Plain numbers: for a few rows, calls of tensor operations would take longer.
         best = [min(max(*row, 0.0), 1.0) for row in scores.tolist()]
-        if sum(p ** (1.0 + 1.0 / num_passes) for p in best) < self.least_gain:
-            return True
-        return self.threshold < 1.0 and all(1.0 - p > self.threshold for p in best)
+        promised: float = sum(p ** (1.0 + 1.0 / num_passes) for p in best)
+        return promised < self.least_gain
+
+
+class RowStops:
+    """Where the drafts of b rows end: each with its first token at which 1 - p_1 ... p_k > h on the best path, p_i the
+    probability that the token is accepted after those before it (SpecDec++, algorithm 2).
+
+    Tensor operations only, so that a captured graph can hold them. A graph runs all passes. What a row drafts after its
+    end is then not verified.
+    """
+
+    ENDED = -1.0
+    """The estimate of a candidate after the end of its row. It is below any least estimate."""
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        self._paths = torch.empty(0)
+        self._going = torch.empty(0)
+
+    def after_first(self, scores: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
+        """Takes the candidates behind the roots, which are always drafted.
+
+        Args:
+            scores: float[b, 1, topk], their estimates.
+            probabilities: float[b, topk], their probabilities as the head was trained on.
+
+        Returns:
+            The estimates.
+        """
+        self._paths = probabilities
+        self._going = self._likely(probabilities)
+        return scores
+
+    def after_pass(self, scores: torch.Tensor, probabilities: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        """Takes the candidates of a further pass.
+
+        Args:
+            scores: float[b, topk, topk], their estimates, by the path that they extend.
+            probabilities: float[b * topk, topk], their probabilities after the tokens before them.
+            kept: int64[b, topk], which of a row's topk * topk candidates the next pass extends.
+
+        Returns:
+            The estimates, ENDED in rows that had stopped before.
+        """
+        topk = kept.shape[1]
+        masked = torch.where(self._going[:, None, None], scores, self.ENDED)
+        paths = (self._paths[:, :, None] * probabilities.view(-1, topk, topk)).flatten(1)
+        self._paths = paths.gather(1, kept)
+        self._going = self._going & self._likely(self._paths)
+        return masked
+
+    def all_stopped(self) -> bool:
+        """Waits for the device."""
+        return not bool(self._going.any())
+
+    def _likely(self, paths: torch.Tensor) -> torch.Tensor:
+        return 1.0 - paths.max(dim=1).values <= self._threshold

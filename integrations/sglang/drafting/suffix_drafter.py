@@ -38,9 +38,14 @@ from agentspec.integrations.sglang.sglang_types import ModelConfig, Req, ServerA
 from agentspec.integrations.sglang.store_setup import namespace_key, open_sharing, served_scope
 from agentspec.integrations.sglang.tenants import Handling, Tenants
 from agentspec.integrations.sglang.widths.control import WidthControl, profile_key
+from agentspec.integrations.sglang.widths.kept_costs import KeptCosts
 from agentspec.integrations.sglang.widths.tiers import tier_widths
+from agentspec.scheduling import StepCost
 
 logger = logging.getLogger("agentspec")
+
+_KEEP_SECONDS = 60.0
+"""A server that is never idle keeps its step costs this often. Writing the file takes a fraction of a millisecond."""
 
 
 @dataclass(slots=True)
@@ -144,18 +149,24 @@ class SuffixDrafter:
         self._put_off: list[Callable[[], object]] = []
         # Requests whose texts differ from what the scheduler decodes.
         self._astray: list[Req] = []
-        self.profile = settings.step_profile()
-        """The step costs of the target and its draft model; None if no profile was given."""
+        key = profile_key(server_args)
+        self._kept_costs = KeptCosts.of(settings, server_args, key) if drafts_here else None
+        self._next_keep = 0.0
+        self.drafter_cost: Callable[[], StepCost | None] = lambda: None
+        """The cost of a pass of the draft model, as far as it is known. Set by a worker that has one."""
+        self.profile = settings.step_profile() or (self._kept_costs.load() if self._kept_costs else None)
+        """The step costs of the target and its draft model: the given profile, or what an earlier server has learned."""
         self.control = WidthControl(
             settings.control_config(has_drafter=bool(compat.draft_model_path(server_args))),
             # When the controller plans a step, the draft model has already run; the policy has weighed that cost.
             self.profile and replace(self.profile, drafter=None),
-            profile_key(server_args),
+            key,
             max_width=max_width,
             counters=counters,
             max_failures=settings.breaker_failures,
             profiling=settings.profiling,
             ragged=ragged,
+            is_learned=not settings.profile,
         )
         """Decides how much of the drafts is verified."""
         self.state_metrics: StateMetrics | None = None
@@ -234,6 +245,7 @@ class SuffixDrafter:
         """Called when the scheduler is idle. Closes the requests that ended in its last batch; no later step would."""
         self.settle()
         self.guarded(self._book.reap, ())
+        self.guarded(self._keep_costs)
 
     def later(self, call: Callable[..., object], *args: object) -> None:
         """Puts off a call that the next launch does not need. Calls keep their order. A failure is counted and raises
@@ -245,6 +257,18 @@ class SuffixDrafter:
         calls, self._put_off = self._put_off, []
         for call in calls:
             call()
+        if self._kept_costs is not None and time.monotonic() >= self._next_keep:
+            self.guarded(self._keep_costs)
+
+    def _keep_costs(self) -> None:
+        """Keeps the step costs that were learned, if there is news."""
+        kept, steps = self._kept_costs, self.control.num_timed
+        self._next_keep = time.monotonic() + _KEEP_SECONDS
+        if kept is None or not kept.is_due(steps):
+            return
+        profile = self.control.learned()
+        if profile is not None:
+            kept.keep(replace(profile, drafter=self.drafter_cost()), steps)
 
     def draft(self, requests: list[Req]) -> SuffixStep:
         """Waits for the tokens that the device has written, appends them to the texts, and drafts a tree for each row.

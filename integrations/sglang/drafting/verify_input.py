@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agentspec.drafts import DraftBatch, TreeArrays, TreeBuffers, build_tree_arrays
 from agentspec.integrations.sglang.kernels import tree_union
 from agentspec.integrations.sglang.kernels.tree_layout import kernel_works, lay_out
-from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionRule
+from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,16 @@ class VerifyStaging:
 
     Where the device unites suffix drafts with the draft model's trees, it makes these arrays itself:
 
-        pack(drafts, rule) ─> suffix drafts in pinned memory ─ united(trees, ...) ─ one copy ─> the device
+        pack(drafts, limits) ─> suffix drafts in pinned memory ─ united(trees, ...) ─ one copy ─> the device
 
     The tensors of step N are valid until those of step N + 2 are made. SGLang launches step N + 2 after it has
     processed step N. Copies to a GPU are asynchronous, so step N + 2 waits for those of step N before it writes to the
     same pinned memory. The memory grows with the largest batch.
     """
 
-    def __init__(self, *, max_width: int, max_position: int, full_mask: bool, device: torch.device | str) -> None:
+    def __init__(
+        self, *, max_width: int, max_position: int, full_mask: bool, device: torch.device | str, unites: bool = False
+    ) -> None:
         """Sets what all steps have in common.
 
         Args:
@@ -50,11 +52,13 @@ class VerifyStaging:
             max_position: The last position that the model knows. Nodes past it can only be padding and are clamped.
             full_mask: Whether the mask covers the prefix too (CUDA backends) or only the draft (CPU).
             device: The device that runs the model.
+            unites: Whether pack() and united() will be called. They need memory of their own.
         """
         self._max_width = max_width
         self._max_position = max_position
         self._full_mask = full_mask
         self._device = torch.device(device)
+        self._unites = unites
         self._halves: list[_Half] = []
         self._max_rows = 0
         self._steps = 0
@@ -94,17 +98,19 @@ class VerifyStaging:
         self._half.wait()
         return self._half
 
-    def pack(self, drafts: DraftBatch, rooms: NDArray[np.int32], wanted: NDArray[np.bool_], rule: UnionRule) -> None:
+    def pack(
+        self, drafts: DraftBatch, rooms: NDArray[np.int32], wanted: NDArray[np.bool_], limits: UnionLimits
+    ) -> None:
         """Stages the suffix drafts of step N, which the device unites with the draft model's trees.
 
         Args:
             drafts: Of b rows.
             rooms: int32[b], maximum number of nodes of each row, its root not counted.
             wanted: bool[b], the rows whose drafts have nodes of the draft model.
-            rule: How the trees are united.
+            limits: What bounds the united trees.
         """
         half = self._next(len(drafts))
-        half.packed = len(drafts), int(drafts.offsets[-1]), rule
+        half.packed = len(drafts), int(drafts.offsets[-1]), limits
         tree_union.pack(drafts, rooms, wanted, half.drafts_on_host.numpy())
 
     def united(
@@ -120,19 +126,19 @@ class VerifyStaging:
             The trees, and a report of what they hold, which tree_union.unpack() reads on the host.
         """
         half = self._half
-        rows, nodes, rule = half.packed
+        rows, nodes, limits = half.packed
         size = tree_union.num_integers(rows, nodes)
         packed = half.drafts_on_device[:size]
         packed.copy_(half.drafts_on_host[:size], non_blocking=True)
         half.record()
-        views = half.views(rows, rule.width)
+        views = half.views(rows, limits.width)
         columns = tree_union.report_width(model.chosen.shape[1])
         report = torch.empty((rows, columns), dtype=torch.int64, device=self._device)
         tree_union.unite_on_device(
             packed,
             nodes,
             model,
-            rule,
+            limits,
             views.tokens,
             views.positions,
             views.next_token,
@@ -207,7 +213,7 @@ class VerifyStaging:
         for half in self._halves:
             half.wait()
         self._max_rows = 1 << (rows - 1).bit_length()
-        self._halves = [_Half(self._max_rows, self._max_width, self._device) for _ in range(2)]
+        self._halves = [_Half(self._max_rows, self._max_width, self._device, self._unites) for _ in range(2)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +239,7 @@ class _Half:
 
     _MOST_VIEWS = 512
 
-    def __init__(self, max_rows: int, max_width: int, device: torch.device) -> None:
+    def __init__(self, max_rows: int, max_width: int, device: torch.device, unites: bool) -> None:
         on_host = device.type == "cpu"
 
         def allocate(size: int, dtype: type[np.generic]) -> NDArray[Any]:
@@ -243,11 +249,11 @@ class _Half:
 
         self.buffers = TreeBuffers(max_rows, max_width, allocate)
         self.arrays = self.buffers.arrays(1, 1)
-        size = tree_union.num_integers(max_rows, max_rows * max_width)
+        size = tree_union.num_integers(max_rows, max_rows * max_width) if unites else 0
         self.drafts_on_host = torch.zeros(size, dtype=torch.int32, pin_memory=not on_host)
         self.drafts_on_device = torch.empty(size, dtype=torch.int32, device=device)
-        # What the staged suffix drafts are: their number of rows and of nodes, and how they are united.
-        self.packed = 0, 0, UnionRule(1, 0.0, 1.0)
+        # What the staged suffix drafts are: their number of rows and of nodes, and what bounds the union.
+        self.packed = 0, 0, UnionLimits(1, 0.0, 1.0)
         self._on_host = torch.from_numpy(self.buffers.memory).view(torch.uint8)
         self._on_device = torch.empty(len(self._on_host), dtype=torch.uint8, device=device)
         self._nodes = torch.arange(max_rows * max_width, device=device)

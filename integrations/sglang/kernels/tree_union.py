@@ -47,8 +47,8 @@ class ModelTensors:
 
 
 @dataclass(frozen=True, slots=True)
-class UnionRule:
-    """How the trees are united."""
+class UnionLimits:
+    """What bounds the united trees."""
 
     width: int
     """Number of nodes per row after padding, its root included, at most MOST_WIDTH."""
@@ -86,7 +86,7 @@ def unite_on_device(
     packed: torch.Tensor,
     nodes: int,
     model: ModelTensors,
-    rule: UnionRule,
+    limits: UnionLimits,
     tokens: torch.Tensor,
     depths: torch.Tensor,
     next_token: torch.Tensor,
@@ -94,7 +94,7 @@ def unite_on_device(
     cells: torch.Tensor,
     report: torch.Tensor,
 ) -> None:
-    """Writes the trees to verify, as TreeArrays describes them, in rows of `rule.width` nodes.
+    """Writes the trees to verify, as TreeArrays describes them, in rows of `limits.width` nodes.
 
     Args:
         packed: int32, what pack() wrote, for `nodes` nodes in total.
@@ -104,7 +104,7 @@ def unite_on_device(
         report: int64[b, report_width(n)] for n chosen candidates, written; unpack() reads it.
     """
     unite = _with_kernel if packed.is_cuda else _on_host
-    unite(packed, nodes, model, rule, tokens, depths, next_token, next_sibling, cells, report)
+    unite(packed, nodes, model, limits, tokens, depths, next_token, next_sibling, cells, report)
 
 
 def report_width(num_chosen: int) -> int:
@@ -124,9 +124,9 @@ def unpack(report: NDArray[np.int64]) -> UnitedTrees:
     return UnitedTrees(num_nodes, report[:, 1] != 0, report[:, 2] != 0, tokens, parents, estimates)
 
 
-def _on_host(packed: torch.Tensor, nodes: int, model: ModelTensors, rule: UnionRule, *out: torch.Tensor) -> None:
+def _on_host(packed: torch.Tensor, nodes: int, model: ModelTensors, limits: UnionLimits, *out: torch.Tensor) -> None:
     """The kernel's definition."""
-    rows, width = len(model.chosen), rule.width
+    rows, width = len(model.chosen), limits.width
     integers = packed.numpy()
     offsets, rooms, wanted = np.split(integers[: 3 * rows + 1], [rows + 1, 2 * rows + 1])
     rooms = np.minimum(rooms, width - 1)
@@ -148,25 +148,25 @@ def _on_host(packed: torch.Tensor, nodes: int, model: ModelTensors, rule: UnionR
         _core.UnionRule.INTERLEAVE,
         True,
         max(width - 1, 1),
-        rule.min_estimate,
-        rule.factor,
+        limits.min_estimate,
+        limits.factor,
     )
     drafts = DraftBatch(*united[:7])
     kept = np.minimum(np.diff(drafts.offsets) - 1, rooms)
     arrays = build_tree_arrays(drafts, width, TreeBuffers(rows, width, np.empty), num_drafted=kept)
     first = drafts.sources[drafts.offsets[:-1] + (kept > 0)] == Source.MODEL
-    report = _model_report(model, rule, wanted, np.stack([kept, first, united[11] | (wanted == 0)], axis=1))
+    report = _model_report(model, limits, wanted, np.stack([kept, first, united[11] | (wanted == 0)], axis=1))
     made = (arrays.tokens, arrays.depths, arrays.next_token, arrays.next_sibling, arrays.mask, report)
     for tensor, array in zip(out, made, strict=True):
         tensor.copy_(torch.from_numpy(array))
 
 
 def _model_report(
-    model: ModelTensors, rule: UnionRule, wanted: NDArray[np.int32], columns: NDArray[np.int64]
+    model: ModelTensors, limits: UnionLimits, wanted: NDArray[np.int32], columns: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """A report: its first columns, int64[b, 3], and the draft model's nodes."""
     chosen, estimates = model.chosen.numpy(), model.estimates.contiguous().numpy()
-    kept = (estimates >= np.float32(rule.min_estimate)) & (wanted[:, None] != 0)
+    kept = (estimates >= np.float32(limits.min_estimate)) & (wanted[:, None] != 0)
     tokens = np.where(kept, model.tokens.numpy(), -1)
     groups = chosen // model.topk
     parents = np.full(chosen.shape, -1, np.int64)
@@ -178,14 +178,16 @@ def _model_report(
     return np.concatenate([columns, tokens, np.where(kept, places.sum(axis=2), 0), bits], axis=1)
 
 
-def _with_kernel(packed: torch.Tensor, nodes: int, model: ModelTensors, rule: UnionRule, *out: torch.Tensor) -> None:
+def _with_kernel(
+    packed: torch.Tensor, nodes: int, model: ModelTensors, limits: UnionLimits, *out: torch.Tensor
+) -> None:
     rows, num_chosen = model.chosen.shape
     parents, chosen = model.parents.contiguous(), model.chosen.contiguous()
     tokens, estimates = model.tokens.contiguous(), model.estimates.contiguous()
     *arrays, cells, report = out
     _compiled()[(rows,)](
         packed, parents, chosen, tokens, estimates, *arrays, cells.view(torch.uint8), report,
-        rows, nodes, parents.shape[1], num_chosen, model.topk, rule.width, rule.min_estimate, rule.factor,
+        rows, nodes, parents.shape[1], num_chosen, model.topk, limits.width, limits.min_estimate, limits.factor,
         # One value each, so that nothing is compiled while a server runs.
         BLOCK=MOST_WIDTH, MODEL_BLOCK=MOST_WIDTH,
         # Each node of the loop takes a dozen reductions, which need no barriers within one warp.
@@ -343,7 +345,7 @@ def agrees(unite: Callable[..., None], device: torch.device, seed: int) -> bool:
     rooms = rng.integers(0, width, rows).astype(np.int32)
     packed = np.zeros(num_integers(rows, len(drafts.tokens)), np.int32)
     pack(drafts, rooms, rng.random(rows) < 0.8, packed)
-    rule = UnionRule(width, float(np.float32(0.05)), float(np.float32(rng.uniform(0.5, 1.5))))
+    limits = UnionLimits(width, float(np.float32(0.05)), float(np.float32(rng.uniform(0.5, 1.5))))
     results = []
     for function, place in ((_on_host, torch.device("cpu")), (unite, device)):
         there = model.to(place)
@@ -351,7 +353,7 @@ def agrees(unite: Callable[..., None], device: torch.device, seed: int) -> bool:
         cells = torch.zeros((rows, width, width), dtype=torch.bool, device=place)
         report = torch.zeros((rows, report_width(model.chosen.shape[1])), dtype=torch.int64, device=place)
         on_device = torch.from_numpy(packed).to(place)
-        function(on_device, len(drafts.tokens), there, rule, *out, cells, report)
+        function(on_device, len(drafts.tokens), there, limits, *out, cells, report)
         # lay_out() writes the root's token.
         out[0][:, 0] = 0
         results.append([tensor.cpu() for tensor in (*out, cells, report)])

@@ -20,9 +20,19 @@ from agentspec.integrations.sglang import arguments
 from agentspec.integrations.sglang.drafting.breaker import Breaker
 from agentspec.integrations.sglang.metrics import ControlMetrics, Counters
 from agentspec.integrations.sglang.sglang_types import ServerArgs
+from agentspec.integrations.sglang.widths.device_peaks import measured_peaks
 from agentspec.integrations.sglang.widths.step_rest import StepRest
 from agentspec.integrations.sglang.widths.tiers import padded_width
-from agentspec.scheduling import ControlConfig, Controller, Profile, ProfileKey, StepPlan, StepState, make_controller
+from agentspec.scheduling import (
+    ControlConfig,
+    Controller,
+    MeasuredRange,
+    Profile,
+    ProfileKey,
+    StepPlan,
+    StepState,
+    make_controller,
+)
 from agentspec.scheduling.columns import num_drafted
 
 logger = logging.getLogger("agentspec")
@@ -76,6 +86,7 @@ class WidthControl:
         max_failures: int,
         profiling: bool = False,
         ragged: bool = False,
+        is_learned: bool = False,
     ) -> None:
         """Makes the controller.
 
@@ -87,6 +98,8 @@ class WidthControl:
             profiling: Pad steps to the controller's width and list the latest steps.
             ragged: Whether the device verifies each row with its own nodes only. Rows are padded nevertheless if
                 `widths` are given or steps are profiled.
+            is_learned: Whether the profile is what an earlier server has learned. It is then dropped if the graphs of
+                this server turn out to be others.
 
         Raises:
             ConfigError: The profile was measured for another key, or lacks what the controller needs.
@@ -94,7 +107,10 @@ class WidthControl:
         # use_widths() later says whether there are graphs.
         known = key if profile is None else replace(key, graphs=profile.key.graphs)
         self.controller: Controller = make_controller(config, profile, known)
+        self._config = config
         self._profile = profile
+        self._is_learned = is_learned
+        self._seen = profile.measured if profile is not None else None
         self._max_width = max_width
         self.widths = widths
         self._widths_for: Callable[[int], tuple[int, ...]] = lambda rows: widths
@@ -107,9 +123,13 @@ class WidthControl:
         self._rest = StepRest()
         self._key = key
         self._profiling = profiling
+        self._peaks: dict[str, float] = {}
         self._ragged = ragged and not profiling
         self._num_steps = 0
         self._steps: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
+        # (rows, width, seconds of the whole step, generated tokens) of each step whose times are known.
+        self._num_yields = 0
+        self._yields: deque[tuple[int, int, float, int]] = deque(maxlen=_STEPS_TOLD)
         self._num_drafts = 0
         self._drafts: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
 
@@ -133,8 +153,18 @@ class WidthControl:
         self.widths = widths
         self._widths_for = widths_for or (lambda rows: widths)
         self._key = replace(self._key, graphs="captured" if captured else "none")
-        if self._profile is not None:
+        if self._profile is None or self._profile.key == self._key:
+            return
+        if not self._is_learned:
             self._profile.require(self._key)
+        # Steps without graphs take other times than those that an earlier server learned with graphs.
+        self._profile = None
+        self.controller = make_controller(self._config, None)
+
+    def measure_peaks(self, device: str, dtype: torch.dtype, hidden_size: int) -> None:
+        """Measures the device's peak figures for `agentspec profile`. Call it before the first step."""
+        peaks = measured_peaks(torch.device(device), dtype)
+        self._peaks = {"peak_flops": peaks.flops, "peak_bandwidth": peaks.bandwidth, "hidden_size": hidden_size}
 
     def export(self, labels: dict[str, str]) -> None:
         """Registers the controller's metrics with Prometheus."""
@@ -158,9 +188,15 @@ class WidthControl:
                 "steps": list(self._steps),
                 "num_drafts": self._num_drafts,
                 "drafts": list(self._drafts),
+                "num_yields": self._num_yields,
+                "yields": list(self._yields),
+                **self._peaks,
                 "profile_key": asdict(self._key),
             }
-        rest = {"rest_ms": self.rest * 1e3}
+        rest = {
+            "rest_ms": self.rest * 1e3,
+            "costs_from": self._profile.note or "a profile" if self._profile else "steps",
+        }
         return {
             **self.controller.describe(),
             "widths_captured": list(self.widths),
@@ -270,11 +306,17 @@ class WidthControl:
         if self._profiling:
             self._num_steps += 1
             self._steps.append((step.rows, step.width, step.context, step.seconds))
+            if step.seconds > 0.0 and self.rest > 0.0 and len(num_accepted) == step.rows:
+                self._num_yields += 1
+                whole = self.rest + step.seconds + step.drafter_seconds
+                self._yields.append((step.rows, step.width, whole, step.rows + sum(num_accepted)))
         if step.plan is None or len(num_accepted) != step.rows:
             return
         # The step was only as wide as its widest row required, which may be less than planned.
         width = -(-step.num_tokens // step.rows) if self.ragged else step.width
         step.plan = replace(step.plan, width=width, num_tokens=step.num_tokens)
+        if step.seconds > 0.0:
+            self._see(step.rows, width, step.context)
         try:
             self.controller.observe(step.plan, np.array(num_accepted, np.int32), step.seconds, context=step.context)
         except Exception:
@@ -284,10 +326,47 @@ class WidthControl:
         if self._metrics is not None:
             self._metrics.observe(step.plan, step.seconds, num_tokens)
 
+    @property
+    def num_timed(self) -> int:
+        """Number of steps whose times were learned from."""
+        return self.controller.costs.num_observed
+
+    def learned(self) -> Profile | None:
+        """The step costs that were learned; None while they rest on few steps."""
+        if self._seen is None:
+            return None
+        widths = tuple(sorted({1, self._max_width, *self.widths}))
+        return self.controller.costs.learned(self._key, self._seen, widths)
+
+    def _see(self, rows: int, width: int, context: int) -> None:
+        """Extends the range of the steps that costs were learned from."""
+        length = context // rows
+        if self._seen is None:
+            self._seen = MeasuredRange(
+                batch_sizes=(rows, rows), context_lengths=(length, length), widths=(width, width)
+            )
+            return
+        seen = self._seen
+        inside = (
+            seen.batch_sizes[0] <= rows <= seen.batch_sizes[1]
+            and seen.context_lengths[0] <= length <= seen.context_lengths[1]
+            and seen.widths[0] <= width <= seen.widths[1]
+        )
+        if not inside:
+            self._seen = MeasuredRange(
+                batch_sizes=_with(seen.batch_sizes, rows),
+                context_lengths=_with(seen.context_lengths, length),
+                widths=_with(seen.widths, width),
+            )
+
     def _failed(self) -> None:
         logger.exception("agentspec's controller failed; the step verifies all that was drafted")
         self._counters.add("control_errors", 1)
         self._breaker.failed()
+
+
+def _with(span: tuple[int, int], value: int) -> tuple[int, int]:
+    return min(span[0], value), max(span[1], value)
 
 
 def profile_key(server_args: ServerArgs) -> ProfileKey:

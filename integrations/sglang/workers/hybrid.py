@@ -35,8 +35,9 @@ from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
 import agentspec
 from agentspec.drafts import DraftBatch, Source
+from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import compat
-from agentspec.integrations.sglang.drafting.acceptance_head import find_acceptance_head
+from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHead, find_acceptance_head
 from agentspec.integrations.sglang.drafting.accepted_tokens import ReadBack
 from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
 from agentspec.integrations.sglang.drafting.draft_model import (
@@ -50,10 +51,11 @@ from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
 from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 from agentspec.integrations.sglang.kernels import tree_union
-from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionRule
+from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionLimits
 from agentspec.integrations.sglang.sglang_types import BatchResult, Req, ScheduleBatch, ServerArgs
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
+from agentspec.scheduling.baselines.candidate_length import parse_threshold
 from agentspec.scheduling.hybrid import Choice, HybridBatch, HybridPolicy, StepCosts, pause_rule, single_precision
 
 logger = logging.getLogger("agentspec")
@@ -135,6 +137,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         self.counters = self.suffix.counters
         if self.settings.profiling:
             compat.verify_padded(runner)
+            config = runner.model_config
+            self.suffix.control.measure_peaks(self.device, config.dtype, int(config.hidden_size))
         self._trees = self.suffix.config.mode == "tree"
         self._max_position = int(runner.model_config.context_len) - 1
         self._tp_group = compat.tensor_parallel_group()
@@ -159,6 +163,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         self.policy = HybridPolicy(
             self.settings.hybrid_config(trees=self._trees, max_nodes=self.max_width - 1), StepCosts(self.suffix.profile)
         )
+        self.suffix.drafter_cost = lambda: self.policy.costs.drafter
         self._pause = pause_rule(self.settings.draft_model_pause)
         self._set_up_draft_worker(self._draft_worker, compat.draft_model_path(server_args))
         if self.suffix.drafts_here:
@@ -179,7 +184,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         worker.propose = self._propose
         worker.max_nodes = self.max_width - 1
         worker.acceptance = find_acceptance_head(self.settings.acceptance_head, draft_model_path, worker.draft_runner)
-        worker.stop = DraftStop(self.settings.stop_threshold)
+        worker.stop = DraftStop(self._stop_threshold(worker.acceptance))
         worker.follows = self.policy.config.tau != 0
         worker.read_took = self.policy.costs.observe_read
         worker.extend_took = self.policy.costs.observe_extend
@@ -187,6 +192,18 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         if metrics is not None:
             metrics.read("drafter_tau", lambda: self.policy.tau if math.isfinite(self.policy.tau) else -1)
             metrics.read("drafter_paused", lambda: not worker.follows)
+
+    def _stop_threshold(self, head: AcceptanceHead | None) -> float:
+        """h of SpecDec++. Raises ConfigError if it should be that of an acceptance head, and there is none."""
+        given = parse_threshold(self.settings.stop_threshold)
+        if given is not None:
+            return given
+        if head is None:
+            raise ConfigError(
+                "stop_threshold head needs an acceptance head beside the draft model, got none; set a number, or name the "
+                "head's folder by acceptance_head"
+            )
+        return head.config.threshold
 
     def describe(self) -> dict[str, object]:
         """The block `agentspec` of `/server_info`."""
@@ -203,6 +220,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
                 "steps": worker.shape.steps,
                 "topk": worker.shape.topk,
                 "acceptance_head": worker.acceptance is not None,
+                "stop_threshold": worker.stop.threshold,
                 "paused": not worker.follows,
                 "drafts_united_on": "device" if self._can_unite else "host",
                 **self.policy.describe(),
@@ -460,9 +478,9 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             foreseen = policy.foresee(step.rids, suffix.drafts, rows, suffix.rooms, passes)
             _, planned = self.suffix.control.plan(foreseen, suffix.context)
             least, factor = single_precision(policy.config.min_token_prob), single_precision(policy.calibration.factor)
-            rule = UnionRule(planned.width, least, factor)
+            limits = UnionLimits(planned.width, least, factor)
             step.num_drafted = np.minimum(suffix.rooms, np.int32(planned.width - 1))
-            self._made_staging().pack(suffix.drafts, step.num_drafted, rows, rule)
+            self._made_staging().pack(suffix.drafts, step.num_drafted, rows, limits)
         except Exception:
             self.suffix.failed("agentspec could not unite drafts on the device; the host unites them")
             return None
@@ -584,6 +602,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
                 max_position=self._max_position,
                 full_mask=compat.wants_full_mask(self.target_worker.model_runner.attn_backend),
                 device=self.device,
+                unites=self._can_unite,
             )
         staging: VerifyStaging = self._staging
         return staging

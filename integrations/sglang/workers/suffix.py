@@ -87,6 +87,7 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         self.counters = self.suffix.counters
         if self.settings.profiling:
             compat.verify_padded(self.model_runner)
+            self.suffix.control.measure_peaks(self.device, config.dtype, int(config.hidden_size))
         self._staging = VerifyStaging(
             max_width=self.max_width,
             max_position=int(config.context_len) - 1,

@@ -63,6 +63,5 @@ class Llama:
         topk: int,
         num_steps: int,
         max_nodes: int,
-        stop_threshold: float,
         least_gain: float,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], int]: ...

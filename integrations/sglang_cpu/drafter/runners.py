@@ -38,6 +38,9 @@ class DraftRunner:
         if forward_batch.forward_mode.is_idle() or self._drafter.model is None:
             return False
         worker = self._worker
+        if self._has_own_rules and worker.stop.threshold < 1.0:
+            # Drafts whose rows end apart are made by the plugin's own loop.
+            return False
         topk, steps = worker.topk, worker.speculative_num_steps
         if not self._has_own_rules and topk + topk * topk * (steps - 1) < worker.speculative_num_draft_tokens - 1:
             # SGLang refuses it with a message of its own.
@@ -71,7 +74,6 @@ class DraftRunner:
             topk=worker.topk,
             num_steps=worker.speculative_num_steps,
             max_nodes=worker.max_nodes if self._has_own_rules else worker.speculative_num_draft_tokens - 1,
-            stop_threshold=1.0 if stop is None else stop.threshold,
             least_gain=0.0 if stop is None else stop.least_gain,
         )
         drafted = torch.from_numpy(parents), torch.from_numpy(chosen), torch.from_numpy(tokens)

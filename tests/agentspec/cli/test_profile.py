@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from server_requests import chat_prompts
 
 from agentspec.cli import main
 from agentspec.cli.profile import ProfilePlan
@@ -105,6 +106,7 @@ def test_a_server_that_does_not_tell_its_steps() -> None:
         ["--model", "m", "--batch-sizes", "0,1"],
         ["--model", "m", "--tokens", "2"],
         ["http://here", "--sweep"],
+        ["http://here", "--calls", "log"],
     ],
 )
 def test_arguments_that_do_not_go_together(words: list[str], tmp_path: Path) -> None:
@@ -134,11 +136,18 @@ def test_a_small_profile_of_the_small_model(tmp_path: Path) -> None:
     out, plot, figures = tmp_path / "profile.json", tmp_path / "fit.svg", tmp_path / "figures.json"
     words = ["--sweep", "--widths", "1,2,4", "--batch-sizes", "1,4", "--context-lengths", "32,200"]
     files = ["--out", str(out), "--plot", str(plot), "--json", str(figures), "--draft-model", str(EAGLE3_FOLDER)]
+    log = tmp_path / "log.jsonl"
+    requests = [{"messages": [{"role": "user", "content": text}], "output": "x"} for text in chat_prompts(24, seed=7)]
+    log.write_text("".join(json.dumps(request) + "\n" for request in requests))
+    files += ["--calls", str(log)]
     assert main(["profile", "--model", str(MODEL_FOLDER), *words, *files]) == 0
     profile = Profile.load(out)
     assert profile.key.model == MODEL_FOLDER.name and profile.key.engine.startswith("sglang ")
     assert len(profile.points) == 12 and profile.widths == (1, 2, 4)
     assert 0 < profile.target.seconds(100, 2) < 5
     assert profile.drafter is not None and 0 < profile.drafter.seconds(100, 2) < 5
+    assert profile.peak_flops and profile.peak_bandwidth and profile.hidden_size
+    assert [size for size, _ in profile.lengths] == [1, 4] and {length for _, length in profile.lengths} <= {0, 1, 3}
+    assert len(profile.accepted) == 3 and 0 < profile.accepted[0] <= 1
     assert plot.read_text().startswith("<?xml")
     assert str(tmp_path) not in json.dumps(json.loads(figures.read_text())["command"])

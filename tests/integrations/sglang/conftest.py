@@ -27,7 +27,7 @@ from agentspec.evals.parity.servers import PARITY_SYSTEMS, VERIFY_ALL
 from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang_cpu import environment
 
-DRAFTERS = {name: PARITY_SYSTEMS[name].arguments for name in ("suffix", "eagle3", "standalone")}
+DRAFTERS = {name: PARITY_SYSTEMS[name] for name in ("suffix", "eagle3", "standalone")}
 
 
 def _server(folder: Path, algorithm: str, *arguments: str, **variables: str) -> Server:
@@ -69,8 +69,15 @@ def agentspec(
 ) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp(request.param)
     corpus = _corpus_of_answers(folder, plain)
-    arguments = ("--enable-metrics", "--agentspec-corpora", str(corpus), *VERIFY_ALL, *DRAFTERS[request.param])
+    arguments = (
+        "--enable-metrics",
+        "--agentspec-corpora",
+        str(corpus),
+        *VERIFY_ALL,
+        *DRAFTERS[request.param].arguments,
+    )
     variables = {
+        **DRAFTERS[request.param].variables,
         "PYTHONPATH": _python_path(GPU_WAYS, fork=request.param != "suffix"),
         "GPU_WAYS": ALL_GPU_WAYS,
         # Two threads share forwards that plain decoding computes on one thread.
@@ -87,7 +94,8 @@ def faulty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with _server(
         folder,
         "AGENTSPEC",
-        *DRAFTERS[request.param],
+        *DRAFTERS[request.param].arguments,
+        **DRAFTERS[request.param].variables,
         PYTHONPATH=_python_path(site),
         SGLANG_TEST_RETRACT="1",
         SGLANG_TEST_RETRACT_INTERVAL="7",

@@ -19,6 +19,7 @@ import pytest
 import recorded_graphs
 from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generate, tokens_of
 
+from agentspec.evals.parity.servers import UNITED
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
 from agentspec.integrations.servers.server import Server
 from agentspec.integrations.sglang_cpu import environment
@@ -87,7 +88,7 @@ def hybrid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     one token."""
     folder = tmp_path_factory.mktemp("hybrid_graphs")
     arguments = ("--speculative-draft-model-path", str(request.param), "--agentspec-tau", "1")
-    with serving(folder, *arguments, SGLANG_CPU_DRAFTER="off") as server:
+    with serving(folder, *arguments, SGLANG_CPU_DRAFTER="off", **UNITED) as server:
         yield server
 
 
@@ -95,7 +96,7 @@ def hybrid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with a draft model and a low limit of tokens per captured step."""
     arguments = ("--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-tau", "1")
-    variables = {"SGLANG_CPU_DRAFTER": "off", recorded_graphs.TOKENS_VARIABLE: "100"}
+    variables = {**UNITED, "SGLANG_CPU_DRAFTER": "off", recorded_graphs.TOKENS_VARIABLE: "100"}
     with serving(tmp_path_factory.mktemp("bounded_graphs"), *arguments, **variables) as server:
         yield server
 

@@ -19,6 +19,7 @@ from needs import OLD_SGLANG
 from sampled_answers import SIGNIFICANCE, draw, p_value
 from server_requests import ARGUMENTS, MODEL, assert_same, chat_prompts, generate, tokens_of
 
+from agentspec.evals.parity.servers import UNITED
 from agentspec.evals.systems import EAGLE3_FOLDER, STANDALONE_FOLDER
 from agentspec.integrations.servers.server import Server
 
@@ -53,6 +54,7 @@ def server(folder: Path, algorithm: str, *arguments: str) -> Server:
         algorithm,
         log=folder / f"{algorithm}.log",
         arguments=(*ARGUMENTS, *arguments),
+        environment=UNITED,
         python=str(OLD_SGLANG),
     )
 

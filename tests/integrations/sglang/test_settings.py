@@ -20,6 +20,7 @@ from agentspec.config import EngineConfig
 from agentspec.errors import ConfigError
 from agentspec.estimates import NUM_WEIGHTS, Estimates
 from agentspec.integrations.sglang import setting_sources, settings
+from agentspec.scheduling import ControlConfig
 
 
 def parse(*arguments: str) -> dict[str, Any]:
@@ -93,12 +94,20 @@ def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
         "draft_model_pause": "zero-length",
         "payoff": "p.json",
         "acceptance_head": "none",
-        "stop_threshold": 0.7,
+        "stop_threshold": "0.7",
         "hybrid_margin": 0.5,
+        "hybrid_union": "always",
         "profiling": True,
         "controller": "fixed",
         "controller_objective": "step",
         "controller_length": 3,
+        "controller_length_model": "tree",
+        "controller_min_confidence": 0.4,
+        "controller_window": 9,
+        "controller_acceptance": 0.6,
+        "controller_table": "1:7,8:3",
+        "controller_probe_share": 0.05,
+        "keep_step_times": False,
         "widths": "1,4",
         "profile": str(profile),
         "replay": "requests",
@@ -163,7 +172,8 @@ def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
             "hybrid_rule must be one of expected, score, match-length, payoff, got 'guess'",
         ),
         ({"AGENTSPEC_DRAFT_MODEL_PAUSE": "always"}, "draft_model_pause must be one of payoff, zero-length, never, got"),
-        ({"AGENTSPEC_STOP_THRESHOLD": "0"}, "stop_threshold must be a number > 0 and <= 1, got 0"),
+        ({"AGENTSPEC_STOP_THRESHOLD": "0"}, "stop_threshold must be a number > 0 and <= 1, or head, got '0'"),
+        ({"AGENTSPEC_STOP_THRESHOLD": "1.5"}, "stop_threshold must be"),
         ({"AGENTSPEC_CONFIG": "/nowhere/agentspec.json"}, "/nowhere/agentspec.json"),
     ],
 )
@@ -189,7 +199,7 @@ def test_bad_variables_are_refused_by_name(environment: dict[str, str], named: s
         ),
         ('{"alpha": Infinity}', "alpha must be a number > 0, got inf"),
         ('{"store": ["redis://:hush@a"]}', "store must be text, got a value of type list"),
-        ('{"stop_threshold": "1"}', "stop_threshold must be a number"),
+        ('{"stop_threshold": "neck"}', "stop_threshold must be a number"),
         ("[1]", "one JSON object"),
         ("{", "not JSON"),
     ],
@@ -250,6 +260,30 @@ def test_yaml_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not YAML: .* in line") as refused:
         setting_sources.resolve({"config": str(file)}, {})
     assert "hush" not in str(refused.value)
+
+
+def test_the_controller_s_settings_reach_it(tmp_path: Path) -> None:
+    file = tmp_path / "agentspec.yaml"
+    file.write_text(
+        "controller: smartspec\ncontroller_length_model: confidence\ncontroller_min_confidence: 0.4\n"
+        "controller_window: 9\ncontroller_acceptance: 0.6\ncontroller_probe_share: 0.05\ncontroller_table: {1: 7, 8: 3}\n"
+    )
+    assert setting_sources.resolve({"config": str(file)}, {}).control_config(has_drafter=False) == ControlConfig(
+        controller="smartspec",
+        length=15,
+        length_model="confidence",
+        min_confidence=0.4,
+        window=9,
+        acceptance=0.6,
+        probe_share=0.05,
+        table=((1, 7), (8, 3)),
+    )
+
+
+@pytest.mark.parametrize("table", ["1", "1:x", "8:1,1:2", "0:3", "1:-1", "1:2:3"])
+def test_a_table_that_is_none_is_refused(table: str) -> None:
+    with pytest.raises(ConfigError, match="table must"):
+        settings.Settings(controller="batch-table", controller_table=table)
 
 
 def test_the_core_loads_no_engine() -> None:

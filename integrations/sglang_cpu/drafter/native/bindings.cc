@@ -73,8 +73,7 @@ class BoundLlama {
   nb::tuple draft(const std::vector<Int32Array>& texts, const FloatArray& topk_p,
                   const Int64Array& topk_index, const std::optional<FloatArray>& hidden,
                   const AcceptanceHead* acceptance, const std::optional<Int64Array>& token_of,
-                  std::size_t topk, std::size_t num_steps, std::size_t max_nodes, double stop_threshold,
-                  double least_gain) {
+                  std::size_t topk, std::size_t num_steps, std::size_t max_nodes, double least_gain) {
     DraftedTrees trees;
     {
       const nb::gil_scoped_release release;
@@ -82,7 +81,7 @@ class BoundLlama {
       for (const Int32Array& text : texts) slots.push_back(bindings::view(text));
       trees = draft_trees(models_, caches_, {slots, view(topk_p), view(topk_index), view(hidden)}, acceptance,
                           token_of ? view(*token_of) : std::span<const std::int64_t>{},
-                          {topk, num_steps, max_nodes, stop_threshold, least_gain});
+                          {topk, num_steps, max_nodes, least_gain});
     }
     const auto [t, owner] = hand_over(std::move(trees));
     return nb::make_tuple(rows(t->parents, t->num_rows, owner), rows(t->chosen, t->num_rows, owner),
@@ -187,5 +186,5 @@ NB_MODULE(_drafter, m) {
       .def("draft", &BoundLlama::draft, "texts"_a.noconvert(), "topk_p"_a.noconvert(),
            "topk_index"_a.noconvert(), "hidden"_a.noconvert().none(), "acceptance"_a.none(),
            "token_of"_a.noconvert().none(), nb::kw_only(), "topk"_a, "num_steps"_a, "max_nodes"_a,
-           "stop_threshold"_a, "least_gain"_a);
+           "least_gain"_a);
 }

@@ -104,15 +104,13 @@ class Drafting {
 
   [[nodiscard]] bool is_over(std::size_t num_tokens) const {
     double promised = 0.0;
-    bool all_end = true;
     for (const std::vector<Branch>& branches : branches_) {
       double best = 0.0;
       for (const Branch& branch : branches) best = std::max(best, static_cast<double>(branch.score));
       best = std::min(best, 1.0);
       promised += std::pow(best, 1.0 + 1.0 / static_cast<double>(num_tokens));
-      all_end = all_end && 1.0 - best > rules_.stop_threshold;
     }
-    return promised < rules_.least_gain || (rules_.stop_threshold < 1.0 && all_end);
+    return promised < rules_.least_gain;
   }
 
   // Reads the last tokens of a part's branches; topk candidates behind each.

@@ -14,8 +14,6 @@ struct TreeRules {
   std::size_t topk;       // candidates of a token, and branches that are gone on with
   std::size_t num_steps;  // tokens in a row, at most
   std::size_t max_nodes;  // of a tree, its root not counted
-  // As DraftStop has them: probability that the best path ends above which to stop; 1: never.
-  double stop_threshold;
   // Accepted tokens that a further pass must promise over the rows.
   double least_gain;
 };

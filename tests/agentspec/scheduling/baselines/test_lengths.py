@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from draft_states import profile, state
@@ -11,6 +14,7 @@ from agentspec.scheduling import (
     BatchTable,
     ControlConfig,
     LengthCurve,
+    Profile,
     StepCost,
     accepted_lengths,
     free_tokens,
@@ -58,6 +62,18 @@ def test_between_two_batch_sizes_the_smaller_length_is_taken(rows: int, length: 
     plan = controller.plan(state([FULL] * rows))
     assert plan.num_nodes.tolist() == [length] * rows
     assert controller.describe()["table"] == "1:7 2:5 4:3 8:4 16:1"
+
+
+def test_a_given_table_wins_over_a_measured_one_and_that_over_a_computed_one() -> None:
+    def lengths(profile: Profile, **settings: Any) -> tuple[tuple[int, int], ...]:
+        return BatchTable.of(ControlConfig(controller="batch-table", **settings), profile).lengths
+
+    measured = replace(profile(), lengths=((1, 6), (8, 2)), accepted=(0.5, 0.6))
+    assert lengths(measured, table=((4, 4),)) == ((4, 4),)
+    assert lengths(measured) == ((1, 6), (8, 2))
+    # Nothing is accepted beyond the first token, which costs little.
+    assert {length for _, length in lengths(replace(profile(), accepted=(0.9, 0.9, 0.9)))} == {1}
+    assert lengths(profile()) == table_of_profile(profile(), accepted_lengths(0.7, 8)).lengths
 
 
 @pytest.mark.parametrize("drafter", [None, StepCost(1e-8, 1e-6, 0.0005)])

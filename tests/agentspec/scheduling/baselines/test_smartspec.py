@@ -128,6 +128,28 @@ def test_a_drafter_is_run_if_it_pays() -> None:
         assert smart.wants_draft(2, 1000) is wanted
 
 
+@pytest.mark.parametrize(("share", "found"), [(0.0, False), (0.02, True)])
+def test_a_length_of_zero_is_left_when_a_probe_shows_that_drafts_have_become_good(share: float, found: bool) -> None:
+    smart = controller(StepCost(0.0, 0.002, 0.01), probe_share=share)
+    cost = StepCost(0.0, 0.002, 0.01)
+    serve(smart, cost, np.random.default_rng(0), steps=100, rows=4, quality=lambda _: 0.0)
+    later = serve(smart, cost, np.random.default_rng(1), steps=3000, rows=4, quality=lambda _: 0.97)
+    assert (later.plans[-1].width > 1) is found
+    probes = [plan for plan in later.plans if plan.reason == "probe"]
+    assert all(plan.width == 2 for plan in probes) and bool(probes) is found
+
+
+def test_a_draft_model_runs_for_a_probe() -> None:
+    known = profile(StepCost(0.0, 1e-4, 0.01), drafter=StepCost(0.0, 0.0, 1.0))
+    smart = SmartSpecController(ControlConfig(controller="smartspec", probe_share=0.1), known)
+    wanted = []
+    for _ in range(1200):
+        wanted.append(smart.wants_draft(2, 1000))
+        smart.plan(state([[0.7]] * 2 if wanted[-1] else [[]] * 2))
+    # One pass takes a second, and so a tenth of the time of about a thousand steps of 10 ms.
+    assert 1 <= sum(wanted) <= 3
+
+
 def test_the_trees_of_many_rows_are_sampled() -> None:
     cost = StepCost(0.0, 1e-6, 1.0)
     rows = [[0.9, 0.8, 0.7]] * 200

@@ -15,7 +15,9 @@ from agentspec.scheduling import Profile
 
 
 def fitted() -> Profile:
-    return Profile.fitted(KEY, POINTS, (1, 2, 4, 8), drafter_points=POINTS, peak_flops=1e15, note="drawn")
+    return Profile.fitted(KEY, POINTS, (1, 2, 4, 8), drafter_points=POINTS, peak_flops=1e15, note="drawn",
+        lengths=((1, 7), (4, 2)), accepted=(0.5, 0.75),
+    )  # fmt: skip
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -66,6 +68,8 @@ def test_a_profile_of_something_else_is_refused(field: str) -> None:
         ({"widths": [2, 4]}, r"ascending from 1, got \(2, 4\)"),
         ({"widths": [1, 4, 2]}, "ascending from 1"),
         ({"peak_flops": 0}, "peak_flops must be a number > 0"),
+        ({"lengths": ((4, 1), (1, 2))}, "lengths must have ascending batch sizes"),
+        ({"accepted": (-1.0,)}, "accepted must be numbers of tokens"),
         ({"measured": {"batch_sizes": [4, 1], "context_lengths": [1, 2], "widths": [1, 2]}}, r"got \(4, 1\)"),
         ({"residuals": [0.1]}, "one for each of 0 points, got 1"),
         ({"key": {"model": "m"}}, "must be a file of `agentspec profile`"),

@@ -36,7 +36,7 @@ def test_other_taus_are_refused_with_what_is_allowed(text: str) -> None:
         ({"min_match": 0}, r"min_match must be an integer >= 1, got 0"),
         ({"max_nodes": 0}, r"max_nodes must be an integer >= 1, got 0"),
         ({"max_nodes": 1.5}, r"max_nodes must be an integer >= 1, got 1.5"),
-        ({"merge": 1}, r"merge must be True or False, got 1"),
+        ({"union": True}, r"union must be one of auto, always, never, got True"),
         ({"trees": "no"}, r"trees must be True or False, got 'no'"),
         ({"payoff": None}, r"payoff must be a path, got None"),
         ({"min_token_prob": 1.1}, r"min_token_prob must be a number in \[0, 1\], got 1.1"),

@@ -145,6 +145,15 @@ def test_a_number_is_a_threshold_of_what_the_suffix_draft_promises() -> None:
         assert fixed.tau == 1.0
 
 
+@pytest.mark.parametrize("rule", ["expected", "score", "payoff"])
+def test_with_a_number_each_row_verifies_one_draft_alone(rule: str) -> None:
+    suffix, model = [chain([1, 2], [0.9, 0.8])] * 2, [chain([7, 8], [0.9, 0.8], 4)] * 2
+    drafts = combine(policy(rule=rule, tau=1.0), suffix, model, [True, False])
+    assert [drafts.row(i).tokens.tolist()[1:] for i in range(2)] == [[7, 8], [1, 2]]
+    assert not policy(rule=rule, tau=1.0).merges
+    assert policy(rule=rule, tau=1.0, union="always").merges is (rule != "score")
+
+
 @pytest.mark.parametrize("rule", ["expected", "score", "match-length"])
 def test_zero_is_suffix_only_and_inf_model_only(rule: str) -> None:
     drafts = suffix_of(0.0, 9.0)
@@ -262,8 +271,8 @@ def test_where_only_chains_are_verified_the_likeliest_one_of_a_tree_is() -> None
     assert (both.tokens.tolist(), both.parents.tolist()) == ([0, 1, 3], [-1, 0, 1])
 
 
-@pytest.mark.parametrize("setting", [{"merge": False}, {"trees": False}])
-def test_without_merging_the_better_one_wins(setting: dict[str, bool]) -> None:
+@pytest.mark.parametrize("setting", [{"union": "never"}, {"trees": False}])
+def test_without_merging_the_better_one_wins(setting: dict[str, Any]) -> None:
     weak, strong = [0.3, 0.2], [0.9, 0.8]
     for p, q, tokens in ((weak, strong, [0, 3, 4]), (strong, weak, [0, 1, 2])):
         both = combine(policy(**setting), [chain([1, 2], p)], [chain([3, 4], q, 4)], [True])
@@ -332,7 +341,7 @@ def test_only_accepted_columns_are_read() -> None:
 
 
 def test_a_draft_that_was_not_verified_is_judged_as_far_as_the_text_goes() -> None:
-    hybrid = policy(merge=False)
+    hybrid = policy(union="never")
     suffix = [chain([1, 2], [0.9, 0.9])]
     for tokens, length in (([3, 4], 0.0), ([1, 8], 1.0), ([1, 2, 5, 9], 3.0)):
         hybrid.forget("a")
@@ -343,20 +352,16 @@ def test_a_draft_that_was_not_verified_is_judged_as_far_as_the_text_goes() -> No
 
 
 def test_of_a_draft_that_was_right_to_the_end_of_the_text_the_rest_is_as_it_promised() -> None:
-    hybrid = policy(merge=False)
-    hybrid.lengths.mean = 4.2
-    suffix = [chain([1, 2], [0.99, 0.99])]
-    # The text will show that the draft's first three tokens are right. The draft promises 4.2 tokens in all.
-    model = [chain([1, 2, 5, 9, 9], [0.9, 0.9, 0.8, 0.8, 0.8], 4)]
-    hybrid.config = HybridConfig(merge=False, margin=0.0)
-    both = hybrid.combine(["a"], batch(suffix), model_trees(model), np.ones(1, np.bool_), np.full(1, 15, np.int32))
-    assert both.verified.tolist() == [True], "it promises more"
-    weaker = [chain([1, 2, 5, 9, 9], [0.39] * 5, 4)]
-    both = hybrid.combine(["a"], batch(suffix), model_trees(weaker), np.ones(1, np.bool_), np.full(1, 15, np.int32))
-    assert both.verified.tolist() == [False]
-    hybrid.lengths.mean = 3.0
-    hybrid.observe(["a"], both, np.array([2], np.int32), np.array([[1, 2, 5]]))
-    assert hybrid.lengths.expected("a") == pytest.approx(3.0)
+    # The suffix draft promises more and is verified. Its first two tokens are right. The bonus token shows that the
+    # model's first three tokens were right too, and nothing of the others, which count as much as they promised.
+    suffix = [chain([1, 2, 6, 6, 6, 6], [0.99] * 6)]
+    for estimates, length in (([0.9, 0.9, 0.8, 0.8, 0.8], 4.2), ([0.39] * 5, 3.0)):
+        hybrid = policy(union="never")
+        hybrid.lengths.mean = length
+        drafts = combine(hybrid, suffix, [chain([1, 2, 5, 9, 9], estimates, 4)], [True])
+        assert drafts.verified.tolist() == [False]
+        hybrid.observe(["a"], drafts, np.array([2], np.int32), np.array([[1, 2, 5]]))
+        assert hybrid.lengths.expected("a") == pytest.approx(length)
 
 
 def test_steps_without_the_draft_model_say_nothing_of_it() -> None:
@@ -444,7 +449,7 @@ def test_a_cut_draft_of_the_model_alone_is_known_as_far_as_it_goes() -> None:
 
 
 def test_a_cut_draft_of_both_says_nothing_certain_of_the_model() -> None:
-    hybrid = policy(tau=10.0)
+    hybrid = policy(tau=10.0, union="always")
     model = [chain([7, 8], [0.9, 0.8], 4)]
     drafts = combine(hybrid, [chain([1, 2], [0.9, 0.8]), NOTHING], model * 2, [True, True])
     assert (drafts.verified.tolist(), drafts.alone.tolist()) == ([True, True], [False, True])
@@ -464,7 +469,7 @@ def test_first_cuts_every_row_by_itself(seed: int) -> None:
     suffix = [chain(range(1, n + 1), [0.9] * n) for n in rng.integers(0, 4, b).tolist()]
     model = [chain(range(6, n + 6), [0.8] * n, 4) for n in rng.integers(0, 4, b).tolist()]
     wanted = rng.random(b) < 0.7
-    drafts = combine(policy(merge=bool(rng.random() < 0.5)), suffix, model, wanted.tolist())
+    drafts = combine(policy(union=str(rng.choice(["auto", "never"]))), suffix, model, wanted.tolist())
     num_nodes = rng.integers(0, 5, b).astype(np.int32)
     cut = drafts.first(num_nodes)
     assert cut.tokens.tolist() == DraftBatch.first(drafts, num_nodes).tokens.tolist()

@@ -66,9 +66,9 @@ class Server:
         return max(right if has_suffix else [], modelled if wanted else [], key=len) + [99]
 
 
-@pytest.mark.parametrize("merge", [True, False])
-def test_the_drafter_is_given_up_and_found_again(merge: bool) -> None:
-    server = Server(merge=merge)
+@pytest.mark.parametrize("union", ["auto", "never"])
+def test_the_drafter_is_given_up_and_found_again(union: str) -> None:
+    server = Server(union=union)
     server.run("agents", 200)
     agents, share = server.run("agents", 300)
     assert agents == pytest.approx(0.9 * 6, abs=0.3)

@@ -15,7 +15,7 @@ from agentspec.scheduling.hybrid import HybridBatch, HybridConfig, HybridPolicy,
 
 RULES: dict[Rule, dict[str, Any]] = {
     "merge": {},
-    "better": {"merge": False},
+    "better": {"union": "never"},
     "model": {"rule": "score"},
     "model_only": {"tau": float("inf")},
 }

@@ -1,13 +1,16 @@
-"""A draft model stops drafting where another pass does not pay."""
+"""A draft model stops drafting where another pass does not pay, and a row where a rejection is likely."""
 
 from __future__ import annotations
+
+import random
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="drafts are scored in torch; `make setup` installs it")
 
 from agentspec.integrations.sglang import compat
-from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
+from agentspec.integrations.sglang.drafting.stop_rule import DraftStop, RowStops
+from agentspec.scheduling.baselines.candidate_length import candidate_length
 
 
 def test_without_a_price_drafts_go_on() -> None:
@@ -21,19 +24,60 @@ def test_a_pass_is_worth_what_the_best_paths_promise_together() -> None:
     assert DraftStop(least_gain=0.64).is_over(scores, 2)
 
 
-def test_with_a_threshold_the_likeliest_row_decides() -> None:
-    scores = torch.tensor([[0.2, 0.1], [0.35, 0.3]])
-    assert not DraftStop(threshold=0.7).is_over(scores, 2)
-    assert DraftStop(threshold=0.6).is_over(scores, 2)
-
-
 def test_a_captured_draft_goes_on_without_a_look_at_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.tensor([[0.1]])
-    stop = DraftStop(threshold=0.5, least_gain=1.0)
-    assert stop.is_over(scores, 1)
+    stops = RowStops(0.5)
+    stops.after_first(scores[:, None], scores)
+    stop = DraftStop(threshold=0.5)
+    assert stop.is_over(scores, 1, stops)
     monkeypatch.setattr(compat, "is_capturing", lambda: True)
-    assert not stop.is_over(scores, 1)
+    assert not stop.is_over(scores, 1, stops)
 
 
 def test_products_that_rounding_lifts_over_one_are_no_riches() -> None:
     assert DraftStop(least_gain=1.001).is_over(torch.tensor([[1.5]]), 1)
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.3, 0.6, 0.95])
+def test_a_chain_has_the_length_of_the_paper_s_rule(threshold: float) -> None:
+    torch.manual_seed(0)
+    b, steps = 50, 8
+    probabilities = torch.rand(b, steps, dtype=torch.float64) ** 0.3
+    estimates = torch.rand(b, steps, dtype=torch.float64)
+    stops = RowStops(threshold)
+    found = [stops.after_first(estimates[:, :1, None], probabilities[:, :1])]
+    over = []
+    for step in range(1, steps):
+        over.append(stops.all_stopped())
+        kept = torch.zeros((b, 1), dtype=torch.int64)
+        found.append(stops.after_pass(estimates[:, step, None, None], probabilities[:, step : step + 1], kept))
+    drafted = torch.cat([scores.flatten(1) for scores in found], dim=1)
+    lengths = candidate_length(probabilities.numpy(), threshold)
+    for row, length in enumerate(lengths.tolist()):
+        assert torch.equal(drafted[row, :length], estimates[row, :length])
+        assert (drafted[row, length:] == RowStops.ENDED).all()
+    assert over == [step > lengths.max() - 1 for step in range(1, steps)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_a_tree_the_best_path_that_is_gone_on_with_decides(seed: int) -> None:
+    draw = random.Random(seed)
+    b, topk, steps, threshold = 3, draw.randint(1, 3), 5, 0.5
+    torch.manual_seed(seed)
+    stops = RowStops(threshold)
+    first = torch.rand(b, topk) ** 0.3
+    stops.after_first(first[:, None], first)
+    paths = [row.tolist() for row in first]
+    going = [1 - max(row) <= threshold for row in paths]
+    for _ in range(steps):
+        scores, probabilities = torch.rand(b, topk, topk), torch.rand(b * topk, topk) ** 0.3
+        kept = torch.stack([torch.randperm(topk * topk)[:topk] for _ in range(b)])
+        found = stops.after_pass(scores, probabilities, kept)
+        for row in range(b):
+            assert torch.equal(found[row], scores[row] if going[row] else torch.full((topk, topk), RowStops.ENDED))
+            paths[row] = [
+                paths[row][i // topk] * float(probabilities[row * topk + i // topk, i % topk])
+                for i in kept[row].tolist()
+            ]
+            going[row] = going[row] and 1 - max(paths[row]) <= threshold
+        assert stops.all_stopped() is not any(going)

@@ -90,6 +90,7 @@ class Serving:
         drafter.accepted = AcceptedTokens(drafter.engine, lambda rows: drafter.counters.add("draft_errors", rows))
         drafter._buffers = DraftBuffers(1, max_width - 1)
         drafter._batch, drafter._astray, drafter._put_off = None, [], []
+        drafter._kept_costs, drafter._next_keep = None, 0.0
         drafter.control = WidthControl(
             ControlConfig(controller="fixed", length=length),
             None,

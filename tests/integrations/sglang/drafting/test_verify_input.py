@@ -27,7 +27,7 @@ SEQ_LENS = torch.tensor([3, 1])
 
 
 def staging(max_position: int = 100, full_mask: bool = False) -> VerifyStaging:
-    return VerifyStaging(max_width=8, max_position=max_position, full_mask=full_mask, device="cpu")
+    return VerifyStaging(max_width=8, max_position=max_position, full_mask=full_mask, device="cpu", unites=True)
 
 
 def tensors_of(memory: VerifyStaging, batch: DraftBatch = BATCH, width: int = 4) -> VerifyTensors:

@@ -61,7 +61,7 @@ def test_texts_out_of_range_are_refused_before_memory_is_touched(
 
 
 def test_trees_out_of_range_are_refused(model: Any) -> None:
-    rules = {"topk": 1, "num_steps": 3, "max_nodes": 4, "stop_threshold": 1.0, "least_gain": 0.0}
+    rules = {"topk": 1, "num_steps": 3, "max_nodes": 4, "least_gain": 0.0}
     p, index = np.array([0.5], np.float32), np.array([50], np.int64)
     with pytest.raises(ConfigError, match="vocabulary"):
         model.draft([_TEXT], p, index, None, None, None, **rules)

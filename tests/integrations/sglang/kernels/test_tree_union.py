@@ -14,7 +14,7 @@ from hybrid_rows import batch, chain
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
 from agentspec.integrations.sglang.kernels.tree_union import (
     ModelTensors,
-    UnionRule,
+    UnionLimits,
     agrees,
     can_unite,
     num_integers,
@@ -82,8 +82,8 @@ def test_a_tree_and_its_report() -> None:
     )
     tokens, depths, children, siblings = (torch.zeros((2, 5), dtype=torch.int64) for _ in range(4))
     cells, report = torch.zeros((2, 5, 5), dtype=torch.bool), torch.zeros((2, report_width(3)), dtype=torch.int64)
-    rule = UnionRule(5, float(np.float32(0.05)), 1.0)
-    unite_on_device(torch.from_numpy(packed), 6, model, rule, tokens, depths, children, siblings, cells, report)
+    limits = UnionLimits(5, float(np.float32(0.05)), 1.0)
+    unite_on_device(torch.from_numpy(packed), 6, model, limits, tokens, depths, children, siblings, cells, report)
     assert tokens[:, 1:].tolist() == [[1, 3, 2, 0], [1, 2, 0, 0]]
     assert depths.tolist() == [[0, 1, 2, 2, 1], [0, 1, 2, 1, 1]]
     assert children.tolist() == [[1, 2, -1, -1, -1], [1, 2, -1, -1, -1]]
