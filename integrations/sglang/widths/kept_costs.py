@@ -24,7 +24,7 @@ from agentspec.store.urls import default_path
 
 logger = logging.getLogger("agentspec")
 
-LEAST_STEPS = 256
+LEAST_STEPS = 64
 """Steps that a server must have timed since the last time that it kept what it learned."""
 _NAMES = (
     *("model_path", "revision", "dtype", "quantization", "kv_cache_dtype", "device", "page_size", "attention_backend"),
