@@ -25,7 +25,13 @@ from agentspec.errors import ConfigError
 from agentspec.evals.files import write_json
 from agentspec.evals.options import Options
 from agentspec.evals.research.specdec_report import markdown, panels
-from agentspec.evals.research.specdec_rounds import Counts, count_fixed, count_stopped
+from agentspec.evals.research.specdec_rounds import (
+    Counts,
+    count_fixed,
+    count_oracle,
+    count_stopped,
+    theorem_threshold,
+)
 from agentspec.evals.sql_databases import temporary_databases
 from agentspec.progress import Progress
 
@@ -192,7 +198,7 @@ def judge(
 def rows_of(
     drafter: str, walks: Mapping[Rule, Sequence[Walk]], prices: Mapping[str, tuple[float, float, float]]
 ) -> list[dict[str, Any]]:
-    """A row for each fixed length, and for each rule at each threshold.
+    """A row for each fixed length, one for the oracle, and one for each rule at each threshold.
 
     `prices` are seconds of a forward of target, drafter and head. The head's is paid for every token drafted under it.
     """
@@ -201,11 +207,15 @@ def rows_of(
         _row(drafter, {"rule": "fixed", "length": length}, count_fixed(matches, length), prices, judged=False)
         for length in (1, *FIXED, LONGEST)
     ]
+    rows.append(_row(drafter, {"rule": "oracle"}, count_oracle(matches, LONGEST), prices, judged=False))
+    theorem: dict[float, list[str]] = {}
+    for name, (target, draft, head) in prices.items():
+        theorem.setdefault(round(theorem_threshold(target, draft + head), 4), []).append(name)
     for rule, of_rule in walks.items():
         described = {"rule": rule.name, "depth": rule.depth, "rejection_weight": rule.rejection_weight}
         chosen = {rule.threshold} if rule.name == "shipped" else set()
-        for h in sorted({*THRESHOLDS, *chosen} - {None}):  # type: ignore[type-var]
-            row = {**described, "h": h, "own_h": h in chosen}
+        for h in sorted({*THRESHOLDS, *chosen, *theorem} - {None}):  # type: ignore[type-var]
+            row = {**described, "h": h, "own_h": h in chosen, "theorem_h": theorem.get(float(h or 0), [])}
             judged = rule.name != "confidence"
             rows.append(_row(drafter, row, count_stopped(of_rule, float(h or 0)), prices, judged=judged))
     return rows

@@ -9,8 +9,14 @@ from agentspec.analysis.plots import Curve
 from agentspec.evals.research.specdec_rounds import least_verification
 
 Row = dict[str, Any]
+_CURVES = {
+    "fixed": "fixed length K",
+    "shipped": "acceptance head, h",
+    "confidence": "confidence, h",
+    "oracle": "oracle (Lemma 2.1)",
+}
 
-_COLORS = {"fixed": "#b03030", "shipped": "#1c5fa8", "confidence": "#2f8f4e"}
+_COLORS = {"fixed": "#b03030", "shipped": "#1c5fa8", "confidence": "#2f8f4e", "oracle": "#444444"}
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -29,8 +35,8 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def panels(rows: Sequence[Row]) -> dict[str, list[Curve]]:
-    """Curves of each drafter: fixed lengths, the shipped head, the drafter's confidence, and faintly all other
-    heads."""
+    """Curves of each drafter: fixed lengths, the shipped head, the drafter's confidence, the oracle's point, and
+    faintly all other heads."""
     found: dict[str, list[Curve]] = {}
     for drafter in dict.fromkeys(row["drafter"] for row in rows):
         curves = []
@@ -40,7 +46,7 @@ def panels(rows: Sequence[Row]) -> dict[str, list[Curve]]:
             if kind == "head":
                 curves.append(Curve("", "#9db7d5", points))
                 continue
-            name = {"fixed": "fixed length K", "shipped": "acceptance head, h", "confidence": "confidence, h"}[kind]
+            name = _CURVES[kind]
             labels = [str(row["length"]) if kind == "fixed" else "" for row in of_rule]
             curves.append(Curve(name, _COLORS[kind], points, labels, "5 3" if kind == "confidence" else ""))
         found[drafter] = curves
@@ -87,8 +93,9 @@ def _speeds(drafter: str, rows: Sequence[Row]) -> list[str]:
     lines = [
         "Tokens a second by equation 2.1, each rule at its best setting:",
         "",
-        "| times | best fixed K | shipped head, best h | shipped head, its own h | best of all heads | confidence, best h |",
-        "|---|---|---|---|---|---|",
+        "| times | best fixed K | head, best h | head, its own h | head, h of Theorem 3.1 | best of all heads | confidence, best h | "
+        + "oracle |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for cost in rows[0]["tokens_per_second"]:
         fixed = _best(grouped["fixed", None, None], cost)
@@ -96,7 +103,9 @@ def _speeds(drafter: str, rows: Sequence[Row]) -> list[str]:
         shipped = [row for rule, of_rule in grouped.items() if rule[0] == "shipped" for row in of_rule]
         heads = [row for rule, of_rule in grouped.items() if rule[0] in ("shipped", "head") for row in of_rule]
         cells = [f"{base:.4g} (K={fixed['length']})"]
-        for choice in (shipped, [row for row in shipped if row["own_h"]], heads, grouped["confidence", None, None]):
+        own = [row for row in shipped if row["own_h"]]
+        theorem = [row for row in shipped if cost in row["theorem_h"]]
+        for choice in (shipped, own, theorem, heads, grouped["confidence", None, None], grouped["oracle", None, None]):
             cells.append(_gain(_best(choice, cost), cost, base) if choice else "")
         lines.append(f"| {cost} | {' | '.join(cells)} |")
     return lines
@@ -108,7 +117,8 @@ def _best(rows: Sequence[Row], cost: str) -> Row:
 
 def _gain(row: Row, cost: str, base: float) -> str:
     head = f", D={row['depth']}, w_rej={row['rejection_weight']:g}" if row.get("depth") is not None else ""
-    return f"{row['tokens_per_second'][cost]:.4g}, {row['tokens_per_second'][cost] / base:.3f}x (h={row['h']}{head})"
+    setting = f" (h={row['h']}{head})" if "h" in row else ""
+    return f"{row['tokens_per_second'][cost]:.4g}, {row['tokens_per_second'][cost] / base:.3f}x{setting}"
 
 
 def _seconds(seconds: dict[str, dict[Any, float]]) -> list[str]:

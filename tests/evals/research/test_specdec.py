@@ -40,7 +40,12 @@ def rows() -> list[dict[str, object]]:
 def test_rows_of_all_rules(rows: list[dict[str, object]]) -> None:
     fixed = [row for row in rows if row["rule"] == "fixed"]
     assert [row["length"] for row in fixed] == [1, *FIXED, 20]
-    assert len(rows) == len(fixed) + 2 * len(THRESHOLDS)
+    # Theorem 3.1 asks for h = 1 - 1.5 / 5 and 1 - 1 / 5, of which the grid has both.
+    assert len(rows) == len(fixed) + 1 + 2 * len(THRESHOLDS)
+    assert {(row["h"], *row["theorem_h"]) for row in rows if row.get("theorem_h")} == {
+        (0.7, "measured"),
+        (0.8, "paper"),
+    }
     assert sum(bool(row.get("own_h")) for row in rows) == 1
     discards = [row["discard_rate"] for row in fixed]
     assert discards == sorted(discards)
@@ -50,6 +55,16 @@ def test_never_stopping_is_the_longest_fixed_draft(rows: list[dict[str, object]]
     longest = next(row for row in rows if row.get("length") == 20)
     never = next(row for row in rows if row["rule"] == "confidence" and row["h"] == 1)
     assert all(never[key] == longest[key] for key in ("target_forwards", "draft_forwards", "discarded"))
+
+
+def test_nobody_is_faster_than_the_oracle(rows: list[dict[str, object]]) -> None:
+    (oracle,) = (row for row in rows if row["rule"] == "oracle")
+    assert oracle["discarded"] == 0
+    # A head that foresees every rejection drafts one token more, which it judges.
+    seer = next(row for row in rows if row["rule"] == "shipped" and row["h"] == 0.5)
+    assert seer["target_forwards"] == oracle["target_forwards"]
+    speeds = [row["tokens_per_second"]["paper"] for row in rows]  # type: ignore[index]
+    assert max(speeds) == oracle["tokens_per_second"]["paper"]  # type: ignore[index]
 
 
 def test_the_heads_own_time_is_paid_for(rows: list[dict[str, object]]) -> None:
