@@ -140,3 +140,19 @@ STOPPING = {
     "chain-head": _model_alone("STANDALONE, SpecDec++", _LONGEST_CHAIN, AGENTSPEC_STOP_THRESHOLD="head"),
     "chain-own": _model_alone("STANDALONE, stopped by cost", _LONGEST_CHAIN),
 }
+
+
+def _published(label: str, **settings: str) -> System:
+    """SuffixDecoding's hybrid beside EAGLE-3: its drafts, its choice between them, with settings by name."""
+    return _hybrid(label, rule="suffixdecoding", hybrid_rule="score", **settings)
+
+
+# Sweeps of SuffixDecoding's tau and alpha (tables 3 and 4 of its appendix). Here tau counts drafted tokens.
+TAU_SWEEP = {
+    f"tau-{tau}": _published(f"SuffixDecoding + EAGLE-3, tau {tau}", tau=tau)
+    for tau in ("0", "1", "2", "4", "6", "inf")
+}
+ALPHA_SWEEP = {
+    f"alpha-{alpha}": _published(f"SuffixDecoding, alpha {alpha}", tau="0", alpha=alpha)
+    for alpha in ("1", "2", "4", "8")
+}

@@ -18,12 +18,14 @@ from agentspec.evals.run.file import missing, write_records
 from agentspec.evals.run.records import Record, compared, failed_record, key_of, record_of
 from agentspec.evals.run.turns import ask_in_turns
 from agentspec.evals.systems import (
+    ALPHA_SWEEP,
     EAGLE3_FOLDER,
     HYBRIDS,
     RIVAL_CONTROLLERS,
     STANDALONE_FOLDER,
     STOPPING,
     SYSTEMS,
+    TAU_SWEEP,
     System,
     fixed_length,
 )
@@ -40,6 +42,8 @@ EVALUATED: dict[str, System] = {
     "hybrid": HYBRIDS["hybrid"],
     **RIVAL_CONTROLLERS,
     **STOPPING,
+    **TAU_SWEEP,
+    **ALPHA_SWEEP,
 }
 DEFAULT_SYSTEMS = ("none", "ngram", "suffix", "hybrid")
 _START_SECONDS = 1200.0

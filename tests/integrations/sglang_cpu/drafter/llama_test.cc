@@ -204,7 +204,7 @@ void trees_have_the_likeliest_nodes(Random& random) {
   const std::vector<float> p{0.6F, 0.3F};
   const std::vector<std::int64_t> index{5, 7};
   const TreeRoots roots{texts, p, index, state};
-  const DraftedTrees tree = draft_trees(models, all.caches, roots, nullptr, {}, {2, 5, 9, 1.0, 0.0});
+  const DraftedTrees tree = draft_trees(models, all.caches, roots, nullptr, {}, {2, 5, 9, 0.0});
   CHECK(tree.num_passes == 5 && tree.chosen.size() == 9 && tree.parents.size() == 1 + 2 + 2 * 3);
   CHECK(tree.tokens[0] == 5 && tree.estimates[0] == 0.6F);
   CHECK(std::ranges::is_sorted(tree.chosen));
@@ -216,9 +216,8 @@ void trees_have_the_likeliest_nodes(Random& random) {
           (found != tree.chosen.end() &&
            tree.estimates[static_cast<std::size_t>(found - tree.chosen.begin())] >= tree.estimates[i]));
   }
-  CHECK(draft_trees(models, all.caches, roots, nullptr, {}, {2, 5, 9, 1.0, 3.0}).num_passes == 1);
-  CHECK(draft_trees(models, all.caches, roots, nullptr, {}, {2, 5, 9, 0.3, 0.0}).num_passes == 1);
-  CHECK_THROWS(draft_trees(models, all.caches, {texts, p, index, {}}, nullptr, {}, {2, 5, 9, 1.0, 0.0}),
+  CHECK(draft_trees(models, all.caches, roots, nullptr, {}, {2, 5, 9, 3.0}).num_passes == 1);
+  CHECK_THROWS(draft_trees(models, all.caches, {texts, p, index, {}}, nullptr, {}, {2, 5, 9, 0.0}),
                ConfigError);
 }
 
@@ -253,7 +252,7 @@ void rows_may_be_shared_out(Random& random, bool head) {
     read_texts(models.first(), all.caches, ends, hidden, logits, state);
     const std::span<const float> states = head ? std::span<const float>(state) : std::span<const float>();
     const DraftedTrees trees =
-        draft_trees(models, all.caches, {texts, likeliest, index, states}, nullptr, {}, {2, 4, 7, 1.0, 0.0});
+        draft_trees(models, all.caches, {texts, likeliest, index, states}, nullptr, {}, {2, 4, 7, 0.0});
     if (num_threads == 1) {
       wanted = trees;
       continue;
@@ -262,13 +261,13 @@ void rows_may_be_shared_out(Random& random, bool head) {
           trees.chosen == wanted.chosen && are_near(trees.estimates, wanted.estimates));
     const std::int64_t unknown = std::exchange(index.back(), 40);
     CHECK_THROWS(
-        draft_trees(models, all.caches, {texts, likeliest, index, states}, nullptr, {}, {2, 4, 7, 1.0, 0.0}),
+        draft_trees(models, all.caches, {texts, likeliest, index, states}, nullptr, {}, {2, 4, 7, 0.0}),
         ConfigError);
     index.back() = unknown;
     // A slot that the cache does not have is found by the part that reads it.
     const std::int32_t slot = std::exchange(slots.back().back(), 1000);
     CHECK_THROWS(
-        draft_trees(models, all.caches, {texts, likeliest, index, states}, nullptr, {}, {2, 4, 7, 1.0, 0.0}),
+        draft_trees(models, all.caches, {texts, likeliest, index, states}, nullptr, {}, {2, 4, 7, 0.0}),
         ConfigError);
     slots.back().back() = slot;
   }
