@@ -41,6 +41,7 @@ from agentspec.integrations.servers.told_steps import (
 )
 from agentspec.progress import say
 from agentspec.scheduling import LengthCurve, MeasuredPoint, Profile, ServingPoints, StepCost, fit_serving_costs
+from agentspec.scheduling.columns import powers_of_two
 
 _PACKAGES = ("agentspec", "sglang", "torch", "numpy")
 _SHORT_PROMPT = 16
@@ -293,17 +294,13 @@ def _shown_lengths(profile: Profile) -> str:
     if not profile.lengths:
         return ""
     lengths = ", ".join(f"{length} for {size}" for size, length in profile.lengths)
-    accepted = ", ".join(f"l({s}) {profile.accepted[s - 1]:.2f}" for s in _some_lengths(len(profile.accepted)))
+    shown = powers_of_two(len(profile.accepted)) if profile.accepted else ()
+    accepted = ", ".join(f"l({s}) {profile.accepted[s - 1]:.2f}" for s in shown)
     text = f"\nfastest draft length by batch size: {lengths}; accepted tokens: {accepted}"
     if len(profile.accepted) > 1 and min(profile.accepted) > 0:
         curve = LengthCurve.fit(profile.accepted)
         text += f"; l(s) = {curve.scale:.2f} s^{curve.exponent:.2f}"
     return text
-
-
-def _some_lengths(longest: int) -> list[int]:
-    """1, 2, 4, ... and `longest`."""
-    return sorted({*(1 << power for power in range(longest.bit_length())), longest} - {0})
 
 
 def _serving(

@@ -73,3 +73,8 @@ def column_sizes(counts: NDArray[np.int32], num_columns: int) -> NDArray[np.int6
     """[num_columns], rows that have a node in the column: those whose count is larger than the column's index."""
     sizes = np.bincount(np.minimum(counts, num_columns), minlength=num_columns + 1)
     return sizes[::-1].cumsum()[::-1][1:]
+
+
+def powers_of_two(most: int) -> tuple[int, ...]:
+    """1, 2, 4, ... below `most`, and `most` itself."""
+    return (*(1 << power for power in range((most - 1).bit_length())), most)

@@ -15,6 +15,12 @@ Table = tuple[tuple[int, int], ...]
 """Pairs of a batch size and a length."""
 
 
+def is_table(table: Table) -> bool:
+    """Whether batch sizes ascend from 1 or more, and no length is negative."""
+    sizes = [size for size, _ in table]
+    return sizes == sorted(set(sizes)) and all(size >= 1 and length >= 0 for size, length in table)
+
+
 def parse_table(text: str) -> Table:
     """Reads lengths by batch size as they are written in settings, such as 1:7,8:3,32:0; "" is ().
 
@@ -102,6 +108,5 @@ class ControlConfig:
             if not is_number or not 0 <= value <= most or value == math.inf:
                 shown = "finite and >= 0" if most == math.inf else f"in [0, {most:g}]"
                 raise ConfigError(f"{name} must be a number {shown}, got {value!r}; the default suits most servers")
-        sizes = [size for size, _ in self.table]
-        if sizes != sorted(set(sizes)) or any(size < 1 or length < 0 for size, length in self.table):
+        if not is_table(self.table):
             raise ConfigError(f"table must have ascending batch sizes >= 1 and lengths >= 0, got {self.table!r}")

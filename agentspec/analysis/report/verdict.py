@@ -114,8 +114,8 @@ def _by_entropy(kind: str, evidence: Evidence) -> dict[str, Any] | None:
     expected = line.expected(evidence.entropy)
     own = _kind_of_length(expected["mean"])
     text = (
-        f"The entropy alone, {evidence.entropy:.2f} bits, would let expect {expected['mean']:.1f} tokens per step: in 9 of "
-        f"10 sets, by the {line.num_sets} that were measured, between {expected['low']:.1f} and {expected['high']:.1f}. "
+        f"From the entropy alone, {evidence.entropy:.2f} bits, one would expect {expected['mean']:.1f} tokens per step, and in "
+        f"9 of 10 sets like the {line.num_sets} measured ones between {expected['low']:.1f} and {expected['high']:.1f}. "
         f"That asks for {_KINDS[own]}"
     )
     if own == kind:

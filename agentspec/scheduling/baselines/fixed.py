@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.scheduling.columns import candidate_widths, num_drafted, width_of
+from agentspec.scheduling.columns import candidate_widths, num_drafted, powers_of_two, width_of
 from agentspec.scheduling.config import ControlConfig
 from agentspec.scheduling.costs.online import OnlineCosts
 from agentspec.scheduling.costs.profile import Profile
@@ -85,15 +85,10 @@ class SweepController(LengthController):
         self._turn = 0
 
     def plan(self, state: StepState) -> StepPlan:
-        widths = candidate_widths(state.widths or _powers_of_two(state.max_width), state.max_width)
+        widths = candidate_widths(state.widths or powers_of_two(state.max_width), state.max_width)
         width = int(widths[self._turn % len(widths)])
         self._turn += 1
         return super().plan(replace(state, widths=(width,), max_width=width))
 
     def _length(self, rows: int) -> int:
         return ALL_NODES
-
-
-def _powers_of_two(most: int) -> tuple[int, ...]:
-    """1, 2, 4, ... below `most`, and `most` itself."""
-    return (*(1 << power for power in range((most - 1).bit_length())), most)

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from agentspec.errors import ConfigError
+from agentspec.scheduling.config import is_table
 from agentspec.scheduling.costs.cost_model import MeasuredPoint, StepCost, fit_step_cost
 from agentspec.scheduling.costs.serving import ServingCosts, StepTotals
 
@@ -120,8 +121,7 @@ class Profile:
                 raise ConfigError(
                     f"{name} must be a number > 0 or null, got {value!r}; leave it out if it is not known"
                 )
-        sizes = [size for size, _ in self.lengths]
-        if sizes != sorted(set(sizes)) or any(size < 1 or length < 0 for size, length in self.lengths):
+        if not is_table(self.lengths):
             raise ConfigError(f"lengths must have ascending batch sizes >= 1, got {self.lengths!r}; {_REMEDY}")
         if not all(_is_number(length) and 0 <= length < math.inf for length in self.accepted):
             raise ConfigError(f"accepted must be numbers of tokens >= 0, got {self.accepted!r}; {_REMEDY}")
