@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 
@@ -27,6 +28,8 @@ class System:
     algorithm: str
     arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
+    needs_profile: bool = False
+    """Whether its controller decides by a profile."""
 
     @property
     def is_ours(self) -> bool:
@@ -88,10 +91,14 @@ def eagle3_tree(steps: int) -> System:
 OWN_ESTIMATES = {"AGENTSPEC_ACCEPTANCE_HEAD": "none"}
 
 
-def _hybrid(label: str, **settings: str) -> System:
-    """agentspec beside EAGLE-3, with settings by name."""
+def hybrid_with(head: tuple[str, ...], label: str, **settings: str) -> System:
+    """agentspec beside EAGLE-3, whose arguments are `head`, with settings by name."""
     variables = {f"AGENTSPEC_{name.upper()}": value for name, value in settings.items()}
-    return System(label, "AGENTSPEC", _EAGLE3, {**OWN_ESTIMATES, **variables})
+    return System(label, "AGENTSPEC", head, {**OWN_ESTIMATES, **variables})
+
+
+def _hybrid(label: str, **settings: str) -> System:
+    return hybrid_with(_EAGLE3, label, **settings)
 
 
 # Suffix drafts and those of a draft model in one batch, by the rule that chooses between them.
@@ -104,18 +111,25 @@ HYBRIDS = {
 }
 
 
-def _controlled(label: str, **settings: str) -> System:
-    """Suffix drafts, with a controller's settings by name."""
-    return System(label, "AGENTSPEC", (), {f"AGENTSPEC_CONTROLLER{name}": value for name, value in settings.items()})
+def _controlled(label: str, controller: str, length_model: str = "chain", *, needs_profile: bool = False) -> System:
+    """Suffix drafts, whose lengths a controller chooses."""
+    variables = {"AGENTSPEC_CONTROLLER": controller, "AGENTSPEC_CONTROLLER_LENGTH_MODEL": length_model}
+    return System(label, "AGENTSPEC", (), variables, needs_profile)
+
+
+def with_profile(system: System, profile: Path) -> System:
+    """The system, whose controller reads a profile."""
+    return replace(system, variables={**system.variables, "AGENTSPEC_PROFILE": str(profile)})
 
 
 # The rules that the papers' controllers decide by.
 RIVAL_CONTROLLERS = {
-    "smartspec": _controlled("agentspec, SmartSpec's chains", **{"": "smartspec"}),
-    "smartspec-tree": _controlled("agentspec, SmartSpec's trees", **{"": "smartspec", "_LENGTH_MODEL": "tree"}),
-    "smartspec-confidence": _controlled(
-        "agentspec, SmartSpec by confidence", **{"": "smartspec", "_LENGTH_MODEL": "confidence"}
-    ),
+    "smartspec": _controlled("agentspec, SmartSpec's chains", "smartspec"),
+    "smartspec-tree": _controlled("agentspec, SmartSpec's trees", "smartspec", "tree"),
+    "smartspec-confidence": _controlled("agentspec, SmartSpec by confidence", "smartspec", "confidence"),
+    "batch-table": _controlled("agentspec, lengths by batch size", "batch-table", needs_profile=True),
+    "roofline": _controlled("agentspec, roofline", "roofline", needs_profile=True),
+    **{f"fixed-{length}": fixed_length(length) for length in (2, 4, 7, 11, 15)},
 }
 
 
@@ -142,17 +156,25 @@ STOPPING = {
 }
 
 
-def _published(label: str, **settings: str) -> System:
-    """SuffixDecoding's hybrid beside EAGLE-3: its drafts, its choice between them, with settings by name."""
-    return _hybrid(label, rule="suffixdecoding", hybrid_rule="score", **settings)
+def tau_sweep(head: tuple[str, ...]) -> dict[str, System]:
+    """SuffixDecoding's hybrid beside EAGLE-3 by its threshold tau (table 3 of its appendix), in drafted tokens."""
+    return {
+        f"tau-{tau}": _published(head, f"SuffixDecoding + EAGLE-3, tau {tau}", tau=tau)
+        for tau in ("0", "1", "2", "4", "6", "inf")
+    }
 
 
-# Sweeps of SuffixDecoding's tau and alpha (tables 3 and 4 of its appendix). Here tau counts drafted tokens.
-TAU_SWEEP = {
-    f"tau-{tau}": _published(f"SuffixDecoding + EAGLE-3, tau {tau}", tau=tau)
-    for tau in ("0", "1", "2", "4", "6", "inf")
-}
-ALPHA_SWEEP = {
-    f"alpha-{alpha}": _published(f"SuffixDecoding, alpha {alpha}", tau="0", alpha=alpha)
-    for alpha in ("1", "2", "4", "8")
-}
+def alpha_sweep(head: tuple[str, ...]) -> dict[str, System]:
+    """SuffixDecoding's drafts alone by alpha, drafted tokens per token of the match (table 4 of its appendix)."""
+    return {
+        f"alpha-{alpha}": _published(head, f"SuffixDecoding, alpha {alpha}", tau="0", alpha=alpha)
+        for alpha in ("1", "2", "4", "8")
+    }
+
+
+def _published(head: tuple[str, ...], label: str, **settings: str) -> System:
+    """SuffixDecoding's drafts and its choice between them and the draft model's."""
+    return hybrid_with(head, label, rule="suffixdecoding", hybrid_rule="score", **settings)
+
+
+SWEEPS = {**tau_sweep(_EAGLE3), **alpha_sweep(_EAGLE3)}

@@ -17,7 +17,7 @@ from typing import Any
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.emulated.hollow_models import HOLLOW_MODELS, hollow_model
 from agentspec.evals.options import check_names
-from agentspec.evals.systems import OWN_ESTIMATES, RIVAL_CONTROLLERS, System
+from agentspec.evals.systems import RIVAL_CONTROLLERS, System, alpha_sweep, hybrid_with, tau_sweep
 from agentspec.integrations.emulated_device.models.simulated_head import VARIABLE as HEAD_VARIABLE
 from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for
 from agentspec.integrations.emulated_device.models.step_times import StepTimes
@@ -63,6 +63,7 @@ def _wide(label: str, algorithm: str, tokens: int) -> System:
     return System(f"{label} {tokens} tokens", algorithm, ("--speculative-num-draft-tokens", str(tokens)))
 
 
+_HYBRID_HEAD = (*_head(HYBRID_STEPS, None), "--agentspec-base", "EAGLE3")
 SYSTEMS: dict[str, System] = {
     "none": System("SGLang", "none"),
     "ngram": System("SGLang + NGRAM, 12 tokens", "NGRAM"),
@@ -72,15 +73,10 @@ SYSTEMS: dict[str, System] = {
     "suffix": System("SGLang + agentspec", "AGENTSPEC"),
     "suffix-16": _wide("SGLang + agentspec, at most", "AGENTSPEC", 16),
     "suffix-64": _wide("SGLang + agentspec, at most", "AGENTSPEC", 64),
-    "hybrid": System(
-        "agentspec + EAGLE-3",
-        "AGENTSPEC",
-        (*_head(HYBRID_STEPS, None), "--agentspec-base", "EAGLE3"),
-        OWN_ESTIMATES,
-    ),
-    **RIVAL_CONTROLLERS,
+    "hybrid": hybrid_with(_HYBRID_HEAD, "agentspec + EAGLE-3"),
 }
-DEFAULT_SYSTEMS = tuple(name for name in SYSTEMS if name != "suffix-64" and name not in RIVAL_CONTROLLERS)
+DEFAULT_SYSTEMS = tuple(name for name in SYSTEMS if name != "suffix-64")
+SYSTEMS |= {**RIVAL_CONTROLLERS, **tau_sweep(_HYBRID_HEAD), **alpha_sweep(_HYBRID_HEAD)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated import servers as emulated
+from agentspec.evals.emulated.device_profile import device_profile
 from agentspec.evals.files import work_folder, write_text
 from agentspec.evals.options import Options, check_names
 from agentspec.evals.run.calls import LOAD_GENERATORS, Asking
@@ -28,10 +31,11 @@ from agentspec.evals.run.records import is_failed
 from agentspec.evals.run.runner import DEFAULT_SYSTEMS, EVALUATED, Run, Servers, systems_of
 from agentspec.evals.run.table import markdown, plot, table
 from agentspec.evals.sql_databases import databases_in
+from agentspec.evals.systems import System, with_profile
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS, Task
 from agentspec.evals.workloads.prompts import chat_encoder
-from agentspec.evals.workloads.task import TaskInputs
+from agentspec.evals.workloads.task import Pool, TaskInputs
 from agentspec.progress import say
 
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
@@ -82,6 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.number("--head-accept-length", emulated.HEAD_ACCEPT_LENGTH, length)
     work = "with --emulate: encode and parse everything N times, to show that the load generator is no bottleneck"
     options.number("--client-work", 1, work)
+    table = "for batch-table and roofline: a file of `agentspec profile` (with --emulate: made from its step times)"
+    options.file("--profile", table)
+    kept = "store of agentspec's servers, such as redis://HOST:PORT (default: they keep nothing)"
+    options.add("--store", metavar="URL", help=kept)
     options.file("--json", "write the records to FILE, after each turn")
     options.flag("--resume", "keep the records in FILE of --json and measure the rest")
     options.file("--markdown", "write the tables to FILE")
@@ -118,6 +126,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         **{name: settings[name] for name in ("seed", "model", "load_generator", "learn")},
         "servers": "in turns" if together else "one at a time",
         **({} if emulation is None else {"emulated": emulation.name, "client_work": args.client_work}),
+        **({} if args.store is None else {"store": urlsplit(args.store).scheme}),
     }
     measured = Run(read_records(args.json, settings) if args.resume else [], settings, context, args.json)
     with work_folder(args.logs) as (folder, logs):
@@ -130,10 +139,12 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             max_answer_tokens=args.max_answer_tokens,
             seed=args.seed,
         )
+        pools = {task.name: task.pool(inputs) for task in tasks}
+        systems = _with_profiles(systems, args.profile, emulation, pools.values(), folder)
         cells = {
             task.name: plan_cells(
                 task.name,
-                task.pool(inputs),
+                pools[task.name],
                 args.passes,
                 args.concurrency,
                 args.repeat,
@@ -151,6 +162,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             on_cpu=on_cpu,
             arguments=tuple(args.server_arguments),
             emulation=emulation,
+            store=args.store,
         )
         encode = chat_encoder(args.model)
         kinds = list(dict.fromkeys(task.is_replay for task in tasks))
@@ -196,6 +208,33 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
     args.requests = emulated.REQUESTS if args.requests is None else args.requests
     args.model = found.model
     return found
+
+
+def _with_profiles(
+    systems: Mapping[str, System],
+    profile: Path | None,
+    emulation: emulated.Emulation | None,
+    pools: Iterable[Pool],
+    folder: Path,
+) -> dict[str, System]:
+    """The systems, each with its profile if its controller decides by one.
+
+    Raises:
+        ConfigError: A system needs a profile, and there is none.
+    """
+    needing = [name for name, system in systems.items() if system.needs_profile]
+    if needing and profile is None:
+        if emulation is None:
+            raise ConfigError(
+                f"--system {needing[0]} needs --profile FILE; measure one with `agentspec profile --model FOLDER "
+                "--calls LOG --out FILE`"
+            )
+        profile = folder / "profile.json"
+        device_profile(emulation, pools).save(profile)
+    return {
+        name: with_profile(system, profile) if system.needs_profile and profile is not None else system
+        for name, system in systems.items()
+    }
 
 
 def _report(args: argparse.Namespace, measured: Run) -> int:
@@ -258,6 +297,7 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     names = (
         *("concurrency", "repeat", "passes", "requests", "learn", "seed", "load_generator"),
         *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head_accept_length", "client_work"),
+        *(("store",) if args.store is not None else ()),
     )
     found = {name: getattr(args, name) for name in names}
     arguments = [without_folders(word) for word in args.server_arguments]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -18,16 +19,14 @@ from agentspec.evals.run.file import missing, write_records
 from agentspec.evals.run.records import Record, compared, failed_record, key_of, record_of
 from agentspec.evals.run.turns import ask_in_turns
 from agentspec.evals.systems import (
-    ALPHA_SWEEP,
     EAGLE3_FOLDER,
     HYBRIDS,
     RIVAL_CONTROLLERS,
     STANDALONE_FOLDER,
     STOPPING,
+    SWEEPS,
     SYSTEMS,
-    TAU_SWEEP,
     System,
-    fixed_length,
 )
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.integrations.servers.server import REPLAYED, Server
@@ -37,13 +36,10 @@ from agentspec.progress import say, waiting
 EVALUATED: dict[str, System] = {
     **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
     "suffix": SYSTEMS["agentspec"],
-    # The number of tokens that NGRAM verifies in a step, so that only the drafts differ.
-    "fixed-11": fixed_length(11),
     "hybrid": HYBRIDS["hybrid"],
     **RIVAL_CONTROLLERS,
     **STOPPING,
-    **TAU_SWEEP,
-    **ALPHA_SWEEP,
+    **SWEEPS,
 }
 DEFAULT_SYSTEMS = ("none", "ngram", "suffix", "hybrid")
 _START_SECONDS = 1200.0
@@ -66,9 +62,15 @@ class Servers:
     """For every server, in addition to those of its system."""
     emulation: Emulation | None = None
     """The device that every server emulates, or None."""
+    store: str | None = None
+    """URL of the store of agentspec's servers; None: they keep nothing."""
 
     def start(self, stack: ExitStack, name: str, system: System, *, is_replay: bool, repeat: int) -> Server:
         """A server that the stack stops."""
+        if self.store is not None and system.is_ours:
+            # A name that no other server has, so that none learns from another or from an earlier run.
+            kept = {"AGENTSPEC_STORE": self.store, "AGENTSPEC_STORE_MODEL": f"eval-{uuid.uuid4()}"}
+            system = replace(system, variables={**system.variables, **kept})
         if self.emulation is not None:
             return self._start_emulated(stack, self.emulation, name, system, repeat)
         arguments = [*system.arguments, "--max-running-requests", str(self.max_running)]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import lzma
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.clients.client import Reply
 from agentspec.evals.clients.prepared_sender import PreparedSender
 from agentspec.evals.emulated import servers as emulation
+from agentspec.evals.emulated.device_profile import device_profile
 from agentspec.evals.emulated.servers import SYSTEMS, Emulation, device_counts, difference, emulated_span
 from agentspec.evals.run import runner as eval_run
 from agentspec.evals.run.calls import CellResult, Counts, Turn
@@ -24,7 +26,9 @@ from agentspec.evals.run.records import record_of
 from agentspec.evals.run.table import markdown, table
 from agentspec.evals.systems import EAGLE3_FOLDER, System
 from agentspec.evals.text_to_sql import MODEL_FOLDER
+from agentspec.evals.workloads.task import Conversation, FixedCall, Unit
 from agentspec.integrations.servers.server import RunningServer
+from agentspec.scheduling.baselines.roofline import free_tokens
 
 DEVICE = {
     "emulated_seconds": 4.0, "wall_seconds": 6.0, "active_seconds": 3.0, "busy_seconds": 2.4, "steps": 100.0,
@@ -96,15 +100,45 @@ def test_records_tell_the_device_and_answers_are_whole(
     assert "math_gsm8k, emulated h200-8b" in capsys.readouterr().out
 
 
+EMULATION = Emulation(
+    name="h200-8b", model=Path("m"), head=Path("h"), context_length=1, kv_tokens=1, head_acceptance=0.8
+)
+
+
 def test_only_systems_with_a_head_get_it() -> None:
-    emulated = Emulation(
-        name="h200-8b", model=Path("m"), head=Path("h"), context_length=1, kv_tokens=1, head_acceptance=0.8
-    )
-    found = emulated.systems(list(SYSTEMS))
-    assert [name for name, system in found.items() if system.has_drafter] == [
+    found = EMULATION.systems(list(SYSTEMS))
+    with_head = [name for name, system in found.items() if system.has_drafter]
+    assert [name for name in with_head if not name.startswith(("tau", "alpha"))] == [
         *("eagle3-3", "eagle3-5", "eagle3-7", "hybrid")
     ]
     assert next(iter(found)) == "none"
+
+
+def test_the_profile_of_a_device_shortens_drafts_as_batches_grow() -> None:
+    calls = tuple(
+        FixedCall({"input_ids": [9, *range(20, 60)]}, answer=tuple(range(20 + n, 60))) for n in range(0, 20, 3)
+    )
+    profile = device_profile(EMULATION, [Learnt((Conversation("s", calls),))])
+    lengths = [length for _, length in profile.lengths]
+    assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1]
+    assert list(profile.accepted) == sorted(profile.accepted) and profile.accepted[-1] > profile.accepted[0] > 0.5
+    # 600e12 / 4e12 operations a byte, a little more for matrices of finite size.
+    assert 150 < free_tokens(profile) < 170
+    with pytest.raises(ConfigError, match="--learn"):
+        device_profile(EMULATION, [Learnt(())])
+
+
+@dataclass
+class Learnt:
+    """A pool of nothing but what servers learn from."""
+
+    learnt: tuple[Unit, ...]
+
+    def draw(self, num_calls: int, num_units: int) -> tuple[Unit, ...]:
+        raise NotImplementedError
+
+    def asked_before(self) -> int:
+        raise NotImplementedError
 
 
 class Told(RunningServer):

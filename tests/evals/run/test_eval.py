@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,12 +36,14 @@ class StandIns:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[str, Any]] = []
         self.started: list[tuple[str, bool, int]] = []
+        self.systems: dict[str, System] = {}
         self.fails_at: tuple[str, Any] | None = None
         monkeypatch.setattr(eval_run.Servers, "start", self._start)
         monkeypatch.setattr(eval_run, "ask_cells", self._ask)
 
     def _start(self, stack: Any, name: str, system: System, *, is_replay: bool, repeat: int) -> str:
         self.started.append((name, is_replay, repeat))
+        self.systems[name] = system
         return name
 
     def _ask(self, server: str, system: System, cells: Sequence[Cell], asking: Any) -> Iterator[Turn]:
@@ -111,3 +115,35 @@ def test_a_server_that_fails_is_recorded_and_measured_again_on_resuming(
     assert servers.asked[asked:] == [("suffix", ("open_chat", "warm", n, 0)) for n in (1, 2)]
     assert not any(one.get("error") for one in json.loads(out.read_text())["records"])
     assert "suffix failed" in capsys.readouterr().err
+
+
+def test_controllers_that_decide_by_a_profile_need_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["eval", "open_chat", "--repeat", "1", "--concurrency", "1", "--requests", "2", "--passes", "cold"]
+    words += ["--system", "smartspec", "--system", "roofline"]
+    assert main(words) == 2 and "agentspec profile" in capsys.readouterr().err
+    servers = StandIns(monkeypatch)
+    assert main([*words, "--profile", str(tmp_path / "profile.json")]) == 0
+    assert servers.systems["roofline"].variables["AGENTSPEC_PROFILE"] == str(tmp_path / "profile.json")
+    assert "AGENTSPEC_PROFILE" not in servers.systems["smartspec"].variables
+
+
+def test_no_server_learns_from_another_through_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Mapping[str, str]] = []
+
+    @contextmanager
+    def server(*args: Any, environment: Mapping[str, str], **rest: Any) -> Iterator[Any]:
+        made.append(environment)
+        yield SimpleNamespace(start_seconds=0.0)
+
+    monkeypatch.setattr(eval_run, "Server", server)
+    servers = eval_run.Servers(
+        model=tmp_path, max_running=1, replay_tokens=8, logs=tmp_path, on_cpu=True, store="redis://localhost:1"
+    )
+    with ExitStack() as stack:
+        for name in ("none", "suffix", "suffix"):
+            servers.start(stack, name, eval_run.EVALUATED[name], is_replay=False, repeat=0)
+    assert "AGENTSPEC_STORE" not in made[0]
+    assert {found["AGENTSPEC_STORE"] for found in made[1:]} == {"redis://localhost:1"}
+    assert made[1]["AGENTSPEC_STORE_MODEL"] != made[2]["AGENTSPEC_STORE_MODEL"]
