@@ -59,13 +59,22 @@ class Engine:
         conversation_bytes: int,
         prompt_tail: int,
         max_growing_tokens: int,
+        max_siblings: int,
         num_threads: int,
         background: bool,
         tokenizer: bytes,
         weights: NDArray[np.float32],
         learning_rate: float,
     ) -> None: ...
-    def open(self, request_id: str, prompt: NDArray[np.int32], namespace: str, max_length: int | None) -> None: ...
+    def open(
+        self,
+        request_id: str,
+        prompt: NDArray[np.int32],
+        namespace: str,
+        max_length: int | None,
+        group: str,
+        is_shown: bool,
+    ) -> None: ...
     def rows(self, request_ids: tuple[str, ...]) -> Rows: ...
     def grow(self, rows: Rows, accepted: NDArray[np.int64], lengths: NDArray[np.int64] | None) -> int: ...
     def learn(self, rows: Rows) -> None: ...

@@ -70,6 +70,10 @@ class EngineConfig:
     max_growing_tokens: int = 8192
     """Number of unsealed tokens at which a namespace's outputs are sealed, in [64, 2**24]."""
 
+    max_siblings: int = 4
+    """Number of open requests of the same namespace, those with the longest common beginning of prompts, whose outputs
+    a request drafts from while they grow, in [0, 64]. The rule "suffixdecoding" drafts from none."""
+
     num_threads: int = 1
     """Number of threads that draft a batch, the calling thread included, in [1, 64]."""
 
@@ -105,6 +109,7 @@ class EngineConfig:
         _check_int("conversation_bytes", self.conversation_bytes, 0, 2**62, "pass 0 to keep none")
         _check_int("prompt_tail", self.prompt_tail, 0, 1024, "the default 16 suits most texts")
         _check_int("max_growing_tokens", self.max_growing_tokens, 64, 2**24, "the default 8192 suits most texts")
+        _check_int("max_siblings", self.max_siblings, 0, 64, "pass 0 to draft from finished outputs only")
         _check_int("num_threads", self.num_threads, 1, 64, "pass 1 to draft on the calling thread alone")
         if not isinstance(self.background, bool):
             raise ConfigError(f"background must be True or False, got {self.background!r}; pass one of them")

@@ -108,6 +108,7 @@ class Engine:
             conversation_bytes=config.conversation_bytes,
             prompt_tail=config.prompt_tail,
             max_growing_tokens=config.max_growing_tokens,
+            max_siblings=config.max_siblings,
             num_threads=config.num_threads,
             background=config.background,
             tokenizer=identity(config.tokenizer),
@@ -115,11 +116,28 @@ class Engine:
             learning_rate=config.learning_rate,
         )
 
-    def open(self, request_id: str, prompt: TokenArray, namespace: str = "", *, max_length: int | None = None) -> None:
+    def open(
+        self,
+        request_id: str,
+        prompt: TokenArray,
+        namespace: str = "",
+        *,
+        max_length: int | None = None,
+        group: str = "",
+        shown: bool = True,
+    ) -> None:
         """Starts a request with its prompt, which has at least one token.
 
-        The text, prompt included, may grow to `max_length` tokens; `draft_rows()` drafts nothing beyond that. None
-        means no limit.
+        Args:
+            request_id: An id that no open request has.
+            prompt: The whole prompt.
+            namespace: Whose outputs it drafts from, and where its own output is kept.
+            max_length: Number of tokens that the text may grow to, prompt included; `draft_rows()` drafts nothing
+                beyond that. None means no limit.
+            group: Requests of a namespace that name the same group are siblings. Those that name none are siblings if
+                the first 64 tokens of their prompts, or their whole prompts, are equal. See
+                EngineConfig.max_siblings.
+            shown: Whether siblings may draft from its output while it grows.
 
         Raises:
             TokenError: The prompt is empty, is not a 1-D array of integers, or has an id outside the vocabulary.
@@ -128,7 +146,7 @@ class Engine:
         """
         if max_length is not None and max_length < 0:
             raise ConfigError(f"max_length must be >= 0, got {max_length}; pass None for a text without a limit")
-        self._core.open(request_id, _as_int32("prompt", prompt), namespace, max_length)
+        self._core.open(request_id, _as_int32("prompt", prompt), namespace, max_length, group, shown)
 
     def extend(self, request_id: str, tokens: TokenArray) -> None:
         """Appends output tokens to a request. `tokens` may be empty.

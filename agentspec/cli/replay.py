@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agentspec.analysis.replay import (
     Call,
@@ -30,6 +30,7 @@ from agentspec.analysis.replay import (
     load_tokenizer,
     read_trace,
     replay,
+    replay_together,
 )
 from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of
 from agentspec.config import SERVED_MIN_TOKEN_PROB, EngineConfig
@@ -40,6 +41,7 @@ from agentspec.progress import Progress
 
 _PACKAGES = ("agentspec", "arctic-inference", "sglang", "numpy")
 _MAX_DRAFT_TOKENS = 1 << 16
+_ON_AN_ENGINE = ("agentspec", "suffixdecoding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_corpora(parser)
     add_tokenizer(parser)
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        default=1,
+        metavar="N",
+        help="replay N sessions at the same time, those of one task together, as agents or rollouts run beside each "
+        "other; only for agentspec and suffixdecoding (default 1)",
+    )
+    parser.add_argument(
+        "--siblings",
+        type=int,
+        metavar="N",
+        help="with --concurrency: number of other running requests that one of agentspec's drafts from (default "
+        f"{EngineConfig().max_siblings})",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="replay the first N calls of each trace")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
@@ -96,6 +113,11 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec replay --help")
     if args.limit is not None and args.limit < 1:
         raise ConfigError(f"--limit must be at least 1, got {args.limit}")
+    if args.concurrency < 1:
+        raise ConfigError(f"--concurrency must be at least 1, got {args.concurrency}")
+    others = sorted({*(args.system or [])} - {*_ON_AN_ENGINE})
+    if args.concurrency > 1 and others:
+        raise ConfigError(f"--concurrency needs the systems {' or '.join(_ON_AN_ENGINE)}, got {', '.join(others)}")
     limits = args.max_draft_tokens or [16]
     for limit in limits:
         if not 1 <= limit <= _MAX_DRAFT_TOKENS:
@@ -132,19 +154,25 @@ def _rows(
                 if system == "agentspec":
                     variants = [_own_variant(args, max_draft_tokens)]
                 for variant in variants:
-                    measured = _measure(variant, trace.name, warm, calls, max_draft_tokens)
+                    measured = _measure(variant, trace.name, warm, calls, max_draft_tokens, args.concurrency)
                     yield {
                         "set": trace.name,
                         "pass": "warm" if warm else "cold",
                         "system": system,
                         "setting": variant.setting,
                         "max_draft_tokens": max_draft_tokens,
+                        "concurrency": args.concurrency,
                         **measured.record(),
                     }
 
 
 def _measure(
-    variant: Variant, name: str, warm: Sequence[Call], calls: Sequence[Call], max_draft_tokens: int
+    variant: Variant,
+    name: str,
+    warm: Sequence[Call],
+    calls: Sequence[Call],
+    max_draft_tokens: int,
+    concurrency: int,
 ) -> Measurement:
     system = variant.make()
     label = f"{name} {variant.system} {variant.setting} N={max_draft_tokens}"
@@ -157,6 +185,9 @@ def _measure(
             accepted = sums.accepted / max(sums.steps, 1)
             progress.update(len(warm) + sums.calls, f"calls, {accepted:.2f} accepted a step")
 
+        if concurrency > 1:
+            lanes = [cast(EngineSystem, system).beside(number) for number in range(concurrency)]
+            return replay_together(calls, lanes, max_draft_tokens, on_call=show)
         return replay(calls, system, max_draft_tokens, on_call=show)
 
 
@@ -184,7 +215,8 @@ def _own_variant(args: argparse.Namespace, max_draft_tokens: int) -> Variant:
     parts = [f"p >= {least:g}"] if least is not None else []
     parts += ["own estimates"] if estimates is not None else []
     parts += [f"{len(args.corpus)} corpora"] if args.corpus else []
-    make = partial(EngineSystem, "agentspec", max_draft_tokens, least, corpora_of(args), estimates)
+    parts += [f"{args.siblings} siblings"] if args.siblings is not None else []
+    make = partial(EngineSystem, "agentspec", max_draft_tokens, least, corpora_of(args), estimates, args.siblings)
     return Variant("agentspec", ", ".join(parts) or "defaults", make)
 
 

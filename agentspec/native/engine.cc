@@ -19,6 +19,8 @@ constexpr std::size_t kSliceTokens = 64;
 constexpr std::size_t kReservedTokens = 512;
 // Corpora are numbered apart from the parts of the global index.
 constexpr std::uint64_t kFirstCorpus = 1ULL << 62;
+// So are the outputs of open requests.
+constexpr std::uint64_t kFirstShown = 1ULL << 61;
 
 // The longest string whose continuations a draft can ask for.
 std::int32_t max_counted_length(const EngineConfig& config) {
@@ -57,6 +59,7 @@ Engine::Engine(const EngineConfig& config)
       global_(global_config(config)),
       next_output_(random_number()),
       next_corpus_(kFirstCorpus),
+      next_shown_(kFirstShown),
       conversations_(config.conversation_bytes),
       pool_(config.num_threads),
       slow_worker_(config.background),
@@ -97,7 +100,7 @@ const Engine::RequestPtr& Engine::find(std::string_view request_id) const {
 }
 
 void Engine::open(const std::string& request_id, std::span<const Token> prompt, const std::string& name,
-                  std::size_t max_length) {
+                  const OpenOptions& options) {
   if (prompt.empty()) {
     throw TokenError("the prompt of request " + quoted(request_id) +
                      " must have at least one token, got none; a draft continues the last token");
@@ -106,7 +109,9 @@ void Engine::open(const std::string& request_id, std::span<const Token> prompt, 
   auto request = std::make_shared<Request>();
   request->name = name;
   request->num_prompt_tokens = prompt.size();
-  request->max_length = max_length;
+  request->max_length = options.max_length;
+  request->group = options.group;
+  request->is_shown = options.is_shown;
   request->last_token = prompt.back();
   const std::span<const Token> tail = prompt.last(std::min(prompt.size(), config_.prompt_tail));
   request->prompt_tail.assign(tail.begin(), tail.end());
@@ -133,6 +138,7 @@ void Engine::open(const std::string& request_id, std::span<const Token> prompt, 
     const std::lock_guard lock(mutex_);
     check_not_open(request_id);
     requests_.emplace(request_id, request);
+    meet_siblings(request);
   } catch (...) {
     const std::lock_guard lock(mutex_);
     if (config_.background) requests_.erase(request_id);
@@ -149,6 +155,7 @@ void Engine::leave(Request& request) {
 // Makes a request's index, from an earlier turn's index if there is one.
 void Engine::build(const RequestPtr& request, const std::vector<Token>& prompt) {
   bool is_ready = false;
+  bool shows = false;
   while (!is_ready) {
     std::uint64_t num_erasures;
     {
@@ -165,6 +172,7 @@ void Engine::build(const RequestPtr& request, const std::vector<Token>& prompt) 
     if (index == nullptr) index = std::make_unique<TextIndex>(max_counted_length(config_));
     index->reserve(prompt.size() - num_known + kReservedTokens);
     index->append(std::span(prompt).subspan(num_known));
+    const std::uint64_t prompt_hash = index->digest().hash();
     // The output may have grown meanwhile. Its new tokens are indexed in slices, the last slice under the
     // mutex.
     for (std::size_t num_indexed = 0; !is_ready;) {
@@ -178,10 +186,15 @@ void Engine::build(const RequestPtr& request, const std::vector<Token>& prompt) 
       num_indexed += slice;
       if (slice < waiting) continue;
       request->index = std::move(index);
+      request->prompt_hash = prompt_hash;
       request->is_ready = is_ready = true;
       spared_tokens_ += num_known;
+      if (!config_.background) continue;
+      shows = !std::exchange(is_showing_, true);
+      meet_siblings(request);
     }
   }
+  if (shows) show_all();
 }
 
 void Engine::extend(const std::string& request_id, std::span<const Token> tokens) {
@@ -192,12 +205,14 @@ void Engine::extend(const std::string& request_id, std::span<const Token> tokens
     return;
   }
   const std::lock_guard lock(mutex_);
-  Request& request = *find(request_id);
+  const RequestPtr& found = find(request_id);
+  Request& request = *found;
   request.output.insert(request.output.end(), tokens.begin(), tokens.end());
   request.last_token = tokens.back();
   learn_judged(request);
   learn(request, request.drafted, tokens);
   request.drafted.clear();
+  show_later(found);
   if (!request.is_ready) return;
   try {
     request.index->append(tokens);
@@ -252,9 +267,11 @@ std::uint64_t Engine::close(const std::string& request_id, bool keep,
 void Engine::retire(const RequestPtr& request, bool keep, std::uint64_t num_erasures) {
   std::list<Conversations::Entry> freed;
   std::unique_ptr<TextIndex> index;
+  std::unique_ptr<Shown> shown;
   const std::lock_guard conversations_lock(conversations_mutex_);
   {
     const std::lock_guard lock(mutex_);
+    shown = std::move(request->shown);
     if (request->is_ready) index = std::move(request->index);
     request->is_ready = false;
     keep = keep && request->tenant && num_erasures == request->tenant->num_erasures;
@@ -399,6 +416,7 @@ EngineStats Engine::stats() const {
                              request->prompt_tail.capacity() * sizeof(Token) +
                              request->matches.capacity() * sizeof(KnownMatch);
       if (request->is_ready) stats.request_bytes += request->index->bytes();
+      if (request->shown) stats.request_bytes += sizeof(Shown) + request->shown->automaton.bytes();
     }
   }
   const std::lock_guard lock(conversations_mutex_);
@@ -417,6 +435,7 @@ void Engine::check_integrity() const {
                            " tokens, its text " + std::to_string(request->length()));
     }
   }
+  for (const auto& [request_id, request] : requests_) check_shown(*request);
   global_.check_integrity();
 }
 

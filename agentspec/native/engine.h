@@ -37,6 +37,7 @@ struct EngineConfig {
   std::size_t conversation_bytes = 0;
   std::size_t prompt_tail = 0;  // number of tokens at the end of a prompt that are kept before its output
   std::size_t max_growing_tokens = 8192;
+  std::size_t max_siblings = 0;
   std::size_t num_threads = 1;
   bool background = false;
   std::array<std::uint8_t, 32> tokenizer{};
@@ -58,6 +59,13 @@ struct EngineStats {
       0;  // prompt tokens that needed no indexing, because an earlier turn had indexed them
   std::size_t corpora = 0;
   GlobalIndexStats global;
+};
+
+// What a request may bring besides its prompt.
+struct OpenOptions {
+  std::size_t max_length = static_cast<std::size_t>(-1);  // see Engine::open()
+  std::string group;     // the requests of a namespace that name the same group are siblings
+  bool is_shown = true;  // siblings may draft from its output while it grows
 };
 
 // What happened to a row of a draft call. The values are those of agentspec.Outcome.
@@ -130,9 +138,10 @@ class Engine {
   };
 
   // Opens a request. Its text may grow to `max_length` tokens, prompt included; nothing is drafted beyond
-  // that.
+  // that. Its siblings are the open requests of its namespace and its group whose prompts begin as its own
+  // does. It drafts from the outputs of the max_siblings closest ones while they grow.
   void open(const std::string& request_id, std::span<const Token> prompt, const std::string& name,
-            std::size_t max_length = kNoLimit);
+            const OpenOptions& options = {});
   [[nodiscard]] Rows rows(std::span<const std::string_view> request_ids) const;
   // Appends the tokens that a step accepted to each row's text. `accepted` is [b, width]: the number of
   // tokens, then the tokens. If `lengths` is not empty, row i grows only if its text has lengths[i] tokens.
@@ -222,6 +231,22 @@ class Engine {
     ContextMatch context;
   };
 
+  // The output of an open request, with the end of its prompt before it, as its siblings see it.
+  struct Shown {
+    explicit Shown(std::int32_t max_counted_length) : automaton(max_counted_length) {}
+    std::uint64_t id = 0;
+    SuffixAutomaton automaton;
+    std::size_t num_tokens = 0;  // of the output, so far
+    bool is_waiting = false;     // it is in to_show_
+  };
+
+  // An open request of the same namespace. The closest siblings have the same group, then the longest common
+  // beginning of the prompts.
+  struct Sibling {
+    std::weak_ptr<Request> request;
+    std::size_t closeness;  // common tokens of the prompts; kNoLimit for a request of the same group
+  };
+
   struct Request {
     std::string name;
     std::shared_ptr<Tenant> tenant;
@@ -233,6 +258,11 @@ class Engine {
     Token last_token = 0;
     std::vector<Token> prompt_tail;
     std::vector<Token> output;
+    std::string group;
+    bool is_shown = true;
+    std::uint64_t prompt_hash = 0;
+    std::vector<Sibling> siblings;    // those that it drafts from, the closest first
+    std::unique_ptr<Shown> shown;     // null until it is someone's sibling
     std::vector<KnownMatch> matches;  // in global parts and corpora, in the order of the last draft
     std::vector<DraftNode> drafted;   // the last draft, to learn from
     std::vector<DraftNode>
@@ -280,6 +310,14 @@ class Engine {
   void take_rewritten(const std::string* name, std::vector<RequestPtr>& found);
   void build_anew(const std::vector<RequestPtr>& requests);
   std::shared_ptr<const Segment> take_corpus(const std::string& path);
+  void meet_siblings(const RequestPtr& request);
+  [[nodiscard]] static std::size_t closeness(const Request& a, const Request& b);
+  void add_sibling(Request& request, const RequestPtr& other, std::size_t closeness);
+  void show_later(const RequestPtr& request);
+  bool show(Request& request, std::size_t max_tokens);
+  void show_all();
+  static void check_shown(const Request& request);
+  bool match_siblings(Request& request, std::size_t& known) const;
   bool match_parts(Request& request) const;
   void match_part(Request& request, const IndexPart& part, std::uint64_t id, std::size_t& known,
                   std::vector<PartMatch>& matches) const;
@@ -302,6 +340,7 @@ class Engine {
   std::vector<PlainDrafter> plain_drafters_;
   std::uint32_t next_output_;  // starts at a random value, so that ids of different engines differ
   std::uint64_t next_corpus_;
+  std::uint64_t next_shown_;
   std::uint64_t spared_tokens_ = 0;
   // By output id. An erased output is removed from the map, and is then not added, or not added any further.
   std::unordered_map<std::uint64_t, Waiting> waiting_;
@@ -310,6 +349,8 @@ class Engine {
   std::vector<std::int32_t> limits_;
   std::vector<const Request*> sorted_;
   DraftBatch batch_;
+  std::vector<RequestPtr> to_show_;  // requests whose siblings do not see all of their output yet
+  bool is_showing_ = false;          // a job works on them, or is about to
 
   mutable std::mutex conversations_mutex_;  // when both are held, it is taken before mutex_
   Conversations conversations_;

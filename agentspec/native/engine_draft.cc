@@ -113,7 +113,11 @@ std::size_t Engine::grow(const Rows& rows, std::span<const std::int64_t> accepte
     if (count <= 0) continue;
     const auto kept = std::min(static_cast<std::size_t>(count), width - 1);
     if (kept == 0) continue;
-    if (!grow(*request, accepted.subspan(row * width + 1, kept))) ++num_lost;
+    if (!grow(*request, accepted.subspan(row * width + 1, kept))) {
+      ++num_lost;
+    } else {
+      show_later(rows.requests_[row]);
+    }
   }
   return num_lost;
 }
@@ -170,6 +174,7 @@ bool Engine::match_parts(Request& request) const {
     match_part(request, source, part.id, at, request.global);
     if (at < request.matches.size()) known = at;
   }
+  has_parts = match_siblings(request, known) || has_parts;
   for (const Corpus& corpus : corpora_) {
     if (!corpus.names.empty() &&
         std::find(corpus.names.begin(), corpus.names.end(), request.name) == corpus.names.end()) {

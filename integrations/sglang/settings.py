@@ -86,6 +86,9 @@ class Settings(BaseModel):
     none."""
     prompt_tail: int = Field(default=16, ge=0, le=1024)
     """Number of tokens at the end of a prompt that are kept together with its output."""
+    max_siblings: int = Field(default=4, ge=0, le=64)
+    """A request drafts from the outputs of at most this number of running requests of its tenant while they grow: of
+    those with its `group`, or with the longest common beginning of prompts. 0 drafts from finished outputs only."""
     num_threads: int = Field(default=0, ge=0, le=64)
     """Number of threads that share the drafting of batches of 32 rows or more; 0 uses one thread per core, at most 8."""
     estimates: str = ""
@@ -269,6 +272,7 @@ class Settings(BaseModel):
             budget_bytes=self.budget_mb << 20,
             conversation_bytes=self.conversation_mb << 20,
             prompt_tail=self.prompt_tail,
+            max_siblings=self.max_siblings,
             num_threads=self.num_threads or min(len(os.sched_getaffinity(0)), _MOST_THREADS),
             background=True,
             tokenizer=tokenizer,

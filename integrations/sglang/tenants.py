@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.sglang_types import Req
@@ -23,6 +24,8 @@ _PRIVATE = "private:"
 # The key for a request's options: custom_params={"agentspec": {"no_store": true}}.
 OPTIONS_KEY = "agentspec"
 _OPTIONS = ("no_store", "no_draft")
+_GROUP = "group"
+_MAX_GROUP_CHARACTERS = 256
 # The option with the answer on a server that replays. This module ignores it.
 REPLAY_KEY = "replay"
 _MAX_CACHED = 4096
@@ -36,6 +39,8 @@ class Handling:
     keep: bool
     """Whether its output may be learned from, stored and shared."""
     draft: bool
+    group: str = ""
+    """The name that the caller gave to requests that draft from each other while they run; "" if it gave none."""
 
     @property
     def is_private(self) -> bool:
@@ -53,11 +58,12 @@ def check_namespace_field(name: str) -> None:
         )
 
 
-def request_options(custom_params: object) -> Mapping[str, bool]:
-    """The options under OPTIONS_KEY of a request's custom_params.
+def request_options(custom_params: object) -> Mapping[str, Any]:
+    """The options under OPTIONS_KEY of a request's custom_params: booleans, and the group, which is text.
 
     Raises:
-        ValueError: They are not an object, or an option is unknown or not a boolean.
+        ValueError: They are not an object, or an option is unknown or of the wrong type, or the group's name is too
+            long.
     """
     if not isinstance(custom_params, Mapping) or OPTIONS_KEY not in custom_params:
         return {}
@@ -65,14 +71,19 @@ def request_options(custom_params: object) -> Mapping[str, bool]:
     if isinstance(options, Mapping):
         options = {name: value for name, value in options.items() if name != REPLAY_KEY}
     is_valid = isinstance(options, Mapping) and all(
-        name in _OPTIONS and isinstance(value, bool) for name, value in options.items()
+        _is_group(value) if name == _GROUP else name in _OPTIONS and isinstance(value, bool)
+        for name, value in options.items()
     )
     if not is_valid:
         raise ValueError(
-            f"custom_params.{OPTIONS_KEY} must be an object with {' or '.join(_OPTIONS)} as true or false, "
-            f"got {options!r}"
+            f"custom_params.{OPTIONS_KEY} must be an object with {' or '.join(_OPTIONS)} as true or false, or {_GROUP} "
+            f"as text of at most {_MAX_GROUP_CHARACTERS} characters, got {options!r}"
         )
     return dict(options)
+
+
+def _is_group(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_GROUP_CHARACTERS
 
 
 class Tenants:
@@ -95,7 +106,7 @@ class Tenants:
         tenant = self._tenant(request, custom_params)
         namespace = _PRIVATE + str(request.rid) if tenant is None else self._namespace(tenant)
         keep = tenant is not None and not options.get("no_store", False)
-        return Handling(namespace, keep, not options.get("no_draft", False))
+        return Handling(namespace, keep, not options.get("no_draft", False), options.get(_GROUP, ""))
 
     def namespace(self, tenant: str) -> str:
         """The namespace of requests whose field has the value `tenant` and that use no adapter.

@@ -30,6 +30,7 @@ inline EngineConfig small_engine_config() {
   config.conversation_bytes = 1 << 20;
   config.prompt_tail = 4;
   config.max_growing_tokens = 64;
+  config.max_siblings = 2;
   config.weights.assign(Estimator::kNumWeights, 0.0F);
   return config;
 }
@@ -173,6 +174,7 @@ class EngineLife {
     config.budget_bytes = budget == 0 ? 4'000 : budget == 1 ? 30'000 : 1 << 20;
     config.conversation_bytes = choose(0, 2) == 0 ? 20'000 : 1 << 20;
     config.prompt_tail = static_cast<std::size_t>(choose(0, 8));
+    config.max_siblings = static_cast<std::size_t>(choose(0, 3));
     if (may_have_threads) config.num_threads = static_cast<std::size_t>(choose(1, 2));
     config.background = may_have_threads && choose(0, 3) == 0;
     config.learning_rate = choose(0, 1) == 0 ? 0.0F : 0.3F;
@@ -232,7 +234,8 @@ class EngineLife {
     }
     text.max_length =
         choose_(0, 1) == 0 ? Engine::kNoLimit : text.tokens.size() + static_cast<std::size_t>(choose_(0, 40));
-    engine_.open(request_id, text.tokens, name_of(text.space), text.max_length);
+    const std::string group = choose_(0, 2) == 0 ? "group" : "";
+    engine_.open(request_id, text.tokens, name_of(text.space), {text.max_length, group, choose_(0, 3) > 0});
     require(engine_.is_open(request_id), "an opened request is open");
     std::erase(closed_, request_id);
     open_.emplace(request_id, std::move(text));

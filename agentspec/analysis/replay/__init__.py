@@ -7,7 +7,14 @@ No model runs. The recorded output replaces it, so all drafters are compared on 
 
 from agentspec.analysis.replay.engine_system import EngineSystem, config_for
 from agentspec.analysis.replay.oracle import Oracle, longest_copies
-from agentspec.analysis.replay.teacher_forcing import Draft, Measurement, System, accepted_nodes, replay
+from agentspec.analysis.replay.teacher_forcing import (
+    Draft,
+    Measurement,
+    System,
+    accepted_nodes,
+    replay,
+    replay_together,
+)
 from agentspec.analysis.replay.tokenizer import Tokenizer, load_tokenizer
 from agentspec.analysis.replay.traces import Call, SessionReader, Trace, check_session, decompressed, read_trace
 
@@ -29,4 +36,5 @@ __all__ = [
     "longest_copies",
     "read_trace",
     "replay",
+    "replay_together",
 ]

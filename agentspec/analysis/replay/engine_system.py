@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +68,7 @@ class EngineSystem:
         min_token_prob: See EngineConfig; None stands for the system's default.
         corpora: What to draft from besides.
         estimates: See EngineConfig.
+        max_siblings: See EngineConfig; None stands for its default.
     """
 
     def __init__(
@@ -75,27 +78,37 @@ class EngineSystem:
         min_token_prob: float | None = None,
         corpora: Corpora | None = None,
         estimates: Estimates | None = None,
+        max_siblings: int | None = None,
     ) -> None:
         """Raises ConfigError or SegmentError if a corpus cannot be used."""
         config = replace(config_for(system), max_draft_tokens=max_draft_tokens, estimates=estimates)
         if min_token_prob is not None:
             config = replace(config, min_token_prob=min_token_prob)
+        if max_siblings is not None:
+            config = replace(config, max_siblings=max_siblings)
         self.engine = engine_with(config, corpora)
+        self._id = _ID
+
+    def beside(self, number: int) -> Self:
+        """A system for a request that runs at the same time, on the same engine."""
+        other = copy(self)
+        other._id = f"{_ID} {number}"
+        return other
 
     def remember(self, call: Call) -> None:
         remember(self.engine, call)
 
     def open(self, prompt: NDArray[np.int32]) -> None:
-        self.engine.open(_ID, prompt)
+        self.engine.open(self._id, prompt)
 
     def extend(self, tokens: NDArray[np.int32]) -> None:
-        self.engine.extend(_ID, tokens)
+        self.engine.extend(self._id, tokens)
 
     def draft(self, max_tokens: int) -> DraftRow:
-        return self.engine.draft([_ID], max_tokens=max_tokens).row(0)
+        return self.engine.draft([self._id], max_tokens=max_tokens).row(0)
 
     def tree(self, drafted: DraftRow) -> Draft:
         return as_draft(drafted)
 
     def close(self) -> None:
-        self.engine.close(_ID)
+        self.engine.close(self._id)

@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -143,25 +144,82 @@ def replay(
     return sums
 
 
-def replay_call(call: Call, system: System, max_draft_tokens: int, sums: Measurement) -> None:
-    """Replays one call and adds its figures to `sums`."""
-    clock = time.thread_time_ns
-    prompt, output = call.prompt, call.output
-    truth = output.tolist()
-    generated = truth[:1]
-    steps = spent = 0
+def replay_together(
+    calls: Iterable[Call],
+    lanes: Sequence[System],
+    max_draft_tokens: int,
+    on_call: Callable[[Measurement], None] | None = None,
+) -> Measurement:
+    """Replays calls side by side, one in each lane, as a server would run them in one batch.
 
-    started = clock()
-    system.open(prompt)
-    system.extend(output[:1])
-    sums.open_ns += clock() - started
-    while len(generated) < len(truth):
+    The sessions of a task take lanes together, and their calls open together: the second calls of all sessions when
+    the first ones have ended. All open calls take their steps in turn.
+
+    Args:
+        calls: Those of a session in their order.
+        lanes: Systems that learn from each other's calls.
+        max_draft_tokens: See replay().
+        on_call: See replay().
+
+    Raises:
+        AssertionError: See replay().
+    """
+    sessions: dict[tuple[str, str, str], list[Call]] = {}
+    for call in calls:
+        sessions.setdefault((call.task, call.session, call.run), []).append(call)
+    # A stable sort keeps the order of the recording among tasks.
+    tasks = list(dict.fromkeys(task for task, _, _ in sessions))
+    ordered = [some for task in tasks for (of, _, _), some in sessions.items() if of == task]
+    sums = Measurement()
+    for first in range(0, len(ordered), len(lanes)):
+        for together in zip_longest(*ordered[first : first + len(lanes)]):
+            running = [
+                ReplayedCall(call, lane, max_draft_tokens, sums)
+                for call, lane in zip(together, lanes, strict=False)
+                if call is not None
+            ]
+            while running:
+                for one in [one for one in running if one.is_complete]:
+                    running.remove(one)
+                    one.close()
+                    if on_call is not None:
+                        on_call(sums)
+                for one in running:
+                    one.step()
+    return sums
+
+
+class ReplayedCall:
+    """A call that is being replayed; its figures go to `sums`."""
+
+    def __init__(self, call: Call, system: System, max_draft_tokens: int, sums: Measurement) -> None:
+        self._call, self._system, self._max_draft_tokens, self._sums = call, system, max_draft_tokens, sums
+        self._truth = call.output.tolist()
+        self._generated = self._truth[:1]
+        self._steps = self._spent = 0
+        prompt = call.prompt
+        started = time.thread_time_ns()
+        system.open(prompt)
+        system.extend(call.output[:1])
+        sums.open_ns += time.thread_time_ns() - started
+        sums.prompt_tokens += len(prompt)
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self._generated) >= len(self._truth)
+
+    def step(self) -> None:
+        """Drafts, accepts and appends once."""
+        clock = time.thread_time_ns
+        system, sums, truth, generated = self._system, self._sums, self._truth, self._generated
         done = len(generated)
         started = clock()
-        drafted = system.draft(max_draft_tokens)
+        drafted = system.draft(self._max_draft_tokens)
         draft_ns = clock() - started
         draft = system.tree(drafted)
-        assert len(draft.tokens) <= max_draft_tokens, f"{len(draft.tokens)} tokens drafted of {max_draft_tokens}"
+        assert len(draft.tokens) <= self._max_draft_tokens, (
+            f"{len(draft.tokens)} tokens drafted of {self._max_draft_tokens}"
+        )
         path = accepted_nodes(draft, truth[done:-1])
         generated += [draft.tokens[node] for node in path]
         if draft.estimates:
@@ -171,22 +229,33 @@ def replay_call(call: Call, system: System, max_draft_tokens: int, sums: Measure
             sums.came_true += [node in accepted for node in range(len(draft.tokens))]
         generated.append(truth[len(generated)])
         started = clock()
-        system.extend(output[done : len(generated)])
+        system.extend(self._call.output[done : len(generated)])
         extend_ns = clock() - started
-        steps += 1
-        spent += draft_ns + extend_ns
+        self._steps += 1
+        self._spent += draft_ns + extend_ns
         sums.draft_ns += draft_ns
         sums.extend_ns += extend_ns
         sums.drafted += len(draft.tokens)
         sums.accepted += len(path)
-    started = clock()
-    system.close()
-    sums.close_ns += clock() - started
 
-    assert generated == truth, "a replay must give the recorded output"
-    sums.calls += 1
-    sums.prompt_tokens += len(prompt)
-    sums.output_tokens += len(output)
-    sums.steps += steps
-    if steps:
-        sums.step_us.append(spent / steps / 1e3)
+    def close(self) -> None:
+        """Ends the call, whose output must be complete."""
+        sums = self._sums
+        started = time.thread_time_ns()
+        self._system.close()
+        sums.close_ns += time.thread_time_ns() - started
+
+        assert self._generated == self._truth, "a replay must give the recorded output"
+        sums.calls += 1
+        sums.output_tokens += len(self._truth)
+        sums.steps += self._steps
+        if self._steps:
+            sums.step_us.append(self._spent / self._steps / 1e3)
+
+
+def replay_call(call: Call, system: System, max_draft_tokens: int, sums: Measurement) -> None:
+    """Replays one call and adds its figures to `sums`."""
+    one = ReplayedCall(call, system, max_draft_tokens, sums)
+    while not one.is_complete:
+        one.step()
+    one.close()

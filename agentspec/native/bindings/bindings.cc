@@ -331,8 +331,8 @@ NB_MODULE(_core, m) {
           [](agentspec::Engine* self, std::int32_t num_token_ids, std::int32_t max_pattern, double alpha,
              double min_token_prob, bool chain, bool plain_rule, std::int32_t max_draft_tokens,
              std::size_t budget_bytes, std::size_t conversation_bytes, std::size_t prompt_tail,
-             std::size_t max_growing_tokens, std::size_t num_threads, bool background,
-             const nb::bytes& tokenizer, const FloatArray& weights, float learning_rate) {
+             std::size_t max_growing_tokens, std::size_t max_siblings, std::size_t num_threads,
+             bool background, const nb::bytes& tokenizer, const FloatArray& weights, float learning_rate) {
             agentspec::EngineConfig config{.num_token_ids = num_token_ids,
                                            .limits = {.max_pattern = max_pattern,
                                                       .alpha = alpha,
@@ -344,6 +344,7 @@ NB_MODULE(_core, m) {
                                            .conversation_bytes = conversation_bytes,
                                            .prompt_tail = prompt_tail,
                                            .max_growing_tokens = max_growing_tokens,
+                                           .max_siblings = max_siblings,
                                            .num_threads = num_threads,
                                            .background = background,
                                            .tokenizer = identity_bytes(tokenizer),
@@ -353,15 +354,18 @@ NB_MODULE(_core, m) {
           },
           nb::kw_only(), "num_token_ids"_a, "max_pattern"_a, "alpha"_a, "min_token_prob"_a, "chain"_a,
           "plain_rule"_a, "max_draft_tokens"_a, "budget_bytes"_a, "conversation_bytes"_a, "prompt_tail"_a,
-          "max_growing_tokens"_a, "num_threads"_a, "background"_a, "tokenizer"_a, "weights"_a.noconvert(),
-          "learning_rate"_a)
+          "max_growing_tokens"_a, "max_siblings"_a, "num_threads"_a, "background"_a, "tokenizer"_a,
+          "weights"_a.noconvert(), "learning_rate"_a)
       .def(
           "open",
           [](agentspec::Engine& self, const std::string& request_id, const Int32Array& prompt,
-             const std::string& name, std::optional<std::size_t> max_length) {
-            self.open(request_id, view(prompt), name, max_length.value_or(agentspec::Engine::kNoLimit));
+             const std::string& name, std::optional<std::size_t> max_length, const std::string& group,
+             bool is_shown) {
+            self.open(request_id, view(prompt), name,
+                      {max_length.value_or(agentspec::Engine::kNoLimit), group, is_shown});
           },
-          "request_id"_a, "prompt"_a.noconvert(), "namespace"_a, "max_length"_a.none(), release)
+          "request_id"_a, "prompt"_a.noconvert(), "namespace"_a, "max_length"_a.none(), "group"_a,
+          "is_shown"_a, release)
       .def(
           "extend",
           [](agentspec::Engine& self, const std::string& request_id, const Int32Array& tokens) {

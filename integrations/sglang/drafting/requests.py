@@ -204,7 +204,12 @@ class RequestBook:
         try:
             tokens = np.asarray(prompt, dtype=np.int32)
             self._engine.open(
-                request.rid, tokens, entry.handling.namespace, max_length=self._max_length(request, entry)
+                request.rid,
+                tokens,
+                entry.handling.namespace,
+                max_length=self._max_length(request, entry),
+                group=entry.handling.group,
+                shown=entry.handling.keep,
             )
             if not again:
                 self._on_opened(entry.handling, tokens)

@@ -96,6 +96,28 @@ def test_warm_traces_are_learnt_and_not_measured(trace: Path, tmp_path: Path) ->
         assert warm["accepted_per_step"] > cold["accepted_per_step"]
 
 
+def test_sessions_that_run_together_draft_from_each_other(tmp_path: Path) -> None:
+    """Two trials write the same, one of them after a longer call. It is behind then, and follows the other."""
+    answer = "one two three four five six seven eight nine ten"
+    lines = [
+        {"session": f"s{run}", "task": "count", "run": run, "messages": [
+            {"role": "user", "content": "count to ten, please, in words, and slowly; do not stop before you are at the end"},
+            {"role": "assistant", "content": f"{'0123456789' * run} {answer}"},
+        ]}
+        for run in range(2)
+    ]  # fmt: skip
+    path, report = tmp_path / "trials.jsonl", tmp_path / "report.json"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    accepted = []
+    for words in ([], ["--concurrency", "2"], ["--concurrency", "2", "--siblings", "0"]):
+        assert main(command(path, str(path), *words, "--json", str(report))) == 0
+        (row,) = json.loads(report.read_text())["rows"]
+        assert row["calls"] == 2 and row["concurrency"] == (2 if words else 1)
+        accepted.append(row["accepted_per_step"])
+    one_after_another, together, by_finished_outputs = accepted
+    assert by_finished_outputs < together <= one_after_another
+
+
 def test_limit_counts_calls(trace: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     assert main(command(trace, str(trace), "--limit", "3", "--json", str(report))) == 0
@@ -105,6 +127,8 @@ def test_limit_counts_calls(trace: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--concurrency", "0"], "--concurrency"),
+        (["--concurrency", "2", "--system", "oracle"], "agentspec or suffixdecoding"),
         (["--limit", "0"], "--limit must be at least 1"),
         (["--max-draft-tokens", "0"], "--max-draft-tokens must be in [1, 65536]"),
         (["--unknown"], "unknown arguments --unknown"),

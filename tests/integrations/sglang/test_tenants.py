@@ -83,11 +83,14 @@ def test_options_of_a_request() -> None:
     assert handling() == Handling(here, keep=True, draft=True)
     assert handling(no_store=True) == Handling(here, keep=False, draft=True)
     assert handling(no_draft=True) == Handling(here, keep=True, draft=False)
+    assert handling(group="votes 7") == Handling(here, keep=True, draft=True, group="votes 7")
     # A value that cannot be read counts as the safer one.
     assert handling(no_store="yes") == Handling(here, keep=False, draft=False)
 
 
-@pytest.mark.parametrize("options", ["no_store", {"no_stoer": True}, {"no_draft": 1}, None])
+@pytest.mark.parametrize(
+    "options", ["no_store", {"no_stoer": True}, {"no_draft": 1}, {"group": 3}, {"group": "g" * 257}, None]
+)
 def test_bad_options_are_refused(options: Any) -> None:
     with pytest.raises(ValueError, match="no_store or no_draft as true or false"):
         request_options({"agentspec": options})

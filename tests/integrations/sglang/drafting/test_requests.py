@@ -110,6 +110,23 @@ def test_the_text_grows_by_processed_and_unprocessed_tokens_each_once(book: Book
     assert book.drafts_after([10]) == [11, 12]
 
 
+def test_running_requests_of_a_group_draft_from_each_other_unless_one_may_not_be_stored(book: Book) -> None:
+    asking = request("asking", [7, 8, 3])
+    asking.sampling_params.custom_params = {"agentspec": {"group": "votes"}}
+    book.book.admit(asking)
+    for rid, options in (("stored", {"group": "votes"}), ("unstored", {"group": "votes", "no_store": True})):
+        writing = request(rid)
+        writing.sampling_params.custom_params = {"agentspec": options}
+        book.book.admit(writing)
+        book.accept(writing, *((10, 11, 12) if rid == "stored" else (20, 21, 22)))
+    (drafted,), _, _ = book.draft(asking)
+    assert drafted[:3] == [10, 11, 12]
+    assert not {20, 21, 22} & {*drafted}
+    book.book.abort("stored", everything=False)
+    book.book.reap([asking])
+    assert book.draft(asking)[0] == [[]]
+
+
 def test_a_finished_output_is_kept_as_the_user_sees_it(book: Book) -> None:
     req = request()
     book.book.admit(req)

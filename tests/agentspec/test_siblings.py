@@ -1,0 +1,153 @@
+"""Open requests whose prompts begin alike draft from each other's outputs while these grow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from engine_texts import ids, random_output
+from numpy.typing import NDArray
+
+from agentspec import Engine, EngineConfig
+
+CONFIG = EngineConfig(vocab_size=1000, min_token_prob=0.0, learning_rate=0.0)
+PROMPT = np.arange(100, 180, dtype=np.int32)
+ANSWER = np.arange(300, 340, dtype=np.int32)
+
+
+def engine(**fields: object) -> Engine:
+    return Engine(replace(CONFIG, **fields))  # type: ignore[arg-type]
+
+
+def drafted(engine: Engine, request_id: str) -> list[int]:
+    return engine.draft([request_id]).tokens[1:].tolist()
+
+
+def open_two(engine: Engine, *, shown: bool = True, namespaces: tuple[str, str] = ("", "")) -> None:
+    """Opens two requests with the same prompt. The first one has written its answer."""
+    engine.open("first", PROMPT, namespaces[0], shown=shown)
+    engine.open("second", PROMPT, namespaces[1])
+    engine.extend("first", ANSWER)
+
+
+def test_a_request_drafts_what_its_sibling_has_written() -> None:
+    siblings = engine()
+    open_two(siblings)
+    assert drafted(siblings, "second")[:8] == ANSWER[:8].tolist()
+    siblings.extend("second", ANSWER[:5])
+    assert drafted(siblings, "second")[:8] == ANSWER[5:13].tolist()
+    # The first one knows what the second one has written, but that is behind it.
+    assert drafted(siblings, "first") == []
+    siblings.extend("second", np.append(ANSWER[5:], ids(7, 8)))
+    assert drafted(siblings, "first")[:2] == [7, 8]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_growing_output_drafts_like_a_finished_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    phrases = [random_output(rng, int(rng.integers(2, 9)), 30) for _ in range(6)]
+
+    def text() -> NDArray[np.int32]:
+        return np.concatenate([phrases[rng.integers(len(phrases))] for _ in range(rng.integers(1, 12))])
+
+    # Only a finished text tells that it ends, so the end is one that nothing else leads to.
+    prompt, other, own = np.concatenate([PROMPT, text()]), np.append(text(), ids(999)), text()
+    # A finished request would leave its own index to the next one with its prompt.
+    growing, finished = engine(conversation_bytes=0), engine(conversation_bytes=0)
+    growing.open("other", prompt)
+    growing.open("asked", prompt)
+    for part in np.array_split(other, 3):
+        growing.extend("other", part)
+    growing.extend("asked", own)
+    finished.open("other", prompt)
+    finished.extend("other", other)
+    finished.close("other")
+    finished.open("asked", prompt)
+    finished.extend("asked", own)
+    a, b = growing.draft(["asked"]).row(0), finished.draft(["asked"]).row(0)
+    assert a.tokens.tolist() == b.tokens.tolist()
+    np.testing.assert_allclose(a.estimates, b.estimates, atol=1e-5)
+
+
+def test_no_other_namespace_sees_it() -> None:
+    siblings = engine()
+    open_two(siblings, namespaces=("a", "b"))
+    assert drafted(siblings, "second") == []
+
+
+def test_a_request_that_is_not_shown_sees_but_is_not_seen() -> None:
+    siblings = engine()
+    open_two(siblings, shown=False)
+    assert drafted(siblings, "second") == []
+    siblings.extend("second", np.append(ANSWER, ids(7)))
+    assert drafted(siblings, "first")[:1] == [7]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_an_aborted_text_is_taken_back_at_once(background: bool) -> None:
+    siblings = engine(background=background)
+    open_two(siblings)
+    siblings.wait_indexed()
+    assert drafted(siblings, "second")[:8] == ANSWER[:8].tolist()
+    siblings.close("first", keep=False)
+    assert drafted(siblings, "second") == []
+    siblings.wait_indexed()
+    assert drafted(siblings, "second") == []
+
+
+def test_what_is_cut_off_an_output_is_not_drafted_after_its_end() -> None:
+    siblings = engine()
+    open_two(siblings)
+    siblings.close("first", num_output_tokens=4)
+    assert drafted(siblings, "second") == ANSWER[:4].tolist()
+
+
+@pytest.mark.parametrize(("first", "second", "is_sibling"), [("a", "a", True), ("a", "b", False), ("a", "", False)])
+def test_groups_are_named_by_the_caller(first: str, second: str, is_sibling: bool) -> None:
+    siblings = engine()
+    siblings.open("first", ids(1, 2, 3), group=first)
+    siblings.open("second", ids(4, 5, 3), group=second)
+    siblings.extend("first", ANSWER)
+    assert (drafted(siblings, "second") != []) == is_sibling
+
+
+def test_the_longest_common_beginning_of_prompts_decides() -> None:
+    siblings = engine(max_siblings=1)
+    longer = np.arange(500, 700, dtype=np.int32)
+    prompts = {
+        "stranger": PROMPT[::-1].copy(),
+        "near": np.append(longer[:128], PROMPT),
+        "far": np.append(longer[:64], PROMPT),
+    }
+    for number, (name, prompt) in enumerate(prompts.items()):
+        siblings.open(name, prompt)
+        # All of them end like the prompt that asks, so that each could be drafted from.
+        siblings.extend(name, ids(longer[-2], longer[-1], 900 + number))
+    siblings.open("asked", longer)
+    assert drafted(siblings, "asked")[0] == 901
+    siblings.close("near", keep=False)
+    siblings.open("nearest", longer)
+    siblings.extend("nearest", ids(950))
+    assert drafted(siblings, "asked")[0] == 950
+
+
+def test_none_are_seen_if_so_configured_or_by_the_papers_rule() -> None:
+    for siblings in (engine(max_siblings=0), engine(rule="suffixdecoding")):
+        open_two(siblings)
+        assert drafted(siblings, "second") == []
+
+
+def test_siblings_of_many_requests_stay_whole_in_the_background() -> None:
+    rng = np.random.default_rng(0)
+    siblings = engine(background=True, max_siblings=3)
+    names = [str(number) for number in range(12)]
+    for name in names:
+        siblings.open(name, PROMPT)
+    for _ in range(40):
+        for name in names:
+            siblings.extend(name, random_output(rng, int(rng.integers(1, 200)), 50))
+        siblings.draft(names)
+    siblings.wait_indexed()
+    siblings.check_integrity()
+    assert siblings.draft(names).row(0).tokens.size > 1
