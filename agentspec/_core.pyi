@@ -53,6 +53,7 @@ class Engine:
         alpha: float,
         min_token_prob: float,
         chain: bool,
+        own_text: bool,
         plain_rule: bool,
         max_draft_tokens: int,
         budget_bytes: int,

@@ -47,6 +47,9 @@ class EngineConfig:
     mode: Mode = "tree"
     """"tree", or "chain" for drafts in which no node has more than one child."""
 
+    own_text: bool = True
+    """Whether a request drafts from its own prompt and output. False leaves other sources alone, to measure them."""
+
     max_draft_tokens: int = 31
     """Maximum number of nodes drafted per request, its root not counted, in [1, 65536]."""
 
@@ -111,8 +114,9 @@ class EngineConfig:
         _check_int("max_growing_tokens", self.max_growing_tokens, 64, 2**24, "the default 8192 suits most texts")
         _check_int("max_siblings", self.max_siblings, 0, 64, "pass 0 to draft from finished outputs only")
         _check_int("num_threads", self.num_threads, 1, 64, "pass 1 to draft on the calling thread alone")
-        if not isinstance(self.background, bool):
-            raise ConfigError(f"background must be True or False, got {self.background!r}; pass one of them")
+        for name in ("own_text", "background"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"{name} must be True or False, got {value!r}; pass one of them")
         if not isinstance(self.tokenizer, str):
             raise ConfigError(f"tokenizer must be a string, got {self.tokenizer!r}; pass a hash of it in hexadecimal")
         _check_float("learning_rate", self.learning_rate, 0.0, 1.0, "pass 0 to keep estimates as they are")

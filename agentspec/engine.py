@@ -102,6 +102,7 @@ class Engine:
             alpha=config.alpha,
             min_token_prob=config.min_token_prob,
             chain=config.mode == "chain",
+            own_text=config.own_text,
             plain_rule=config.rule == "suffixdecoding",
             max_draft_tokens=config.max_draft_tokens,
             budget_bytes=config.budget_bytes,

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentspec.analysis.replay import (
+    SOURCES,
     Call,
     EngineSystem,
     Measurement,
@@ -32,7 +33,7 @@ from agentspec.analysis.replay import (
     replay,
     replay_together,
 )
-from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of
+from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of, names
 from agentspec.config import SERVED_MIN_TOKEN_PROB, EngineConfig
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
@@ -56,7 +57,10 @@ class Variant:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("traces", nargs="+", metavar="TRACE", help="PATH, or PATH@START:STOP for a slice of sessions")
     parser.add_argument(
-        "--system", action="append", choices=list(SYSTEMS), help="the drafter; may be repeated (default agentspec)"
+        "--system",
+        action="append",
+        choices=[*_ON_AN_ENGINE, *PEERS],
+        help="the drafter; may be repeated (default agentspec)",
     )
     parser.add_argument(
         "--max-draft-tokens",
@@ -99,6 +103,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --concurrency: number of other running requests that one of agentspec's drafts from (default "
         f"{EngineConfig().max_siblings})",
     )
+    parser.add_argument(
+        "--sources",
+        action="append",
+        type=names,
+        metavar="LIST",
+        help=f"draft from these sources only, out of {','.join(SOURCES)}: the request's own text, the outputs of others, "
+        "and the files of --corpus; may be repeated; only for agentspec and suffixdecoding (default: all)",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="replay the first N calls of each trace")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
@@ -118,6 +130,11 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     others = sorted({*(args.system or [])} - {*_ON_AN_ENGINE})
     if args.concurrency > 1 and others:
         raise ConfigError(f"--concurrency needs the systems {' or '.join(_ON_AN_ENGINE)}, got {', '.join(others)}")
+    for sources in args.sources or []:
+        if not sources or not {*sources} <= {*SOURCES}:
+            raise ConfigError(f"--sources must be some of {', '.join(SOURCES)}, got {','.join(sources) or 'none'}")
+    if args.sources and others:
+        raise ConfigError(f"--sources needs the systems {' or '.join(_ON_AN_ENGINE)}, got {', '.join(others)}")
     limits = args.max_draft_tokens or [16]
     for limit in limits:
         if not 1 <= limit <= _MAX_DRAFT_TOKENS:
@@ -150,9 +167,12 @@ def _rows(
         calls = trace.calls[: args.limit]
         for system in args.system or ["agentspec"]:
             for max_draft_tokens in limits:
-                variants = SYSTEMS[system](max_draft_tokens, [*warm, *calls])
-                if system == "agentspec":
-                    variants = [_own_variant(args, max_draft_tokens)]
+                if system in _ON_AN_ENGINE:
+                    variants = [
+                        _own_variant(args, system, max_draft_tokens, some) for some in args.sources or [SOURCES]
+                    ]
+                else:
+                    variants = PEERS[system](max_draft_tokens, [*warm, *calls])
                 for variant in variants:
                     measured = _measure(variant, trace.name, warm, calls, max_draft_tokens, args.concurrency)
                     yield {
@@ -209,19 +229,24 @@ def _trace_record(trace: Trace) -> dict[str, int]:
     }
 
 
-def _own_variant(args: argparse.Namespace, max_draft_tokens: int) -> Variant:
-    """agentspec with the settings of the command line."""
-    least, estimates = args.min_token_prob, Estimates.load(args.estimates) if args.estimates else None
-    parts = [f"p >= {least:g}"] if least is not None else []
-    parts += ["own estimates"] if estimates is not None else []
-    parts += [f"{len(args.corpus)} corpora"] if args.corpus else []
-    parts += [f"{args.siblings} siblings"] if args.siblings is not None else []
-    make = partial(EngineSystem, "agentspec", max_draft_tokens, least, corpora_of(args), estimates, args.siblings)
-    return Variant("agentspec", ", ".join(parts) or "defaults", make)
-
-
-def _engine_variants(system: str, max_draft_tokens: int, calls: Sequence[Call]) -> list[Variant]:
-    return [Variant(system, "defaults", partial(EngineSystem, system, max_draft_tokens))]
+def _own_variant(args: argparse.Namespace, system: str, max_draft_tokens: int, sources: Sequence[str]) -> Variant:
+    """agentspec's engine, with the settings of the command line unless it follows the paper's rule."""
+    make = partial(EngineSystem, system, max_draft_tokens, sources=sources)
+    parts = [] if len({*sources}) == len(SOURCES) else [f"{'+'.join(sources)} only"]
+    if system == "agentspec":
+        least, estimates = args.min_token_prob, Estimates.load(args.estimates) if args.estimates else None
+        parts += [f"p >= {least:g}"] if least is not None else []
+        parts += ["own estimates"] if estimates is not None else []
+        parts += [f"{len(args.corpus)} corpora"] if args.corpus else []
+        parts += [f"{args.siblings} siblings"] if args.siblings is not None else []
+        make = partial(
+            make,
+            min_token_prob=least,
+            corpora=corpora_of(args),
+            estimates=estimates,
+            max_siblings=args.siblings,
+        )
+    return Variant(system, ", ".join(parts) or "defaults", make)
 
 
 def _oracle_variants(max_draft_tokens: int, calls: Sequence[Call]) -> list[Variant]:
@@ -238,10 +263,8 @@ def _ngram_variants(max_draft_tokens: int, calls: Sequence[Call]) -> list[Varian
     return [Variant("ngram", "BFS defaults", partial(ngram.Ngram, max_draft_tokens))]
 
 
-# name -> function from a limit of draft tokens and all calls in order, those to learn first, to the variants
-SYSTEMS: dict[str, Callable[[int, Sequence[Call]], list[Variant]]] = {
-    "agentspec": partial(_engine_variants, "agentspec"),
-    "suffixdecoding": partial(_engine_variants, "suffixdecoding"),
+# Peers: name -> function from a limit of draft tokens and all calls in order, those to learn first, to the variants
+PEERS: dict[str, Callable[[int, Sequence[Call]], list[Variant]]] = {
     "arctic": _arctic_variants,
     "ngram": _ngram_variants,
     "oracle": _oracle_variants,

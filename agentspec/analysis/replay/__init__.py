@@ -5,7 +5,7 @@
 No model runs. The recorded output replaces it, so all drafters are compared on the same tokens.
 """
 
-from agentspec.analysis.replay.engine_system import EngineSystem, config_for
+from agentspec.analysis.replay.engine_system import SOURCES, EngineSystem, config_for
 from agentspec.analysis.replay.oracle import Oracle, longest_copies
 from agentspec.analysis.replay.teacher_forcing import (
     Draft,
@@ -19,6 +19,7 @@ from agentspec.analysis.replay.tokenizer import Tokenizer, load_tokenizer
 from agentspec.analysis.replay.traces import Call, SessionReader, Trace, check_session, decompressed, read_trace
 
 __all__ = [
+    "SOURCES",
     "Call",
     "Draft",
     "EngineSystem",

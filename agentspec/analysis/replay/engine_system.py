@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from agentspec.engine import Engine
 from agentspec.estimates import Estimates
 
 _ID = "replay"
+SOURCES = ("own", "outputs", "corpora")
+"""What a request drafts from: its own text, the outputs of others, and corpora."""
 
 
 def config_for(system: str) -> EngineConfig:
@@ -69,6 +72,7 @@ class EngineSystem:
         corpora: What to draft from besides.
         estimates: See EngineConfig.
         max_siblings: See EngineConfig; None stands for its default.
+        sources: Those of SOURCES that it drafts from.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class EngineSystem:
         corpora: Corpora | None = None,
         estimates: Estimates | None = None,
         max_siblings: int | None = None,
+        sources: Collection[str] = SOURCES,
     ) -> None:
         """Raises ConfigError or SegmentError if a corpus cannot be used."""
         config = replace(config_for(system), max_draft_tokens=max_draft_tokens, estimates=estimates)
@@ -86,7 +91,11 @@ class EngineSystem:
             config = replace(config, min_token_prob=min_token_prob)
         if max_siblings is not None:
             config = replace(config, max_siblings=max_siblings)
-        self.engine = engine_with(config, corpora)
+        config = replace(config, own_text="own" in sources)
+        if "outputs" not in sources:
+            # An index that an earlier call with the same beginning left may hold that call's output.
+            config = replace(config, budget_bytes=0, conversation_bytes=0, max_siblings=0)
+        self.engine = engine_with(config, corpora if "corpora" in sources else None)
         self._id = _ID
 
     def beside(self, number: int) -> Self:

@@ -329,7 +329,7 @@ NB_MODULE(_core, m) {
       .def(
           "__init__",
           [](agentspec::Engine* self, std::int32_t num_token_ids, std::int32_t max_pattern, double alpha,
-             double min_token_prob, bool chain, bool plain_rule, std::int32_t max_draft_tokens,
+             double min_token_prob, bool chain, bool own_text, bool plain_rule, std::int32_t max_draft_tokens,
              std::size_t budget_bytes, std::size_t conversation_bytes, std::size_t prompt_tail,
              std::size_t max_growing_tokens, std::size_t max_siblings, std::size_t num_threads,
              bool background, const nb::bytes& tokenizer, const FloatArray& weights, float learning_rate) {
@@ -337,7 +337,8 @@ NB_MODULE(_core, m) {
                                            .limits = {.max_pattern = max_pattern,
                                                       .alpha = alpha,
                                                       .min_token_prob = min_token_prob,
-                                                      .chain = chain},
+                                                      .chain = chain,
+                                                      .own_text = own_text},
                                            .plain_rule = plain_rule,
                                            .max_draft_tokens = max_draft_tokens,
                                            .budget_bytes = budget_bytes,
@@ -353,9 +354,9 @@ NB_MODULE(_core, m) {
             new (self) agentspec::Engine(config);
           },
           nb::kw_only(), "num_token_ids"_a, "max_pattern"_a, "alpha"_a, "min_token_prob"_a, "chain"_a,
-          "plain_rule"_a, "max_draft_tokens"_a, "budget_bytes"_a, "conversation_bytes"_a, "prompt_tail"_a,
-          "max_growing_tokens"_a, "max_siblings"_a, "num_threads"_a, "background"_a, "tokenizer"_a,
-          "weights"_a.noconvert(), "learning_rate"_a)
+          "own_text"_a, "plain_rule"_a, "max_draft_tokens"_a, "budget_bytes"_a, "conversation_bytes"_a,
+          "prompt_tail"_a, "max_growing_tokens"_a, "max_siblings"_a, "num_threads"_a, "background"_a,
+          "tokenizer"_a, "weights"_a.noconvert(), "learning_rate"_a)
       .def(
           "open",
           [](agentspec::Engine& self, const std::string& request_id, const Int32Array& prompt,

@@ -65,7 +65,7 @@ Drafter::Place Drafter::start(const DraftSources& sources) {
   match_length_ = 0;
   PartMatch own;
   own.part.automaton = sources.request;
-  own.state = {sources.request->tail(), sources.request->tail_length()};
+  if (limits_.own_text) own.state = {sources.request->tail(), sources.request->tail_length()};
   parts_.push_back(own.part);
   for (const PartMatch& match : sources.global) parts_.push_back(match.part);
   const auto first_corpus = static_cast<std::uint16_t>(parts_.size());
@@ -315,7 +315,7 @@ Drafter::Place Drafter::descend(const Place& parent, std::int32_t depth, Token t
                                 std::uint32_t first_interval) {
   const SuffixAutomaton& request = *parts_[0].automaton;
   Place place{static_cast<std::uint32_t>(cursors_.size()), 0, parent.request};
-  place.request.advance(request, token);
+  if (limits_.own_text) place.request.advance(request, token);
   bool has_request = false;
   for (std::uint32_t i = 0; i < parent.num_cursors; ++i) {
     Cursor cursor = cursors_[parent.first_cursor + i];

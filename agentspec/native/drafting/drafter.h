@@ -20,6 +20,7 @@ struct DraftLimits {
   double alpha = 4.0;  // for the plain rule: a pattern of p tokens drafts at most floor(alpha * p) tokens
   double min_token_prob = 0.1;  // nodes with a smaller estimate are not drafted
   bool chain = false;           // each node has at most one child
+  bool own_text = true;         // false: nothing is drafted from the request's own text
 };
 
 // A node of a draft, which stores no root. In parent numbers the root is 0 and the first node is 1.

@@ -89,7 +89,7 @@ std::int32_t PlainDrafter::max_spec(std::int32_t pattern_length, std::int32_t ma
 const Draft& PlainDrafter::draft(const DraftSources& sources, std::int32_t max_nodes) {
   PartMatch own;
   own.part.automaton = sources.request;
-  own.state = {sources.request->tail(), sources.request->tail_length()};
+  if (limits_.own_text) own.state = {sources.request->tail(), sources.request->tail_length()};
   request_.start({&own, 1}, limits_.max_pattern);
   global_.start(sources.global, limits_.max_pattern);
   const bool has_match = request_.length() > 0 || global_.length() > 0;

@@ -78,6 +78,22 @@ def test_a_corpus_is_drafted_from(trace: Path, tmp_path: Path) -> None:
     assert accepted[1] > 2 * accepted[0] + 1
 
 
+def test_each_source_can_be_measured_alone(trace: Path, tmp_path: Path) -> None:
+    text, corpus, report = tmp_path / "known.txt", tmp_path / "known.corpus", tmp_path / "report.json"
+    text.write_text("five four three two one")
+    tokenizer = ["--tokenizer", str(write_byte_tokenizer(tmp_path))]
+    assert main(["corpus", "build", str(text), "--out", str(corpus), *tokenizer]) == 0
+    words = ["--corpus", str(corpus), "--json", str(report), "--min-token-prob", "0"]
+    for sources in ("own", "outputs", "corpora", "own,outputs", "own,outputs,corpora"):
+        words += ["--sources", sources]
+    assert main(command(trace, str(trace), *words)) == 0
+    own, outputs, corpora, both, everything = json.loads(report.read_text())["rows"]
+    # The four sessions write the same, and no word of it occurs twice in one of them.
+    assert 0 < own["accepted_per_step"] < outputs["accepted_per_step"] <= both["accepted_per_step"]
+    assert 0 < corpora["accepted_per_step"] < everything["accepted_per_step"]
+    assert own["setting"].startswith("own only") and "only" not in everything["setting"]
+
+
 def test_a_corpus_of_another_tokenizer_is_refused(trace: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "other.corpus"
     build_corpus(corpus, [np.array([1, 2, 3], np.int32)], tokenizer="other")
@@ -127,6 +143,7 @@ def test_limit_counts_calls(trace: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--sources", "others"], "--sources must be some of own, outputs, corpora"),
         (["--concurrency", "0"], "--concurrency"),
         (["--concurrency", "2", "--system", "oracle"], "agentspec or suffixdecoding"),
         (["--limit", "0"], "--limit must be at least 1"),
