@@ -29,12 +29,14 @@ from agentspec.evals.micro.engine_cases import (
     memory_rows,
     prompt_rows,
 )
+from agentspec.evals.micro.engine_corpus import corpus_rows
 from agentspec.evals.micro.engine_sides import PEERS, Ours, engine
 from agentspec.evals.micro.engine_stall import stall_rows
 from agentspec.evals.micro.texts import Texts, gather_texts
 from agentspec.evals.options import Options
 from agentspec.progress import Progress
 
+_CORPUS_TOKENS = 10_000_000
 _UNITS = {"k": 1000, "m": 1_000_000}
 
 
@@ -43,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.choices("--peer", list(PEERS), "compare with this peer (default: all)")
     sizes = "sizes of the global index in tokens, ascending; with 10m the peers take minutes and up to 8 GB"
     options.text("--sizes", "100k,1m", sizes)
+    corpora = "measure drafts with corpora of these sizes in tokens, and nothing else"
+    options.add("--corpus-sizes", metavar="LIST", help=f"{corpora}; 100m takes some minutes and 8 GB")
     options.add("--tokens", nargs="+", default=[], metavar="TRACE", help="recorded calls to take texts from")
     options.file("--tokenizer", "as in agentspec replay")
     options.file("--json", "write the figures to FILE")
@@ -56,9 +60,11 @@ def run(args: argparse.Namespace) -> int:
         UnsupportedError: Memory cannot be counted here.
     """
     sizes = parse_sizes(args.sizes)
+    corpora = {} if args.corpus_sizes is None else parse_sizes(args.corpus_sizes, "--corpus-sizes")
     tokenizer = load_tokenizer(args.tokenizer)
     calls: list[Call] = [call for path in args.tokens for call in read_trace(path, tokenizer).calls]
-    largest = max(sizes.values())
+    # Larger corpora repeat their text.
+    largest = min(max(corpora.values()), _CORPUS_TOKENS) if corpora else max(sizes.values())
     texts = gather_texts(
         calls,
         tokenizer,
@@ -68,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
         prompt_tokens=max(PROMPT_LENGTHS.values()),
     )
     rows: list[dict[str, Any]] = []
-    for row in measure(texts, sizes, args.peer or list(PEERS)):
+    measured = corpus_rows(texts.outputs, texts.requests, corpora) if corpora else None
+    for row in measured or measure(texts, sizes, args.peer or list(PEERS)):
         if not rows:
             print(f"{'case':<24}{'size':<14}{'peer':<12}{'ours':>12}{'theirs':>12}{'ratio':>9}  unit")
         record = row.record()
@@ -84,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def parse_sizes(text: str) -> dict[str, int]:
+def parse_sizes(text: str, flag: str = "--sizes") -> dict[str, int]:
     """`100k,1m` -> {"100k": 100000, "1m": 1000000}; raises ConfigError unless they ascend."""
     sizes: dict[str, int] = {}
     for word in text.lower().split(","):
@@ -92,7 +99,7 @@ def parse_sizes(text: str) -> dict[str, int]:
         unit = _UNITS.get(word[len(digits) :], 1 if word == digits else 0)
         size = int(digits) * unit if digits.isdecimal() else 0
         if size < 1000 or size <= max(sizes.values(), default=0):
-            raise ConfigError(f"--sizes must be ascending numbers from 1k, such as 100k,1m, got {text!r}")
+            raise ConfigError(f"{flag} must be ascending numbers from 1k, such as 100k,1m, got {text!r}")
         sizes[word] = size
     return sizes
 

@@ -6,6 +6,7 @@
     memory      bytes a token of the global index
     stall       the longest wait of a step for the maintenance of the global index (see engine_stall.py)
     growth      a draft's time in the largest global index over that in the smallest
+    corpus_*    drafting with a corpus, and without one (see engine_corpus.py)
 
 Times are CPU time of the calling thread, medians, unless a case says otherwise. Less is better in every case, and a
 ratio is the peer's figure over ours.
@@ -250,7 +251,7 @@ def draft_rows(sides: Mapping[str, Side], requests: Sequence[Request], size: str
     touched = np.zeros(_TOUCHED_BYTES // 8)
     for batch in BATCHES:
         for case, touch in (("hot", None), ("touched", touched)):
-            figures = _draft_batches(sides, requests, batch, touch)
+            figures = draft_batches(sides, requests, batch, touch)
             for name in sides:
                 if name == "ours":
                     continue
@@ -270,7 +271,7 @@ def draft_rows(sides: Mapping[str, Side], requests: Sequence[Request], size: str
                     )
 
 
-def _draft_batches(
+def draft_batches(
     sides: Mapping[str, Side], requests: Sequence[Request], batch: int, touched: np.ndarray[Any, Any] | None
 ) -> dict[str, dict[str, float]]:
     """Medians over steps of us a request, and the mean number of drafted tokens a request."""

@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentspec.cli.main import main
+from agentspec.cli.options import add_corpora
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.evals.emulated import servers as emulated
 from agentspec.evals.emulated.device_profile import device_profile
 from agentspec.evals.files import work_folder, write_text
 from agentspec.evals.options import Options, check_names
+from agentspec.evals.papers import run as papers
 from agentspec.evals.run.calls import LOAD_GENERATORS, Asking
 from agentspec.evals.run.cells import PASSES, plan_cells
 from agentspec.evals.run.file import read_records
@@ -44,7 +47,8 @@ _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = Options(parser)
     add = options.add
-    add("tasks", nargs="*", metavar="TASK", help="names of tasks; see --list")
+    what = "names of tasks, see --list; or `papers`, and names of the papers' experiments, see `papers --list`"
+    add("tasks", nargs="*", metavar="TASK", help=what)
     options.flag("--list", "print the names of tasks and systems, and exit")
     system = f"system to measure, out of {','.join(EVALUATED)}; may be repeated (default: {','.join(DEFAULT_SYSTEMS)})"
     add("--system", action="append", metavar="NAME", help=system)
@@ -90,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.file("--profile", table)
     kept = "store of agentspec's servers, such as redis://HOST:PORT (default: they keep nothing)"
     options.add("--store", metavar="URL", help=kept)
+    add_corpora(parser)
     options.file("--json", "write the records to FILE, after each turn")
     options.flag("--resume", "keep the records in FILE of --json and measure the rest")
     options.file("--markdown", "write the tables to FILE")
@@ -105,6 +110,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     """
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec eval --help")
+    if args.tasks[:1] == ["papers"]:
+        return papers.run(args, main)
     if args.list:
         print(listing())
         return 0
@@ -127,6 +134,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         "servers": "in turns" if together else "one at a time",
         **({} if emulation is None else {"emulated": emulation.name, "client_work": args.client_work}),
         **({} if args.store is None else {"store": urlsplit(args.store).scheme}),
+        **({"corpora": [path.name for path in args.corpus]} if args.corpus else {}),
     }
     measured = Run(read_records(args.json, settings) if args.resume else [], settings, context, args.json)
     with work_folder(args.logs) as (folder, logs):
@@ -163,6 +171,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             arguments=tuple(args.server_arguments),
             emulation=emulation,
             store=args.store,
+            corpora=tuple(args.corpus or ()),
         )
         encode = chat_encoder(args.model)
         kinds = list(dict.fromkeys(task.is_replay for task in tasks))
@@ -301,4 +310,6 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     )
     found = {name: getattr(args, name) for name in names}
     arguments = [without_folders(word) for word in args.server_arguments]
+    if args.corpus:
+        found["corpus"] = [path.name for path in args.corpus]
     return {**found, "model": args.model.name, "server_arguments": arguments}

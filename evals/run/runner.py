@@ -64,13 +64,13 @@ class Servers:
     """The device that every server emulates, or None."""
     store: str | None = None
     """URL of the store of agentspec's servers; None: they keep nothing."""
+    corpora: tuple[Path, ...] = ()
+    """What agentspec's servers draft from besides outputs."""
 
     def start(self, stack: ExitStack, name: str, system: System, *, is_replay: bool, repeat: int) -> Server:
         """A server that the stack stops."""
-        if self.store is not None and system.is_ours:
-            # A name that no other server has, so that none learns from another or from an earlier run.
-            kept = {"AGENTSPEC_STORE": self.store, "AGENTSPEC_STORE_MODEL": f"eval-{uuid.uuid4()}"}
-            system = replace(system, variables={**system.variables, **kept})
+        if system.is_ours:
+            system = replace(system, variables={**system.variables, **self._shared()})
         if self.emulation is not None:
             return self._start_emulated(stack, self.emulation, name, system, repeat)
         arguments = [*system.arguments, "--max-running-requests", str(self.max_running)]
@@ -91,6 +91,16 @@ class Servers:
         )
         say(f"  {name} ready after {server.start_seconds:.0f} s")
         return server
+
+    def _shared(self) -> dict[str, str]:
+        """The variables of every server of ours."""
+        variables = {}
+        if self.store is not None:
+            # A name that no other server has, so that none learns from another or from an earlier run.
+            variables = {"AGENTSPEC_STORE": self.store, "AGENTSPEC_STORE_MODEL": f"eval-{uuid.uuid4()}"}
+        if self.corpora:
+            variables["AGENTSPEC_CORPORA"] = ":".join(str(path.resolve()) for path in self.corpora)
+        return variables
 
     def _start_emulated(self, stack: ExitStack, emulation: Emulation, name: str, system: System, repeat: int) -> Server:
         release()

@@ -139,11 +139,19 @@ def test_no_server_learns_from_another_through_the_store(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(eval_run, "Server", server)
     servers = eval_run.Servers(
-        model=tmp_path, max_running=1, replay_tokens=8, logs=tmp_path, on_cpu=True, store="redis://localhost:1"
+        model=tmp_path,
+        max_running=1,
+        replay_tokens=8,
+        logs=tmp_path,
+        on_cpu=True,
+        store="redis://localhost:1",
+        corpora=(tmp_path / "a.seg", tmp_path / "b.seg"),
     )
     with ExitStack() as stack:
         for name in ("none", "suffix", "suffix"):
             servers.start(stack, name, eval_run.EVALUATED[name], is_replay=False, repeat=0)
     assert "AGENTSPEC_STORE" not in made[0]
     assert {found["AGENTSPEC_STORE"] for found in made[1:]} == {"redis://localhost:1"}
+    assert "AGENTSPEC_CORPORA" not in made[0]
+    assert made[1]["AGENTSPEC_CORPORA"] == f"{tmp_path / 'a.seg'}:{tmp_path / 'b.seg'}"
     assert made[1]["AGENTSPEC_STORE_MODEL"] != made[2]["AGENTSPEC_STORE_MODEL"]
