@@ -73,7 +73,7 @@ class EngineConfig:
     max_growing_tokens: int = 8192
     """Number of unsealed tokens at which a namespace's outputs are sealed, in [64, 2**24]."""
 
-    max_siblings: int = 4
+    max_siblings: int = 8
     """Number of open requests of the same namespace, those with the longest common beginning of prompts, whose outputs
     a request drafts from while they grow, in [0, 64]. The rule "suffixdecoding" drafts from none."""
 

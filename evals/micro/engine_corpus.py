@@ -20,13 +20,16 @@ _WITHOUT = "no corpus"
 
 
 def corpus_rows(documents: Sequence[Tokens], requests: Sequence[Request], sizes: Mapping[str, int]) -> Iterator[Row]:
-    """A draft of an engine with a corpus, and of one without, in turns.
+    """A draft of an engine with a corpus, and of one without, in turns. Both have the same finished outputs.
 
     Args:
-        documents: The corpus's text. If it is too short for a size, it is repeated, each time with other tokens.
+        documents: At least two. The last tenth of them are the outputs, and the others are the corpus's text. If it is
+            too short for a size, it is repeated, each time with other tokens.
         requests: See Texts.
         sizes: Tokens of each corpus, by label.
     """
+    num_outputs = max(len(documents) // 10, 1)
+    outputs, documents = documents[-num_outputs:], documents[:-num_outputs]
     touched = np.zeros(_TOUCHED_BYTES // 8)
     with tempfile.TemporaryDirectory() as folder:
         for label, size in sizes.items():
@@ -35,10 +38,13 @@ def corpus_rows(documents: Sequence[Tokens], requests: Sequence[Request], sizes:
             build_corpus(path, _text(documents, size), tokenizer="")
             megabytes = path.stat().st_size / 1e6
             say(f"  a corpus of {label} tokens: {megabytes:.0f} MB, built in {time.monotonic() - started:.0f} s")
-            attached = engine(MAX_DRAFT_TOKENS)
-            attached.attach_corpus(path)
+            sides = {"ours": Ours(engine(MAX_DRAFT_TOKENS)), _WITHOUT: Ours(engine(MAX_DRAFT_TOKENS))}
+            sides["ours"].engine.attach_corpus(path)
+            for side in sides.values():
+                for output in outputs:
+                    side.prepare(output)()
+                side.settle()
             for batch in (BATCHES[0], 1):
-                sides = {"ours": Ours(attached), _WITHOUT: Ours(engine(MAX_DRAFT_TOKENS))}
                 figures = draft_batches(sides, requests, batch, touched)
                 yield Row(
                     case=f"corpus_draft_bs{batch}",

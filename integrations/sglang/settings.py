@@ -86,7 +86,7 @@ class Settings(BaseModel):
     none."""
     prompt_tail: int = Field(default=16, ge=0, le=1024)
     """Number of tokens at the end of a prompt that are kept together with its output."""
-    max_siblings: int = Field(default=4, ge=0, le=64)
+    max_siblings: int = Field(default=8, ge=0, le=64)
     """A request drafts from the outputs of at most this number of running requests of its tenant while they grow: of
     those with its `group`, or with the longest common beginning of prompts. 0 drafts from finished outputs only."""
     num_threads: int = Field(default=0, ge=0, le=64)

@@ -69,6 +69,7 @@ def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
         "rule": "calibrated",
         "conversation_mb": 2,
         "prompt_tail": 3,
+        "max_siblings": 3,
         "num_threads": 2,
         "estimates": str(estimates),
         "corpora": ":".join(map(str, corpora)),
