@@ -133,13 +133,13 @@ RIVAL_CONTROLLERS = {
 }
 
 
-def _model_alone(label: str, steps: int, **variables: str) -> System:
-    """Chains of the small draft model in every step, and no suffix drafts. All of them are verified.
+def _model_alone(drafter: tuple[str, ...], label: str, steps: int, **variables: str) -> System:
+    """Chains of a draft model in every step, and no suffix drafts. All of them are verified.
 
     The plugin's own drafting loop makes them, because the native one of the CPU kernels ends no drafts row by row.
     """
     words = ("--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1", "--agentspec-tau", "inf")
-    arguments = (*_STANDALONE, *words, "--agentspec-min-token-prob", "0", "--agentspec-controller", "fixed")
+    arguments = (*drafter, *words, "--agentspec-min-token-prob", "0", "--agentspec-controller", "fixed")
     return System(label, "AGENTSPEC", arguments, {**_NO_SHORTCUT, **variables})
 
 
@@ -147,12 +147,16 @@ _NO_SHORTCUT = {"SGLANG_CPU_DRAFTER": "off"}
 _LONGEST_CHAIN = 10
 # A draft model's drafts of fixed lengths, and drafts that end by SpecDec++ and by the cost model.
 STOPPING = {
-    **{
-        f"chain-{steps}": _model_alone(f"STANDALONE, chains of {steps}", steps, AGENTSPEC_ACCEPTANCE_HEAD="none")
-        for steps in range(2, _LONGEST_CHAIN + 1, 2)
-    },
-    "chain-head": _model_alone("STANDALONE, SpecDec++", _LONGEST_CHAIN, AGENTSPEC_STOP_THRESHOLD="head"),
-    "chain-own": _model_alone("STANDALONE, stopped by cost", _LONGEST_CHAIN),
+    f"{prefix}chain-{name}": _model_alone(drafter, f"{label}, {what}", steps, **variables)
+    for prefix, label, drafter in (("", "STANDALONE", _STANDALONE), ("eagle3-", "EAGLE-3", _EAGLE3))
+    for name, what, steps, variables in (
+        *(
+            (str(steps), f"chains of {steps}", steps, {"AGENTSPEC_ACCEPTANCE_HEAD": "none"})
+            for steps in range(2, _LONGEST_CHAIN + 1, 2)
+        ),
+        ("head", "SpecDec++", _LONGEST_CHAIN, {"AGENTSPEC_STOP_THRESHOLD": "head"}),
+        ("own", "stopped by cost", _LONGEST_CHAIN, {}),
+    )
 }
 
 

@@ -225,6 +225,17 @@ SMARTSPEC = (
     ),
     Experiment(
         paper="smartspec",
+        figure="Algorithm 2",
+        shows="the batch is chosen too: a waiting request starts only if goodput rises",
+        theirs="candidates of every batch size for which there is a slot",
+        state="not here",
+        differs="SGLang starts a request as soon as its KV cache has room, and agentspec chooses lengths alone. By equation 7 "
+        "equal rows are worth more the more there are: b g / (b k + delta) rises with b, for g tokens and k seconds a row. "
+        "Holding a request back would pay only for one whose g / k lies below the batch's, such as one with a long context "
+        "and no drafts, and that request would wait as long as others come",
+    ),
+    Experiment(
+        paper="smartspec",
         figure="Fig 7",
         shows="times predicted by equation 7 beside measured ones",
         theirs="the points lie on the diagonal",
