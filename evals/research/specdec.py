@@ -30,10 +30,10 @@ from agentspec.evals.research.specdec_rounds import (
     count_fixed,
     count_oracle,
     count_stopped,
-    theorem_threshold,
 )
 from agentspec.evals.sql_databases import temporary_databases
 from agentspec.progress import Progress
+from agentspec.scheduling.baselines.candidate_length import theorem_threshold
 
 if TYPE_CHECKING:
     from agentspec.evals.research.specdec_costs import Drafters

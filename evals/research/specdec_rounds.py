@@ -82,13 +82,6 @@ def count_oracle(texts: Iterable[NDArray[np.int64]], longest: int) -> Counts:
     return sum((count_rounds(matches, np.minimum(matches, longest)) for matches in texts), Counts())
 
 
-def theorem_threshold(target_seconds: float, draft_seconds: float) -> float:
-    """The probability of a rejection from which stopping is cheaper than going on: (c2 + D) / (c1 + c2 + D) with c1 =
-    t_draft and c2 = t_target - t_draft (Theorem 3.1). The constant D >= 0 depends on the problem and is taken as 0, which
-    gives the least threshold. 0 if a draft's token takes as long as a verification."""
-    return max(1.0 - draft_seconds / target_seconds, 0.0)
-
-
 def least_verification(points: Iterable[tuple[float, float]], discard_rate: float) -> float | None:
     """The verification rate that a frontier of (discard rate, verification rate) reaches at a discard rate.
 

@@ -148,8 +148,9 @@ class Settings(BaseModel):
     accepted. `auto` looks for it in the draft model's folder; `none` uses no head."""
     stop_threshold: NumberOrWord = "1"
     """SpecDec++'s h: the draft of a row ends where the probability that one of its tokens is rejected exceeds this number.
-    `head` takes the acceptance head's own h; 1 leaves the decision to the cost model. In captured graphs all passes run,
-    and what a row drafts after its end is not verified."""
+    `head` takes the acceptance head's own h; `theorem` takes 1 - t_draft / t_target, by the times of `profile` or those that
+    an earlier server kept (Theorem 3.1 with its constant 0); 1 leaves the decision to the cost model. In captured graphs
+    all passes run, and what a row drafts after its end is not verified."""
     controller: ControllerName = "goodput"
     """How many drafted tokens each step verifies: `goodput` as many as pay off, `smartspec`, `batch-table` and `roofline`
     as published (the latter two need a profile), `fixed` up to `controller_length`, `sweep` each width in turn, to measure

@@ -7,6 +7,8 @@ predicted probability that some token is rejected, 1 - p_1 p_2 ... p_k, exceeds 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -22,24 +24,32 @@ def check_threshold(h: float) -> float:
     return h
 
 
-def parse_threshold(text: str) -> float | None:
-    """Reads h as it is written in settings: a number in (0, 1], or "head" for the one that the acceptance head was found
-    best with, which is None here.
+def parse_threshold(text: str) -> float | Literal["head", "theorem"]:
+    """Reads h as it is written in settings: a number in (0, 1], "head" for the one that the acceptance head was found
+    best with, or "theorem" for theorem_threshold() of the models' times.
 
     Raises:
         ConfigError: The text is something else.
     """
-    if text == "head":
-        return None
+    if text == "head" or text == "theorem":
+        return text
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value <= 1:
         raise ConfigError(
-            f"stop_threshold must be a number > 0 and <= 1, or head, got {text!r}; 1 leaves the decision to the cost model"
+            f"stop_threshold must be a number > 0 and <= 1, head or theorem, got {text!r}; 1 leaves the decision to the cost "
+            "model"
         )
     return value
+
+
+def theorem_threshold(target_seconds: float, draft_seconds: float) -> float:
+    """The probability of a rejection from which stopping is cheaper than going on: (c2 + D) / (c1 + c2 + D) with c1 =
+    t_draft and c2 = t_target - t_draft (SpecDec++, Theorem 3.1). The constant D >= 0 depends on the problem and is taken
+    as 0, which gives the least threshold. 0 if a draft's token takes as long as a verification."""
+    return max(1.0 - draft_seconds / target_seconds, 0.0)
 
 
 def candidate_length(probabilities: ArrayLike, h: float) -> NDArray[np.int64]:

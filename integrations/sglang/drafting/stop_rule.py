@@ -6,7 +6,43 @@ from dataclasses import dataclass
 
 import torch
 
+from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import compat
+from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHead
+from agentspec.scheduling.baselines.candidate_length import parse_threshold, theorem_threshold
+from agentspec.scheduling.costs.profile import Profile
+
+
+def stop_threshold(text: str, head: AcceptanceHead | None, profile: Profile | None) -> float:
+    """h of SpecDec++ as the setting names it.
+
+    Args:
+        text: See parse_threshold().
+        head: The acceptance head beside the draft model, if there is one.
+        profile: Times that were measured, or that an earlier server kept. "theorem" takes those of one row, in the middle
+            of the measured contexts.
+
+    Raises:
+        ConfigError: h should be the head's or follow from times, and these are missing.
+    """
+    given = parse_threshold(text)
+    if given == "head":
+        if head is None:
+            raise ConfigError(
+                "stop_threshold head needs an acceptance head beside the draft model, got none; set a number, or name the "
+                "head's folder by acceptance_head"
+            )
+        return head.config.threshold
+    if given != "theorem":
+        return given
+    if profile is None or profile.drafter is None:
+        raise ConfigError(
+            "stop_threshold theorem needs the times of both models, got "
+            f"{'no profile' if profile is None else 'a profile of the target alone'}; set profile to a file of `agentspec "
+            "profile --draft-model`, or start again once a server has kept its step times"
+        )
+    context = sum(profile.measured.context_lengths) / 2
+    return theorem_threshold(profile.target.seconds(context, 1), profile.drafter.drafting(context, 1, 1))
 
 
 @dataclass(slots=True)

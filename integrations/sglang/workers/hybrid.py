@@ -35,9 +35,8 @@ from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
 import agentspec
 from agentspec.drafts import DraftBatch, Source
-from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import compat
-from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceHead, find_acceptance_head
+from agentspec.integrations.sglang.drafting.acceptance_head import find_acceptance_head
 from agentspec.integrations.sglang.drafting.accepted_tokens import ReadBack
 from agentspec.integrations.sglang.drafting.device_clock import DeviceClock
 from agentspec.integrations.sglang.drafting.draft_model import (
@@ -47,7 +46,7 @@ from agentspec.integrations.sglang.drafting.draft_model import (
     TreeDrafting,
 )
 from agentspec.integrations.sglang.drafting.rows import DraftedStep
-from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
+from agentspec.integrations.sglang.drafting.stop_rule import DraftStop, stop_threshold
 from agentspec.integrations.sglang.drafting.suffix_drafter import SuffixDrafter, SuffixStep
 from agentspec.integrations.sglang.drafting.verify_input import VerifyStaging
 from agentspec.integrations.sglang.kernels import tree_union
@@ -55,7 +54,6 @@ from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, Union
 from agentspec.integrations.sglang.sglang_types import BatchResult, Req, ScheduleBatch, ServerArgs
 from agentspec.integrations.sglang.widths.control import PlannedStep
 from agentspec.integrations.sglang.widths.tiers import WidthTiers
-from agentspec.scheduling.baselines.candidate_length import parse_threshold
 from agentspec.scheduling.hybrid import Choice, HybridBatch, HybridPolicy, StepCosts, pause_rule, single_precision
 
 logger = logging.getLogger("agentspec")
@@ -184,7 +182,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         worker.propose = self._propose
         worker.max_nodes = self.max_width - 1
         worker.acceptance = find_acceptance_head(self.settings.acceptance_head, draft_model_path, worker.draft_runner)
-        worker.stop = DraftStop(self._stop_threshold(worker.acceptance))
+        worker.stop = DraftStop(stop_threshold(self.settings.stop_threshold, worker.acceptance, self.suffix.profile))
         worker.follows = self.policy.config.tau != 0
         worker.read_took = self.policy.costs.observe_read
         worker.extend_took = self.policy.costs.observe_extend
@@ -192,18 +190,6 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         if metrics is not None:
             metrics.read("drafter_tau", lambda: self.policy.tau if math.isfinite(self.policy.tau) else -1)
             metrics.read("drafter_paused", lambda: not worker.follows)
-
-    def _stop_threshold(self, head: AcceptanceHead | None) -> float:
-        """h of SpecDec++. Raises ConfigError if it should be that of an acceptance head, and there is none."""
-        given = parse_threshold(self.settings.stop_threshold)
-        if given is not None:
-            return given
-        if head is None:
-            raise ConfigError(
-                "stop_threshold head needs an acceptance head beside the draft model, got none; set a number, or name the "
-                "head's folder by acceptance_head"
-            )
-        return head.config.threshold
 
     def describe(self) -> dict[str, object]:
         """The block `agentspec` of `/server_info`."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="drafts are scored in torch; `make setup` installs it")
 
+from agentspec.errors import ConfigError
 from agentspec.integrations.sglang import compat
-from agentspec.integrations.sglang.drafting.stop_rule import DraftStop, RowStops
+from agentspec.integrations.sglang.drafting.stop_rule import DraftStop, RowStops, stop_threshold
 from agentspec.scheduling.baselines.candidate_length import candidate_length
+from agentspec.scheduling.costs.cost_model import StepCost
+from agentspec.scheduling.costs.profile import MeasuredRange, Profile, ProfileKey
 
 
 def test_without_a_price_drafts_go_on() -> None:
@@ -81,3 +86,20 @@ def test_of_a_tree_the_best_path_that_is_gone_on_with_decides(seed: int) -> None
             ]
             going[row] = going[row] and 1 - max(paths[row]) <= threshold
         assert stops.all_stopped() is not any(going)
+
+
+def test_the_threshold_is_a_number_the_heads_or_the_theorems() -> None:
+    head = SimpleNamespace(config=SimpleNamespace(threshold=0.4))
+    key = ProfileKey(model="m", device="d", engine="e", graphs="none")
+    measured = MeasuredRange(batch_sizes=(1, 1), context_lengths=(0, 200), widths=(1, 1))
+    alone = Profile(key=key, target=StepCost(0.0, 0.0, 0.010), measured=measured, widths=(1,))
+    both = replace(alone, drafter=StepCost(0.00001, 0.0, 0.001))
+    assert stop_threshold("0.7", None, None) == 0.7
+    assert stop_threshold("head", head, None) == 0.4  # type: ignore[arg-type]
+    # A token of the draft takes 2 ms after 100 tokens, and a verification 10 ms.
+    assert stop_threshold("theorem", None, both) == pytest.approx(0.8)
+    for text, profile, told in (("head", both, "acceptance head"), ("theorem", None, "got no profile")):
+        with pytest.raises(ConfigError, match=told):
+            stop_threshold(text, None, profile)
+    with pytest.raises(ConfigError, match="of the target alone"):
+        stop_threshold("theorem", None, alone)
