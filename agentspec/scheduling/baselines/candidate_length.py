@@ -31,8 +31,10 @@ def parse_threshold(text: str) -> float | Literal["head", "theorem"]:
     Raises:
         ConfigError: The text is something else.
     """
-    if text == "head" or text == "theorem":
-        return text
+    if text == "head":
+        return "head"
+    if text == "theorem":
+        return "theorem"
     try:
         value = float(text)
     except ValueError:
