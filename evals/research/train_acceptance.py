@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     torch.set_num_threads(options.threads)
     training = AcceptanceTraining(
-        depths=tuple(options.depths), weights=tuple(options.weights), mixing=options.mixing, seed=options.seed
+        depths=tuple(options.depths),
+        weights=tuple(options.weights),
+        mixing=options.mixing,
+        seed=options.seed,
+        after=options.after,
     )
     start = time.monotonic()
     pair = load_drafters(options.target, {"standalone": options.standalone, "eagle3": options.eagle3})
@@ -60,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     if number < options.texts:
                         learnt[name].append(mixed_examples(drafter, text, training, random))
                     else:
-                        measured[name].append(draft_all(drafter, text, _LONGEST))
+                        drafted = draft_all(drafter, text, _LONGEST)
+                        measured[name].append(drafted.after() if training.after else drafted)
                 progress.update(number + 1)
     print(f"{total} texts, {(time.monotonic() - start) / 60:.1f} min", file=sys.stderr, flush=True)
     folders = {"standalone": options.standalone, "eagle3": options.eagle3}
@@ -84,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     weights = "weights w_rej of rejections in the loss (default: %(default)s)"
     options.add("--weights", type=float, nargs="+", default=[1, 3, 6], help=weights)
     options.number("--mixing", 0.85, "r, share of the target's tokens among the inputs of a chain")
+    after = "judge tokens by the state after them, which costs a pass more; such heads are measured and not shipped"
+    options.flag("--after", after)
     options.number("--texts", 400, "texts to learn from")
     options.number("--measured", 80, "texts to choose a head by")
     options.number("--seed", 0, "seed of weights and texts")
@@ -119,7 +127,7 @@ def _train_all(
             logits = head.logits(states)
             scale, shift = fit_calibration(logits, labels)
             loss = float(torch.nn.functional.binary_cross_entropy_with_logits(scale * logits + shift, labels))
-            cost, threshold = _cost(head, measured)
+            cost, threshold = _cost(head, measured, after=training.after)
             config = AcceptanceConfig(examples.states.shape[1], depth, weight, threshold, scale, shift)
             finished = AcceptanceHead(config)
             finished.load_state_dict(head.state_dict())
@@ -142,18 +150,30 @@ def _train_all(
                 best = cost, finished, notes
     assert best is not None
     _, head, notes = best
+    if training.after:
+        print(f"{name}: best D={head.config.depth} w_rej={head.config.rejection_weight:g}", flush=True)
+        return
     head.save(folder, notes)
     print(f"{name}: shipped D={head.config.depth} w_rej={head.config.rejection_weight:g}", flush=True)
 
 
-def _cost(head: AcceptanceHead, measured: Sequence[Drafted]) -> tuple[float, float]:
-    """Time a token over the target's forward, at the best thresholds, mean over cost ratios; and the best h overall."""
+def _cost(head: AcceptanceHead, measured: Sequence[Drafted], *, after: bool) -> tuple[float, float]:
+    """Time a token over the target's forward, at the best thresholds, mean over cost ratios; and the best h overall.
+
+    The state after a token comes from the pass that drafts the next one. So a rule that judges by it makes one pass more
+    in each round than there are tokens in the draft.
+    """
     from agentspec.evals.research.specdec_rounds import count_stopped
 
     judged = [
         (one.matches.numpy(), head(one.states.flatten(0, 1)).view(one.states.shape[:2]).numpy()) for one in measured
     ]
     counts = {h: count_stopped(judged, h) for h in _THRESHOLDS}
+    if after:
+        counts = {
+            h: replace(count, draft_forwards=count.draft_forwards + count.target_forwards)
+            for h, count in counts.items()
+        }
     costs = {h: [count.latency(1.0, ratio) for ratio in _COST_RATIOS] for h, count in counts.items()}
     least = [min(cost[place] for cost in costs.values()) for place in range(len(_COST_RATIOS))]
     return sum(least) / len(least), min(costs, key=lambda h: sum(costs[h]))

@@ -31,6 +31,7 @@ class AcceptanceTraining:
             soon leave the target's text, and teach little about the one case that the rule asks about.
         length: Tokens of a chain, K.
         starts: Chains of a text, at random positions of its answer; all positions if there are fewer.
+        after: Judge a token by the state after it, e_i of the paper, instead of the state that it was drawn from, e_{i-1}.
         epochs, batch, lr: Of AdamW, whose rate falls to zero along a cosine.
     """
 
@@ -39,6 +40,7 @@ class AcceptanceTraining:
     mixing: float = 0.85
     length: int = 14
     starts: int = 16
+    after: bool = False
     epochs: int = 4
     batch: int = 1024
     lr: float = 2e-3
@@ -79,7 +81,11 @@ def mixed_examples(drafter: Drafter, text: Text, training: AcceptanceTraining, r
     labels = accepted(chains, text, starts)
     # The first token after the end teaches the head that nothing follows; further ones would teach the same.
     counts = starts[:, None] + 1 + torch.arange(training.length) <= len(text.tokens)
-    return Examples(chains.states[counts].half(), labels[counts].float())
+    states = chains.states
+    if training.after:
+        # The state after a token exists where the chain was fed that token, not another one of the text.
+        counts, labels, states = (counts & (labels | ~told))[:, :-1], labels[:, :-1], states[:, 1:]
+    return Examples(states[counts].half(), labels[counts].float())
 
 
 def weighted_bce(logits: Tensor, labels: Tensor, rejection_weight: float) -> Tensor:

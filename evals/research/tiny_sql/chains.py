@@ -121,6 +121,11 @@ class Drafted:
     states: Tensor
     confidences: Tensor
 
+    def after(self) -> Drafted:
+        """The same chains without their last token. The state of each token is the one after it."""
+        length = self.states.shape[1] - 1
+        return Drafted(self.matches.clamp(max=length), self.states[:, 1:], self.confidences[:, :-1])
+
     @property
     def reached(self) -> Tensor:
         """bool [S, K]: tokens before which all are accepted."""

@@ -14,7 +14,7 @@ from tiny_models import loud, written_by
 from agentspec.evals.research import train_acceptance
 from agentspec.evals.research.tiny_sql import acceptance
 from agentspec.evals.research.tiny_sql.acceptance import AcceptanceTraining, Examples
-from agentspec.evals.research.tiny_sql.chains import StandaloneDrafter, Text
+from agentspec.evals.research.tiny_sql.chains import StandaloneDrafter, Text, draft_all
 from agentspec.evals.research.tiny_sql.model import LlamaShape, TinyLlama
 from agentspec.evals.research.tiny_sql.own_texts import own_text
 from agentspec.evals.research.tiny_sql.train import Encoded
@@ -80,6 +80,27 @@ def test_examples_against_drafting_one_by_one(model: TinyLlama, mixing: float) -
             fed = [*fed, tokens[place] if told[row, step] and place < len(tokens) else drafted]
     assert got.labels.tolist() == labels and 0 < sum(labels) < len(labels)
     torch.testing.assert_close(got.states.float(), torch.stack(states), atol=1e-2, rtol=1e-2)
+
+
+def test_a_token_may_be_judged_by_the_state_after_it(model: TinyLlama) -> None:
+    """Where a chain is fed the text's token in place of its own, there is no state after its own."""
+    text = Text(torch.tensor(PROMPT + [9] * 6), 4, torch.zeros(0))
+    before, after = (
+        acceptance.mixed_examples(
+            StandaloneDrafter(model),
+            text,
+            AcceptanceTraining(mixing=mixing, length=4, starts=100, after=is_after),
+            torch.Generator().manual_seed(0),
+        )
+        for mixing, is_after in ((0.0, False), (0.0, True))
+    )
+    assert 0 < len(after.labels) < len(before.labels)
+    mixed = AcceptanceTraining(mixing=1.0, length=4, starts=100, after=True)
+    got = acceptance.mixed_examples(StandaloneDrafter(model), text, mixed, torch.Generator().manual_seed(0))
+    assert got.labels.tolist() == [1.0] * len(got.labels), "all tokens that were drafted and fed are the text's"
+    drafted = draft_all(StandaloneDrafter(model), text, 4)
+    assert drafted.after().states.shape[1] == 3
+    torch.testing.assert_close(drafted.after().states[:, 0], drafted.states[:, 1])
 
 
 def test_starts_are_drawn_where_there_are_more(model: TinyLlama) -> None:
