@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from agentspec.analysis.plots import Curve, svg
 from agentspec.analysis.replay import (
     SOURCES,
     Call,
@@ -42,6 +43,15 @@ from agentspec.progress import Progress
 
 _PACKAGES = ("agentspec", "arctic-inference", "sglang", "numpy")
 _MAX_DRAFT_TOKENS = 1 << 16
+_CURVE_TOKENS = (4, 8, 16, 32, 64)
+_CURVE_PROBS = (0.02, 0.045, 0.1, 0.2)
+_COLORS = {
+    "agentspec": "#1f77b4",
+    "suffixdecoding": "#2ca02c",
+    "arctic": "#ff7f0e",
+    "ngram": "#d62728",
+    "oracle": "#7f7f7f",
+}
 _ON_AN_ENGINE = ("agentspec", "suffixdecoding")
 
 
@@ -86,6 +96,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="estimates of agentspec that `agentspec tune` wrote (default: its own)",
     )
+    parser.add_argument(
+        "--curve",
+        action="store_true",
+        help="sweep each system over its own settings, with "
+        f"{', '.join(map(str, _CURVE_TOKENS))} tokens unless --max-draft-tokens says otherwise, and name the settings "
+        "that no other one beats with fewer drafted tokens",
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw accepted over drafted tokens to FILE, .svg")
     add_corpora(parser)
     add_tokenizer(parser)
     parser.add_argument(
@@ -135,7 +153,9 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             raise ConfigError(f"--sources must be some of {', '.join(SOURCES)}, got {','.join(sources) or 'none'}")
     if args.sources and others:
         raise ConfigError(f"--sources needs the systems {' or '.join(_ON_AN_ENGINE)}, got {', '.join(others)}")
-    limits = args.max_draft_tokens or [16]
+    if args.curve and args.min_token_prob is not None:
+        raise ConfigError("--curve sweeps the threshold; leave out --min-token-prob")
+    limits = args.max_draft_tokens or ([*_CURVE_TOKENS] if args.curve else [16])
     for limit in limits:
         if not 1 <= limit <= _MAX_DRAFT_TOKENS:
             raise ConfigError(f"--max-draft-tokens must be in [1, {_MAX_DRAFT_TOKENS}], got {limit}")
@@ -147,6 +167,13 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     for row in _rows(traces, warm, args, limits):
         rows.append(row)
         print(_row_line(row), flush=True)
+    if args.curve:
+        mark_frontier(rows)
+        for row in rows:
+            if row["frontier"]:
+                print(f"unbeaten: {_row_line(row)}")
+    if args.plot:
+        args.plot.write_text(svg(_panels(rows), "drafted tokens a step", "accepted tokens a step"), encoding="utf-8")
     if args.json:
         head = {
             **describe(_PACKAGES),
@@ -168,11 +195,14 @@ def _rows(
         for system in args.system or ["agentspec"]:
             for max_draft_tokens in limits:
                 if system in _ON_AN_ENGINE:
+                    swept = _CURVE_PROBS if args.curve and system == "agentspec" else (args.min_token_prob,)
                     variants = [
-                        _own_variant(args, system, max_draft_tokens, some) for some in args.sources or [SOURCES]
+                        _own_variant(args, system, max_draft_tokens, some, least)
+                        for some in args.sources or [SOURCES]
+                        for least in swept
                     ]
                 else:
-                    variants = PEERS[system](max_draft_tokens, [*warm, *calls])
+                    variants = PEERS[system](max_draft_tokens, [*warm, *calls], args.curve)
                 for variant in variants:
                     measured = _measure(variant, trace.name, warm, calls, max_draft_tokens, args.concurrency)
                     yield {
@@ -229,12 +259,40 @@ def _trace_record(trace: Trace) -> dict[str, int]:
     }
 
 
-def _own_variant(args: argparse.Namespace, system: str, max_draft_tokens: int, sources: Sequence[str]) -> Variant:
+def mark_frontier(rows: Sequence[dict[str, Any]]) -> None:
+    """Sets `frontier` of each row: whether no other row of its set accepts as many tokens and drafts as few, and is
+    better in one of both."""
+    for row in rows:
+        accepted, drafted = row["accepted_per_step"], row["drafted_per_step"]
+        row["frontier"] = not any(
+            other["accepted_per_step"] >= accepted
+            and other["drafted_per_step"] <= drafted
+            and (other["accepted_per_step"], other["drafted_per_step"]) != (accepted, drafted)
+            for other in rows
+            if other["set"] == row["set"]
+        )
+
+
+def _panels(rows: Sequence[dict[str, Any]]) -> dict[str, list[Curve]]:
+    """A panel for each set, and in it a curve for each system: its settings that none of its own beats."""
+    panels: dict[str, list[Curve]] = {}
+    for name in dict.fromkeys(row["set"] for row in rows):
+        for system in dict.fromkeys(row["system"] for row in rows):
+            own = [dict(row) for row in rows if (row["set"], row["system"]) == (name, system)]
+            mark_frontier(own)
+            points = sorted((row["drafted_per_step"], row["accepted_per_step"]) for row in own if row["frontier"])
+            panels.setdefault(name, []).append(Curve(system, _COLORS[system], points))
+    return panels
+
+
+def _own_variant(
+    args: argparse.Namespace, system: str, max_draft_tokens: int, sources: Sequence[str], least: float | None
+) -> Variant:
     """agentspec's engine, with the settings of the command line unless it follows the paper's rule."""
     make = partial(EngineSystem, system, max_draft_tokens, sources=sources)
     parts = [] if len({*sources}) == len(SOURCES) else [f"{'+'.join(sources)} only"]
     if system == "agentspec":
-        least, estimates = args.min_token_prob, Estimates.load(args.estimates) if args.estimates else None
+        estimates = Estimates.load(args.estimates) if args.estimates else None
         parts += [f"p >= {least:g}"] if least is not None else []
         parts += ["own estimates"] if estimates is not None else []
         parts += [f"{len(args.corpus)} corpora"] if args.corpus else []
@@ -249,22 +307,27 @@ def _own_variant(args: argparse.Namespace, system: str, max_draft_tokens: int, s
     return Variant(system, ", ".join(parts) or "defaults", make)
 
 
-def _oracle_variants(max_draft_tokens: int, calls: Sequence[Call]) -> list[Variant]:
+def _oracle_variants(max_draft_tokens: int, calls: Sequence[Call], curve: bool) -> list[Variant]:
     return [Variant("oracle", "longest copy", partial(Oracle, calls, max_draft_tokens))]
 
 
-def _arctic_variants(max_draft_tokens: int, calls: Sequence[Call]) -> list[Variant]:
+def _arctic_variants(max_draft_tokens: int, calls: Sequence[Call], curve: bool) -> list[Variant]:
     arctic = importlib.import_module("agentspec.evals.peers.arctic")
-    return [Variant("arctic", str(setting), partial(arctic.Arctic, setting)) for setting in arctic.SETTINGS]
+    settings = arctic.CURVE if curve else arctic.SETTINGS
+    return [Variant("arctic", str(setting), partial(arctic.Arctic, setting)) for setting in settings]
 
 
-def _ngram_variants(max_draft_tokens: int, calls: Sequence[Call]) -> list[Variant]:
+def _ngram_variants(max_draft_tokens: int, calls: Sequence[Call], curve: bool) -> list[Variant]:
     ngram = importlib.import_module("agentspec.evals.peers.ngram")
-    return [Variant("ngram", "BFS defaults", partial(ngram.Ngram, max_draft_tokens))]
+    return [
+        Variant("ngram", f"{match_type} defaults", partial(ngram.Ngram, max_draft_tokens, match_type))
+        for match_type in (ngram.MATCH_TYPES if curve else ngram.MATCH_TYPES[:1])
+    ]
 
 
-# Peers: name -> function from a limit of draft tokens and all calls in order, those to learn first, to the variants
-PEERS: dict[str, Callable[[int, Sequence[Call]], list[Variant]]] = {
+# Peers: name -> function from a limit of draft tokens, all calls in order, those to learn first, and whether to sweep the
+# peer's settings, to the variants
+PEERS: dict[str, Callable[[int, Sequence[Call], bool], list[Variant]]] = {
     "arctic": _arctic_variants,
     "ngram": _ngram_variants,
     "oracle": _oracle_variants,

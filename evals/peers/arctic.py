@@ -18,6 +18,9 @@ INSTALL = (
 )
 
 
+DEFAULT_MIN_TOKEN_PROB = 0.1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArcticSetting:
     """Arguments of SuffixDecodingCache and its `speculate`."""
@@ -25,13 +28,23 @@ class ArcticSetting:
     depth: int = 64
     mode: Literal["linear", "tree"] = "linear"
     factor: float = 1.0
-    min_token_prob: float = 0.1
+    min_token_prob: float = DEFAULT_MIN_TOKEN_PROB
 
     def __str__(self) -> str:
-        return f"d{self.depth} {self.mode} f{self.factor:g}"
+        least = "" if self.min_token_prob == DEFAULT_MIN_TOKEN_PROB else f" p{self.min_token_prob:g}"
+        return f"d{self.depth} {self.mode} f{self.factor:g}{least}"
 
 
 SETTINGS = tuple(ArcticSetting(mode=mode, factor=factor) for mode in ("linear", "tree") for factor in (1.0, 2.0, 4.0))
+
+
+CURVE = tuple(
+    ArcticSetting(mode=mode, factor=factor, min_token_prob=least)
+    for mode in ("linear", "tree")
+    for factor in (1.0, 2.0, 4.0, 8.0)
+    for least in (0.02, 0.05, 0.1, 0.2)
+)
+"""Settings of a curve. Its ends lie beyond what ArcticInference ships with."""
 
 
 def suffix_decoding_cache(depth: int) -> Any:

@@ -25,8 +25,11 @@ _DEFAULTS = {"min_bfs_breadth": 1, "max_bfs_breadth": 10, "match_type": "BFS", "
 _ID = "replay"
 
 
-def ngram_corpus(num_draft_tokens: int) -> Any:
-    """A new NgramCorpus with SGLang's defaults; `num_draft_tokens` counts the root.
+MATCH_TYPES = ("BFS", "PROB")
+
+
+def ngram_corpus(num_draft_tokens: int, match_type: str = "BFS") -> Any:
+    """A new NgramCorpus with SGLang's defaults, or another of MATCH_TYPES; `num_draft_tokens` counts the root.
 
     Raises:
         ConfigError: SGLang is not installed or cannot build the corpus.
@@ -35,7 +38,9 @@ def ngram_corpus(num_draft_tokens: int) -> Any:
         # Without CUDA, SGLang imports with the reference kernels only.
         importlib.import_module("agentspec.integrations.sglang_cpu").activate()
         module = importlib.import_module("sglang.srt.speculative.cpp_ngram.ngram_corpus")
-        return module.NgramCorpus(draft_token_num=num_draft_tokens, max_trie_depth=MAX_TRIE_DEPTH, **_DEFAULTS)
+        return module.NgramCorpus(
+            draft_token_num=num_draft_tokens, max_trie_depth=MAX_TRIE_DEPTH, **{**_DEFAULTS, "match_type": match_type}
+        )
     except (ImportError, OSError, RuntimeError) as error:
         raise ConfigError(f"the system ngram needs SGLang: {error}; {INSTALL}") from error
 
@@ -43,9 +48,9 @@ def ngram_corpus(num_draft_tokens: int) -> Any:
 class Ngram:
     """One corpus, which all requests share."""
 
-    def __init__(self, max_draft_tokens: int) -> None:
+    def __init__(self, max_draft_tokens: int, match_type: str = "BFS") -> None:
         self._max_draft_tokens = max_draft_tokens
-        self._corpus = ngram_corpus(max_draft_tokens + 1)
+        self._corpus = ngram_corpus(max_draft_tokens + 1, match_type)
         self._window: list[int] = []
         self._looked_up: list[int] = []
         self._length = 0

@@ -134,6 +134,27 @@ def test_sessions_that_run_together_draft_from_each_other(tmp_path: Path) -> Non
     assert by_finished_outputs < together <= one_after_another
 
 
+def test_a_curve_names_the_settings_that_nothing_beats(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, plot = tmp_path / "report.json", tmp_path / "curve.svg"
+    words = ["--curve", "--system", "agentspec", "--system", "oracle", "--json", str(report), "--plot", str(plot)]
+    assert main(command(trace, str(trace), *words)) == 0
+    rows = json.loads(report.read_text())["rows"]
+    assert {row["max_draft_tokens"] for row in rows} == {4, 8, 16, 32, 64}
+    assert len({row["setting"] for row in rows if row["system"] == "agentspec"}) == 4
+    named = [line for line in capsys.readouterr().out.splitlines() if line.startswith("unbeaten: ")]
+    assert len(named) == sum(row["frontier"] for row in rows) > 0
+    for row in rows:
+        beaten = any(
+            other["accepted_per_step"] >= row["accepted_per_step"]
+            and other["drafted_per_step"] < row["drafted_per_step"]
+            for other in rows
+        )
+        assert not (beaten and row["frontier"])
+    assert plot.read_text().startswith("<svg") and "oracle" in plot.read_text()
+
+
 def test_limit_counts_calls(trace: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     assert main(command(trace, str(trace), "--limit", "3", "--json", str(report))) == 0
@@ -143,6 +164,7 @@ def test_limit_counts_calls(trace: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--curve", "--min-token-prob", "0.1"], "--curve sweeps the threshold"),
         (["--sources", "others"], "--sources must be some of own, outputs, corpora"),
         (["--concurrency", "0"], "--concurrency"),
         (["--concurrency", "2", "--system", "oracle"], "agentspec or suffixdecoding"),
