@@ -138,8 +138,9 @@ class Engine {
   };
 
   // Opens a request. Its text may grow to `max_length` tokens, prompt included; nothing is drafted beyond
-  // that. Its siblings are the open requests of its namespace and its group whose prompts begin as its own
-  // does. It drafts from the outputs of the max_siblings closest ones while they grow.
+  // that. Its siblings are the open requests of its namespace that name its group or, without a group, whose
+  // prompts begin as its own does. It drafts from the outputs of the max_siblings closest ones while they
+  // grow.
   void open(const std::string& request_id, std::span<const Token> prompt, const std::string& name,
             const OpenOptions& options = {});
   [[nodiscard]] Rows rows(std::span<const std::string_view> request_ids) const;
@@ -320,7 +321,7 @@ class Engine {
   bool match_siblings(Request& request, std::size_t& known) const;
   bool match_parts(Request& request) const;
   void match_part(Request& request, const IndexPart& part, std::uint64_t id, std::size_t& known,
-                  std::vector<PartMatch>& matches) const;
+                  std::vector<PartMatch>& matches, std::int32_t max_pattern) const;
   [[nodiscard]] DraftSources sources(const Request& request) const;
   void learn(Request& request, std::span<const DraftNode> drafted, std::span<const Token> tokens);
   void learn_judged(Request& request);

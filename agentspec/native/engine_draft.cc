@@ -123,12 +123,12 @@ std::size_t Engine::grow(const Rows& rows, std::span<const std::int64_t> accepte
 }
 
 void Engine::match_part(Request& request, const IndexPart& part, std::uint64_t id, std::size_t& known,
-                        std::vector<PartMatch>& matches) const {
+                        std::vector<PartMatch>& matches, std::int32_t max_pattern) const {
   const SuffixAutomaton& own = request.index->automaton();
   const std::vector<Token>& text = own.text();
   // Text that was rewritten lies before an end.
   const std::size_t farthest =
-      text.size() - static_cast<std::size_t>(std::min(own.tail_length(), config_.limits.max_pattern));
+      text.size() - static_cast<std::size_t>(std::min(own.tail_length(), max_pattern));
   // Parts come in the order of the last draft, except those that were replaced since.
   while (known < request.matches.size() && request.matches[known].part_id != id) ++known;
   KnownMatch found{id, 0, farthest, {}, {}};
@@ -142,11 +142,10 @@ void Engine::match_part(Request& request, const IndexPart& part, std::uint64_t i
     }
   } else if (found.context.length > 0 && text.size() - found.text_length <= kMaxCarried) {
     for (; found.text_length < text.size(); ++found.text_length) {
-      found.context =
-          part.segment->advance(found.context, text[found.text_length], config_.limits.max_pattern);
+      found.context = part.segment->advance(found.context, text[found.text_length], max_pattern);
     }
   } else {
-    found.context = part.segment->locate(std::span(text).subspan(farthest), config_.limits.max_pattern);
+    found.context = part.segment->locate(std::span(text).subspan(farthest), max_pattern);
     found.text_length = text.size();
   }
   request.new_matches.push_back(found);
@@ -171,7 +170,7 @@ bool Engine::match_parts(Request& request) const {
     const IndexPart source{part.growing ? &part.growing->automaton : nullptr, part.segment.get(),
                            num_later_tokens, part.dead};
     std::size_t at = known;
-    match_part(request, source, part.id, at, request.global);
+    match_part(request, source, part.id, at, request.global, config_.limits.max_pattern);
     if (at < request.matches.size()) known = at;
   }
   has_parts = match_siblings(request, known) || has_parts;
@@ -182,7 +181,8 @@ bool Engine::match_parts(Request& request) const {
     }
     has_parts = true;
     std::size_t at = known;
-    match_part(request, {nullptr, corpus.segment.get(), 0, {}}, corpus.id, at, request.corpora);
+    match_part(request, {nullptr, corpus.segment.get(), 0, {}}, corpus.id, at, request.corpora,
+               config_.limits.max_pattern);
     if (at < request.matches.size()) known = at;
   }
   request.matches.swap(request.new_matches);

@@ -12,6 +12,12 @@ namespace {
 
 // Number of tokens that siblings get to see each time the mutex is held.
 constexpr std::size_t kShownAtOnce = 64;
+// Prompts that differ are those of siblings if their common beginning is at least this share of the longer
+// one. Requests that share a system prompt and nothing else write different things.
+constexpr double kLeastShare = 0.5;
+// Longest pattern that is looked up in what siblings have written. They grow in every step, and each pattern
+// is then matched again.
+constexpr std::int32_t kPattern = 16;
 
 }  // namespace
 
@@ -35,7 +41,9 @@ std::size_t Engine::closeness(const Request& a, const Request& b) {
       high = middle - 1;
     }
   }
-  return low * TextDigest::kBlock;
+  const std::size_t common = low * TextDigest::kBlock;
+  const std::size_t longer = std::max(a.num_prompt_tokens, b.num_prompt_tokens);
+  return static_cast<double>(common) < kLeastShare * static_cast<double>(longer) ? 0 : common;
 }
 
 // Makes a request whose index is ready the sibling of others, and others its siblings.
@@ -151,7 +159,8 @@ bool Engine::match_siblings(Request& request, std::size_t& known) const {
     if (!other || !other->is_open || !other->shown || other->shown->num_tokens == 0) continue;
     has_text = true;
     std::size_t at = known;
-    match_part(request, {&other->shown->automaton, nullptr, 0, {}}, other->shown->id, at, request.global);
+    match_part(request, {&other->shown->automaton, nullptr, 0, {}}, other->shown->id, at, request.global,
+               std::min(config_.limits.max_pattern, kPattern));
     if (at < request.matches.size()) known = at;
   }
   return has_text;
