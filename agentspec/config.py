@@ -74,8 +74,8 @@ class EngineConfig:
     """Number of unsealed tokens at which a namespace's outputs are sealed, in [64, 2**24]."""
 
     max_siblings: int = 8
-    """Number of open requests of the same namespace, those with the longest common beginning of prompts, whose outputs
-    a request drafts from while they grow, in [0, 64]. The rule "suffixdecoding" drafts from none."""
+    """Number of open requests of the same namespace and of the same group, or with the same prompt, whose outputs a request
+    drafts from while they grow, in [0, 64]. The rule "suffixdecoding" drafts from none."""
 
     num_threads: int = 1
     """Number of threads that draft a batch, the calling thread included, in [1, 64]."""

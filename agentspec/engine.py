@@ -136,8 +136,7 @@ class Engine:
             max_length: Number of tokens that the text may grow to, prompt included; `draft_rows()` drafts nothing
                 beyond that. None means no limit.
             group: Requests of a namespace that name the same group are siblings. Those that name none are siblings if
-                their prompts are equal, or have a common beginning of at least half of the longer one. See
-                EngineConfig.max_siblings.
+                their prompts are equal. See EngineConfig.max_siblings.
             shown: Whether siblings may draft from its output while it grows.
 
         Raises:

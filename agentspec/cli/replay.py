@@ -115,6 +115,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "other; only for agentspec and suffixdecoding (default 1)",
     )
     parser.add_argument(
+        "--name-groups",
+        action="store_true",
+        help="with --concurrency: name a group for the calls that the sessions of a task make at the same time; without "
+        "it, requests draft from each other only if their prompts are equal",
+    )
+    parser.add_argument(
         "--siblings",
         type=int,
         metavar="N",
@@ -204,7 +210,9 @@ def _rows(
                 else:
                     variants = PEERS[system](max_draft_tokens, [*warm, *calls], args.curve)
                 for variant in variants:
-                    measured = _measure(variant, trace.name, warm, calls, max_draft_tokens, args.concurrency)
+                    measured = _measure(
+                        variant, trace.name, warm, calls, max_draft_tokens, args.concurrency, args.name_groups
+                    )
                     yield {
                         "set": trace.name,
                         "pass": "warm" if warm else "cold",
@@ -212,6 +220,7 @@ def _rows(
                         "setting": variant.setting,
                         "max_draft_tokens": max_draft_tokens,
                         "concurrency": args.concurrency,
+                        "name_groups": args.name_groups,
                         **measured.record(),
                     }
 
@@ -223,6 +232,7 @@ def _measure(
     calls: Sequence[Call],
     max_draft_tokens: int,
     concurrency: int,
+    name_groups: bool,
 ) -> Measurement:
     system = variant.make()
     label = f"{name} {variant.system} {variant.setting} N={max_draft_tokens}"
@@ -237,7 +247,7 @@ def _measure(
 
         if concurrency > 1:
             lanes = [cast(EngineSystem, system).beside(number) for number in range(concurrency)]
-            return replay_together(calls, lanes, max_draft_tokens, on_call=show)
+            return replay_together(calls, lanes, max_draft_tokens, on_call=show, name_groups=name_groups)
         return replay(calls, system, max_draft_tokens, on_call=show)
 
 

@@ -138,9 +138,8 @@ class Engine {
   };
 
   // Opens a request. Its text may grow to `max_length` tokens, prompt included; nothing is drafted beyond
-  // that. Its siblings are the open requests of its namespace that name its group or, without a group, whose
-  // prompts begin as its own does. It drafts from the outputs of the max_siblings closest ones while they
-  // grow.
+  // that. Its siblings are the open requests of its namespace that name its group or, without a group, have
+  // its prompt. It drafts from the outputs of at most max_siblings of them while they grow.
   void open(const std::string& request_id, std::span<const Token> prompt, const std::string& name,
             const OpenOptions& options = {});
   [[nodiscard]] Rows rows(std::span<const std::string_view> request_ids) const;
@@ -241,13 +240,6 @@ class Engine {
     bool is_waiting = false;     // it is in to_show_
   };
 
-  // An open request of the same namespace. The closest siblings have the same group, then the longest common
-  // beginning of the prompts.
-  struct Sibling {
-    std::weak_ptr<Request> request;
-    std::size_t closeness;  // common tokens of the prompts; kNoLimit for a request of the same group
-  };
-
   struct Request {
     std::string name;
     std::shared_ptr<Tenant> tenant;
@@ -262,8 +254,8 @@ class Engine {
     std::string group;
     bool is_shown = true;
     std::uint64_t prompt_hash = 0;
-    std::vector<Sibling> siblings;    // those that it drafts from, the closest first
-    std::unique_ptr<Shown> shown;     // null until it is someone's sibling
+    std::vector<std::weak_ptr<Request>> siblings;  // those that it drafts from
+    std::unique_ptr<Shown> shown;                  // null until it is someone's sibling
     std::vector<KnownMatch> matches;  // in global parts and corpora, in the order of the last draft
     std::vector<DraftNode> drafted;   // the last draft, to learn from
     std::vector<DraftNode>
@@ -312,8 +304,8 @@ class Engine {
   void build_anew(const std::vector<RequestPtr>& requests);
   std::shared_ptr<const Segment> take_corpus(const std::string& path);
   void meet_siblings(const RequestPtr& request);
-  [[nodiscard]] static std::size_t closeness(const Request& a, const Request& b);
-  void add_sibling(Request& request, const RequestPtr& other, std::size_t closeness);
+  [[nodiscard]] static bool are_siblings(const Request& a, const Request& b);
+  void add_sibling(Request& request, const RequestPtr& other);
   void show_later(const RequestPtr& request);
   bool show(Request& request, std::size_t max_tokens);
   void show_all();

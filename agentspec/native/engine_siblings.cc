@@ -1,4 +1,4 @@
-// Drafts from open requests whose prompts begin alike: samples of one prompt, votes, trials of one task.
+// Drafts from open requests with the same prompt or of the same group: samples, votes, trials of one task.
 
 #include <algorithm>
 #include <new>
@@ -12,62 +12,36 @@ namespace {
 
 // Number of tokens that siblings get to see each time the mutex is held.
 constexpr std::size_t kShownAtOnce = 64;
-// Prompts that differ are those of siblings if their common beginning is at least this share of the longer
-// one. Requests that share a system prompt and nothing else write different things.
-constexpr double kLeastShare = 0.5;
 // Longest pattern that is looked up in what siblings have written. They grow in every step, and each pattern
 // is then matched again.
 constexpr std::int32_t kPattern = 16;
 
 }  // namespace
 
-// How much the siblings of `a` and `b` have in common; 0 if they are none.
-std::size_t Engine::closeness(const Request& a, const Request& b) {
-  if (a.group != b.group) return 0;
-  if (!a.group.empty()) return kNoLimit;
-  if (a.prompt_hash == b.prompt_hash && a.num_prompt_tokens == b.num_prompt_tokens) {
-    return a.num_prompt_tokens;
-  }
-  // Each hash is of all tokens before it, so the first blocks are equal and the later ones are not.
-  const std::size_t num_blocks = std::min(a.num_prompt_tokens, b.num_prompt_tokens) / TextDigest::kBlock;
-  const std::vector<std::uint64_t>& own = a.index->digest().blocks();
-  const std::vector<std::uint64_t>& others = b.index->digest().blocks();
-  std::size_t low = 0;
-  for (std::size_t high = num_blocks; low < high;) {
-    const std::size_t middle = (low + high + 1) / 2;
-    if (own[middle - 1] == others[middle - 1]) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const std::size_t common = low * TextDigest::kBlock;
-  const std::size_t longer = std::max(a.num_prompt_tokens, b.num_prompt_tokens);
-  return static_cast<double>(common) < kLeastShare * static_cast<double>(longer) ? 0 : common;
+// Whether `a` and `b` are siblings. That two prompts begin alike tells little: most share a system prompt.
+bool Engine::are_siblings(const Request& a, const Request& b) {
+  if (a.tenant != b.tenant || a.group != b.group) return false;
+  return !a.group.empty() || (a.prompt_hash == b.prompt_hash && a.num_prompt_tokens == b.num_prompt_tokens);
 }
 
 // Makes a request whose index is ready the sibling of others, and others its siblings.
 void Engine::meet_siblings(const RequestPtr& request) {
   if (config_.max_siblings == 0 || config_.plain_rule) return;
   for (const auto& [id, other] : requests_) {
-    if (other == request || other->tenant != request->tenant || !other->is_ready) continue;
-    const std::size_t common = closeness(*request, *other);
-    if (common == 0) continue;
-    add_sibling(*request, other, common);
-    add_sibling(*other, request, common);
+    if (other == request || !other->is_ready || !are_siblings(*request, *other)) continue;
+    add_sibling(*request, other);
+    add_sibling(*other, request);
   }
 }
 
-void Engine::add_sibling(Request& request, const RequestPtr& other, std::size_t common) {
+void Engine::add_sibling(Request& request, const RequestPtr& other) {
   if (!other->is_shown) return;
-  std::vector<Sibling>& siblings = request.siblings;
-  std::erase_if(siblings, [&](const Sibling& sibling) {
-    const RequestPtr found = sibling.request.lock();
+  std::vector<std::weak_ptr<Request>>& siblings = request.siblings;
+  std::erase_if(siblings, [&](const std::weak_ptr<Request>& sibling) {
+    const RequestPtr found = sibling.lock();
     return !found || !found->is_open || found == other;
   });
-  const auto place = std::find_if(siblings.begin(), siblings.end(),
-                                  [&](const Sibling& sibling) { return sibling.closeness < common; });
-  if (place == siblings.end() && siblings.size() >= config_.max_siblings) return;
+  if (siblings.size() >= config_.max_siblings) return;
   try {
     if (!other->shown) {
       auto shown = std::make_unique<Shown>(config_.limits.max_pattern + config_.max_draft_tokens);
@@ -76,8 +50,7 @@ void Engine::add_sibling(Request& request, const RequestPtr& other, std::size_t 
       other->shown = std::move(shown);
       show_later(other);
     }
-    siblings.insert(place, {other, common});
-    if (siblings.size() > config_.max_siblings) siblings.pop_back();
+    siblings.push_back(other);
   } catch (const std::bad_alloc&) {
     // It drafts without this sibling.
   }
@@ -154,8 +127,8 @@ void Engine::show_all() {
 // Matches a request's text in what its siblings have written. Returns whether they have written anything.
 bool Engine::match_siblings(Request& request, std::size_t& known) const {
   bool has_text = false;
-  for (const Sibling& sibling : request.siblings) {
-    const RequestPtr other = sibling.request.lock();
+  for (const std::weak_ptr<Request>& sibling : request.siblings) {
+    const RequestPtr other = sibling.lock();
     if (!other || !other->is_open || !other->shown || other->shown->num_tokens == 0) continue;
     has_text = true;
     std::size_t at = known;

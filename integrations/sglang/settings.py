@@ -88,7 +88,7 @@ class Settings(BaseModel):
     """Number of tokens at the end of a prompt that are kept together with its output."""
     max_siblings: int = Field(default=8, ge=0, le=64)
     """A request drafts from the outputs of at most this number of running requests of its tenant while they grow: of
-    those with its `group`, or with the longest common beginning of prompts. 0 drafts from finished outputs only."""
+    those that name its `group`, or without a group those with its prompt. 0 drafts from finished outputs only."""
     num_threads: int = Field(default=0, ge=0, le=64)
     """Number of threads that share the drafting of batches of 32 rows or more; 0 uses one thread per core, at most 8."""
     estimates: str = ""

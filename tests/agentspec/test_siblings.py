@@ -1,4 +1,4 @@
-"""Open requests whose prompts begin alike draft from each other's outputs while these grow."""
+"""Open requests with the same prompt, or of the same group, draft from each other's outputs while these grow."""
 
 from __future__ import annotations
 
@@ -112,24 +112,27 @@ def test_groups_are_named_by_the_caller(first: str, second: str, is_sibling: boo
     assert (drafted(siblings, "second") != []) == is_sibling
 
 
-def test_the_longest_common_beginning_of_prompts_decides() -> None:
+def test_requests_that_share_a_system_prompt_are_no_siblings() -> None:
+    siblings = engine()
+    siblings.open("first", np.append(PROMPT, ids(1)))
+    siblings.open("second", np.append(PROMPT, ids(2)))
+    siblings.extend("first", np.append(ids(2), ANSWER))
+    assert drafted(siblings, "second") == []
+
+
+def test_no_more_than_the_set_number_are_seen() -> None:
     siblings = engine(max_siblings=1)
-    longer = np.arange(500, 700, dtype=np.int32)
-    prompts = {
-        "stranger": PROMPT[::-1].copy(),
-        "near": np.append(longer[:128], PROMPT),
-        "far": np.append(longer[:64], PROMPT),
-    }
-    for number, (name, prompt) in enumerate(prompts.items()):
-        siblings.open(name, prompt)
-        # All of them end like the prompt that asks, so that each could be drafted from.
-        siblings.extend(name, ids(longer[-2], longer[-1], 900 + number))
-    siblings.open("asked", longer)
-    assert drafted(siblings, "asked")[0] == 901
-    siblings.close("near", keep=False)
-    siblings.open("nearest", longer)
-    siblings.extend("nearest", ids(950))
-    assert drafted(siblings, "asked")[0] == 950
+    for number in range(3):
+        siblings.open(str(number), PROMPT)
+        siblings.extend(str(number), ids(900 + number))
+    siblings.open("asked", PROMPT)
+    first = drafted(siblings, "asked")
+    assert len(first) == 1
+    siblings.close(str(first[0] - 900), keep=False)
+    assert drafted(siblings, "asked") == []
+    siblings.open("later", PROMPT)
+    siblings.extend("later", ids(950))
+    assert drafted(siblings, "asked") == [950]
 
 
 def test_none_are_seen_if_so_configured_or_by_the_papers_rule() -> None:

@@ -97,6 +97,7 @@ class EngineSystem:
             config = replace(config, budget_bytes=0, conversation_bytes=0, max_siblings=0)
         self.engine = engine_with(config, corpora if "corpora" in sources else None)
         self._id = _ID
+        self._group = ""
 
     def beside(self, number: int) -> Self:
         """A system for a request that runs at the same time, on the same engine."""
@@ -104,11 +105,15 @@ class EngineSystem:
         other._id = f"{_ID} {number}"
         return other
 
+    def name_group(self, group: str) -> None:
+        """Sets the group of the requests that are opened from here on."""
+        self._group = group
+
     def remember(self, call: Call) -> None:
         remember(self.engine, call)
 
     def open(self, prompt: NDArray[np.int32]) -> None:
-        self.engine.open(self._id, prompt)
+        self.engine.open(self._id, prompt, group=self._group)
 
     def extend(self, tokens: NDArray[np.int32]) -> None:
         self.engine.extend(self._id, tokens)

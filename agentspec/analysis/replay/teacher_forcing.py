@@ -58,6 +58,13 @@ class System(Protocol):
         """Ends the request and keeps its output for later ones."""
 
 
+class GroupedSystem(System, Protocol):
+    """A system that lets callers name groups of requests."""
+
+    def name_group(self, group: str) -> None:
+        """Sets the group of the requests that are opened from here on."""
+
+
 @dataclass(slots=True)
 class Measurement:
     """Sums over replayed calls. Times are CPU time of the calling thread, in ns."""
@@ -146,9 +153,11 @@ def replay(
 
 def replay_together(
     calls: Iterable[Call],
-    lanes: Sequence[System],
+    lanes: Sequence[GroupedSystem],
     max_draft_tokens: int,
     on_call: Callable[[Measurement], None] | None = None,
+    *,
+    name_groups: bool = False,
 ) -> Measurement:
     """Replays calls side by side, one in each lane, as a server would run them in one batch.
 
@@ -160,6 +169,7 @@ def replay_together(
         lanes: Systems that learn from each other's calls.
         max_draft_tokens: See replay().
         on_call: See replay().
+        name_groups: Name a group for each task and each of its calls, as a caller would that knows them.
 
     Raises:
         AssertionError: See replay().
@@ -172,7 +182,10 @@ def replay_together(
     ordered = [some for task in tasks for (of, _, _), some in sessions.items() if of == task]
     sums = Measurement()
     for first in range(0, len(ordered), len(lanes)):
-        for together in zip_longest(*ordered[first : first + len(lanes)]):
+        for number, together in enumerate(zip_longest(*ordered[first : first + len(lanes)])):
+            for call, lane in zip(together, lanes, strict=False):
+                if name_groups and call is not None:
+                    lane.name_group(f"{call.task}, call {number}")
             running = [
                 ReplayedCall(call, lane, max_draft_tokens, sums)
                 for call, lane in zip(together, lanes, strict=False)

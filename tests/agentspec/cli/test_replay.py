@@ -125,7 +125,8 @@ def test_sessions_that_run_together_draft_from_each_other(tmp_path: Path) -> Non
     path, report = tmp_path / "trials.jsonl", tmp_path / "report.json"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     accepted = []
-    for words in ([], ["--concurrency", "2"], ["--concurrency", "2", "--siblings", "0"]):
+    together_words = ["--concurrency", "2", "--name-groups"]
+    for words in ([], together_words, [*together_words, "--siblings", "0"]):
         assert main(command(path, str(path), *words, "--json", str(report))) == 0
         (row,) = json.loads(report.read_text())["rows"]
         assert row["calls"] == 2 and row["concurrency"] == (2 if words else 1)
