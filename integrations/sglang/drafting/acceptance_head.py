@@ -1,7 +1,8 @@
 """The acceptance-prediction head of SpecDec++: predicts from a draft model's state whether its token is accepted.
 
 Token Y_i of a draft is judged by the state e_{i-1} from which its logits were computed, as in the indices of algorithm
-2. So the decision to stop costs no forward of the draft model. SGLang returns this state in
+2. So the decision to stop costs no forward of the draft model. Equation 3.1 and section 3.3 use e_i, which the pass that
+drafts the next token computes; measured, such heads lose more and cost a pass (docs/benchmarks.md). SGLang returns this state in
 `logits_output.hidden_states` with CaptureHiddenMode.LAST. For a STANDALONE draft model it is the final state after the
 last norm. For an EAGLE-3 head it is the output of its layer before the norm, which is also its input in the next step.
 """
