@@ -9,6 +9,7 @@ from agentspec.errors import ConfigError
 from agentspec.evals.emulated import bench as bench_emulation
 from agentspec.evals.micro import control as bench_control
 from agentspec.evals.micro import engine as bench_engine
+from agentspec.evals.micro import rollouts as bench_rollouts
 from agentspec.evals.micro import step_cost as bench_step_cost
 from agentspec.evals.micro.store import bench as bench_store
 from agentspec.evals.parity import bench as bench_parity
@@ -32,6 +33,7 @@ SUITES = {
     "load": (bench_load, "servers with more and more clients, plain decoding and fixed lengths beside agentspec"),
     "parity": (bench_parity, "whether servers answer as plain SGLang does, token by token"),
     "report": (bench_report, "whether the report's figures hold on recorded sets, and what it takes to make them"),
+    "rollouts": (bench_rollouts, "the time until the last of many rollouts of a few prompts has ended"),
     "specdec": (bench_specdec, "drafts that stop where a head expects a rejection, beside drafts of a fixed length"),
     "step-cost": (bench_step_cost, "what a decode step costs the host of a GPU, counted on an emulated one"),
     "store": (

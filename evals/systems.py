@@ -151,7 +151,12 @@ STOPPING = {
     for prefix, label, drafter in (("", "STANDALONE", _STANDALONE), ("eagle3-", "EAGLE-3", _EAGLE3))
     for name, what, steps, variables in (
         *(
-            (str(steps), f"chains of {steps}", steps, {"AGENTSPEC_ACCEPTANCE_HEAD": "none"})
+            (
+                str(steps),
+                f"chains of {steps}",
+                steps,
+                {"AGENTSPEC_ACCEPTANCE_HEAD": "none", "AGENTSPEC_STOP_THRESHOLD": "1"},
+            )
             for steps in range(2, _LONGEST_CHAIN + 1, 2)
         ),
         ("head", "SpecDec++", _LONGEST_CHAIN, {"AGENTSPEC_STOP_THRESHOLD": "head"}),

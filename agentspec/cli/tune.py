@@ -1,11 +1,12 @@
 """`agentspec tune`: fits the estimates of acceptance to recorded outputs, or with --payoff the predictor of accepted
-tokens of suffix drafts, and measures the result.
+tokens of suffix drafts, and measures the result. With --draft-model it finds the best `stop_threshold` for a draft model.
 
 Dataset: recorded sessions (see agentspec.analysis.replay.traces); every --holdout-th session is kept out of the fit.
 Metric: accepted and drafted tokens per step and the expected calibration error, on the sessions kept out; for a payoff
 predictor its error in accepted tokens, beside the score's.
 Pattern: logistic regression on the continuations that the drafter weighed (agentspec.analysis.replay.tuning), then a
-grid of min_token_prob; least squares for the payoff predictor (agentspec.analysis.replay.payoff_training).
+grid of min_token_prob; least squares for the payoff predictor (agentspec.analysis.replay.payoff_training). For a draft
+model, a server answers the prompts of the traces; each of its chains is then cut by every threshold and priced.
 """
 
 from __future__ import annotations
@@ -31,11 +32,18 @@ from agentspec.progress import Progress
 
 _Set: TypeAlias = tuple[str, list[Call], list[Call]]
 """A trace's name, the calls to fit on, and those kept out."""
+_THRESHOLD_PACKAGES = ("agentspec", "sglang", "torch", "numpy")
 _GRID = (0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.15)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("traces", nargs="+", metavar="TRACE", help="PATH, or PATH@START:STOP for a slice of sessions")
+    parser.add_argument(
+        "traces",
+        nargs="+",
+        metavar="TRACE",
+        help="PATH, or PATH@START:STOP for a slice of sessions; with --draft-model a log that has prompts, of any format that "
+        "agentspec report reads",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="the estimates to write")
     parser.add_argument(
         "--payoff",
@@ -68,6 +76,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_tokenizer(parser)
     add_corpora(parser)
+    parser.add_argument(
+        "--draft-model",
+        metavar="PATH",
+        help="find the best stop_threshold for this draft model, an EAGLE head or a small model, on servers that this command "
+        "starts; all unknown arguments go to SGLang",
+    )
+    parser.add_argument("--model", metavar="PATH", help="with --draft-model: the model to serve")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=10,
+        metavar="N",
+        help="with --draft-model: the longest draft, in tokens (default 10)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --draft-model: number of requests that usually run at the same time (default 1)",
+    )
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="with --draft-model: the times of both models, from agentspec profile --draft-model (default: measure them)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
 
 
@@ -78,12 +113,16 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         ConfigError: An argument is out of range or unknown, a file cannot be read, the traces have nothing to fit or
             measure on, or scipy is not installed.
     """
+    if args.draft_model:
+        return _tune_threshold(args, rest)
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec tune --help")
     if args.holdout < 2:
         raise ConfigError(f"--holdout must be at least 2, got {args.holdout}; 4 keeps a quarter out")
     if not args.out and not args.payoff:
-        raise ConfigError("--out or --payoff must be given, got neither; name a file for the estimates to write")
+        raise ConfigError(
+            "--out, --payoff or --draft-model must be given, got none; name a file for the estimates to write"
+        )
     for option, path in (("--out", args.out), ("--payoff", args.payoff)):
         if path and not path.parent.is_dir():
             raise ConfigError(f"{option} must lie in a folder that exists, got {path}; make {path.parent} first")
@@ -151,6 +190,33 @@ def _fit_payoff(
             flush=True,
         )
     print(f"wrote {args.payoff}")
+
+
+def _tune_threshold(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Finds the threshold for --draft-model, and prints it beside drafts of fixed lengths."""
+    from agentspec.cli.tuned_threshold import ThresholdPlan, threshold_report
+
+    if args.out or args.payoff:
+        raise ConfigError("--draft-model fits no estimates, got --out or --payoff; run agentspec tune twice")
+    if not args.model:
+        raise ConfigError("--draft-model needs --model, the model to serve")
+    if len(args.traces) != 1:
+        raise ConfigError(f"--draft-model takes one log or folder of logs, got {len(args.traces)}")
+    plan = ThresholdPlan(
+        log=Path(args.traces[0]),
+        model=Path(args.model),
+        draft_model=Path(args.draft_model),
+        steps=args.steps,
+        rows=args.rows,
+        profile=args.profile,
+        rest=rest,
+    )
+    report = threshold_report(plan)
+    print(report.shown())
+    if args.json:
+        content = {"head": describe(_THRESHOLD_PACKAGES), **report.figures()}
+        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return 0
 
 
 def _note(sets: Sequence[_Set], holdout: int) -> str:

@@ -27,6 +27,7 @@ from agentspec.evals.options import Options
 from agentspec.evals.research.specdec_report import markdown, panels
 from agentspec.evals.research.specdec_rounds import (
     Counts,
+    count_batches,
     count_fixed,
     count_oracle,
     count_stopped,
@@ -34,6 +35,7 @@ from agentspec.evals.research.specdec_rounds import (
 from agentspec.evals.sql_databases import temporary_databases
 from agentspec.progress import Progress
 from agentspec.scheduling.baselines.candidate_length import theorem_threshold
+from agentspec.scheduling.costs.profile import Profile
 
 if TYPE_CHECKING:
     from agentspec.evals.research.specdec_costs import Drafters
@@ -77,6 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.number("--seed", 0, "seed of the texts")
     options.number("--timed", 200, "timing rounds")
     options.number("--threads", 1, "CPU threads")
+    options.number(
+        "--rows", 8, "texts at a time, for the comparison of drafts that end row by row with those that end together"
+    )
+    options.file(
+        "--profile", "times for that comparison, from `agentspec profile --draft-model`; without it there is none"
+    )
     options.file("--json", "write the figures to FILE")
     options.file("--table", "write the tables to FILE, as Markdown")
     options.file("--plot", "write the curves to FILE, as SVG")
@@ -88,8 +96,11 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: An argument is out of range, or a checkpoint or a head is missing or does not fit.
     """
-    if min(args.texts, args.timed, args.threads) < 1:
-        raise ConfigError("--texts, --timed and --threads must be at least 1")
+    if min(args.texts, args.timed, args.threads, args.rows) < 1:
+        raise ConfigError("--texts, --timed, --threads and --rows must be at least 1")
+    profile = Profile.load(args.profile) if args.profile else None
+    if profile is not None and profile.drafter is None:
+        raise ConfigError(f"--profile must have the times of a draft model, got {args.profile}")
     # Set before torch loads OpenMP: threads that wait without spinning lose little on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import torch
@@ -121,6 +132,7 @@ def run(args: argparse.Namespace) -> int:
             "seconds": {"target": costs.target, "draft": costs.draft, "acceptance_head": costs.head},
         },
         "rows": rows,
+        "batches": [] if profile is None else batch_rows(walks, profile, args.rows),
     }
     table = markdown(report)
     print(table)
@@ -219,6 +231,41 @@ def rows_of(
             judged = rule.name != "confidence"
             rows.append(_row(drafter, row, count_stopped(of_rule, float(h or 0)), prices, judged=judged))
     return rows
+
+
+def batch_rows(walks: Mapping[str, Mapping[Rule, Sequence[Walk]]], profile: Profile, rows: int) -> list[dict[str, Any]]:
+    """Tokens a second of `rows` texts at a time, by each threshold: where each row of a step ends by itself, with the
+    widths of rows apart or padded to the widest, and where all end with the last."""
+    assert profile.drafter is not None
+    context = sum(profile.measured.context_lengths) / 2
+    found = []
+    for drafter, of_drafter in walks.items():
+        for rule, of_rule in of_drafter.items():
+            if rule.name not in ("shipped", "confidence"):
+                continue
+            for h in THRESHOLDS[1:]:
+                by_row = count_batches(of_rule, h, rows, by_row=True)
+                together = count_batches(of_rule, h, rows, by_row=False)
+                speeds = {
+                    name: round(1 / counts.seconds(profile.target, profile.drafter, context, padded=padded), 2)
+                    for name, counts, padded in (
+                        ("by_row", by_row, False),
+                        ("by_row_padded", by_row, True),
+                        ("together", together, True),
+                    )
+                }
+                described = {"drafter": drafter, "rule": rule.name, "h": h, "rows": rows}
+                found.append(
+                    {
+                        **described,
+                        "tokens": by_row.tokens,
+                        "verified": {"by_row": by_row.verified, "together": together.verified},
+                        "discarded": {"by_row": by_row.discarded, "together": together.discarded},
+                        "steps": {"by_row": by_row.steps, "together": together.steps},
+                        "tokens_per_second": speeds,
+                    }
+                )
+    return found
 
 
 def _row(

@@ -30,6 +30,7 @@ def markdown(report: dict[str, Any]) -> str:
     lines = [f"`{' '.join(head['command'])}`: {what}; {where}.", ""]
     for drafter in drafters:
         lines += [f"## {drafter}", "", *_frontier(drafter, rows), "", *_speeds(drafter, rows), ""]
+        lines += _batches([row for row in report["batches"] if row["drafter"] == drafter])
     lines += ["Seconds of a forward, medians:", "", *_seconds(head["seconds"]), ""]
     return "\n".join(lines)
 
@@ -109,6 +110,27 @@ def _speeds(drafter: str, rows: Sequence[Row]) -> list[str]:
             cells.append(_gain(_best(choice, cost), cost, base) if choice else "")
         lines.append(f"| {cost} | {' | '.join(cells)} |")
     return lines
+
+
+def _batches(rows: Sequence[Row]) -> list[str]:
+    """Where drafts end row by row or together, each at its best threshold."""
+    if not rows:
+        return []
+    lines = [
+        f"Tokens a second of {rows[0]['rows']} texts at a time, by the times of a profile, each way at its best h:",
+        "",
+        "| rule | each row ends by itself | the same, rows padded to the widest | all end with the last |",
+        "|---|---|---|---|",
+    ]
+    for rule in dict.fromkeys(row["rule"] for row in rows):
+        cells = []
+        for way in ("by_row", "by_row_padded", "together"):
+            best = max(
+                (row for row in rows if row["rule"] == rule), key=lambda row: float(row["tokens_per_second"][way])
+            )
+            cells.append(f"{best['tokens_per_second'][way]:.4g} (h={best['h']})")
+        lines.append(f"| {_CURVES[rule]} | {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def _best(rows: Sequence[Row], cost: str) -> Row:

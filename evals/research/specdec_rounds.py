@@ -7,13 +7,14 @@ counted. Tokens that verification would add after the end of an answer are not c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.scheduling.baselines.candidate_length import candidate_length
+from agentspec.scheduling.costs.cost_model import StepCost
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,67 @@ def count_oracle(texts: Iterable[NDArray[np.int64]], longest: int) -> Counts:
     """Counts of drafts that stop before the first token that would be rejected (Lemma 2.1), and after `longest` tokens.
     Nothing is discarded."""
     return sum((count_rounds(matches, np.minimum(matches, longest)) for matches in texts), Counts())
+
+
+@dataclass(frozen=True)
+class BatchCounts:
+    """Totals over the steps of a server that answers several texts at a time."""
+
+    tokens: int = 0
+    steps: int = 0
+    rows: int = 0
+    """Rows, summed over steps. Near the end there are fewer at a time."""
+    passes: int = 0
+    """Passes of the drafter, each for all rows of a step."""
+    drafting_rows: int = 0
+    """Rows of each pass, summed over passes."""
+    verified: int = 0
+    """Tokens that the target reads if each row has its own width, roots included."""
+    padded: int = 0
+    """The same if all rows are as wide as the widest."""
+    discarded: int = 0
+
+    def seconds(self, target: StepCost, drafter: StepCost, context: float, *, padded: bool) -> float:
+        """Seconds a token. `context`: tokens of each row in the KV cache."""
+        verify = self.steps * target.delta + target.gamma * (self.padded if padded else self.verified)
+        draft = self.passes * drafter.delta + drafter.gamma * self.drafting_rows
+        read = target.alpha * self.rows * context + drafter.alpha * self.drafting_rows * context
+        return (verify + draft + read) / max(1, self.tokens)
+
+
+def count_batches(
+    texts: Sequence[tuple[NDArray[np.int64], NDArray[np.floating]]], h: float, rows: int, *, by_row: bool
+) -> BatchCounts:
+    """Counts of `rows` texts at a time, given by their `matches` and p_i [S, K]; another begins where one has ended.
+
+    The drafter's passes go on until all rows have stopped. With `by_row` a row is verified up to its own end, else up to
+    that of the last row.
+    """
+    waiting = [(matches, candidate_length(p, h)) for matches, p in texts if len(matches)][::-1]
+    running: list[tuple[NDArray[np.int64], NDArray[np.int64], int]] = []
+    counts = dict.fromkeys((field.name for field in fields(BatchCounts)), 0)
+    while waiting or running:
+        while waiting and len(running) < rows:
+            running.append((*waiting.pop(), 0))
+        ends = [int(lengths[place]) for _, lengths, place in running]
+        longest = max(ends)
+        counts["steps"] += 1
+        counts["rows"] += len(running)
+        counts["passes"] += longest
+        counts["drafting_rows"] += longest * len(running)
+        counts["padded"] += (longest + 1) * len(running)
+        going = []
+        for (matches, lengths, place), end in zip(running, ends, strict=True):
+            length = end if by_row else longest
+            kept = min(length, int(matches[place]))
+            after = place + kept + 1
+            counts["verified"] += length + 1
+            counts["discarded"] += length - kept
+            counts["tokens"] += min(after, len(matches)) - place
+            if after < len(matches):
+                going.append((matches, lengths, after))
+        running = going
+    return BatchCounts(**counts)
 
 
 def least_verification(points: Iterable[tuple[float, float]], discard_rate: float) -> float | None:

@@ -44,6 +44,8 @@ class Asking:
     load_generator: str = "own"
     is_emulated: bool = False
     """Whether servers emulate a device, so that seconds are those of its clock."""
+    temperature: float = 0.0
+    """Above 0, answers are sampled, and are not compared."""
     client_work: int = 0
     """Above 0: requests are prepared beforehand, each answer is parsed this many times while the server works, and its
     request is encoded once less than that; see PreparedSender. 0: requests are streamed."""
@@ -156,6 +158,8 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
                 after = _counted(server, system)
                 counts = Counts(**{name: after[name] - before[name] for name in after})
                 result = _result(cell, done, counts, seconds, cpu_seconds)
+                if asking.temperature > 0:
+                    result = replace(result, outputs=None)
                 result = replace(result, wall_seconds=wall_seconds, device=dict(device), preempted_seconds=preempted)
                 if result.exact_answers == 0.0:
                     raise ServerError(f"{system.label} gave none of the recorded answers; its figures are refused")
@@ -275,8 +279,23 @@ async def _ask(server: Server, units: Sequence[Unit], clients: int, asking: Aski
         return await closed_loop(sender, units, clients, asking)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """A sender of requests at a temperature."""
+
+    sender: Sender
+    temperature: float
+
+    async def send(self, body: Mapping[str, Any]) -> Reply:
+        """As Sender.send."""
+        sampling = {**body["sampling_params"], "temperature": self.temperature}
+        return await self.sender.send({**body, "sampling_params": sampling})
+
+
 async def closed_loop(sender: Sender, units: Sequence[Unit], clients: int, asking: Asking) -> list[_Done]:
     """As `_ask`, with any sender."""
+    if asking.temperature > 0:
+        sender = _Sampled(sender, asking.temperature)
     gate = asyncio.Semaphore(clients)
     by_name = {database.name: (database, path) for database, path in asking.databases.items()}
 

@@ -64,6 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     longest = f"(default 256; with --emulate {emulated.MAX_ANSWER_TOKENS})"
     add("--max-answer-tokens", type=int, metavar="N", help=f"cut longer answers at the right {longest}")
     options.number("--seed", 0, "seed of the requests and their order")
+    sampled = "sampling temperature of live tasks; above 0, outputs are not compared"
+    options.number("--temperature", 0.0, sampled)
     options.folder("--model", "model to serve (default: tiny-sql)", MODEL_FOLDER)
     options.folder("--eagle3-model", "EAGLE-3 head for another --model")
     options.folder("--standalone-model", "small draft model for another --model")
@@ -122,6 +124,12 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     else:
         systems = systems_of(args.system or DEFAULT_SYSTEMS, args.model, args.eagle3_model, args.standalone_model)
     check_names("--passes", args.passes, PASSES)
+    recorded = [task.name for task in tasks if task.is_replay]
+    if args.temperature < 0 or (args.temperature > 0 and recorded):
+        raise ConfigError(
+            f"--temperature must be 0 or more, and recorded answers of {', '.join(recorded) or 'no task'} have their own, got "
+            f"{args.temperature:g}; leave it out, or choose live tasks"
+        )
     if args.resume and not args.json:
         raise ConfigError("--resume needs --json FILE to go on from")
     on_cpu = not has_cuda()
@@ -135,6 +143,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         **({} if emulation is None else {"emulated": emulation.name, "client_work": args.client_work}),
         **({} if args.store is None else {"store": urlsplit(args.store).scheme}),
         **({"corpora": [path.name for path in args.corpus]} if args.corpus else {}),
+        **({"temperature": args.temperature} if args.temperature else {}),
     }
     measured = Run(read_records(args.json, settings) if args.resume else [], settings, context, args.json)
     with work_folder(args.logs) as (folder, logs):
@@ -182,6 +191,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
                     encode=encode,
                     is_replay=is_replay,
                     load_generator=args.load_generator,
+                    temperature=args.temperature,
                     is_emulated=emulation is not None,
                     client_work=0 if emulation is None else args.client_work,
                 )
@@ -307,6 +317,7 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         *("concurrency", "repeat", "passes", "requests", "learn", "seed", "load_generator"),
         *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head_accept_length", "client_work"),
         *(("store",) if args.store is not None else ()),
+        *(("temperature",) if args.temperature else ()),
     )
     found = {name: getattr(args, name) for name in names}
     arguments = [without_folders(word) for word in args.server_arguments]

@@ -7,7 +7,7 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, overload
 
 from agentspec.errors import ServerError
 from agentspec.integrations.servers.server import RunningServer
@@ -19,9 +19,9 @@ LEAST_STEPS = 3
 """Least number of steps from which a median is taken."""
 _MOST_TRIES = 3
 """Maximum number of attempts for a cell. On a busy machine the requests of one call may still start one by one."""
-Told = Literal["steps", "drafts", "yields"]
-"""Verify steps as (rows, width, context, seconds), a draft model's drafts as (rows, passes, context, seconds), or whole
-steps as (rows, width, seconds, generated tokens)."""
+Told = Literal["steps", "drafts", "yields", "chains"]
+"""Verify steps as (rows, width, context, seconds), a draft model's drafts as (rows, passes, context, seconds), whole steps
+as (rows, width, seconds, generated tokens), or a draft model's chains as (probabilities, accepted tokens)."""
 
 
 def measured(
@@ -65,11 +65,23 @@ def measured(
     return found
 
 
-def told_since_then(server: RunningServer, told: Told = "steps") -> Callable[[], Steps]:
+@overload
+def told_since_then(
+    server: RunningServer, told: Literal["steps", "drafts", "yields"] = "steps"
+) -> Callable[[], Steps]: ...
+
+
+@overload
+def told_since_then(
+    server: RunningServer, told: Literal["chains"]
+) -> Callable[[], Sequence[tuple[list[float], int]]]: ...
+
+
+def told_since_then(server: RunningServer, told: Told = "steps") -> Callable[[], Sequence[Any]]:
     """Returns a function that returns the steps since its last call."""
     seen = _number(server, told)
 
-    def new() -> Steps:
+    def new() -> Sequence[Any]:
         nonlocal seen
         steps = _latest(server, told, seen)
         seen += len(steps)
@@ -93,7 +105,7 @@ def _number(server: RunningServer, told: Told) -> int:
     return int(_control(server)[f"num_{told}"])
 
 
-def _latest(server: RunningServer, told: Told, since: int) -> list[tuple[int, int, int, float]]:
+def _latest(server: RunningServer, told: Told, since: int) -> list[Any]:
     """All steps or drafts after the first `since`, as far as the server still keeps them."""
     control = _control(server)
     new = int(control[f"num_{told}"]) - since
@@ -108,6 +120,11 @@ def peaks_of(server: RunningServer) -> dict[str, float]:
     """The device's peak figures and the model's hidden size, as Profile names them."""
     control = _control(server)
     return {name: control[name] for name in ("peak_flops", "peak_bandwidth", "hidden_size") if name in control}
+
+
+def rest_of(server: RunningServer) -> float:
+    """Seconds of a step besides its verification and the draft model."""
+    return float(_control(server)["rest_ms"]) / 1e3
 
 
 def vocabulary_of(server: RunningServer) -> int:

@@ -146,11 +146,12 @@ class Settings(BaseModel):
     acceptance_head: str = "auto"
     """Folder of a SpecDec++ head (`acceptance_head.safetensors`), which predicts whether the draft model's tokens are
     accepted. `auto` looks for it in the draft model's folder; `none` uses no head."""
-    stop_threshold: NumberOrWord = "1"
+    stop_threshold: NumberOrWord = "auto"
     """SpecDec++'s h: the draft of a row ends where the probability that one of its tokens is rejected exceeds this number.
     `head` takes the acceptance head's own h; `theorem` takes 1 - t_draft / t_target, by the times of `profile` or those that
-    an earlier server kept (Theorem 3.1 with its constant 0); 1 leaves the decision to the cost model. In captured graphs
-    all passes run, and what a row drafts after its end is not verified."""
+    an earlier server kept (Theorem 3.1 with its constant 0); 1 drafts as many tokens as there are passes. `agentspec tune
+    --draft-model` finds the best number. With `auto` a draft ends where another pass costs more than it promises. In
+    captured graphs all passes run, and what a row drafts after its end is not verified."""
     controller: ControllerName = "goodput"
     """How many drafted tokens each step verifies: `goodput` as many as pay off, `smartspec`, `batch-table` and `roofline`
     as published (the latter two need a profile), `fixed` up to `controller_length`, `sweep` each width in turn, to measure

@@ -24,25 +24,25 @@ def check_threshold(h: float) -> float:
     return h
 
 
-def parse_threshold(text: str) -> float | Literal["head", "theorem"]:
+def parse_threshold(text: str) -> float | Literal["auto", "head", "theorem"]:
     """Reads h as it is written in settings: a number in (0, 1], "head" for the one that the acceptance head was found
-    best with, or "theorem" for theorem_threshold() of the models' times.
+    best with, "theorem" for theorem_threshold() of the models' times, or "auto" for no h.
 
     Raises:
         ConfigError: The text is something else.
     """
-    if text == "head":
-        return "head"
-    if text == "theorem":
-        return "theorem"
+    words: tuple[Literal["auto", "head", "theorem"], ...] = ("auto", "head", "theorem")
+    for word in words:
+        if text == word:
+            return word
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value <= 1:
         raise ConfigError(
-            f"stop_threshold must be a number > 0 and <= 1, head or theorem, got {text!r}; 1 leaves the decision to the cost "
-            "model"
+            f"stop_threshold must be a number > 0 and <= 1, auto, head or theorem, got {text!r}; auto leaves the decision to "
+            "the cost model, and 1 never ends a draft early"
         )
     return value
 

@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -102,6 +104,13 @@ class AcceptanceHead(nn.Module):
 
     def _calibrated(self, logits: Tensor) -> Tensor:
         return torch.sigmoid(self.config.scale * logits.clamp(-FARTHEST_LOGIT, FARTHEST_LOGIT) + self.config.shift)
+
+    def trained(self, calibrated: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The probabilities as the head was trained on, from calibrated ones."""
+        chances = np.clip(calibrated, 1e-9, 1 - 1e-9)
+        logits = (np.log(chances / (1 - chances)) - self.config.shift) / self.config.scale
+        found: NDArray[np.float64] = 1 / (1 + np.exp(-logits))
+        return found
 
     def accepted(self, hidden: Tensor, topk_p: Tensor) -> tuple[Tensor, Tensor]:
         """The acceptance probabilities, [n, topk], of candidates: calibrated, and as the head was trained on.

@@ -40,6 +40,8 @@ class LaunchedTrees:
         """`found`: what `draft_forward` returns, as attributes `parents`, `chosen`, `tokens`, `estimates`."""
         self.on_device = ModelTensors(found.parents, found.chosen, found.tokens, found.estimates, topk)
         """Valid until the next passes are launched."""
+        self.seconds = 0.0
+        """Time of the host until the passes were launched; on a CPU, until they were done."""
         self._copy: HostCopy | None = None
 
     def start_copy(self) -> None:
@@ -125,7 +127,7 @@ class TreeDrafting(DraftModelState):
         if self.acceptance is not None:
             compat.capture_last_hidden(forward_batch)
         topk_p, judged = self.accepted(hidden, topk_p)
-        stops = RowStops(self.stop.threshold) if self.stop.threshold < 1.0 else None
+        stops = self.stop.row_stops()
         by_step = []
         scores = None
         for step in range(steps):

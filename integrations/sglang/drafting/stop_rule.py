@@ -13,8 +13,8 @@ from agentspec.scheduling.baselines.candidate_length import parse_threshold, the
 from agentspec.scheduling.costs.profile import Profile
 
 
-def stop_threshold(text: str, head: AcceptanceHead | None, profile: Profile | None) -> float:
-    """h of SpecDec++ as the setting names it.
+def stop_threshold(text: str, head: AcceptanceHead | None, profile: Profile | None) -> float | None:
+    """h of SpecDec++ as the setting names it; None if costs decide instead.
 
     Args:
         text: See parse_threshold().
@@ -26,6 +26,8 @@ def stop_threshold(text: str, head: AcceptanceHead | None, profile: Profile | No
         ConfigError: h should be the head's or follow from times, and these are missing.
     """
     given = parse_threshold(text)
+    if given == "auto":
+        return None
     if given == "head":
         if head is None:
             raise ConfigError(
@@ -49,11 +51,16 @@ def stop_threshold(text: str, head: AcceptanceHead | None, profile: Profile | No
 class DraftStop:
     """Asked after each pass of the draft model. Inside a captured graph, all passes run."""
 
-    threshold: float = 1.0
-    """h: a row's draft ends where the probability that one of its tokens is rejected exceeds this; 1: never."""
+    threshold: float | None = None
+    """h: a row's draft ends where the probability that one of its tokens is rejected exceeds this; 1: never; None: the
+    price of a pass decides."""
     least_gain: float = 0.0
-    """Stop if another pass is expected to add fewer accepted tokens than this, over all rows, by the draft model's own
-    estimates."""
+    """Without a threshold: stop if another pass is expected to add fewer accepted tokens than this, over all rows, by the
+    draft model's own estimates."""
+
+    def row_stops(self) -> RowStops | None:
+        """For one draft: what finds the ends of its rows; None if all rows end together."""
+        return RowStops(self.threshold) if self.threshold is not None and self.threshold < 1.0 else None
 
     def is_over(self, scores: torch.Tensor, num_passes: int, rows: RowStops | None = None) -> bool:
         """Whether to stop after `num_passes` passes.
@@ -68,8 +75,8 @@ class DraftStop:
         """
         if scores.device.type != "cpu" or compat.is_capturing():
             return False
-        if rows is not None and rows.all_stopped():
-            return True
+        if self.threshold is not None:
+            return rows is not None and rows.all_stopped()
         # Plain numbers: for a few rows, calls of tensor operations would take longer.
         best = [min(max(*row, 0.0), 1.0) for row in scores.tolist()]
         promised: float = sum(p ** (1.0 + 1.0 / num_passes) for p in best)

@@ -132,6 +132,9 @@ class WidthControl:
         self._yields: deque[tuple[int, int, float, int]] = deque(maxlen=_STEPS_TOLD)
         self._num_drafts = 0
         self._drafts: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
+        # Of each row for which the draft model drafted: its tokens' probabilities, and how many of them were accepted.
+        self._num_chains = 0
+        self._chains: deque[tuple[list[float], int]] = deque(maxlen=_STEPS_TOLD)
 
     def use_widths(
         self,
@@ -190,6 +193,8 @@ class WidthControl:
                 "drafts": list(self._drafts),
                 "num_yields": self._num_yields,
                 "yields": list(self._yields),
+                "num_chains": self._num_chains,
+                "chains": list(self._chains),
                 **self._peaks,
                 "profile_key": asdict(self._key),
             }
@@ -296,6 +301,16 @@ class WidthControl:
         if self._profiling:
             self._num_drafts += 1
             self._drafts.append((rows, passes, context, seconds))
+
+    def chained(self, probabilities: Sequence[list[float]], num_accepted: Sequence[int]) -> None:
+        """Called while steps are profiled, for the rows for which the draft model has drafted a chain each.
+
+        Args:
+            probabilities: Of each row's tokens, that one is accepted if all before it are.
+            num_accepted: How many of them were.
+        """
+        self._num_chains += len(num_accepted)
+        self._chains.extend(zip(probabilities, num_accepted, strict=True))
 
     def observe(self, step: PlannedStep, num_accepted: Sequence[int]) -> None:
         """Learns from the result of a step. Call it in the order of the steps.

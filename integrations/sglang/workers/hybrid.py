@@ -206,7 +206,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
                 "steps": worker.shape.steps,
                 "topk": worker.shape.topk,
                 "acceptance_head": worker.acceptance is not None,
-                "stop_threshold": worker.stop.threshold,
+                "stop_threshold": "auto" if worker.stop.threshold is None else worker.stop.threshold,
                 "paused": not worker.follows,
                 "drafts_united_on": "device" if self._can_unite else "host",
                 **self.policy.describe(),
@@ -224,6 +224,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             self._tiers.has_graphs
             and self._tp_group is None
             and self.policy.merges
+            # The host has to see what the draft model drafts.
+            and not self.settings.profiling
             and self.max_width <= tree_union.MOST_WIDTH
             and tree_union.can_unite(torch.device(self.device))
         )
@@ -254,6 +256,21 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         assert done.drafted is not None
         done.drafted.count_accepted(self.counters, num_accepted)
         self.policy.observe(done.rids, done.drafts, counts, found[:, 1:-1])
+        if self.settings.profiling and isinstance(done.drafts, HybridBatch) and self.topk == 1:
+            self._tell_chains(done.drafts, counts, found[:, 1:-1])
+
+    def _tell_chains(self, drafts: HybridBatch, counts: NDArray[np.int32], tokens: NDArray[np.int64]) -> None:
+        accepted = drafts.model_accepted(tokens, counts)
+        rows = np.flatnonzero(drafts.ran)
+        head = self._draft_worker.acceptance
+        chains = []
+        for row in rows:
+            of_row = slice(drafts.model_offsets[row], drafts.model_offsets[row + 1])
+            # Each estimate is the product along the path, and that of the root is 1.
+            paths = drafts.model_estimates[of_row].astype(np.float64)
+            chances = paths[1:] / np.maximum(paths[:-1], 1e-12)
+            chains.append((chances if head is None else head.trained(chances)).tolist())
+        self.suffix.control.chained(chains, accepted[rows].tolist())
 
     def _observe_union(
         self, done: _Step, num_accepted: list[int], counts: NDArray[np.int32], found: NDArray[np.int64]
@@ -428,12 +445,14 @@ class _Hybrid(_Worker):  # type: ignore[misc]
 
     def _launched_passes(self, batch: ScheduleBatch, least_gain: float) -> LaunchedTrees | None:
         worker = self._draft_worker
+        started = time.perf_counter()
         try:
             worker.stop.least_gain = least_gain
             with self._clock.timed(partial(self._passes_took, len(batch.reqs))):
                 launched: LaunchedTrees = worker.passes(batch)
                 if not self._can_unite:
                     launched.start_copy()
+            launched.seconds = time.perf_counter() - started
         except Exception:
             self.suffix.failed("agentspec could not draft with the model; this step has suffix drafts alone")
             return None
@@ -507,7 +526,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             step.drafts = self.suffix.nothing(suffix.requests).drafts
             num_drafted, planned = self.suffix.control.plan_roots(len(step.rids), suffix.context)
             self._made_staging().build(step.drafts, planned.width, num_drafted)
-        planned.drafter_seconds = seconds if trees is not None else 0.0
+        planned.drafter_seconds = trees.seconds + seconds if trees is not None else 0.0
         step.num_drafted, step.planned = num_drafted, planned
         self._context = planned.context
         step.seconds += time.perf_counter() - started

@@ -38,7 +38,7 @@ class DraftRunner:
         if forward_batch.forward_mode.is_idle() or self._drafter.model is None:
             return False
         worker = self._worker
-        if self._has_own_rules and worker.stop.threshold < 1.0:
+        if self._has_own_rules and worker.stop.row_stops() is not None:
             # Drafts whose rows end apart are made by the plugin's own loop.
             return False
         topk, steps = worker.topk, worker.speculative_num_steps
@@ -74,7 +74,7 @@ class DraftRunner:
             topk=worker.topk,
             num_steps=worker.speculative_num_steps,
             max_nodes=worker.max_nodes if self._has_own_rules else worker.speculative_num_draft_tokens - 1,
-            least_gain=0.0 if stop is None else stop.least_gain,
+            least_gain=0.0 if stop is None or stop.threshold is not None else stop.least_gain,
         )
         drafted = torch.from_numpy(parents), torch.from_numpy(chosen), torch.from_numpy(tokens)
         if not self._has_own_rules:

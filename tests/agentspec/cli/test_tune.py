@@ -108,7 +108,7 @@ def test_a_payoff_predictor_is_written_and_measured_beside_the_score(
 
 def test_something_to_write_must_be_named(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tune(trace) == 2
-    assert "--out or --payoff must be given, got neither" in capsys.readouterr().err
+    assert "--out, --payoff or --draft-model must be given, got none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

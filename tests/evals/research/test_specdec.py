@@ -15,6 +15,7 @@ from agentspec.cli import main
 from agentspec.evals.research import specdec as bench_specdec
 from agentspec.evals.research.specdec import FIXED, THRESHOLDS, Rule, rows_of
 from agentspec.integrations.sglang.drafting.acceptance_head import AcceptanceConfig, AcceptanceHead
+from agentspec.scheduling import MeasuredRange, Profile, ProfileKey, StepCost
 
 SEER = Rule("shipped", 1, 6.0, 0.5)
 
@@ -79,6 +80,15 @@ def test_the_command_on_the_shipped_drafters(tmp_path: Path, capsys: pytest.Capt
         AcceptanceHead(AcceptanceConfig(size, 1)).save(tmp_path / "heads" / name / "d1-w1", {})
     files = {name: tmp_path / name for name in ("json", "table", "plot")}
     words = [word for name, file in files.items() for word in (f"--{name}", str(file))]
+    times = Profile(
+        key=ProfileKey(model="m", device="d", engine="e", graphs="none"),
+        target=StepCost(0.0, 5e-4, 8e-3),
+        drafter=StepCost(0.0, 0.0, 1e-3),
+        measured=MeasuredRange(batch_sizes=(1, 4), context_lengths=(0, 400), widths=(1, 11)),
+        widths=(1, 11),
+    )
+    times.save(tmp_path / "profile.json")
+    words += ["--profile", str(tmp_path / "profile.json"), "--rows", "2"]
     arguments = ["bench", "specdec", "--heads", str(tmp_path / "heads"), "--texts", "4", "--timed", "2", *words]
     assert main(arguments) == 0
     report = json.loads(files["json"].read_text())
@@ -88,6 +98,14 @@ def test_the_command_on_the_shipped_drafters(tmp_path: Path, capsys: pytest.Capt
     }
     # The same tokens are written, whichever drafter is used.
     assert len({row["tokens"] for row in report["rows"]}) == 1
+    batches = report["batches"]
+    assert {(row["drafter"], row["rule"]) for row in batches} >= {("standalone", "shipped"), ("eagle3", "confidence")}
+    for row in batches:
+        assert row["tokens"] == report["rows"][0]["tokens"]
+        assert (
+            row["verified"]["by_row"] / row["steps"]["by_row"] <= row["verified"]["together"] / row["steps"]["together"]
+        )
+        assert row["tokens_per_second"]["by_row"] >= row["tokens_per_second"]["by_row_padded"]
     assert files["table"].read_text() in capsys.readouterr().out
     ET.fromstring(files["plot"].read_text())
 

@@ -59,6 +59,14 @@ def test_clients_wait_for_their_answers_and_results_keep_the_order() -> None:
     assert [[one.output for one in some.replies] for some in done] == [[(i, 0), (i, 1)] for i in range(7)]
 
 
+def test_a_temperature_replaces_that_of_every_request() -> None:
+    sender = Clients()
+    asyncio.run(closed_loop(sender, [unit(1)], 1, asking(temperature=0.7)))
+    assert [body["sampling_params"] for body in sender.bodies] == [{"temperature": 0.7}] * 2
+    asyncio.run(closed_loop(sender, [unit(1)], 1, asking()))
+    assert sender.bodies[-1]["sampling_params"] == {}
+
+
 def test_questions_go_through_the_chain_as_token_ids(tmp_path: Path) -> None:
     paths = create_all(DATABASES, tmp_path)
     databases = {database: paths[database.name] for database in DATABASES}

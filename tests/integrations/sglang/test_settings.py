@@ -173,7 +173,10 @@ def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
             "hybrid_rule must be one of expected, score, match-length, payoff, got 'guess'",
         ),
         ({"AGENTSPEC_DRAFT_MODEL_PAUSE": "always"}, "draft_model_pause must be one of payoff, zero-length, never, got"),
-        ({"AGENTSPEC_STOP_THRESHOLD": "0"}, "stop_threshold must be a number > 0 and <= 1, head or theorem, got '0'"),
+        (
+            {"AGENTSPEC_STOP_THRESHOLD": "0"},
+            "stop_threshold must be a number > 0 and <= 1, auto, head or theorem, got '0'",
+        ),
         ({"AGENTSPEC_STOP_THRESHOLD": "1.5"}, "stop_threshold must be"),
         ({"AGENTSPEC_CONFIG": "/nowhere/agentspec.json"}, "/nowhere/agentspec.json"),
     ],

@@ -41,6 +41,8 @@ def test_layers_add_to_what_they_get() -> None:
     hidden = torch.tensor([[1.0, -0.5]])
     assert head(hidden).tolist() == pytest.approx([1 / (1 + math.exp(-logit))])
     assert head.calibrated(hidden).tolist() == pytest.approx([1 / (1 + math.exp(-2 * logit - 0.5))])
+    # What a server tells of its drafts is calibrated, and a search of thresholds needs what the rule compares.
+    assert head.trained(head.calibrated(hidden).numpy()).tolist() == pytest.approx(head(hidden).tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("depth", [0, 3])

@@ -39,6 +39,15 @@ def test_a_captured_draft_goes_on_without_a_look_at_its_scores(monkeypatch: pyte
     assert not stop.is_over(scores, 1, stops)
 
 
+@pytest.mark.parametrize("threshold", [0.5, 1.0])
+def test_a_threshold_decides_whatever_a_pass_costs(threshold: float) -> None:
+    likely = torch.tensor([[0.9]])
+    stops = RowStops(threshold)
+    stops.after_first(likely[:, None], likely)
+    assert not DraftStop(threshold, least_gain=5.0).is_over(likely, 1, stops)
+    assert DraftStop(None, least_gain=5.0).is_over(likely, 1)
+
+
 def test_products_that_rounding_lifts_over_one_are_no_riches() -> None:
     assert DraftStop(least_gain=1.001).is_over(torch.tensor([[1.5]]), 1)
 
@@ -94,7 +103,7 @@ def test_the_threshold_is_a_number_the_heads_or_the_theorems() -> None:
     measured = MeasuredRange(batch_sizes=(1, 1), context_lengths=(0, 200), widths=(1, 1))
     alone = Profile(key=key, target=StepCost(0.0, 0.0, 0.010), measured=measured, widths=(1,))
     both = replace(alone, drafter=StepCost(0.00001, 0.0, 0.001))
-    assert stop_threshold("0.7", None, None) == 0.7
+    assert stop_threshold("0.7", None, None) == 0.7 and stop_threshold("auto", None, None) is None
     assert stop_threshold("head", head, None) == 0.4  # type: ignore[arg-type]
     # A token of the draft takes 2 ms after 100 tokens, and a verification 10 ms.
     assert stop_threshold("theorem", None, both) == pytest.approx(0.8)

@@ -89,7 +89,7 @@ def drawn_worker(draw: random.Random, *, ours: bool = True, **changes: Any) -> A
     )
     if ours:
         worker.acceptance = drawn_acceptance_head(shape["hidden"]) if draw.random() < 0.5 else None
-        worker.stop = DraftStop(1.0, draw.choice([0.0, 0.05]))
+        worker.stop = DraftStop(None, draw.choice([0.0, 0.05]))
         worker.max_nodes = draw.randint(1, 20)
     return worker
 

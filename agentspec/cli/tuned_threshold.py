@@ -1,0 +1,180 @@
+"""`agentspec tune --draft-model`: the stopping threshold h of SpecDec++ for a draft model, on this machine.
+
+Dataset: recorded prompts, answered by a server whose draft model drafts a whole chain for every row.
+Metric: tokens a second, discard and verification rates of every threshold, beside drafts of fixed lengths.
+Pattern: one server records the chains, and a profile has the times of both models (agentspec.scheduling.baselines.
+threshold_search).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agentspec.cli.profile import ProfilePlan, measured_profile
+from agentspec.errors import ConfigError
+from agentspec.integrations.servers.drafted_chains import drafted_chains
+from agentspec.integrations.servers.fastest_lengths import recorded_prompts
+from agentspec.integrations.servers.server import Server
+from agentspec.integrations.servers.told_steps import rest_of
+from agentspec.progress import say
+from agentspec.scheduling import Profile
+from agentspec.scheduling.baselines.threshold_search import (
+    StepPrices,
+    StopOutcome,
+    fixed_outcomes,
+    threshold_outcomes,
+)
+
+_MOST_PROMPT = 1024
+_CONTEXTS = (64, 512)
+_LEAST_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdPlan:
+    """What to search a threshold for.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+
+    log: Path
+    """Its prompts are answered."""
+    model: Path
+    draft_model: Path
+    steps: int
+    """Number of tokens of the longest draft."""
+    rows: int
+    """Number of requests that run at the same time."""
+    profile: Path | None
+    """Times of both models; None: they are measured."""
+    rest: Sequence[str] = ()
+    """Further arguments for the servers."""
+
+    def __post_init__(self) -> None:
+        if self.steps < _LEAST_STEPS or self.rows < 1:
+            raise ConfigError(
+                f"--steps must be at least {_LEAST_STEPS} and --rows at least 1, got {self.steps} and {self.rows}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdReport:
+    """What thresholds and fixed lengths would have made of the chains."""
+
+    thresholds: Sequence[StopOutcome]
+    lengths: Sequence[StopOutcome]
+    num_chains: int
+    rows: int
+    prices: StepPrices
+
+    @property
+    def best(self) -> StopOutcome:
+        """The fastest threshold."""
+        return max(self.thresholds, key=lambda outcome: outcome.tokens_per_second)
+
+    @property
+    def best_length(self) -> StopOutcome:
+        """The fastest fixed length."""
+        return max(self.lengths, key=lambda outcome: outcome.tokens_per_second)
+
+    def shown(self) -> str:
+        """The report as text for a person."""
+        best, fixed = self.best, self.best_length
+        lines = [
+            f"{'':>12}  {'drafted':>7}  {'accept length':>13}  {'discard rate':>12}  {'verification rate':>17}  tokens/s a row"
+        ]
+        for name, outcome in (
+            *((f"h {outcome.threshold:g}", outcome) for outcome in self.thresholds),
+            *((f"{outcome.length:g} tokens", outcome) for outcome in self.lengths),
+        ):
+            mark = "  <- best" if outcome in (best, fixed) else ""
+            lines.append(
+                f"{name:>12}  {outcome.length:7.2f}  {outcome.accept_length:13.2f}  {outcome.discard_rate:12.3f}  "
+                f"{outcome.verification_rate:17.3f}  {outcome.tokens_per_second:14.1f}{mark}"
+            )
+        gain = best.tokens_per_second / fixed.tokens_per_second
+        lines.append(
+            f"from {self.num_chains} drafts; the best threshold gives {gain:.2f} times the tokens a second of the best fixed "
+            f"length, {fixed.length:g}"
+        )
+        lines.append(
+            f"serve with AGENTSPEC_STOP_THRESHOLD={best.threshold:g}"
+            if gain > 1
+            else f"serve with --speculative-num-steps {fixed.length:g} and AGENTSPEC_STOP_THRESHOLD=1"
+        )
+        return "\n".join(lines)
+
+    def figures(self) -> dict[str, Any]:
+        """The report for a program."""
+        return {
+            "chains": self.num_chains,
+            "rows": self.rows,
+            "prices": asdict(self.prices),
+            "stop_threshold": self.best.threshold,
+            "best_fixed_length": self.best_length.length,
+            "thresholds": [asdict(outcome) for outcome in self.thresholds],
+            "lengths": [asdict(outcome) for outcome in self.lengths],
+        }
+
+
+def threshold_report(plan: ThresholdPlan) -> ThresholdReport:
+    """Records chains on a server, and prices all thresholds.
+
+    Raises:
+        ConfigError: The log has no prompts, there are too few drafts, or the profile lacks a draft model's times.
+        ServerError: A server did not start.
+    """
+    prompts = recorded_prompts(plan.log)
+    profile = Profile.load(plan.profile) if plan.profile else _measured(plan)
+    if profile.drafter is None:
+        raise ConfigError(
+            f"--profile must have the times of a draft model, got {plan.profile}; measure them with `agentspec profile "
+            "--draft-model`"
+        )
+    arguments = [
+        "--speculative-draft-model-path", str(plan.draft_model), "--speculative-num-steps", str(plan.steps),
+        "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(plan.steps + 1),
+        "--agentspec-tau", "inf", "--agentspec-min-token-prob", "0", "--agentspec-controller", "fixed",
+        "--max-running-requests", str(plan.rows), "--skip-server-warmup", *plan.rest,
+    ]  # fmt: skip
+    variables = {"AGENTSPEC_PROFILING": "true", "AGENTSPEC_STOP_THRESHOLD": "1", "AGENTSPEC_WIDTHS": "one"}
+    with (
+        tempfile.TemporaryDirectory(prefix="agentspec-tune-") as folder,
+        Server(
+            plan.model, "AGENTSPEC", log=Path(folder) / "server.log", arguments=arguments, environment=variables
+        ) as server,
+    ):
+        say(f"drafts: ready after {server.start_seconds:.0f} s")
+        chains = drafted_chains(server, prompts, plan.rows, _MOST_PROMPT)
+        rest = rest_of(server)
+    prices = StepPrices(
+        target=profile.target,
+        drafter=profile.drafter,
+        rest=rest,
+        rows=plan.rows,
+        context=sum(profile.measured.context_lengths) / 2,
+        graphs=profile.key.graphs == "captured",
+    )
+    return ThresholdReport(
+        threshold_outcomes(chains, prices), fixed_outcomes(chains, prices), len(chains.accepted), plan.rows, prices
+    )
+
+
+def _measured(plan: ThresholdPlan) -> Profile:
+    widths = sorted({1, 2, 4, 8, plan.steps + 1})
+    return measured_profile(
+        ProfilePlan(
+            model=plan.model,
+            draft_model=plan.draft_model,
+            batch_sizes=sorted({1, 2, plan.rows}),
+            context_lengths=_CONTEXTS,
+            widths=widths,
+            sweep=True,
+            rest=plan.rest,
+        )
+    )
