@@ -96,6 +96,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "default; with --ragged: any)",
     )
     add("--draft-us", type=float, default=0.0, metavar="US", help="microseconds of drafting per row (default 0)")
+    add(
+        "--admission",
+        choices=("slots", "goodput"),
+        default="slots",
+        help="when a waiting request starts: as soon as there is room, or only if the steps then yield more tokens a second "
+        "(SmartSpec, algorithm 2; default %(default)s)",
+    )
+    add(
+        "--foresee",
+        action="store_true",
+        help="tell controllers which drafted tokens will be accepted, as an oracle would",
+    )
     add("--whole-batches", action="store_true", help="decode each batch to its end before the next one begins")
     add(
         "--pad-context",
@@ -143,6 +155,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         pads_context=args.pad_context,
         ragged=args.ragged,
         whole_batches=args.whole_batches,
+        admission=args.admission,
+        foresees=args.foresee,
         costs=profile.speculative,
     )
     if not args.extrapolate:

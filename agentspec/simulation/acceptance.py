@@ -93,14 +93,20 @@ class Acceptance:
         """Greatest number of nodes of a draft, its root included."""
         return int(self.estimates.shape[1])
 
-    def drafts(self, places: NDArray[np.int64], max_width: int | None = None) -> DraftBatch:
-        """The drafts of b places, cut to `max_width` nodes per row, roots included. Tokens are unknown and set to 0."""
+    def drafts(self, places: NDArray[np.int64], max_width: int | None = None, *, known: bool = False) -> DraftBatch:
+        """The drafts of b places, cut to `max_width` nodes per row, roots included. Tokens are unknown and set to 0.
+
+        `known`: estimates are 1 for the nodes that will be accepted and 0 for all others, as an oracle would have them.
+        """
         width = self.max_width if max_width is None else min(max_width, self.max_width)
         counts = np.minimum(self.num_nodes[places], width).astype(np.int32)
         offsets = np.zeros(len(places) + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
         present = np.arange(width) < counts[:, None]
         estimates = self.estimates[places, :width]
+        if known:
+            true_nodes = np.diff(self.accepted[places, :width].astype(np.float32), axis=1)
+            estimates = np.concatenate([np.ones((len(places), 1), np.float32), true_nodes], axis=1)
         kept = estimates[present]
         return DraftBatch(
             offsets=offsets,

@@ -16,6 +16,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,11 @@ class ServerConfig:
     pads_context: bool = False
     """Whether attention reads as much of every row as of the longest one, as the reference kernels for CPUs do. A step
     then takes as long as if all rows had that length."""
+    admission: Literal["slots", "goodput"] = "slots"
+    """When a waiting request starts: `slots` as soon as there is room, `goodput` only if the steps are expected to yield
+    more tokens a second with it (SmartSpec, algorithm 2)."""
+    foresees: bool = False
+    """Whether the controller knows which nodes will be accepted, as an oracle would."""
     whole_batches: bool = False
     """Whether requests are admitted only while nothing runs. The waiting requests then form a batch that is decoded to
     its end (Su et al., 5.3)."""
@@ -99,6 +105,8 @@ class _Run:
         # The time from a client to the scheduler and back delays all requests alike, so it all counts before arrival.
         self.request_seconds = config.costs.request_seconds if config.costs else 0.0
         self.overlap = config.costs is not None and config.costs.overlap
+        # Width of the latest decode step, and its tokens for each row.
+        self.width, self.tokens_per_row = 1, 1.0
         self.log = RunLog(
             requests=requests,
             arrival=requests.arrival.copy(),
@@ -141,12 +149,27 @@ class _Run:
             reserved = config.reserved_tokens * (num_rows + 1) if num_rows else 0
             if num_rows >= config.max_running or self.kv_used + context + reserved > config.kv_tokens:
                 return
+            if config.admission == "goodput" and num_rows and not self._pays(num_rows, context):
+                return
             self.waiting.popleft()
             self._use_kv(context)
             if math.isnan(log.admitted[request]):
                 log.admitted[request] = self.now
             # Tokens generated before a retraction are computed again, like the prompt.
             self.prefilling.append((request, int(self.requests.cached_tokens[request]), context))
+
+    def _pays(self, rows: int, context: int) -> bool:
+        """Whether another request of `context` tokens adds to the tokens a second of steps like the latest one."""
+
+        def rate(rows: int, read: int) -> float:
+            seconds = self.profile.target.seconds(read, rows * self.width)
+            if self.config.costs:
+                seconds += self.config.costs.step_seconds(rows, read, rows * self.width)
+            if self.profile.drafter is not None:
+                seconds += self.profile.drafter.drafting(read, rows, self.width - 1)
+            return rows * self.tokens_per_row / seconds
+
+        return rate(rows + 1, self.kv_used + context) >= rate(rows, self.kv_used)
 
     def _prefill(self) -> None:
         """Computes the next chunks in one step, first come, first served."""
@@ -185,7 +208,7 @@ class _Run:
         acceptance = self.requests.acceptance
         wanted = max_width > 1 and self.controller.wants_draft(b, context)
         state = StepState(
-            drafts=acceptance.drafts(places, max_width if wanted else 1),
+            drafts=acceptance.drafts(places, max_width if wanted else 1, known=config.foresees),
             context=context,
             widths=tuple(width for width in config.widths if width <= max_width),
             max_width=max_width,
@@ -219,6 +242,7 @@ class _Run:
             expected=plan.expected_tokens,
             reason=plan.reason,
         )
+        self.width, self.tokens_per_row = plan.width, float(num_accepted.mean()) + 1.0
         self.running = rows[~self._is_complete(rows)]
 
     def _finish_step(

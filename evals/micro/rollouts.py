@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.number("--own-words", shape.own_words, "share of phrases that occur nowhere else")
     options.number("--seeds", 3, "numbers of draws, with seeds 0, 1, ...")
     options.text("--device", "h200-8b", "emulated device whose step times count")
-    options.number("--rest", 0.001, "seconds of a step besides its forward pass")
+    options.number("--overhead", 0.001, "seconds of a step besides its forward pass")
     options.file("--json", "write the figures to FILE")
 
 
@@ -89,8 +89,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: An argument is out of range, or the device is unknown.
     """
-    if args.seeds < 1 or not args.rest >= 0:
-        raise ConfigError(f"--seeds must be at least 1 and --rest 0 or more, got {args.seeds} and {args.rest}")
+    if args.seeds < 1 or not args.overhead >= 0:
+        raise ConfigError(f"--seeds must be at least 1 and --overhead 0 or more, got {args.seeds} and {args.overhead}")
     shape = RolloutShape(
         prompts=args.prompts, rollouts=args.rollouts, median_tokens=args.median_tokens, own_words=args.own_words
     )
@@ -100,10 +100,15 @@ def run(args: argparse.Namespace) -> int:
         for seed in range(args.seeds):
             calls = drawn_rollouts(shape, seed)
             for way in WAYS:
-                rows.append({"seed": seed, "way": way.name, **asdict(finish(calls, way, times, args.rest))})
+                rows.append({"seed": seed, "way": way.name, **asdict(finish(calls, way, times, args.overhead))})
                 progress.update(len(rows))
     print(table(rows))
-    head = {**describe(("agentspec", "numpy")), "shape": asdict(shape), "device": args.device, "rest": args.rest}
+    head = {
+        **describe(("agentspec", "numpy")),
+        "shape": asdict(shape),
+        "device": args.device,
+        "overhead": args.overhead,
+    }
     write_json(args.json, {"head": head, "rows": rows})
     return 0
 

@@ -42,7 +42,7 @@ def test_a_report_names_the_setting_that_is_fastest() -> None:
     # Half of the chains are certain and right, the other half doubtful and wrong.
     sure = np.array([[0.99] * 6, [0.2] * 6] * 10)
     found = report(sure, np.array([6, 0] * 10))
-    assert found.best.threshold is not None and 0.1 <= found.best.threshold < 0.8
+    assert found.best.threshold is not None and 0.05 <= found.best.threshold < 0.8
     assert f"AGENTSPEC_STOP_THRESHOLD={found.best.threshold:g}" in found.shown()
     assert found.figures()["stop_threshold"] == found.best.threshold and found.figures()["chains"] == 20
     # The probabilities say nothing, and three tokens are right each time.
@@ -56,7 +56,7 @@ def test_a_report_names_the_setting_that_is_fastest() -> None:
     [
         ([], "--draft-model needs --model"),
         (["--model", "m", "--out", "e.json"], "--draft-model fits no estimates"),
-        (["--model", "m", "more.jsonl"], "--draft-model takes one log"),
+        (["more.jsonl", "--model", "m"], "--draft-model takes one log"),
         (["--model", "m", "--steps", "1"], "--steps must be at least 2"),
         (["--model", "m", "--rows", "0"], "--rows at least 1"),
         (["--model", "m", "--profile", "profile.json"], "times of a draft model, got profile.json"),
@@ -70,7 +70,7 @@ def test_bad_arguments_are_named_before_a_server_starts(
     (tmp_path / "log.jsonl").write_text(
         json.dumps({"messages": [{"role": "user", "content": "one"}], "output": "two"}) + "\n"
     )
-    assert main(["tune", "log.jsonl", "--draft-model", "d", *words]) == 2
+    assert main(["tune", "log.jsonl", *words, "--draft-model", "d"]) == 2
     assert named in capsys.readouterr().err
 
 

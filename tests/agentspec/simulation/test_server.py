@@ -7,7 +7,15 @@ import pytest
 from fixed_width import FixedWidth
 
 from agentspec.errors import ConfigError
-from agentspec.scheduling import MeasuredRange, Profile, ProfileKey, ServingCosts, StepCost
+from agentspec.scheduling import (
+    ControlConfig,
+    MeasuredRange,
+    Profile,
+    ProfileKey,
+    ServingCosts,
+    StepCost,
+    make_controller,
+)
 from agentspec.simulation import (
     Acceptance,
     Arrivals,
@@ -250,3 +258,27 @@ def test_rows_that_are_not_padded_take_what_their_nodes_do() -> None:
             if width:
                 assert seconds == pytest.approx(10 + (rows + drafted if ragged else rows * 8))
     assert sum(logs[1].seconds) < sum(logs[0].seconds)
+
+
+def test_an_oracle_knows_what_is_accepted() -> None:
+    acceptance = by_hand()
+    known = acceptance.drafts(np.arange(5), known=True)
+    assert known.estimates.tolist() == [1, 1, 1, 0, 1, 0, 1, 0, 1, 0]
+    requests = draw_requests(acceptance_at_rate("0.6", 8, 30, 60, 7, 0), Arrivals(clients=4), 8, 0)
+    profile = profile_of(0.0, 0.03, 0.1)
+    seconds = {}
+    for foresees in (False, True):
+        controller = make_controller(ControlConfig(objective="step"), profile)
+        seconds[foresees] = simulate(requests, profile, ServerConfig(foresees=foresees), controller).finished.max()
+    assert seconds[True] < 0.95 * seconds[False]
+
+
+@pytest.mark.parametrize(("prompt", "waits"), [(10, False), (900, True)])
+def test_a_request_may_wait_until_the_steps_gain_by_it(prompt: int, waits: bool) -> None:
+    """A row with the context of the others always adds to the tokens a second. A long one may take more than it adds."""
+    acceptance = replace(by_hand(), prompt_tokens=np.array([10, prompt], np.int32))
+    requests = draw_requests(acceptance, Arrivals(intervals=(0.05,), cv=0.0), 2, 0, prefix_cache=False)
+    log = simulate(requests, profile_of(0.001, 0.01, 0.1), ServerConfig(admission="goodput"), FixedWidth(2))
+    first, second = np.argsort(log.arrival)
+    assert (log.admitted[second] >= log.finished[first]) == waits
+    assert np.isfinite(log.finished).all()
