@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="FILE", help="the profile to write")
     add("--plot", type=Path, metavar="FILE", help="draw the fit to a .png or .svg file")
     add("--json", type=Path, metavar="FILE", help="write the figures, the command and the machine to FILE")
-    parser.epilog = "With --model, all other arguments go to SGLang unchanged."
+    parser.epilog = "With --model, all other arguments go to SGLang unchanged; write them as --flag=value."
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +348,8 @@ def _server(
         }
     if draft_model:
         arguments += ["--speculative-draft-model-path", str(draft_model), "--agentspec-tau", "inf"]
+        # Random text promises little, and drafts that end early would be too few passes to measure.
+        variables["AGENTSPEC_STOP_THRESHOLD"] = "1"
     with tempfile.TemporaryDirectory(prefix="agentspec-profile-") as folder:
         log = Path(folder) / "server.log"
         with Server(
