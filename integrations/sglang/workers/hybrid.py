@@ -256,7 +256,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         assert done.drafted is not None
         done.drafted.count_accepted(self.counters, num_accepted)
         self.policy.observe(done.rids, done.drafts, counts, found[:, 1:-1])
-        if self.settings.profiling and isinstance(done.drafts, HybridBatch) and self.topk == 1:
+        if self.settings.profiling and isinstance(done.drafts, HybridBatch) and self._draft_worker.shape.topk == 1:
             self._tell_chains(done.drafts, counts, found[:, 1:-1])
 
     def _tell_chains(self, drafts: HybridBatch, counts: NDArray[np.int32], tokens: NDArray[np.int64]) -> None:
