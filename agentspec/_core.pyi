@@ -170,15 +170,14 @@ class Goodput:
         context: float,
         rest: float,
         ragged: bool,
-        alpha: float,
-        gamma: float,
-        delta: float,
+        seconds: NDArray[np.float64],
         exponent: float,
         num_nodes: NDArray[np.int32],
         estimated: NDArray[np.float64],
         sizes: NDArray[np.int64],
     ) -> tuple[int, int, float, float, int]:
-        """Writes to num_nodes, [b], and to estimated and sizes, [c].
+        """Writes to num_nodes, [b], and to estimated and sizes, [c]. `seconds`, [w], are those of a verification of each
+        width.
 
         Returns the width, the number of tokens to verify, the expected number of tokens, the predicted seconds, and the
         index of the reason in PlanReason.

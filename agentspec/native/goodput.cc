@@ -67,6 +67,10 @@ void check(const GoodputStep& step, const PlanArrays& out) {
       std::adjacent_find(widths.begin(), widths.end(), std::greater_equal<>()) != widths.end()) {
     throw ConfigError("widths must ascend from 1; leave out those that are not to be verified");
   }
+  if (step.seconds.size() != widths.size()) {
+    throw ConfigError("there must be seconds for each of the " + std::to_string(widths.size()) +
+                      " widths, got " + std::to_string(step.seconds.size()));
+  }
   const auto columns = static_cast<std::size_t>(widths.back() - 1);
   if (out.num_nodes.size() + 1 != offsets.size() || out.estimated.size() != columns ||
       out.sizes.size() != columns) {
@@ -369,7 +373,6 @@ bool Goodput::correct(double exponent) {
 void Goodput::weigh_widths(const GoodputStep& step) {
   const auto rows = static_cast<double>(step.offsets.size() - 1);
   const std::size_t num_widths = step.widths.size();
-  const double least = std::max(step.cost.seconds(step.context, 0.0), kLeastSeconds);
   const double pass = config_.drafter.seconds(step.context, rows);
   expected_.resize(num_widths);
   seconds_.resize(num_widths);
@@ -380,7 +383,7 @@ void Goodput::weigh_widths(const GoodputStep& step) {
     const auto width = static_cast<double>(step.widths[i]);
     for (; column + 1 < static_cast<std::size_t>(step.widths[i]); ++column) gained += gains_[column];
     expected_[i] = rows + gained;
-    seconds_[i] = least + step.cost.gamma * rows * width;
+    seconds_[i] = std::max(step.seconds[i], kLeastSeconds);
     taken_[i] = seconds_[i] + pass * (width - 1.0) + step.rest;
   }
 }

@@ -43,10 +43,10 @@ struct GoodputStep {
   std::span<const std::int32_t> parents;  // [n], numbered within the row; -1 for the root
   std::span<const float> estimates;       // [n], probability that the node is accepted; 1 for the root
   std::span<const std::int64_t> widths;   // [w], the widths that may be verified, ascending from 1
+  std::span<const double> seconds;        // [w], of a verification of each width
   double context = 0.0;                   // tokens in the KV cache over all rows
   double rest = 0.0;                      // seconds of a step besides verification and the draft model
   bool ragged = false;                    // each row is verified with only its own nodes, without padding
-  PassCost cost = {};                     // of a verification
   double exponent = 1.0;                  // the power that corrects the mean estimate of a column
 };
 

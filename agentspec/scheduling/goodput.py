@@ -30,7 +30,8 @@ class GoodputController:
     """Maximises expected accepted and bonus tokens per second (goodput, SmartSpec, equation 3).
 
     1. The estimates are corrected by the acceptance of earlier drafts.
-    2. A step of b rows and width w takes T(N_context, b * w), padding included, and the constant time of every step.
+    2. A step of b rows and width w takes T(N_context, b * w), padding included, and the constant time of every step. T is
+       the curve of the steps that were seen (agentspec.scheduling.costs.step_curve).
        Nodes that fit into the width cost nothing more, so each row keeps as many nodes as the width has room for. A
        width promises b tokens and the sum of the first w - 1 columns of estimates: the controller takes the batch's
        nodes column after column, while they are worth their cost. Where rows need not be padded,
@@ -71,12 +72,12 @@ class GoodputController:
         drafts, costs = state.drafts, self.costs
         rows, context = len(drafts), state.context
         widths = candidate_widths(state.widths, state.max_width)
-        alpha, gamma, delta = costs.coefficients
+        seconds_of_widths = costs.at_widths(context, (widths * rows).astype(np.float64))
         columns = int(widths[-1]) - 1
         num_nodes, estimated, sizes = np.empty(rows, np.int32), np.empty(columns), np.empty(columns, np.int64)
         width, num_tokens, expected_tokens, seconds, reason = self._native.plan(
             drafts.offsets, drafts.parents, drafts.estimates, widths, context, state.rest, state.ragged,
-            alpha, gamma, delta, self.bias.exponent, num_nodes, estimated, sizes,
+            seconds_of_widths, self.bias.exponent, num_nodes, estimated, sizes,
         )  # fmt: skip
         return StepPlan(
             width,

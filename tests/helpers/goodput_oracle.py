@@ -52,22 +52,20 @@ class GoodputOracle:
         context: float,
         rest: float,
         ragged: bool,
-        alpha: float,
-        gamma: float,
-        delta: float,
+        seconds: NDArray[np.float64],
         exponent: float,
         num_nodes: NDArray[np.int32],
         estimated: NDArray[np.float64],
         sizes: NDArray[np.int64],
     ) -> tuple[int, int, float, float, int]:
-        rows, most, cost = len(offsets) - 1, int(widths[-1]) - 1, StepCost(alpha, gamma, delta)
+        rows, most = len(offsets) - 1, int(widths[-1]) - 1
         starts = np.repeat(offsets[:-1], np.diff(offsets))
         columns = (ranked_columns if ragged else padded_columns)(offsets, estimates)
         sizes[:] = np.bincount(columns, minlength=most + 1)[1 : most + 1]
         estimated[:] = np.bincount(columns, weights=estimates, minlength=most + 1)[1 : most + 1]
         gains = corrected(estimated, sizes, exponent)
         expected = rows + np.array([gains[: w - 1].sum() for w in widths])
-        seconds = max(cost.seconds(context, 0), 1e-9) + gamma * rows * widths
+        seconds = np.maximum(seconds, 1e-9)
         taken = seconds + self.drafter.seconds(context, rows) * (widths - 1) + rest
         if self.config.objective == "step" or not self.plain_tokens:
             worth = (expected / taken).max()
@@ -168,7 +166,8 @@ class GoodputOracle:
     def _choose(
         self, widths: NDArray[np.int64], values: NDArray[np.float64], prices: NDArray[np.float64]
     ) -> tuple[int, str]:
-        best = int(values.argmax())
+        # Of widths that are alike but for rounding, the first.
+        best = int((values >= values.max() - 1e-9).argmax())
         if self.last_width in widths and self.last_width != widths[best]:
             last = widths.tolist().index(self.last_width)
             self.against += 1

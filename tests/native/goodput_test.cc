@@ -52,7 +52,12 @@ struct Batch {
     const std::int64_t columns = widths.empty() ? 0 : std::max<std::int64_t>(widths.back() - 1, 0);
     estimated.assign(static_cast<std::size_t>(columns), -1.0);
     sizes.assign(static_cast<std::size_t>(columns), -1);
-    return goodput.plan({offsets, parents, estimates, widths, 1000.0, 0.0, ragged, cost, 1.0},
+    std::vector<double> seconds;
+    const auto rows = static_cast<double>(num_nodes.size());
+    for (const std::int64_t width : widths) {
+      seconds.push_back(cost.seconds(1000.0, rows * static_cast<double>(width)));
+    }
+    return goodput.plan({offsets, parents, estimates, widths, seconds, 1000.0, 0.0, ragged, 1.0},
                         {num_nodes, estimated, sizes});
   }
 };
@@ -130,8 +135,13 @@ void test_a_refused_step_changes_nothing() {
   Batch batch = small();
   std::vector<std::int32_t> few(2);
   batch.planned(goodput);
-  CHECK_THROWS((void)goodput.plan({batch.offsets, batch.parents, batch.estimates, batch.widths},
+  const std::vector<double> seconds(batch.widths.size(), 0.01);
+  CHECK_THROWS((void)goodput.plan({batch.offsets, batch.parents, batch.estimates, batch.widths, seconds},
                                   {few, batch.estimated, batch.sizes}),
+               ConfigError);
+  CHECK_THROWS((void)goodput.plan(
+                   {batch.offsets, batch.parents, batch.estimates, batch.widths, std::span(seconds).first(2)},
+                   {batch.num_nodes, batch.estimated, batch.sizes}),
                ConfigError);
   Goodput other({});
   batch.planned(other);

@@ -18,20 +18,21 @@ namespace agentspec::bindings {
 namespace {
 
 using WidthArray = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using SecondsArray = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 nb::tuple plan(Goodput& goodput, const Int32Array& offsets, const Int32Array& parents,
                const FloatArray& estimates, const WidthArray& widths, double context, double rest,
-               bool ragged, double alpha, double gamma, double delta, double exponent,
+               bool ragged, const SecondsArray& seconds, double exponent,
                const Buffer<std::int32_t>& num_nodes, const Buffer<double>& estimated,
                const Buffer<std::int64_t>& sizes) {
   const GoodputPlan plan = goodput.plan({.offsets = view(offsets),
                                          .parents = view(parents),
                                          .estimates = {estimates.data(), estimates.size()},
                                          .widths = {widths.data(), widths.size()},
+                                         .seconds = {seconds.data(), seconds.size()},
                                          .context = context,
                                          .rest = rest,
                                          .ragged = ragged,
-                                         .cost = {alpha, gamma, delta},
                                          .exponent = exponent},
                                         {view(num_nodes), view(estimated), view(sizes)});
   return nb::make_tuple(plan.width, plan.num_tokens, plan.expected_tokens, plan.seconds,
@@ -65,8 +66,8 @@ void bind_goodput(nb::module_& m) {
           nb::kw_only(), "objective"_a, "margin"_a, "patience"_a, "probe_share"_a, "knows_costs"_a,
           "drafter_alpha"_a, "drafter_gamma"_a, "drafter_delta"_a)
       .def("plan", &plan, "offsets"_a.noconvert(), "parents"_a.noconvert(), "estimates"_a.noconvert(),
-           "widths"_a.noconvert(), "context"_a, "rest"_a, "ragged"_a, "alpha"_a, "gamma"_a, "delta"_a,
-           "exponent"_a, "num_nodes"_a.noconvert(), "estimated"_a.noconvert(), "sizes"_a.noconvert())
+           "widths"_a.noconvert(), "context"_a, "rest"_a, "ragged"_a, "seconds"_a.noconvert(), "exponent"_a,
+           "num_nodes"_a.noconvert(), "estimated"_a.noconvert(), "sizes"_a.noconvert())
       .def(
           "wants_draft",
           [](Goodput& self, double alpha, double gamma, double delta, double rows, double context) {

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
 from agentspec.scheduling.costs.cost_model import StepCost
 from agentspec.scheduling.costs.profile import MeasuredRange, Profile, ProfileKey
 from agentspec.scheduling.costs.running_fit import RunningFit
+from agentspec.scheduling.costs.step_curve import StepCurve
 
 _UNKNOWN = 0.02
 """Seconds assumed for every step before one was observed. Only ratios matter then."""
@@ -24,6 +30,7 @@ class OnlineCosts:
         if profile is not None:
             start = (profile.target.alpha, profile.target.gamma, profile.target.delta)
         self._fit = RunningFit([0.1, 0.1], start)
+        self._curve = StepCurve()
         self._cost: StepCost | None = None
         """The fitted cost; None: to be taken from the fit again."""
 
@@ -61,6 +68,10 @@ class OnlineCosts:
         """Predicted seconds of a verification."""
         return self._fit.at(context, batched) if self.known else _UNKNOWN
 
+    def at_widths(self, context: float, batched: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Predicted seconds of verifications of these numbers of tokens, by the curve that the steps have shown."""
+        return self._curve.at(batched, context, self.cost)
+
     def covers(self, rows: int, width: int, context: float) -> bool:
         """Whether the profile was measured on such steps; False without a profile. Counts the steps that are not
         covered."""
@@ -72,6 +83,8 @@ class OnlineCosts:
         """Learns from the seconds of a verification. Impossible values are ignored."""
         self._fit.observe([max(context, 1.0), batched], seconds)
         self._cost = None
+        if batched > 0 and 0 < seconds < math.inf:
+            self._curve.observe(batched, context, seconds, self.cost)
 
     def learned(self, key: ProfileKey, measured: MeasuredRange, widths: tuple[int, ...]) -> Profile | None:
         """The present costs as a profile of the server `key`, learned from steps in the range `measured`; None while

@@ -1,0 +1,102 @@
+"""Seconds of a step by the number of its tokens, as the steps themselves show them.
+
+seconds
+   |            /       A GPU reads its weights in the same time for one token as for a hundred. From where arithmetic
+   |          /         takes longer than reading, each further token costs. A line through all of it predicts badly. So
+   | --------'          the curve keeps a point for every number of tokens that steps had, and bridges the gaps.
+   +------------- tokens
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.scheduling.costs.cost_model import StepCost
+
+_KNOTS = [float(number) for number in sorted({round(2.0 ** (half / 2.0)) for half in range(30)})]
+"""Numbers of tokens at which the curve has points: 1, 2, 3, 4, 6, 8, 11, 16, ... A step counts for the two next to it."""
+_LEAST_SHARE = 0.1
+"""A point learns nothing from steps that are nearly all its neighbour's."""
+_MEMORY = 12.0
+"""Number of steps over which a point averages."""
+_KEPT = 0.9985
+"""What a step counts in the weight of a point, one step later. A point that steps have not visited for long is forgotten, so
+that it is found out again whether it still holds."""
+_LEAST_WEIGHT = 0.05
+"""A point of less weight is forgotten."""
+_FARTHEST = 0.3
+"""A step moves the curve as if it were at most this share away from it: a step that waited for something else tells
+nothing."""
+
+
+class StepCurve:
+    """Learns from steps one by one. Where it knows nothing, it follows a given linear cost."""
+
+    def __init__(self) -> None:
+        number = len(_KNOTS)
+        self._seconds = [0.0] * number
+        self._contexts = [0.0] * number
+        """The mean context of the steps that a point was learned from, in tokens."""
+        self._weights = [0.0] * number
+        self._visited = [0] * number
+        """Number of the latest step that a point has learned from."""
+        self._num_steps = 0
+
+    def at(self, batched: NDArray[np.float64], context: float, linear: StepCost) -> NDArray[np.float64]:
+        """Predicted seconds of steps.
+
+        Args:
+            batched: float64[n], the numbers of their tokens.
+            context: Number of tokens in the KV cache.
+            linear: The cost that the curve follows where it knows nothing. Its alpha counts everywhere.
+        """
+        known = [place for place in range(len(_KNOTS)) if self._weight(place) >= _LEAST_WEIGHT]
+        if not known:
+            found: NDArray[np.float64] = linear.alpha * context + linear.gamma * batched + linear.delta
+            return found
+        tokens = [_KNOTS[place] for place in known]
+        seconds = [self._seconds[place] + linear.alpha * (context - self._contexts[place]) for place in known]
+        # More tokens never take less time. So a point that a slow step has lifted sinks to those after it.
+        seconds = list(accumulate(reversed(seconds), min))[::-1]
+        # Beyond the last point each token costs as between the last two, or what the linear cost says if that is more.
+        slope = linear.gamma
+        if len(known) > 1:
+            slope = max(slope, (seconds[-1] - seconds[-2]) / (tokens[-1] - tokens[-2]))
+        # Below the first point it would be no surprise if fewer tokens took less.
+        before = seconds[0] - linear.gamma * (tokens[0] - batched)
+        inside = np.interp(batched, tokens, seconds)
+        beyond = seconds[-1] + slope * (batched - tokens[-1])
+        outside = np.where(batched < tokens[0], before, np.where(batched > tokens[-1], beyond, inside))
+        bounded: NDArray[np.float64] = np.maximum(outside, max(0.1 * seconds[0], 0.0))
+        return bounded
+
+    def observe(self, batched: float, context: float, seconds: float, linear: StepCost) -> None:
+        """Learns from a step of `batched` tokens that took `seconds`."""
+        place = min(max(bisect_right(_KNOTS, batched) - 1, 0), len(_KNOTS) - 2)
+        share = min(max((batched - _KNOTS[place]) / (_KNOTS[place + 1] - _KNOTS[place]), 0.0), 1.0)
+        places = [
+            (knot, weight) for knot, weight in ((place, 1.0 - share), (place + 1, share)) if weight >= _LEAST_SHARE
+        ]
+        at_step, *at_knots = self.at(
+            np.array([batched, *(_KNOTS[knot] for knot, _ in places)], np.float64), context, linear
+        ).tolist()
+        error = seconds - at_step
+        weights = [self._weight(knot) for knot, _ in places]
+        if min(weights) >= _LEAST_WEIGHT:
+            error = min(max(error, -_FARTHEST * at_step), _FARTHEST * at_step)
+        self._num_steps += 1
+        for (knot, weight), old, before in zip(places, weights, at_knots, strict=True):
+            rate = weight / (old + weight) if old >= _LEAST_WEIGHT else 1.0
+            # The point's own context moves with the steps, so a change of alpha does not make old steps wrong.
+            self._seconds[knot] = before + rate * error
+            self._contexts[knot] = context
+            self._weights[knot] = min(old + weight, _MEMORY)
+            self._visited[knot] = self._num_steps
+
+    def _weight(self, knot: int) -> float:
+        """The weight of a point by now."""
+        return self._weights[knot] * _KEPT ** (self._num_steps - self._visited[knot])

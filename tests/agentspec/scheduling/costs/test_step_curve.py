@@ -1,0 +1,96 @@
+"""The curve of step times by their number of tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from agentspec.scheduling.costs.cost_model import StepCost
+from agentspec.scheduling.costs.step_curve import StepCurve
+
+NOTHING = StepCost(0.0, 0.0, 0.02)
+
+
+def roofline(tokens: float, context: float) -> float:
+    """Reading the weights takes 4 ms, and from 150 tokens on arithmetic takes longer."""
+    return max(4e-3, tokens / 150 * 4e-3) + 1e-8 * context
+
+
+def learned(
+    time: Callable[[float, float], float], widths: tuple[int, ...], steps: int, draw: random.Random, noise: float = 0.03
+) -> StepCurve:
+    curve = StepCurve()
+    for _ in range(steps):
+        tokens, context = 32.0 * draw.choice(widths), draw.uniform(1e4, 1e5)
+        seconds = time(tokens, context) * (1 + abs(draw.gauss(0, noise)))
+        if draw.random() < 0.03:
+            # It waited for something else.
+            seconds *= draw.uniform(2, 20)
+        curve.observe(tokens, context, seconds, StepCost(1e-8, 1e-5, 4e-3))
+    return curve
+
+
+def test_it_begins_with_the_linear_cost() -> None:
+    cost = StepCost(1e-6, 1e-4, 5e-3)
+    tokens = np.array([1.0, 7.0, 500.0])
+    assert StepCurve().at(tokens, 300.0, cost) == pytest.approx([cost.seconds(300.0, n) for n in tokens])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_it_follows_a_roofline_through_noise_and_outliers(seed: int) -> None:
+    curve = learned(roofline, (1, 2, 4, 8, 16), 600, random.Random(seed))
+    for tokens in (32.0, 64.0, 128.0, 256.0, 512.0):
+        (found,) = curve.at(np.array([tokens]), 5e4, StepCost(1e-8, 1e-5, 4e-3))
+        assert found == pytest.approx(roofline(tokens, 5e4), rel=0.2)
+
+
+def test_between_and_beyond_what_it_has_seen() -> None:
+    curve = learned(lambda tokens, context: 1e-4 * tokens, (4, 8), 200, random.Random(0), noise=0.0)
+    # Between its points it is a line. Beyond them each token costs as between the last two, though nothing else says so.
+    found = curve.at(np.array([150.0, 1024.0]), 0.0, StepCost(0.0, 0.0, 4e-3))
+    assert found == pytest.approx([0.0150, 0.1024], rel=0.1)
+    # A dearer linear cost is believed.
+    (dear,) = curve.at(np.array([1024.0]), 0.0, StepCost(0.0, 1e-3, 4e-3))
+    assert dear > 0.5
+
+
+def test_a_first_step_that_was_slow_does_not_hide_what_follows() -> None:
+    curve = StepCurve()
+    curve.observe(128.0, 0.0, 0.5, NOTHING)
+    for _ in range(5):
+        curve.observe(256.0, 0.0, 0.006, NOTHING)
+    assert curve.at(np.array([128.0]), 0.0, NOTHING)[0] == pytest.approx(0.006)
+
+
+def test_a_longer_context_counts_by_its_difference() -> None:
+    curve = StepCurve()
+    linear = StepCost(1e-7, 0.0, 0.0)
+    for _ in range(20):
+        curve.observe(64.0, 1e4, 0.005, linear)
+    (near,), (far,) = curve.at(np.array([64.0]), 1e4, linear), curve.at(np.array([64.0]), 5e4, linear)
+    assert near == pytest.approx(0.005) and far - near == pytest.approx(4e-3)
+
+
+def test_what_was_not_seen_for_long_is_forgotten() -> None:
+    curve = StepCurve()
+    curve.observe(1024.0, 0.0, 0.2, NOTHING)
+    assert curve.at(np.array([1024.0]), 0.0, NOTHING)[0] == pytest.approx(0.2)
+    for _ in range(20_000):
+        curve.observe(16.0, 0.0, 0.02, NOTHING)
+    assert curve.at(np.array([1024.0]), 0.0, NOTHING)[0] == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_more_tokens_never_take_less(seed: int) -> None:
+    draw = random.Random(seed)
+    curve = StepCurve()
+    for _ in range(draw.randint(1, 300)):
+        linear = StepCost(draw.random() / 1e7, draw.random() / 1e4, draw.random() / 100)
+        tokens = float(draw.choice([0.5, 1, 3, 17, 64, 700, 5e4]))
+        curve.observe(tokens, draw.uniform(0, 1e5), draw.random(), linear)
+        found = curve.at(np.arange(1.0, 2000.0, 7.0), draw.uniform(0, 1e5), linear)
+        assert np.isfinite(found).all() and (found >= 0).all()
+        assert (np.diff(found) >= -1e-12).all()
