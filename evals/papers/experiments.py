@@ -548,7 +548,7 @@ SPECDEC = (
         theirs="18.88, 20.61 and 20.95 tokens/s after 17.62, 18.55 and 19.14: 7 to 11 % more (in the copy that was read, the "
         "rows' labels are swapped)",
         ours="equation 2.1, small draft model: 408.7 after 367.8 tokens/s (1.11); EAGLE-3 431.0 after 444.5 (0.97); oracle "
-        "1.44. On a server the head reaches 0.93 and 0.80 with 1 and 8 clients",
+        "1.44. On a server the head reaches 1.01 and 0.88 with 1 and 8 clients, EAGLE-3's 0.97 and 0.83",
         commands=(
             *_SPECDEC,
             (

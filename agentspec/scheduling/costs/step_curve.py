@@ -10,7 +10,6 @@ seconds
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,17 +33,22 @@ nothing."""
 
 
 class StepCurve:
-    """Learns from steps one by one. Where it knows nothing, it follows a given linear cost."""
+    """Learns from steps one by one. Where it knows nothing, it follows a given linear cost.
+
+    A step waits for at(), and observe() comes while the device works. So observe() prepares what at() reads.
+    """
 
     def __init__(self) -> None:
         number = len(_KNOTS)
         self._seconds = [0.0] * number
         self._contexts = [0.0] * number
-        """The mean context of the steps that a point was learned from, in tokens."""
+        """The context of the step that a point was last moved to, in tokens."""
         self._weights = [0.0] * number
         self._visited = [0] * number
         """Number of the latest step that a point has learned from."""
         self._num_steps = 0
+        self._known: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]] | None = None
+        """Tokens, seconds and contexts of the known points; None: there are none."""
 
     def at(self, batched: NDArray[np.float64], context: float, linear: StepCost) -> NDArray[np.float64]:
         """Predicted seconds of steps.
@@ -54,25 +58,21 @@ class StepCurve:
             context: Number of tokens in the KV cache.
             linear: The cost that the curve follows where it knows nothing. Its alpha counts everywhere.
         """
-        known = [place for place in range(len(_KNOTS)) if self._weight(place) >= _LEAST_WEIGHT]
-        if not known:
-            found: NDArray[np.float64] = linear.alpha * context + linear.gamma * batched + linear.delta
+        if self._known is None:
+            found: NDArray[np.float64] = linear.gamma * batched + (linear.alpha * context + linear.delta)
             return found
-        tokens = [_KNOTS[place] for place in known]
-        seconds = [self._seconds[place] + linear.alpha * (context - self._contexts[place]) for place in known]
+        tokens, seconds, contexts = self._known
+        seconds = seconds + linear.alpha * (context - contexts)
         # More tokens never take less time. So a point that a slow step has lifted sinks to those after it.
-        seconds = list(accumulate(reversed(seconds), min))[::-1]
+        seconds = np.minimum.accumulate(seconds[::-1])[::-1]
         # Beyond the last point each token costs as between the last two, or what the linear cost says if that is more.
         slope = linear.gamma
-        if len(known) > 1:
-            slope = max(slope, (seconds[-1] - seconds[-2]) / (tokens[-1] - tokens[-2]))
+        if len(tokens) > 1:
+            slope = max(slope, float((seconds[-1] - seconds[-2]) / (tokens[-1] - tokens[-2])))
         # Below the first point it would be no surprise if fewer tokens took less.
-        before = seconds[0] - linear.gamma * (tokens[0] - batched)
-        inside = np.interp(batched, tokens, seconds)
-        beyond = seconds[-1] + slope * (batched - tokens[-1])
-        outside = np.where(batched < tokens[0], before, np.where(batched > tokens[-1], beyond, inside))
-        bounded: NDArray[np.float64] = np.maximum(outside, max(0.1 * seconds[0], 0.0))
-        return bounded
+        outside = linear.gamma * np.minimum(batched - tokens[0], 0.0) + slope * np.maximum(batched - tokens[-1], 0.0)
+        inside: NDArray[np.float64] = np.interp(batched, tokens, seconds) + outside
+        return np.maximum(inside, max(0.1 * float(seconds[0]), 0.0), out=inside)
 
     def observe(self, batched: float, context: float, seconds: float, linear: StepCost) -> None:
         """Learns from a step of `batched` tokens that took `seconds`."""
@@ -91,11 +91,14 @@ class StepCurve:
         self._num_steps += 1
         for (knot, weight), old, before in zip(places, weights, at_knots, strict=True):
             rate = weight / (old + weight) if old >= _LEAST_WEIGHT else 1.0
-            # The point's own context moves with the steps, so a change of alpha does not make old steps wrong.
+            # The point moves to this step's context, so a change of alpha does not make old steps wrong.
             self._seconds[knot] = before + rate * error
             self._contexts[knot] = context
             self._weights[knot] = min(old + weight, _MEMORY)
             self._visited[knot] = self._num_steps
+        known = [knot for knot in range(len(_KNOTS)) if self._weight(knot) >= _LEAST_WEIGHT]
+        columns = np.array([(_KNOTS[knot], self._seconds[knot], self._contexts[knot]) for knot in known], np.float64)
+        self._known = (columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()) if known else None
 
     def _weight(self, knot: int) -> float:
         """The weight of a point by now."""
