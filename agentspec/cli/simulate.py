@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from agentspec.cli.options import add_tokenizer
-from agentspec.environment import describe
+from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
 from agentspec.progress import Progress
 from agentspec.scheduling import Profile
@@ -175,7 +175,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     head = {
         **describe(_PACKAGES),
         "profile": {
-            "name": args.profile,
+            "name": without_folders(args.profile),
             "note": profile.note,
             "model": profile.key.model,
             "device": profile.key.device,
