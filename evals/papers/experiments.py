@@ -451,8 +451,14 @@ SSSD = (
         figure="section 4.2",
         shows="acceptance by temperature",
         theirs="1 to 2 % less accepted between 0 and 1 (top-k 50, top-p 0.7); 20 % less at 2",
-        state="not here",
-        differs="recorded answers have one temperature, and the small model's own text above 0 is not what an 8B model's is",
+        ours="SQL agents, accepted and bonus tokens a step at temperatures 0, 0.7, 1: 3.90, 4.42, 3.43; with a datastore of past "
+        "SQL 5.48, 4.90, 4.48",
+        commands=tuple(
+            f"eval text_to_sql --temperature {temperature} --system suffix --concurrency 4 --requests 240 --repeat 1 --passes cold"
+            for temperature in ("0", "0.7", "1")
+        ),
+        state="in part",
+        differs="the small model; its texts differ between temperatures, because wrong answers are repaired by more calls",
     ),
 )
 
