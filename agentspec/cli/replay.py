@@ -32,6 +32,7 @@ from agentspec.analysis.replay import (
     load_tokenizer,
     read_trace,
     replay,
+    replay_settings,
     replay_together,
 )
 from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of, names
@@ -44,7 +45,7 @@ from agentspec.progress import Progress
 _PACKAGES = ("agentspec", "arctic-inference", "sglang", "numpy")
 _MAX_DRAFT_TOKENS = 1 << 16
 _CURVE_TOKENS = (4, 8, 16, 32, 64)
-_CURVE_PROBS = (0.02, 0.045, 0.1, 0.2)
+_CURVE_PROBS = (0.002, 0.005, 0.01, 0.02, 0.045, 0.1, 0.2)
 _COLORS = {
     "agentspec": "#1f77b4",
     "suffixdecoding": "#2ca02c",
@@ -199,6 +200,9 @@ def _rows(
     for trace in traces:
         calls = trace.calls[: args.limit]
         for system in args.system or ["agentspec"]:
+            if system == "arctic" and args.curve:
+                yield from _arctic_curve(trace.name, warm, calls, limits)
+                continue
             for max_draft_tokens in limits:
                 if system in _ON_AN_ENGINE:
                     swept = _CURVE_PROBS if args.curve and system == "agentspec" else (args.min_token_prob,)
@@ -214,15 +218,46 @@ def _rows(
                         variant, trace.name, warm, calls, max_draft_tokens, args.concurrency, args.name_groups
                     )
                     yield {
-                        "set": trace.name,
-                        "pass": "warm" if warm else "cold",
-                        "system": system,
-                        "setting": variant.setting,
-                        "max_draft_tokens": max_draft_tokens,
+                        **_row(trace.name, warm, system, variant.setting, max_draft_tokens, measured),
                         "concurrency": args.concurrency,
                         "name_groups": args.name_groups,
-                        **measured.record(),
                     }
+
+
+def _row(
+    name: str, warm: Sequence[Call], system: str, setting: str, max_draft_tokens: int, measured: Measurement
+) -> dict[str, Any]:
+    return {
+        "set": name,
+        "pass": "warm" if warm else "cold",
+        "system": system,
+        "setting": setting,
+        "max_draft_tokens": max_draft_tokens,
+        **measured.record(),
+    }
+
+
+def _arctic_curve(
+    name: str, warm: Sequence[Call], calls: Sequence[Call], limits: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    """All settings in one pass over the text, because what the cache learns does not depend on them."""
+    arctic = importlib.import_module("agentspec.evals.peers.arctic")
+    settings = [(setting, limit) for limit in limits for setting in arctic.CURVE]
+    system = arctic.Arctic(arctic.CURVE[0])
+    with Progress(f"{name} arctic, {len(settings)} settings", len(warm) + len(calls)) as progress:
+        for i, call in enumerate(warm, 1):
+            system.remember(call)
+            progress.update(i, "calls (warming)")
+        every = replay_settings(
+            calls, system, settings, on_call=lambda sums: progress.update(len(warm) + sums.calls, "calls")
+        )
+    for (setting, limit), measured in zip(settings, every, strict=True):
+        # Requests are opened and closed once for all settings.
+        yield {
+            **_row(name, warm, "arctic", str(setting), limit, measured),
+            "open_us_per_call": None,
+            "close_us_per_call": None,
+        }
 
 
 def _measure(
@@ -323,15 +358,14 @@ def _oracle_variants(max_draft_tokens: int, calls: Sequence[Call], curve: bool) 
 
 def _arctic_variants(max_draft_tokens: int, calls: Sequence[Call], curve: bool) -> list[Variant]:
     arctic = importlib.import_module("agentspec.evals.peers.arctic")
-    settings = arctic.CURVE if curve else arctic.SETTINGS
-    return [Variant("arctic", str(setting), partial(arctic.Arctic, setting)) for setting in settings]
+    return [Variant("arctic", str(setting), partial(arctic.Arctic, setting)) for setting in arctic.SETTINGS]
 
 
 def _ngram_variants(max_draft_tokens: int, calls: Sequence[Call], curve: bool) -> list[Variant]:
     ngram = importlib.import_module("agentspec.evals.peers.ngram")
     return [
-        Variant("ngram", f"{match_type} defaults", partial(ngram.Ngram, max_draft_tokens, match_type))
-        for match_type in (ngram.MATCH_TYPES if curve else ngram.MATCH_TYPES[:1])
+        Variant("ngram", str(setting), partial(ngram.Ngram, max_draft_tokens, setting))
+        for setting in (ngram.CURVE if curve else [ngram.NgramSetting()])
     ]
 
 

@@ -42,7 +42,7 @@ CURVE = tuple(
     ArcticSetting(mode=mode, factor=factor, min_token_prob=least)
     for mode in ("linear", "tree")
     for factor in (1.0, 2.0, 4.0, 8.0)
-    for least in (0.02, 0.05, 0.1, 0.2)
+    for least in (0.02, 0.045, 0.1, 0.2)
 )
 """Settings of a curve. Its ends lie beyond what ArcticInference ships with."""
 
@@ -92,15 +92,17 @@ class Arctic:
         self._length = end
         self._cache.add_active_response(self._requests, tokens)
 
-    def draft(self, max_tokens: int) -> Any:
+    def draft(self, max_tokens: int, setting: ArcticSetting | None = None) -> Any:
+        """Drafts with another setting of the same depth, if one is given."""
+        setting = setting or self.setting
         begin = max(0, self._length - self.setting.depth)
         return self._cache.speculate(
             self._requests,
             self._context[begin : self._length],
             max_spec_tokens=max_tokens,
-            max_spec_factor=self.setting.factor,
-            min_token_prob=self.setting.min_token_prob,
-            use_tree_spec=self.setting.mode == "tree",
+            max_spec_factor=setting.factor,
+            min_token_prob=setting.min_token_prob,
+            use_tree_spec=setting.mode == "tree",
         )
 
     def tree(self, drafted: Any) -> Draft:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +22,28 @@ from agentspec.errors import ConfigError
 INSTALL = "`make setup`, or `pip install sglang==0.5.23` and a C++ compiler"
 MAX_TRIE_DEPTH = 18
 # SGLang's defaults of --speculative-ngram-*.
-_DEFAULTS = {"min_bfs_breadth": 1, "max_bfs_breadth": 10, "match_type": "BFS", "capacity": 10_000_000}
+_DEFAULTS = {"min_bfs_breadth": 1, "max_bfs_breadth": 10, "capacity": 10_000_000}
 _ID = "replay"
 
 
-MATCH_TYPES = ("BFS", "PROB")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NgramSetting:
+    """SGLang's --speculative-ngram-match-type and --speculative-ngram-max-trie-depth, the longest match in tokens."""
+
+    match_type: Literal["BFS", "PROB"] = "BFS"
+    max_trie_depth: int = MAX_TRIE_DEPTH
+
+    def __str__(self) -> str:
+        return f"{self.match_type} d{self.max_trie_depth}"
 
 
-def ngram_corpus(num_draft_tokens: int, match_type: str = "BFS") -> Any:
-    """A new NgramCorpus with SGLang's defaults, or another of MATCH_TYPES; `num_draft_tokens` counts the root.
+CURVE = (NgramSetting(), NgramSetting(max_trie_depth=64), NgramSetting(match_type="PROB"))
+"""Settings of a curve. Depths between the two accept a number of tokens between theirs, and PROB gains nothing from a
+greater depth."""
+
+
+def ngram_corpus(num_draft_tokens: int, setting: NgramSetting = NgramSetting()) -> Any:
+    """A new NgramCorpus with SGLang's defaults, except for the setting; `num_draft_tokens` counts the root.
 
     Raises:
         ConfigError: SGLang is not installed or cannot build the corpus.
@@ -39,7 +53,10 @@ def ngram_corpus(num_draft_tokens: int, match_type: str = "BFS") -> Any:
         importlib.import_module("agentspec.integrations.sglang_cpu").activate()
         module = importlib.import_module("sglang.srt.speculative.cpp_ngram.ngram_corpus")
         return module.NgramCorpus(
-            draft_token_num=num_draft_tokens, max_trie_depth=MAX_TRIE_DEPTH, **{**_DEFAULTS, "match_type": match_type}
+            draft_token_num=num_draft_tokens,
+            max_trie_depth=setting.max_trie_depth,
+            match_type=setting.match_type,
+            **_DEFAULTS,
         )
     except (ImportError, OSError, RuntimeError) as error:
         raise ConfigError(f"the system ngram needs SGLang: {error}; {INSTALL}") from error
@@ -48,9 +65,10 @@ def ngram_corpus(num_draft_tokens: int, match_type: str = "BFS") -> Any:
 class Ngram:
     """One corpus, which all requests share."""
 
-    def __init__(self, max_draft_tokens: int, match_type: str = "BFS") -> None:
+    def __init__(self, max_draft_tokens: int, setting: NgramSetting = NgramSetting()) -> None:
+        self.setting = setting
         self._max_draft_tokens = max_draft_tokens
-        self._corpus = ngram_corpus(max_draft_tokens + 1, match_type)
+        self._corpus = ngram_corpus(max_draft_tokens + 1, setting)
         self._window: list[int] = []
         self._looked_up: list[int] = []
         self._length = 0
@@ -60,14 +78,14 @@ class Ngram:
         replay_call(call, self, self._max_draft_tokens, Measurement())
 
     def open(self, prompt: NDArray[np.int32]) -> None:
-        self._window = prompt[-MAX_TRIE_DEPTH:].tolist()
+        self._window = prompt[-self.setting.max_trie_depth :].tolist()
         self._length = len(prompt)
         self._looked_up = []
 
     def extend(self, tokens: NDArray[np.int32]) -> None:
         if self._looked_up:
             self._corpus.batch_put([self._looked_up])
-        self._window = (self._window + tokens.tolist())[-MAX_TRIE_DEPTH:]
+        self._window = (self._window + tokens.tolist())[-self.setting.max_trie_depth :]
         self._length += len(tokens)
 
     def draft(self, max_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

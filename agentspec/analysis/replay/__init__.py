@@ -13,6 +13,7 @@ from agentspec.analysis.replay.teacher_forcing import (
     System,
     accepted_nodes,
     replay,
+    replay_settings,
     replay_together,
 )
 from agentspec.analysis.replay.tokenizer import Tokenizer, load_tokenizer
@@ -37,5 +38,6 @@ __all__ = [
     "longest_copies",
     "read_trace",
     "replay",
+    "replay_settings",
     "replay_together",
 ]

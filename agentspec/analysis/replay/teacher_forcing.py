@@ -58,6 +58,13 @@ class System(Protocol):
         """Ends the request and keeps its output for later ones."""
 
 
+class SweptSystem(System, Protocol):
+    """A drafter that learns the same, however its drafts divide a text into steps, and drafts with any setting."""
+
+    def draft(self, max_tokens: int, setting: Any = None) -> Any:
+        """Drafts with another setting than its own, if one is given."""
+
+
 class GroupedSystem(System, Protocol):
     """A system that lets callers name groups of requests."""
 
@@ -202,6 +209,55 @@ def replay_together(
     return sums
 
 
+def replay_settings(
+    calls: Iterable[Call],
+    system: SweptSystem,
+    settings: Sequence[tuple[Any, int]],
+    on_call: Callable[[Measurement], None] | None = None,
+) -> list[Measurement]:
+    """Replays calls one after another with many settings at once, each with its own limit of draft tokens.
+
+    The result is that of one replay() for each setting, except that times are those of drafts alone. The system follows
+    the text token by token, and at each token those settings draft whose last step has ended there.
+
+    Raises:
+        AssertionError: See replay().
+    """
+    sums = [Measurement() for _ in settings]
+    lanes = [_Lane(system, setting) for setting, _ in settings]
+    for call in calls:
+        running = [
+            ReplayedCall(call, lane, limit, own) for lane, (_, limit), own in zip(lanes, settings, sums, strict=True)
+        ]
+        due = {1: running}
+        system.open(call.prompt)
+        for position in range(1, len(call.output)):
+            system.extend(call.output[position - 1 : position])
+            for one in due.pop(position, ()):
+                one.step()
+                due.setdefault(one.position, []).append(one)
+        system.extend(call.output[-1:])
+        system.close()
+        for one in running:
+            one.close()
+        if on_call is not None and sums:
+            on_call(sums[0])
+    return sums
+
+
+class _Lane:
+    """One setting of a system that other lanes share. Requests are opened, extended and closed for all of them."""
+
+    def __init__(self, system: SweptSystem, setting: Any) -> None:
+        self._system, self._setting = system, setting
+        self.remember = self.open = self.extend = lambda _: None
+        self.close = lambda: None
+        self.tree = system.tree
+
+    def draft(self, max_tokens: int) -> Any:
+        return self._system.draft(max_tokens, self._setting)
+
+
 class ReplayedCall:
     """A call that is being replayed; its figures go to `sums`."""
 
@@ -218,8 +274,13 @@ class ReplayedCall:
         sums.prompt_tokens += len(prompt)
 
     @property
+    def position(self) -> int:
+        """The number of output tokens so far."""
+        return len(self._generated)
+
+    @property
     def is_complete(self) -> bool:
-        return len(self._generated) >= len(self._truth)
+        return self.position >= len(self._truth)
 
     def step(self) -> None:
         """Drafts, accepts and appends once."""

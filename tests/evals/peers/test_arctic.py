@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from agentspec import ConfigError
-from agentspec.analysis.replay import Call, Draft, replay
-from agentspec.evals.peers.arctic import SETTINGS, Arctic, ArcticSetting
+from agentspec.analysis.replay import Call, Draft, replay, replay_settings
+from agentspec.evals.peers.arctic import CURVE, SETTINGS, Arctic, ArcticSetting
 
 
 def test_the_settings_are_all_different() -> None:
@@ -55,3 +55,21 @@ def test_contexts_longer_than_the_first_buffer() -> None:
     output = np.tile(ints(*range(50)), 60)
     sums = replay([Call("s", "", "", (ints(1, 2),), output)], Arctic(ArcticSetting(factor=4)), 16)
     assert sums.accepted > 2500
+
+
+@pytest.mark.arctic
+def test_all_settings_in_one_pass_give_what_each_gives_alone() -> None:
+    random = np.random.default_rng(2)
+    phrases = [random.integers(0, 30, 12).astype(np.int32) for _ in range(6)]
+    calls = [
+        Call("s", "", "", (np.concatenate([phrases[i] for i in random.integers(0, 6, 4)]),), output)
+        for output in [np.concatenate([phrases[i] for i in random.integers(0, 6, 8)]) for _ in range(5)] + [ints(3)]
+    ]
+    settings = [(setting, limit) for setting in CURVE[::5] for limit in (3, 16)]
+    together = replay_settings(calls, Arctic(CURVE[0]), settings)
+    for (setting, limit), sums in zip(settings, together, strict=True):
+        alone = replay(calls, Arctic(setting), limit)
+        assert (sums.calls, sums.steps, sums.drafted, sums.accepted, sums.output_tokens) == (
+            alone.calls, alone.steps, alone.drafted, alone.accepted, alone.output_tokens,
+        )  # fmt: skip
+    assert len({sums.accepted for sums in together}) > 3
