@@ -18,9 +18,37 @@ MAX_TOKEN_IDS = 2**24
 _MAX_LENGTH = 1 << 16
 # Sealed segments sort contexts of twice this length, so a pattern can be continued by as many tokens as it has.
 _MAX_PATTERN = 64
-# A server's controller cuts each draft to what pays on its device, so drafting less likely tokens costs almost nothing.
-# Without a controller, every drafted token is verified.
-SERVED_MIN_TOKEN_PROB = 0.02
+_SERVED_MIN_TOKEN_PROB = 0.02
+_SERVED_SHARE = 0.16
+
+
+def served_min_token_prob(max_draft_tokens: int) -> float:
+    """The least estimate of a token that servers draft by default: the more tokens a draft has room for, the less likely
+    ones it takes.
+
+    A server's controller cuts each draft to what pays on its device, so drafting less likely tokens costs little there.
+    Without a controller, every drafted token is verified.
+    """
+    return min(_SERVED_MIN_TOKEN_PROB, _SERVED_SHARE / max(max_draft_tokens, 1))
+
+
+def parse_min_token_prob(text: str, max_draft_tokens: int) -> float:
+    """Reads min_token_prob as it is written in settings: a number in [0, 1], or "auto" for served_min_token_prob().
+
+    Raises:
+        ConfigError: The text is something else.
+    """
+    if text == "auto":
+        return served_min_token_prob(max_draft_tokens)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise ConfigError(
+            f"min_token_prob must be auto or a number >= 0 and <= 1, got {text!r}; auto follows the width of the drafts"
+        )
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +115,7 @@ class EngineConfig:
     tokenizer: str = ""
     """A name of the tokenizer, preferably a hash of it. Segments of other tokenizers are refused."""
 
-    learning_rate: float = 0.03
+    learning_rate: float = 0.06
     """How fast estimates follow what verification accepts, in [0, 1]. 0 turns learning off."""
 
     estimates: Estimates | None = None
@@ -96,7 +124,7 @@ class EngineConfig:
     @staticmethod
     def served(max_draft_tokens: int) -> EngineConfig:
         """Configuration of the engine in a server with default settings, except for `max_draft_tokens`."""
-        return EngineConfig(max_draft_tokens=max_draft_tokens, min_token_prob=SERVED_MIN_TOKEN_PROB)
+        return EngineConfig(max_draft_tokens=max_draft_tokens, min_token_prob=served_min_token_prob(max_draft_tokens))
 
     def __post_init__(self) -> None:
         if self.vocab_size is not None:

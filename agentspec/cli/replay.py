@@ -36,7 +36,7 @@ from agentspec.analysis.replay import (
     replay_together,
 )
 from agentspec.cli.options import add_corpora, add_tokenizer, corpora_of, names
-from agentspec.config import SERVED_MIN_TOKEN_PROB, EngineConfig
+from agentspec.config import EngineConfig
 from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.estimates import Estimates
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="P",
         help="least estimate of a token that agentspec drafts, 0 to 1 (default: the engine's, "
-        f"{EngineConfig().min_token_prob:g}; servers use {SERVED_MIN_TOKEN_PROB:g}, because their controller cuts drafts "
+        f"{EngineConfig().min_token_prob:g}; servers use 0.16 / N and at most 0.02, because their controller cuts drafts "
         "that do not pay)",
     )
     start = parser.add_mutually_exclusive_group()

@@ -135,7 +135,7 @@ def _reason(reason: str, n: int, rows: int, block: Mapping[str, Any]) -> Finding
         "evicted": engine.get("evicted_outputs", 0),
         "tail": settings.get("prompt_tail", 16),
         "field": settings.get("namespace_from", "auto"),
-        "probability": settings.get("min_token_prob", "?"),
+        "probability": f"{block['min_token_prob']:.2g}" if "min_token_prob" in block else "?",
     }
     advice = _ADVICE.get(reason, _Advice(means="", remedy=""))
     if reason == "no_match_at_start" and known["tail"] < _TAIL:

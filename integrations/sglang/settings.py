@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from agentspec.config import SERVED_MIN_TOKEN_PROB, EngineConfig, Rule
+from agentspec.config import EngineConfig, Rule, parse_min_token_prob
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.estimates import Estimates
 from agentspec.integrations.sglang.replay.setting import Unmatched, check_replay
@@ -77,8 +77,9 @@ class Settings(BaseModel):
     """For `rule` `suffixdecoding`: the most drafted tokens per matched token."""
     max_pattern: int = Field(default=64, ge=1, le=64)
     """Longest pattern that is matched, in tokens."""
-    min_token_prob: Probability = SERVED_MIN_TOKEN_PROB
-    """Tokens whose estimated probability of acceptance is lower are not drafted."""
+    min_token_prob: NumberOrWord = "auto"
+    """Tokens whose estimated probability of acceptance is lower are not drafted. `auto` is 0.16 divided by the most drafted
+    tokens of a row, and at most 0.02."""
     budget_mb: Amount = 256
     """Memory for finished outputs of all namespaces together, in MiB; 0 keeps none."""
     conversation_mb: Amount = 128
@@ -268,7 +269,7 @@ class Settings(BaseModel):
             rule=self.rule,
             max_pattern=self.max_pattern,
             alpha=self.alpha,
-            min_token_prob=self.min_token_prob,
+            min_token_prob=parse_min_token_prob(self.min_token_prob, max_draft_tokens),
             mode="tree" if self.mode != "chain" and trees else "chain",
             max_draft_tokens=max_draft_tokens,
             budget_bytes=self.budget_mb << 20,
@@ -292,7 +293,7 @@ class Settings(BaseModel):
             payoff=self.payoff,
             union=self.hybrid_union,
             margin=self.hybrid_margin,
-            min_token_prob=self.min_token_prob,
+            min_token_prob=parse_min_token_prob(self.min_token_prob, max_nodes),
             max_nodes=max_nodes,
             trees=trees,
         )

@@ -29,7 +29,7 @@ NUM_SAMPLES = 32
 SAMPLES_PER_SHARE = 2.0
 MAX_CHILDREN = 64
 WEIGHED_SHARE = 0.5
-MAX_WEIGHED = 10
+MAX_WEIGHED = 32
 SUREST = 0.9
 # agentspec/native/index/global_index_plan.cc
 MERGE_RATIO = 16
@@ -190,7 +190,7 @@ def read_children(
             samples = min(len(ends), num_samples)
             read[slot] += samples
             for i in range(samples):
-                token = part.text[ends[(2 * i + 1) * len(ends) // (2 * samples)]]
+                token = part.text[ends[(2 * i + 1) * ((len(ends) << 31) // samples) >> 32]]
                 if token != END:
                     children.setdefault(token, Child()).met[slot] += 1
             intervals.append((slot, [part.text[end] for end in ends]))

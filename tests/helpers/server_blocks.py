@@ -15,12 +15,12 @@ BLOCK: dict[str, Any] = {
     "version": "1.2.3",
     "started": 1000.0,
     "uptime_seconds": 100.0,
+    "min_token_prob": 0.045,
     "settings": {
         "mode": "tree",
         "budget_mb": 256,
         "prompt_tail": 16,
         "namespace_from": "auto",
-        "min_token_prob": 0.045,
         "store": "sqlite:///x",
         "store_queue_tokens": 1000,
     },

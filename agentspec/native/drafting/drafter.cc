@@ -17,11 +17,10 @@ constexpr std::uint32_t kMaxPoints = 32;
 constexpr std::uint32_t kNumSamples = 32;
 // The number of samples in which a continuation should occur if its share is just large enough to be drafted.
 constexpr double kSamplesPerShare = 2.0;
-constexpr std::size_t kMaxChildren = 64;
 // A continuation is weighed if its share in at least one context is at least this fraction of the share that
 // can still be drafted. Of these, at most kMaxWeighed with the largest shares are weighed.
 constexpr float kWeighedShare = 0.5F;
-constexpr std::size_t kMaxWeighed = 10;
+constexpr std::size_t kMaxWeighed = 32;
 // A node is not expanded if a continuation would have to be more probable than this to be drafted.
 constexpr float kSurest = 0.9F;
 constexpr std::int32_t kUnknownAge = INT32_MAX;
@@ -53,7 +52,7 @@ struct DraftedLater {
 
 }  // namespace
 
-Drafter::Drafter(const DraftLimits& limits) : limits_(limits), children_(kMaxChildren) {}
+Drafter::Drafter(const DraftLimits& limits) : limits_(limits) {}
 
 // Chooses the root's contexts.
 Drafter::Place Drafter::start(const DraftSources& sources) {
@@ -119,194 +118,217 @@ void Drafter::add_contexts(std::span<const PartMatch> matches, std::uint16_t fir
   }
 }
 
+// Numbers the slots of the cursors in their order. `depth` is that of the children.
+void Drafter::find_contexts(std::span<const Cursor> cursors, std::int32_t depth) {
+  std::array<std::int32_t, kNumSlots> lengths;
+  lengths.fill(INT32_MIN);
+  for (const Cursor& cursor : cursors) lengths[cursor.slot] = cursor.length + depth - 1;
+  num_contexts_ = 0;
+  for (std::uint8_t slot = 0; slot < kNumSlots; ++slot) {
+    if (lengths[slot] == INT32_MIN) continue;
+    context_of_[slot] = static_cast<std::uint8_t>(num_contexts_);
+    contexts_[num_contexts_++] = {slot, lengths[slot], 0, 0, kUnknownAge, 0};
+  }
+}
+
 // Returns the child with this token and creates it if needed; null if there are too many children.
 Drafter::Child* Drafter::child(Token token) {
-  // The token that was found last is often found again.
-  if (last_child_ < num_children_ && children_[last_child_].token == token) return &children_[last_child_];
+  std::uint8_t& last = found_at_[static_cast<std::uint32_t>(token) % found_at_.size()];
+  if (last < num_children_ && tokens_[last] == token) return &children_[last];
   for (std::size_t i = 0; i < num_children_; ++i) {
-    if (children_[i].token != token) continue;
-    last_child_ = i;
+    if (tokens_[i] != token) continue;
+    last = static_cast<std::uint8_t>(i);
     return &children_[i];
   }
-  if (num_children_ == children_.size()) return nullptr;
-  last_child_ = num_children_;
+  if (num_children_ == kMaxChildren) return nullptr;
+  last = static_cast<std::uint8_t>(num_children_);
+  tokens_[num_children_] = token;
   Child& made = children_[num_children_++];
   made.token = token;
   made.age = kUnknownAge;
-  made.seen.fill(0);
-  made.met.fill(0);
-  made.share = 0.0F;
-  made.ages.fill(kUnknownAge);
+  for (std::size_t i = 0; i < num_contexts_; ++i) made.evidence[i] = {0, 0, kUnknownAge};
   return &made;
 }
 
-void Drafter::count(std::size_t slot, Token token, std::int32_t occurrences, std::int32_t age) {
+void Drafter::count(std::size_t context, Token token, std::int32_t occurrences, std::int32_t age) {
   if (token == kEnd) return;
   Child* const found = child(token);
   if (found == nullptr) return;
-  found->seen[slot] += occurrences;
-  found->ages[slot] = std::min(found->ages[slot], age);
+  Child::Evidence& evidence = found->evidence[context];
+  evidence.seen += occurrences;
+  evidence.age = std::min(evidence.age, age);
   found->age = std::min(found->age, age);
 }
 
-void Drafter::meet(std::size_t slot, Token token, std::int32_t occurrences) {
+void Drafter::meet(std::size_t context, Token token, std::int32_t occurrences) {
   if (token == kEnd) return;
-  if (Child* const found = child(token); found != nullptr) found->met[slot] += occurrences;
+  if (Child* const found = child(token); found != nullptr) found->evidence[context].met += occurrences;
 }
 
 // Keeps only the children that may be worth drafting.
 void Drafter::keep_likely_children(float needed) {
-  const auto begin = children_.begin();
-  const auto found_end = begin + static_cast<std::ptrdiff_t>(num_children_);
-  const auto kept_end = std::remove_if(begin, found_end, [&](Child& found) {
-    for (std::size_t slot = 0; slot < kNumSlots; ++slot) {
-      const std::int32_t met = found.seen[slot] + found.met[slot];
+  num_weighed_ = 0;
+  for (std::size_t c = 0; c < num_children_; ++c) {
+    Child& found = children_[c];
+    found.share = 0.0F;
+    for (std::size_t i = 0; i < num_contexts_; ++i) {
+      const std::int32_t met = found.evidence[i].seen + found.evidence[i].met;
       if (met == 0) continue;
-      const float share = static_cast<float>(met) / static_cast<float>(read_[slot]);
-      found.share = std::max(found.share, share);
+      found.share = std::max(found.share, static_cast<float>(met) / static_cast<float>(contexts_[i].read));
     }
-    return found.share < needed;
-  });
-  num_children_ = static_cast<std::size_t>(kept_end - begin);
-  if (num_children_ > kMaxWeighed) {
-    num_children_ = kMaxWeighed;
-    std::nth_element(begin, begin + kMaxWeighed, kept_end, [](const Child& a, const Child& b) {
-      return a.share != b.share ? a.share > b.share : a.token < b.token;
-    });
+    if (found.share >= needed) weighed_[num_weighed_++] = &found;
   }
-  last_child_ = 0;
+  if (num_weighed_ > kMaxWeighed) {
+    std::nth_element(weighed_.begin(), weighed_.begin() + kMaxWeighed,
+                     weighed_.begin() + static_cast<std::ptrdiff_t>(num_weighed_),
+                     [](const Child* a, const Child* b) {
+                       return a->share != b->share ? a->share > b->share : a->token < b->token;
+                     });
+    num_weighed_ = kMaxWeighed;
+  }
 }
 
 // Collects the continuations of a node's contexts. `depth` is that of the children, `path` is the node's
 // estimate.
 void Drafter::read_children(Place place, std::int32_t depth, double path) {
   num_children_ = 0;
-  totals_.fill(0);
-  read_.fill(0);
   // A continuation that is too rare to be drafted need not be found.
   const double needed = limits_.min_token_prob / path;
   const auto num_samples = static_cast<std::uint32_t>(
       std::clamp(kSamplesPerShare / std::max(needed, 1e-3), 4.0, static_cast<double>(kNumSamples)));
   const std::span cursors(cursors_.data() + place.first_cursor, place.num_cursors);
+  find_contexts(cursors, depth);
   // 1. Read each context's continuations, or a sample of them if there are many.
+  std::uint32_t num_intervals = 0;
   for (const Cursor& cursor : cursors) {
     const IndexPart& part = parts_[cursor.part];
-    const std::size_t slot = cursor.slot;
-    lengths_[slot] = cursor.length + depth - 1;
+    const std::size_t number = context_of_[cursor.slot];
+    Context& context = contexts_[number];
     if (cursor.kind == Cursor::Kind::kState) {
       const SuffixAutomaton& automaton = *part.automaton;
       const std::int64_t end = part.age_of_end + automaton.num_tokens();
-      totals_[slot] += automaton.continuations(cursor.first);
-      read_[slot] += automaton.continuations(cursor.first);
+      const std::int32_t continuations = automaton.continuations(cursor.first);
+      context.total += continuations;
+      context.read += continuations;
       if (automaton.has_many_edges(cursor.first)) {
         automaton.visit_frequent_edges(
-            cursor.first, [&](Token token, StateId target) { meet(slot, token, automaton.count(target)); });
+            cursor.first, [&](Token token, StateId target) { meet(number, token, automaton.count(target)); });
       } else {
         automaton.visit_edges(cursor.first, [&](Token token, StateId target) {
-          count(slot, token, automaton.count(target), age_of(end - automaton.last_end(target)));
+          count(number, token, automaton.count(target), age_of(end - automaton.last_end(target)));
         });
       }
     } else if (cursor.kind == Cursor::Kind::kPoints) {
       const std::span<const Token> tokens = part.segment->tokens();
       const std::int64_t end = part.age_of_end + static_cast<std::int64_t>(tokens.size());
-      totals_[slot] += static_cast<std::int32_t>(cursor.count);
-      read_[slot] += static_cast<std::int32_t>(cursor.count);
+      context.total += static_cast<std::int32_t>(cursor.count);
+      context.read += static_cast<std::int32_t>(cursor.count);
       // All are read before any is counted, so that the memory accesses overlap.
       const std::uint32_t* const points = &points_[index(cursor.first)];
       for (std::uint32_t i = 0; i < cursor.count; ++i) {
         met_[i] = tokens[points[i] + static_cast<std::uint32_t>(depth - 1)];
       }
-      for (std::uint32_t i = 0; i < cursor.count; ++i) count(slot, met_[i], 1, age_of(end - points[i]));
+      for (std::uint32_t i = 0, next = 0; i < cursor.count; i = next) {
+        std::uint32_t last = points[i];
+        for (next = i + 1; next < cursor.count && met_[next] == met_[i]; ++next) {
+          last = std::max(last, points[next]);
+        }
+        count(number, met_[i], static_cast<std::int32_t>(next - i), age_of(end - last));
+      }
     } else {
       const std::uint32_t samples = std::min(cursor.count, num_samples);
-      totals_[slot] += static_cast<std::int32_t>(cursor.count);
-      read_[slot] += static_cast<std::int32_t>(samples);
+      context.total += static_cast<std::int32_t>(cursor.count);
+      context.read += static_cast<std::int32_t>(samples);
+      ++num_intervals;
+      const Samples ranks(cursor.interval(), samples);
       for (std::uint32_t i = 0; i < samples; ++i) {
-        const std::uint32_t rank = cursor.interval().sample(i, samples);
+        const std::uint32_t rank = ranks[i];
         met_[i] = part.segment->next(rank);
         if (!part.dead.empty() && !part.is_live(part.segment->position(rank))) met_[i] = kEnd;
       }
-      for (std::uint32_t i = 0; i < samples; ++i) meet(slot, met_[i], 1);
+      for (std::uint32_t i = 0, next = 0; i < samples; i = next) {
+        for (next = i + 1; next < samples && met_[next] == met_[i];) ++next;
+        meet(number, met_[i], static_cast<std::int32_t>(next - i));
+      }
     }
   }
   keep_likely_children(kWeighedShare * static_cast<float>(needed));
   // 2. Count exactly what is weighed, in the contexts that were read only in part.
-  const auto num_intervals = static_cast<std::uint32_t>(std::count_if(
-      cursors.begin(), cursors.end(), [](const Cursor& c) { return c.kind == Cursor::Kind::kInterval; }));
-  for (Child& found : children()) {
-    found.first_interval = static_cast<std::uint32_t>(intervals_.size());
+  for (Child* const found : children()) {
+    found->first_interval = static_cast<std::uint32_t>(intervals_.size());
     intervals_.resize(intervals_.size() + num_intervals, kNotLookedUp);
   }
   std::uint32_t interval = 0;
   for (const Cursor& cursor : cursors) {
     const IndexPart& part = parts_[cursor.part];
-    const std::size_t slot = cursor.slot;
+    const std::size_t number = context_of_[cursor.slot];
     if (cursor.kind == Cursor::Kind::kInterval) {
-      for (Child& found : children()) {
+      for (Child* const found : children()) {
         // A child that was never sampled needs no exact count.
-        if (found.met[slot] == 0 && num_samples == kNumSamples) continue;
-        const Interval longer = part.segment->extend(cursor.interval(), found.token);
-        found.seen[slot] += static_cast<std::int32_t>(longer.size());
-        intervals_[found.first_interval + interval] = longer;
+        if (found->evidence[number].met == 0 && num_samples == kNumSamples) continue;
+        const Interval longer = part.segment->extend(cursor.interval(), found->token);
+        found->evidence[number].seen += static_cast<std::int32_t>(longer.size());
+        intervals_[found->first_interval + interval] = longer;
       }
       ++interval;
     } else if (cursor.kind == Cursor::Kind::kState && part.automaton->has_many_edges(cursor.first)) {
       const SuffixAutomaton& automaton = *part.automaton;
       const std::int64_t end = part.age_of_end + automaton.num_tokens();
-      for (Child& found : children()) {
-        const StateId target = automaton.next(cursor.first, found.token);
+      for (Child* const found : children()) {
+        const StateId target = automaton.next(cursor.first, found->token);
         if (target == kNoState) continue;
         const std::int32_t age = age_of(end - automaton.last_end(target));
-        found.seen[slot] += automaton.count(target);
-        found.ages[slot] = std::min(found.ages[slot], age);
-        found.age = std::min(found.age, age);
+        Child::Evidence& evidence = found->evidence[number];
+        evidence.seen += automaton.count(target);
+        evidence.age = std::min(evidence.age, age);
+        found->age = std::min(found->age, age);
       }
     }
   }
-  // 3. Compute the estimates.
-  struct Context {
-    std::size_t slot;
-    std::int32_t latest;
-    std::uint16_t first_weight;
-  };
-  std::array<Context, kNumSlots> contexts;
-  std::size_t num_contexts = 0;
-  for (std::size_t slot = 0; slot < kNumSlots; ++slot) {
-    if (totals_[slot] == 0) continue;
-    std::int32_t latest = kUnknownAge;
-    for (const Child& found : children()) latest = std::min(latest, found.ages[slot]);
-    contexts[num_contexts++] = {slot, latest, Estimator::first_weight(slot, lengths_[slot])};
+  estimate_children(depth, path);
+}
+
+// Sets the probabilities of the children.
+void Drafter::estimate_children(std::int32_t depth, double path) {
+  for (std::size_t i = 0; i < num_contexts_; ++i) {
+    Context& context = contexts_[i];
+    for (const Child* const found : children())
+      context.latest = std::min(context.latest, found->evidence[i].age);
+    context.first_weight = Estimator::first_weight(context.slot, context.length);
   }
   const std::uint8_t bias = Estimator::bias(depth, path);
   float sum = 0.0F;
-  for (Child& found : children()) {
-    found.features.bias = bias;
-    found.features.size = static_cast<std::uint8_t>(num_contexts);
-    for (std::size_t i = 0; i < num_contexts; ++i) {
-      const Context& context = contexts[i];
-      const std::int32_t age = found.ages[context.slot];
+  for (Child* const found : children()) {
+    Features& features = found->features;
+    features.bias = bias;
+    features.size = 0;
+    for (std::size_t i = 0; i < num_contexts_; ++i) {
+      const Context& context = contexts_[i];
+      if (context.total == 0) continue;
+      const std::int32_t age = found->evidence[i].age;
       const Recency recency{age_class(age), age != kUnknownAge && age == context.latest};
-      found.features.items[i] =
-          Estimator::item(context.first_weight, found.seen[context.slot], totals_[context.slot], recency);
+      features.items[features.size++] =
+          Estimator::item(context.first_weight, found->evidence[i].seen, context.total, recency);
     }
-    found.probability = estimator_->estimate(found.features);
-    sum += found.probability;
+    found->probability = estimator_->estimate(features);
+    sum += found->probability;
   }
   // Each estimate alone is right on average, but only one continuation of a node can be true. If the
   // estimates sum to more than 1, they are too large. Half of the excess is removed, which fits best.
   if (sum > 1.0F) {
     const float scale = 2.0F / (1.0F + sum);
-    for (Child& found : children()) found.probability *= scale;
+    for (Child* const found : children()) found->probability *= scale;
   }
 }
 
 Source Drafter::main_source(const Child& child) const {
-  std::size_t best = 0;
-  for (std::size_t slot = 1; slot < kNumSlots; ++slot) {
-    if (child.seen[slot] > 0 && (child.seen[best] == 0 || lengths_[slot] > lengths_[best])) best = slot;
+  const Context* best = nullptr;
+  for (std::size_t i = 0; i < num_contexts_; ++i) {
+    if (child.evidence[i].seen > 0 && (best == nullptr || contexts_[i].length > best->length))
+      best = &contexts_[i];
   }
-  if (best < kGlobalSlot) return Source::kRequest;
-  return best < kCorpusSlot ? Source::kGlobal : Source::kCorpus;
+  if (best == nullptr || best->slot < kGlobalSlot) return Source::kRequest;
+  return best->slot < kCorpusSlot ? Source::kGlobal : Source::kCorpus;
 }
 
 // The contexts of a node, extended by one token, for its child at `depth`. The intervals that were looked up
@@ -364,9 +386,9 @@ void Drafter::to_points(Place& place, std::int32_t depth) {
       const IndexPart& part = parts_[cursor.part];
       const std::uint32_t samples = std::min(cursor.count, kMaxPoints);
       const auto first = static_cast<std::int32_t>(points_.size());
+      const Samples ranks(cursor.interval(), samples);
       for (std::uint32_t s = 0; s < samples; ++s) {
-        const std::uint32_t rank = cursor.interval().sample(s, samples);
-        const std::uint32_t position = part.segment->position(rank);
+        const std::uint32_t position = part.segment->position(ranks[s]);
         // Positions are stored relative to the root, whatever the depth at which they are followed from.
         if (part.is_live(position)) points_.push_back(position - static_cast<std::uint32_t>(depth));
       }
@@ -386,19 +408,19 @@ void Drafter::expand(Place place, std::int32_t node, std::int32_t depth, float e
   const auto push = [&](const Child& child) {
     const float product = estimate * child.probability;
     if (product < limits_.min_token_prob) return;
-    heap_.push_back({product, node, child.age, child.token, main_source(child), depth, child.first_interval,
-                     child.features});
+    heap_.push_back({product, child.age, node, static_cast<std::uint32_t>(candidates_.size())});
+    candidates_.push_back({child.token, depth, child.first_interval, main_source(child), child.features});
     std::push_heap(heap_.begin(), heap_.end(), DraftedLater{});
   };
   if (!limits_.chain) {
-    for (const Child& child : children()) push(child);
+    for (const Child* const child : children()) push(*child);
     return;
   }
-  const std::span<Child> all = children();
-  const auto best = std::max_element(all.begin(), all.end(), [](const Child& a, const Child& b) {
-    return a.probability != b.probability ? a.probability < b.probability : a.age > b.age;
+  const std::span<Child* const> all = children();
+  const auto best = std::max_element(all.begin(), all.end(), [](const Child* a, const Child* b) {
+    return a->probability != b->probability ? a->probability < b->probability : a->age > b->age;
   });
-  if (best != all.end()) push(*best);
+  if (best != all.end()) push(**best);
 }
 
 const Draft& Drafter::draft(const DraftSources& sources, std::int32_t max_nodes) {
@@ -406,21 +428,24 @@ const Draft& Drafter::draft(const DraftSources& sources, std::int32_t max_nodes)
   draft_.match_length = 0;
   draft_.score = 0.0;
   heap_.clear();
+  candidates_.clear();
   places_.clear();
   places_.push_back(start(sources));
   draft_.has_match = match_length_ > 0;
   expand(places_.front(), 0, 1, 1.0F);
   while (!heap_.empty() && static_cast<std::int32_t>(draft_.nodes.size()) < max_nodes) {
     std::pop_heap(heap_.begin(), heap_.end(), DraftedLater{});
-    const Candidate added = heap_.back();
+    const Ranked ranked = heap_.back();
     heap_.pop_back();
-    draft_.nodes.push_back({added.token, added.parent, added.estimate, added.source, added.features});
-    draft_.score += static_cast<double>(added.estimate);
+    const Candidate& added = candidates_[ranked.candidate];
+    draft_.nodes.push_back({added.token, ranked.parent, ranked.estimate, added.source, added.features});
+    draft_.score += static_cast<double>(ranked.estimate);
     const auto node = static_cast<std::int32_t>(draft_.nodes.size());
     places_.emplace_back();
-    if (node == max_nodes || added.estimate * kSurest < static_cast<float>(limits_.min_token_prob)) continue;
-    places_.back() = descend(places_[index(added.parent)], added.depth, added.token, added.first_interval);
-    expand(places_.back(), node, added.depth + 1, added.estimate);
+    if (node == max_nodes || ranked.estimate * kSurest < static_cast<float>(limits_.min_token_prob)) continue;
+    const std::int32_t depth = added.depth;
+    places_.back() = descend(places_[index(ranked.parent)], depth, added.token, added.first_interval);
+    expand(places_.back(), node, depth + 1, ranked.estimate);
   }
   if (!draft_.nodes.empty()) {
     draft_.match_length = match_length_;
@@ -435,9 +460,9 @@ void Drafter::trials(const DraftSources& sources, std::span<const Token> truth, 
     const auto depth = static_cast<std::int32_t>(i) + 1;
     read_children(place, depth, estimate);
     const Child* taken = nullptr;
-    for (const Child& child : children()) {
-      if (child.token == truth[i]) taken = &child;
-      rows.push_back({child.features, estimate * child.probability, child.token == truth[i]});
+    for (const Child* const child : children()) {
+      if (child->token == truth[i]) taken = child;
+      rows.push_back({child->features, estimate * child->probability, child->token == truth[i]});
     }
     if (taken == nullptr) return;
     estimate *= taken->probability;

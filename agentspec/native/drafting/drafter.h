@@ -80,15 +80,20 @@ class Drafter {
   void trials(const DraftSources& sources, std::span<const Token> truth, std::vector<Trial>& rows);
 
  private:
+  // A continuation that may be drafted.
   struct Candidate {
-    float estimate;
-    std::int32_t parent;
-    std::int32_t age;
     Token token;
-    Source source;
     std::int32_t depth;
     std::uint32_t first_interval;
+    Source source;
     Features features;
+  };
+  // Its place in the heap, which is small because the heap moves it often.
+  struct Ranked {
+    float estimate;
+    std::int32_t age;
+    std::int32_t parent;
+    std::uint32_t candidate;  // in candidates_
   };
   // The contexts of a node in all parts, stored in cursors_.
   struct Place {
@@ -96,17 +101,28 @@ class Drafter {
     std::uint32_t num_cursors = 0;
     StateMatch request;  // longest end of the text and the path that occurs in the request's own text
   };
-  // A continuation, while the contexts of its parent are being read.
+  // The contexts of one slot, while they are being read.
+  struct Context {
+    std::uint8_t slot;
+    std::int32_t length;
+    std::int32_t total;   // number of continuations
+    std::int32_t read;    // how many of them were read
+    std::int32_t latest;  // the age of the latest
+    std::uint16_t first_weight;
+  };
+  // A continuation, while the contexts of its parent are being read, with evidence from each of contexts_.
   struct Child {
+    struct Evidence {
+      std::int32_t seen;  // number of occurrences in the context
+      std::int32_t met;   // number of occurrences met in a context that was read only in part
+      std::int32_t age;   // tokens since its last occurrence in the context
+    };
     Token token;
     float probability;
     std::int32_t age;
     std::uint32_t first_interval;  // in intervals_, one for each interval among the parent's contexts
-    float share;                   // the largest share in any context that has been read so far
-    std::array<std::int32_t, kNumSlots> seen;  // number of occurrences in each context
-    std::array<std::int32_t, kNumSlots>
-        met;  // number of occurrences met in contexts that were read only in part
-    std::array<std::int32_t, kNumSlots> ages;  // tokens since its last occurrence in each context
+    float share;                   // the largest share in any context
+    std::array<Evidence, kNumSlots> evidence;
     Features features;
   };
 
@@ -114,11 +130,13 @@ class Drafter {
   void add_contexts(std::span<const PartMatch> matches, std::uint16_t first_part, int first_slot,
                     int end_slot);
   void read_children(Place place, std::int32_t depth, double path);
+  void find_contexts(std::span<const Cursor> cursors, std::int32_t depth);
   Child* child(Token token);
-  [[nodiscard]] std::span<Child> children() { return {children_.data(), num_children_}; }
-  void meet(std::size_t slot, Token token, std::int32_t occurrences);
+  [[nodiscard]] std::span<Child* const> children() const { return {weighed_.data(), num_weighed_}; }
+  void meet(std::size_t context, Token token, std::int32_t occurrences);
   void keep_likely_children(float needed);
-  void count(std::size_t slot, Token token, std::int32_t occurrences, std::int32_t age);
+  void count(std::size_t context, Token token, std::int32_t occurrences, std::int32_t age);
+  void estimate_children(std::int32_t depth, double path);
   Place descend(const Place& parent, std::int32_t depth, Token token, std::uint32_t first_interval);
   void to_points(Place& place, std::int32_t depth);
   void expand(Place place, std::int32_t node, std::int32_t depth, float estimate);
@@ -128,19 +146,24 @@ class Drafter {
   const Estimator* estimator_ = nullptr;  // that of the sources
   Draft draft_;
   std::vector<IndexPart> parts_;  // the request's own part, then the global parts, then the corpora
-  std::array<std::int32_t, kNumSlots> lengths_{};  // of the contexts that are being read
-  std::array<std::int32_t, kNumSlots> totals_{};
-  std::array<std::int32_t, kNumSlots> read_{};  // how much of totals_ was read
+  std::array<Context, kNumSlots> contexts_;  // only the first num_contexts_ are in use
+  std::size_t num_contexts_ = 0;
+  std::array<std::uint8_t, kNumSlots> context_of_{};  // by slot; meaningless where there is none
   std::int32_t match_length_ = 0;
   std::vector<Cursor> cursors_;
   std::vector<std::uint32_t> points_;
   std::vector<Interval> intervals_;  // of contexts extended by a child's token
   std::vector<Place> places_;        // of the root and of each node
-  std::vector<Candidate> heap_;
-  std::vector<Child> children_;  // only the first num_children_ are in use
+  std::vector<Candidate> candidates_;
+  std::vector<Ranked> heap_;
+  static constexpr std::size_t kMaxChildren = 64;
+  std::array<Child, kMaxChildren> children_;  // only the first num_children_ are in use
+  std::array<Token, kMaxChildren> tokens_;    // theirs, close together for a fast search
   std::size_t num_children_ = 0;
+  std::array<std::uint8_t, 256> found_at_{};  // by the low bits of a token: the child that was found last
+  std::array<Child*, kMaxChildren> weighed_;  // the children that may be drafted
+  std::size_t num_weighed_ = 0;
   std::array<Token, 64> met_;  // the tokens that follow the places being read
-  std::size_t last_child_ = 0;
   std::vector<Cursor> tier_;
   std::vector<Walk> walks_;
 };

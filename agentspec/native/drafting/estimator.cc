@@ -7,23 +7,18 @@
 #include "errors.h"
 
 namespace agentspec {
+
+const std::array<float, Estimator::kTableSize> Estimator::kLogCounts = [] {
+  std::array<float, kTableSize> logs{};
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    logs[i] = static_cast<float>(std::log(static_cast<double>(i) + kPriorCount));
+  }
+  return logs;
+}();
+
 namespace {
 
-constexpr double kPriorCount = 0.4;     // `a` in the formula of Estimator
 constexpr float kLargestWeight = 8.0F;  // bound of the weights that observe() writes
-
-// log(count + a), from a table for small counts.
-float log_count(std::int32_t count) {
-  static const auto table = [] {
-    std::array<float, 1024> logs{};
-    for (std::size_t i = 0; i < logs.size(); ++i) {
-      logs[i] = static_cast<float>(std::log(static_cast<double>(i) + kPriorCount));
-    }
-    return logs;
-  }();
-  if (count < static_cast<std::int32_t>(table.size())) return table[static_cast<std::size_t>(count)];
-  return static_cast<float>(std::log(count + kPriorCount));
-}
 
 int length_bucket(std::int32_t length) {
   if (length <= 4) return length - 1;
@@ -63,31 +58,6 @@ std::uint8_t Estimator::bias(std::int32_t depth, double path) {
 std::uint16_t Estimator::first_weight(std::size_t slot, std::int32_t length) {
   const int function = (static_cast<int>(slot) * kLengths + length_bucket(length)) * kRecencies;
   return static_cast<std::uint16_t>(kNumBiases + function * kKnots);
-}
-
-Features::Item Estimator::item(std::uint16_t first_weight, std::int32_t seen, std::int32_t total,
-                               Recency recency) {
-  const float odds = log_count(seen) - log_count(std::max(total - seen, 0));
-  const float place = std::clamp(odds - kLowestKnot, 0.0F, static_cast<float>(kKnots - 1));
-  const int knot = std::min(static_cast<int>(place), kKnots - 2);
-  const int function = (recency.is_latest ? kNumAges : 0) + recency.age;
-  return {static_cast<std::uint16_t>(first_weight + function * kKnots + knot),
-          static_cast<std::uint16_t>((place - static_cast<float>(knot)) * 65535.0F + 0.5F)};
-}
-
-float Estimator::logit(const Features& features) const {
-  float sum = weights_[features.bias];
-  for (std::size_t i = 0; i < features.size; ++i) {
-    const Features::Item& item = features.items[i];
-    const float fraction = static_cast<float>(item.fraction) * (1.0F / 65535.0F);
-    const float low = weights_[item.weight];
-    sum += low + fraction * (weights_[item.weight + 1U] - low);
-  }
-  return sum;
-}
-
-float Estimator::estimate(const Features& features) const {
-  return 1.0F / (1.0F + std::exp(-std::clamp(logit(features), -15.0F, 15.0F)));
 }
 
 void Estimator::observe(const Features& features, bool accepted) {

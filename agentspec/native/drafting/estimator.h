@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -65,10 +67,29 @@ class Estimator {
   // What a context with this first weight says about a continuation that followed `seen` of its `total` > 0
   // occurrences.
   [[nodiscard]] static Features::Item item(std::uint16_t first_weight, std::int32_t seen, std::int32_t total,
-                                           Recency recency);
+                                           Recency recency) {
+    const float odds = log_count(seen) - log_count(std::max(total - seen, 0));
+    const float place = std::clamp(odds - kLowestKnot, 0.0F, static_cast<float>(kKnots - 1));
+    const int knot = std::min(static_cast<int>(place), kKnots - 2);
+    const int function = (recency.is_latest ? kNumAges : 0) + recency.age;
+    return {static_cast<std::uint16_t>(first_weight + function * kKnots + knot),
+            static_cast<std::uint16_t>((place - static_cast<float>(knot)) * 65535.0F + 0.5F)};
+  }
 
-  [[nodiscard]] float logit(const Features& features) const;
-  [[nodiscard]] float estimate(const Features& features) const;  // in (0, 1)
+  [[nodiscard]] float logit(const Features& features) const {
+    float sum = weights_[features.bias];
+    for (std::size_t i = 0; i < features.size; ++i) {
+      const Features::Item& item = features.items[i];
+      const float fraction = static_cast<float>(item.fraction) * (1.0F / 65535.0F);
+      const float low = weights_[item.weight];
+      sum += low + fraction * (weights_[item.weight + 1U] - low);
+    }
+    return sum;
+  }
+  // In (0, 1).
+  [[nodiscard]] float estimate(const Features& features) const {
+    return 1.0F / (1.0F + std::exp(-std::clamp(logit(features), -15.0F, 15.0F)));
+  }
 
   // Takes one step of logistic regression towards the outcome.
   void observe(const Features& features, bool accepted);
@@ -76,6 +97,16 @@ class Estimator {
   [[nodiscard]] std::span<const float> weights() const { return weights_; }
 
  private:
+  static constexpr double kPriorCount = 0.4;  // `a` in the formula above
+  static constexpr std::size_t kTableSize = 1024;
+  static const std::array<float, kTableSize> kLogCounts;
+
+  // log(count + a), from a table for small counts.
+  static float log_count(std::int32_t count) {
+    if (count < static_cast<std::int32_t>(kTableSize)) return kLogCounts[static_cast<std::size_t>(count)];
+    return static_cast<float>(std::log(count + kPriorCount));
+  }
+
   std::vector<float> weights_;
   float rate_;
 };

@@ -148,7 +148,7 @@ void PlainDrafter::find_tokens(const IndexPart& part, const Cursor& place) {
   }
   const std::uint32_t ranks = std::min(place.count, kMaxRanks);
   for (std::uint32_t i = 0; i < ranks; ++i) {
-    const std::uint32_t rank = place.interval().sample(i, ranks);
+    const std::uint32_t rank = Samples(place.interval(), ranks)[i];
     if (part.is_live(part.segment->position(rank))) tokens_.push_back(part.segment->next(rank));
   }
 }

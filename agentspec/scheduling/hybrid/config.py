@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from agentspec.config import SERVED_MIN_TOKEN_PROB
+from agentspec.config import served_min_token_prob
 from agentspec.errors import ConfigError
 
 HybridRule = Literal["expected", "score", "match-length", "payoff"]
@@ -76,7 +76,7 @@ class HybridConfig:
     max_nodes: int = 15
     """Maximum number of nodes per row, its root not counted, >= 1."""
 
-    min_token_prob: float = SERVED_MIN_TOKEN_PROB
+    min_token_prob: float = served_min_token_prob(15)
     """Minimum estimated probability of acceptance. Tokens of the draft model and nodes of merged trees below it are
     left out; in [0, 1]."""
 

@@ -193,6 +193,7 @@ class SuffixDrafter:
             "uptime_seconds": time.time() - self._started,
             "scope": {"model": self._scope.model, "tokenizer": self._scope.tokenizer, "id": self._scope.id},
             "metrics": self.state_metrics is not None,
+            "min_token_prob": self.config.min_token_prob,
             "counters": self.counters.snapshot(),
             "rows_without_draft": self._draftless.counts.snapshot(),
             **self._requests.snapshot(),

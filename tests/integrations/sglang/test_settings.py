@@ -332,6 +332,19 @@ def test_reports_and_simulations_draft_as_a_server_with_default_settings_does() 
     assert EngineConfig.served(7) == replace(served, background=False, num_threads=1)
 
 
+@pytest.mark.parametrize(
+    ("given", "max_draft_tokens", "expected"),
+    [("auto", 7, 0.02), ("auto", 15, 0.16 / 15), ("auto", 63, 0.16 / 63), (0.3, 63, 0.3), ("0", 63, 0.0)],
+)
+def test_wider_drafts_take_less_likely_tokens_unless_told_otherwise(
+    given: str | float, max_draft_tokens: int, expected: float
+) -> None:
+    chosen = settings.Settings(min_token_prob=given)  # type: ignore[arg-type]
+    config = chosen.engine_config(vocab_size=10, max_draft_tokens=max_draft_tokens, trees=True)
+    assert config.min_token_prob == chosen.hybrid_config(max_nodes=max_draft_tokens, trees=True).min_token_prob
+    assert config.min_token_prob == pytest.approx(expected)
+
+
 def test_only_given_flags_count() -> None:
     assert parse() == {}
 

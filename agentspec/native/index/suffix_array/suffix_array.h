@@ -20,13 +20,24 @@ struct Interval {
 
   [[nodiscard]] std::uint32_t size() const { return end - begin; }
   [[nodiscard]] bool empty() const { return end <= begin; }
-  // The i-th of n ranks at regular distances, with n <= size(). Such samples keep the distribution of the
-  // ranks (SSSD, section 3.1.2).
-  [[nodiscard]] std::uint32_t sample(std::uint32_t i, std::uint32_t n) const {
-    return begin + static_cast<std::uint32_t>((2ULL * i + 1) * size() / (2ULL * n));
-  }
 
   friend bool operator==(const Interval&, const Interval&) = default;
+};
+
+// `n` ranks of an interval at regular distances, with 1 <= n <= size(). Such samples keep the distribution of
+// the ranks (SSSD, section 3.1.2).
+class Samples {
+ public:
+  Samples(const Interval& interval, std::uint32_t n)
+      : begin_(interval.begin), half_distance_((static_cast<std::uint64_t>(interval.size()) << 31) / n) {}
+
+  [[nodiscard]] std::uint32_t operator[](std::uint32_t i) const {
+    return begin_ + static_cast<std::uint32_t>(((2ULL * i + 1) * half_distance_) >> 32);
+  }
+
+ private:
+  std::uint32_t begin_;
+  std::uint64_t half_distance_;  // half the distance of two samples, in units of 2^-32 ranks
 };
 
 // A pattern of `length` tokens, and the ranks of all points whose context ends with it.
