@@ -238,3 +238,31 @@ def test_the_picture_has_a_bar_for_each_system_and_workload(theme: str) -> None:
     assert len(bars) == 15
     heights = {round(ratio, 2) for some in plot.bars.values() for ratio in some.values()}
     assert {f"{height:.2f}" for height in heights} <= {one.text for one in drawn if one.tag.endswith("text")}
+
+
+def test_sweeps_show_each_system_at_its_best_and_judge_the_means_of_agents() -> None:
+    def swept(trace: str, system: str, *points: tuple[float, float]) -> list[dict[str, Any]]:
+        return [
+            {"set": trace, "pass": "cold", "system": system, "max_draft_tokens": nodes, "setting": f"{drafted:g}",
+             "accepted_per_step": accepted, "drafted_per_step": drafted}
+            for nodes in (16, 32, 64)
+            for accepted, drafted in points
+        ]  # fmt: skip
+
+    rows = [
+        *swept("agents", "agentspec", (2.0, 9.0), (2.4, 12.0)),
+        *swept("agents", "ngram", (2.0, 16.0), (1.5, 16.0)),
+        # The second setting drafts more than agentspec, and is left out.
+        *swept("agents", "arctic", (2.1, 11.0), (2.3, 13.0)),
+        *swept("math_gsm8k", "agentspec", (0.9, 9.0)),
+        *swept("math_gsm8k", "ngram", (1.0, 16.0)),
+        *swept("math_gsm8k", "arctic", (0.8, 8.0)),
+    ]
+    agents, control, means = topic_rows("curve", {"cold.json": {"rows": rows}})
+    assert agents.figure.startswith("2.40 (12.0) / 2.40") and "ArcticInference 2.10 (11.0)" in agents.baseline
+    assert [(goal.text, goal.met) for goal in control.goals[::3]] == [
+        ("x NGRAM at 16 0.90, goal >= 1", False), ("x ArcticInference at 16 1.12, goal >= 1", True),
+    ]  # fmt: skip
+    assert [(goal.text, goal.met) for goal in means.goals[::3]] == [
+        ("x NGRAM at 16 1.20, goal >= 1.12", True), ("x ArcticInference at 16 1.14, goal >= 1.2", False),
+    ]  # fmt: skip
