@@ -17,6 +17,7 @@ from agentspec.evals.parity import bench as bench_parity
 from agentspec.evals.report import bench as bench_report
 from agentspec.evals.research import draft_model_state as bench_drafter_state
 from agentspec.evals.research import specdec as bench_specdec
+from agentspec.evals.research import unions as bench_unions
 from agentspec.evals.served import fidelity as bench_fidelity
 from agentspec.evals.served import hybrid as bench_hybrid
 from agentspec.evals.served import load as bench_load
@@ -38,6 +39,7 @@ SUITES = {
     "rollouts": (bench_rollouts, "the time until the last of many rollouts of a few prompts has ended"),
     "specdec": (bench_specdec, "drafts that stop where a head expects a rejection, beside drafts of a fixed length"),
     "step-cost": (bench_step_cost, "what a decode step costs the host of a GPU, counted on an emulated one"),
+    "union": (bench_unions, "suffix drafts and a draft model's trees at equal numbers of nodes, apart and together"),
     "store": (
         bench_store,
         "what the store saves a starting server, how fast replicas share, and what that costs a step",
