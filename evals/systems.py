@@ -145,7 +145,6 @@ def _model_alone(drafter: tuple[str, ...], label: str, steps: int, **variables: 
 
 _NO_SHORTCUT = {"SGLANG_CPU_DRAFTER": "off"}
 _LONGEST_CHAIN = 10
-_THRESHOLDS = ("0.1", "0.2", "0.3", "0.5", "0.6", "0.8")
 # A draft model's drafts of fixed lengths, and drafts that end by SpecDec++ and by the cost model.
 STOPPING = {
     f"{prefix}chain-{name}": _model_alone(drafter, f"{label}, {what}", steps, **variables)
@@ -161,7 +160,6 @@ STOPPING = {
             for steps in range(2, _LONGEST_CHAIN + 1, 2)
         ),
         ("head", "SpecDec++", _LONGEST_CHAIN, {"AGENTSPEC_STOP_THRESHOLD": "head"}),
-        *((f"h{h}", f"SpecDec++ with h {h}", _LONGEST_CHAIN, {"AGENTSPEC_STOP_THRESHOLD": h}) for h in _THRESHOLDS),
         ("own", "stopped by cost", _LONGEST_CHAIN, {}),
     )
 }

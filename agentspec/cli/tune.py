@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--draft-model",
         metavar="PATH",
         help="find the best stop_threshold for this draft model, an EAGLE head or a small model, on servers that this command "
-        "starts; all unknown arguments go to SGLang; write them as --flag=value",
+        "starts. All unknown arguments go to SGLang, written as --flag=value",
     )
     parser.add_argument("--model", metavar="PATH", help="with --draft-model: the model to serve")
     parser.add_argument(

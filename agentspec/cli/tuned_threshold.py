@@ -69,7 +69,6 @@ class ThresholdReport:
     thresholds: Sequence[StopOutcome]
     lengths: Sequence[StopOutcome]
     num_chains: int
-    rows: int
     prices: StepPrices
 
     @property
@@ -113,7 +112,7 @@ class ThresholdReport:
         """The report for a program."""
         return {
             "chains": self.num_chains,
-            "rows": self.rows,
+            "rows": self.prices.rows,
             "prices": asdict(self.prices),
             "stop_threshold": self.best.threshold,
             "best_fixed_length": self.best_length.length,
@@ -161,7 +160,7 @@ def threshold_report(plan: ThresholdPlan) -> ThresholdReport:
         graphs=profile.key.graphs == "captured",
     )
     return ThresholdReport(
-        threshold_outcomes(chains, prices), fixed_outcomes(chains, prices), len(chains.accepted), plan.rows, prices
+        threshold_outcomes(chains, prices), fixed_outcomes(chains, prices), len(chains.accepted), prices
     )
 
 

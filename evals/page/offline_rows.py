@@ -7,7 +7,6 @@ from typing import Any
 
 from agentspec.evals.page.row import Content, Files, Goal, Row, at_least, at_most, clients, short
 
-_ENGINE_FILES = ("replay.json", "replay-served.json", "bench-1m.json", "bench-10m.json")
 _RIVALS = {
     "smartspec": "SmartSpec",
     "smartspec:tree": "SmartSpec, trees",
@@ -24,21 +23,14 @@ _ENGINE_CASES = {
 
 
 def engine_rows(files: Files) -> list[Row]:
-    rows: list[Row] = []
-    for name, content in sorted(
-        files.items(),
-        key=lambda item: (
-            item[0] not in _ENGINE_FILES,
-            _ENGINE_FILES.index(item[0]) if item[0] in _ENGINE_FILES else 0,
-        ),
-    ):
-        if "case" not in content["rows"][0]:
-            rows += _replays(name, content, files)
-            continue
-        sizes = {row["size"] for row in content["rows"] if row["case"] == "memory"}
-        largest = max(sizes, key=_tokens)
+    rows = []
+    largest_of = {
+        name: max((row["size"] for row in content["rows"] if row["case"] == "memory"), key=_tokens)
+        for name, content in files.items()
+    }
+    for name, largest in sorted(largest_of.items(), key=lambda item: _tokens(item[1])):
         for case, title in _ENGINE_CASES.items():
-            some = [row for row in content["rows"] if (row["case"], row["size"]) == (case, largest)]
+            some = [row for row in files[name]["rows"] if (row["case"], row["size"]) == (case, largest)]
             if some:
                 rows.append(
                     Row(
@@ -57,17 +49,13 @@ def _tokens(size: str) -> int:
     return int(size[:-1]) * {"k": 1_000, "m": 1_000_000}[size[-1]]
 
 
-def _replays(name: str, content: Content, files: Files) -> Iterator[Row]:
+def _replays(name: str, content: Content) -> Iterator[Row]:
     """Accepted and drafted tokens a step, at most 16 drafted; for a peer with several settings, the best one."""
     for trace, systems in best_replays(content).items():
         ours = systems.get("agentspec")
         if ours is None:
             continue
         peers = {system: row for system, row in systems.items() if system in ("arctic", "ngram", "suffixdecoding")}
-        if not peers:
-            # Only agentspec was replayed again, so the peers come from the main file.
-            main = best_replays(files["replay.json"]).get(trace, {}) if "replay.json" in files else {}
-            peers = {system: row for system, row in main.items() if system == "ngram"}
         setting = "" if ours["setting"] == "defaults" else f", {ours['setting']}"
         yield Row(
             trace,
@@ -256,7 +244,7 @@ def text_to_sql_rows(files: Files) -> list[Row]:
     rows: list[Row] = []
     for name, content in files.items():
         if "rows" in content:
-            rows += _replays(name, content, files)
+            rows += _replays(name, content)
         elif "accuracy" in content:
             rows.append(
                 Row(

@@ -34,6 +34,7 @@ from agentspec.evals.research.specdec_rounds import (
 )
 from agentspec.evals.sql_databases import temporary_databases
 from agentspec.progress import Progress
+from agentspec.scheduling.baselines import threshold_search
 from agentspec.scheduling.baselines.candidate_length import theorem_threshold
 from agentspec.scheduling.costs.profile import Profile
 
@@ -46,10 +47,7 @@ MODELS = Path(__file__).resolve().parents[1] / "models"
 FIXED = (2, 4, 6, 8, 10, 12, 14)
 """Lengths of the paper's baseline. `LONGEST` and 1, which a head may also choose, are measured beside them."""
 LONGEST = 20
-THRESHOLDS = (
-    *(0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9),
-    *(0.95, 0.98, 0.99, 0.995, 0.999, 1.0),
-)
+THRESHOLDS = tuple(sorted((0.0, *threshold_search.THRESHOLDS, 0.995, 0.999)))
 PAPER_COSTS = (0.112, 0.0234)
 """(t_target, t_draft) of section 4.2: seconds of llama-2-chat 70B and 7B."""
 _CHEAP_COSTS = (0.112, 0.0056)

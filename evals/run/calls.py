@@ -158,9 +158,13 @@ def ask_cells(server: Server, system: System, cells: Sequence[Cell], asking: Ask
                 after = _counted(server, system)
                 counts = Counts(**{name: after[name] - before[name] for name in after})
                 result = _result(cell, done, counts, seconds, cpu_seconds)
-                if asking.temperature > 0:
-                    result = replace(result, outputs=None)
-                result = replace(result, wall_seconds=wall_seconds, device=dict(device), preempted_seconds=preempted)
+                result = replace(
+                    result,
+                    outputs=None if asking.temperature > 0 else result.outputs,
+                    wall_seconds=wall_seconds,
+                    device=dict(device),
+                    preempted_seconds=preempted,
+                )
                 if result.exact_answers == 0.0:
                     raise ServerError(f"{system.label} gave none of the recorded answers; its figures are refused")
             yield Turn(cell=cell, tokens=sum(reply.tokens for reply in answers), seconds=took, result=result)

@@ -8,8 +8,8 @@ much: the longest of many rollouts has several times the usual length.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def drawn_rollouts(shape: RolloutShape, seed: int) -> list[Call]:
 def _written(draw: random.Random, plan: list[list[list[int]]], shape: RolloutShape, length: int) -> list[int]:
     written: list[int] = []
     said: list[list[int]] = []
-    steps = _going_round(plan)
+    steps = cycle(plan)
     while len(written) < length:
         kind = draw.random()
         if kind < shape.own_words:
@@ -96,11 +96,6 @@ def _written(draw: random.Random, plan: list[list[list[int]]], shape: RolloutSha
         said.append(phrase)
         written += phrase
     return written[:length]
-
-
-def _going_round(plan: list[list[list[int]]]) -> Iterator[list[list[int]]]:
-    while True:
-        yield from plan
 
 
 def _phrase(draw: random.Random) -> list[int]:

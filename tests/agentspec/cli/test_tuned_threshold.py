@@ -35,7 +35,7 @@ def profile(*, drafter: StepCost | None) -> Profile:
 def report(probabilities: np.ndarray, accepted: np.ndarray) -> ThresholdReport:
     prices = StepPrices(StepCost(0, 0, 0.01), StepCost(0, 0, 0.002), 0.001, 1, 100, graphs=False)
     chains = DraftedChains(probabilities, accepted)
-    return ThresholdReport(threshold_outcomes(chains, prices), fixed_outcomes(chains, prices), len(accepted), 1, prices)
+    return ThresholdReport(threshold_outcomes(chains, prices), fixed_outcomes(chains, prices), len(accepted), prices)
 
 
 def test_a_report_names_the_setting_that_is_fastest() -> None:

@@ -171,7 +171,7 @@ def test_replays_stand_beside_peers_at_their_best() -> None:
             ("agentspec", 16, 3.0), ("agentspec", 32, 4.0), ("arctic", 16, 1.0), ("arctic", 16, 2.0), ("oracle", 16, 9.0),
         )
     ]  # fmt: skip
-    row = topic_rows("engine", {"replay.json": {"rows": rows}})[0]
+    row = topic_rows("text-to-sql", {"replay.json": {"rows": rows}})[0]
     assert (row.workload, row.figure, row.baseline) == ("chat@:9, cold", "3.00 (8.0)", "ArcticInference 2.00 (8.0)")
 
 
