@@ -133,7 +133,12 @@ async def _model(options: argparse.Namespace, reference: ReferenceModel | None, 
         timeout=options.timeout,
         max_retries=options.retries,
     )
-    chat = OpenAIChat(await stack.enter_async_context(client), options.model, options.extra_body)
+    chat = OpenAIChat(
+        await stack.enter_async_context(client),
+        options.model,
+        options.extra_body,
+        names_groups=options.name_groups,
+    )
     return chat if reference is None else ForcedChat(chat, reference)
 
 
@@ -224,6 +229,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--base-url", metavar="URL", help="OpenAI-compatible server, e.g. http://127.0.0.1:30000/v1")
     add("--model", metavar="NAME", help="model name sent to the server")
     add("--extra-body", type=_json_object, metavar="JSON", help="fields that every request carries besides")
+    add("--name-groups", action="store_true", help="tell agentspec which drafts are of one question, so that they draft "
+        "from each other while they are written; other servers may refuse the field custom_params")  # fmt: skip
     add("--timeout", type=float, default=120.0, metavar="S", help="seconds an answer may take (default %(default)g)")
     add("--retries", type=int, default=4, metavar="N", help="of a call that timed out, or met a server that was down "
         "or overloaded, with growing pauses (default %(default)s)")  # fmt: skip

@@ -40,10 +40,14 @@ class ChatModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a call samples its answer: greedily, or at a temperature above 0 with a seed that the server may use."""
+    """How a call samples its answer: greedily, or at a temperature above 0 with a seed that the server may use.
+
+    `group` names the calls whose answers are much alike and are written at the same time; "" names none.
+    """
 
     temperature: float = 0.0
     seed: int | None = None
+    group: str = ""
 
 
 GREEDY = Sampling()
@@ -64,12 +68,22 @@ class OpenAIChat:
 
     `extra_body` holds fields beyond the OpenAI API that are added to every request, besides the fields of a single
     call. The client handles timeouts, retries and the pauses between them (`timeout`, `max_retries`).
+
+    With `names_groups`, calls of a group tell agentspec which one, in `custom_params`, a field of SGLang.
     """
 
-    def __init__(self, client: AsyncOpenAI, model: str, extra_body: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        client: AsyncOpenAI,
+        model: str,
+        extra_body: dict[str, Any] | None = None,
+        *,
+        names_groups: bool = False,
+    ) -> None:
         self._client = client
         self._model = model
         self._extra_body = extra_body
+        self._names_groups = names_groups
 
     async def complete(
         self,
@@ -92,6 +106,10 @@ class OpenAIChat:
         body = {**(self._extra_body or {}), **(extra_body or {})}
         if sampling.seed is not None:
             body["seed"] = sampling.seed
+        if self._names_groups and sampling.group:
+            custom = dict(body.get("custom_params") or {})
+            custom["agentspec"] = {**(custom.get("agentspec") or {}), "group": sampling.group}
+            body["custom_params"] = custom
         start = time.perf_counter()
         try:
             response = await self._client.chat.completions.create(

@@ -12,6 +12,7 @@ on a safe result: the tables and columns that ranking finds, the remaining draft
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,8 +194,12 @@ class _Stages:
     async def _draft(self, understanding: Understanding, number: int) -> str:
         lines = [*understanding.lines(), WAYS[number % len(WAYS)]]
         sampling = GREEDY
-        if self._config.drafts > 1 and self._config.temperature:
-            sampling = Sampling(self._config.temperature, self._config.seed + number)
+        if self._config.drafts > 1:
+            # A hash, because servers limit the length of a group's name.
+            group = hashlib.sha256(f"{self._source.name}\0{self._question}".encode()).hexdigest()[:32]
+            sampling = Sampling(group=group)
+            if self._config.temperature:
+                sampling = Sampling(self._config.temperature, self._config.seed + number, group)
         messages = messages_of("draft", self._source.schema, *lines)
         return await self._ask("draft", messages, read_select, lambda: "", sampling)
 

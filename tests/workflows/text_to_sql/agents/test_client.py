@@ -18,10 +18,11 @@ ASK: Any = [{"role": "user", "content": "hello"}]
 SOON = {"retry-after-ms": "5"}
 
 
-def ask(url: str, *, retries: int = 0, timeout: float = 20.0, **call: Any) -> Completion:
+def ask(url: str, *, retries: int = 0, timeout: float = 20.0, names_groups: bool = False, **call: Any) -> Completion:
     async def one() -> Completion:
         async with AsyncOpenAI(base_url=url, api_key="none", max_retries=retries, timeout=timeout) as client:
-            return await OpenAIChat(client, "m", {"a": 1, "b": 1}).complete(ASK, 9, **call)
+            chat = OpenAIChat(client, "m", {"a": 1, "b": 1}, names_groups=names_groups)
+            return await chat.complete(ASK, 9, **call)
 
     return asyncio.run(one())
 
@@ -41,6 +42,24 @@ def test_a_call_sends_its_own_fields_over_the_common_ones() -> None:
     assert seen == [{"model": "m", "messages": ASK, "max_tokens": 9, "temperature": 0.5, "seed": 3, "a": 1, **extra}]
     ask_script(lambda r: seen.append(r) or "yes")
     assert seen[1] == {"model": "m", "messages": ASK, "max_tokens": 9, "temperature": 0.0, "a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("names_groups", [False, True])
+def test_groups_are_named_only_if_that_is_wanted(names_groups: bool) -> None:
+    seen: list[dict[str, Any]] = []
+    replay = {"custom_params": {"agentspec": {"replay": {"text": "x"}}}}
+    for extra in (None, replay):
+        ask_script(
+            lambda r: seen.append(r) or "yes",
+            names_groups=names_groups,
+            sampling=Sampling(group="one"),
+            extra_body=extra,
+        )
+    ask_script(lambda r: seen.append(r) or "yes", names_groups=names_groups)
+    told = {"group": "one"} if names_groups else {}
+    assert seen[0].get("custom_params", {}).get("agentspec", {}) == told
+    assert seen[1]["custom_params"]["agentspec"] == {"replay": {"text": "x"}, **told}
+    assert "custom_params" not in seen[2]
 
 
 def test_overloaded_servers_are_asked_again_so_many_times() -> None:

@@ -70,7 +70,8 @@ def test_drafts_are_sampled_each_another_way_and_all_else_is_greedy(shop: Source
     _, model = run(shop, WorkflowConfig(drafts=4, temperature=0.5, seed=7))
     drafts = [(messages[1]["content"], sampling) for stage, messages, sampling in model.calls if stage == "draft"]
     assert [next(way for way in WAYS if text.endswith(way)) for text, _ in drafts] == [*WAYS, WAYS[0]]
-    assert [sampling for _, sampling in drafts] == [Sampling(0.5, seed) for seed in (7, 8, 9, 10)]
+    assert [(some.temperature, some.seed) for _, some in drafts] == [(0.5, seed) for seed in (7, 8, 9, 10)]
+    assert len({some.group for _, some in drafts}) == 1 and drafts[0][1].group
     assert all(sampling == GREEDY for stage, _, sampling in model.calls if stage != "draft")
     assert run(shop, WorkflowConfig(drafts=1))[1].calls[3][2] == GREEDY
 
