@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         concurrency=options.concurrency, max_repairs=options.max_repairs, max_tokens=options.max_tokens
     )
     with temporary_databases() as databases:
-        questions = list(islice(draw_questions(databases, split="heldout", seed=options.seed), options.questions))
+        drawn = draw_questions(databases, split="heldout", seed=options.seed)
+        questions = list(islice(drawn, options.skip, options.skip + options.questions))
         print(f"{len(questions)} held-out questions, seed {options.seed}", file=sys.stderr)
         start = time.perf_counter()
         answers = asyncio.run(_run(options, questions, databases, config))
@@ -62,6 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "system": platform.system()},
         "seconds": round(seconds, 2),
         **summarize(answers),
+        "tasks": [
+            {
+                "id": f"heldout-{options.seed}-{number}",
+                "outcome": answer.outcome,
+                "detail": answer.detail,
+                "seconds": round(answer.seconds, 6),
+                "model_seconds": round(answer.model_seconds, 6),
+            }
+            for number, answer in enumerate(answers, options.skip)
+        ],
         "answers": [_record(answer) for answer in answers],
     }
     print(table(report))
@@ -79,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="tiny-sql", help="model name sent to the server (default: %(default)s)")
     parser.add_argument("--model-path", type=Path, default=MODEL_FOLDER, help="model folder of --local")
     parser.add_argument("--questions", type=int, default=200, help="number of questions (default: %(default)s)")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N questions")
     parser.add_argument("--seed", type=int, default=0, help="seed of the questions (default: %(default)s)")
     parser.add_argument("--concurrency", type=int, default=16, help="questions in flight (default: %(default)s)")
     parser.add_argument("--max-repairs", type=int, default=2, help="repair rounds a question (default: %(default)s)")

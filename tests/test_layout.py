@@ -59,6 +59,8 @@ LAYERS: dict[str, set[str]] = {
         "integrations",
         "store",
     },
+    # A command with modules of its own: it starts servers, and workflows and other programs by their command lines.
+    "agentspec/ab": {"agentspec", "agentspec/analysis", "agentspec/cli", "integrations", "workflows"},
     # Apart from errors and the progress bar, a workflow uses only the OpenAI API.
     "workflows": {"agentspec/errors.py", "agentspec/progress.py"},
 }
@@ -67,16 +69,18 @@ LAYERS["evals"] = set(LAYERS)
 # Folder of the core -> other people's packages that its modules import when they are imported.
 AT_IMPORT = {
     "agentspec": {"numpy"},
+    "agentspec/ab": {"numpy", "httpx", "jinja2"},
     "agentspec/analysis/report": {"numpy", "jinja2", "markupsafe", "pydantic"},
     "agentspec/observe": {"numpy", "httpx"},
 }
 # Packages that a function may import when it needs them.
-LATER = {"matplotlib", "rich", "scipy"}
+LATER = {"aiohttp", "matplotlib", "rich", "scipy"}
 
 # Modules that nothing outside of evals imports, but that do not belong to evals: programs, plugins and commands, which
 # are found by name.
 BY_NAME = {
     "agentspec/__main__.py",
+    "agentspec/ab/main.py",
     "agentspec/analysis/report/schema.py",
     "agentspec/cli",
     "store/cli",

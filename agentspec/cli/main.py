@@ -34,6 +34,7 @@ COMMANDS = {
     "tune": ("agentspec.cli.tune", "fit the estimates of acceptance to recorded outputs"),
     "profile": ("agentspec.cli.profile", "measure how long decode steps take, for controllers and simulations"),
     "report": ("agentspec.cli.report", "tell from a service's logs whether suffix drafts suit its outputs"),
+    "ab": ("agentspec.ab.main", "run the same work on two servers in turns and tell how they differ"),
     "simulate": (
         "agentspec.cli.simulate",
         "compare controllers on recorded or synthetic requests, on an event clock without a model",

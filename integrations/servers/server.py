@@ -99,7 +99,7 @@ class Server(RunningServer):
     by then, the server is started again on another port, and `url` changes. So read `url` and `port` after entering.
 
     Args:
-        model: folder of the model.
+        model: folder of the model, or a name for SGLang to find.
         algorithm: value of --speculative-algorithm; "none" for plain decoding.
         log: file that gets what the server prints.
         arguments: further arguments for SGLang.
@@ -115,7 +115,7 @@ class Server(RunningServer):
 
     def __init__(
         self,
-        model: Path,
+        model: Path | str,
         algorithm: str,
         *,
         log: Path,

@@ -67,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="let an agent work on tasks; their tests decide")
     run.add_argument("--tasks", type=Path, required=True, metavar="FOLDER", help="what `tasks` wrote")
     run.add_argument("--split", default="all", help=f"all, or one of {', '.join(SPLITS)} (%(default)s)")
+    run.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N tasks")
+    run.add_argument("--limit", type=int, metavar="N", help="work on at most N tasks")
     run.add_argument("--agent", default=AGENTS[0], help=f"one of {', '.join(AGENTS)} (%(default)s)")
     run.add_argument("--reference-solver", action="store_true", help="answer by the reference solver, without a server")
     _add_endpoint(run, required=False)
@@ -152,7 +154,9 @@ def _run(args: argparse.Namespace) -> int:
         test_timeout_s=args.test_timeout,
         tenants_by=args.tenants_by,
     )
-    tasks = read_tasks(args.tasks, args.split)
+    if args.skip < 0 or (args.limit is not None and args.limit < 1):
+        raise ConfigError(f"--skip must be at least 0 and --limit at least 1, got {args.skip} and {args.limit}")
+    tasks = read_tasks(args.tasks, args.split)[args.skip :][: args.limit]
     if args.reference_solver and args.base_url:
         raise ConfigError("--reference-solver answers by itself; leave --base-url out, or the other")
     with SolverServer(tasks) if args.reference_solver else nullcontext() as solver:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -51,6 +51,14 @@ class LoggedCall:
     """The output as token ids, if the record has them; `output` is then ""."""
     message: Mapping[str, Any] | None = None
     """The output as a chat message, if it was recorded as one."""
+    request: Mapping[str, Any] | None = None
+    """The body of the request, if it was recorded."""
+    prompt_values: Sequence[Mapping[str, Any]] = ()
+    """`messages` as they were recorded, if each of them was recorded as a chat message."""
+    began: float | None = None
+    """When the request was sent, in seconds of any clock; None where the log does not tell."""
+    ended: float | None = None
+    """When the answer was complete."""
 
     @property
     def has_prompt(self) -> bool:
@@ -95,26 +103,32 @@ def _first(places: Iterable[Mapping[str, Any]], names: Iterable[str]) -> str:
     return ""
 
 
+def time_of(record: Mapping[str, Any]) -> float | None:
+    """The time in a record's own fields, in seconds since 1970; None where it has none."""
+    found = (_as_time(record.get(name)) for name in _TIME_FIELDS)
+    return next((seconds for seconds in found if seconds is not None), None)
+
+
 def _day(places: Iterable[Mapping[str, Any]]) -> str:
     for place in places:
-        for name in _TIME_FIELDS:
-            day = _as_day(place.get(name))
-            if day:
-                return day
+        seconds = time_of(place)
+        if seconds is not None:
+            return datetime.fromtimestamp(seconds, UTC).date().isoformat()
     return ""
 
 
-def _as_day(value: Any) -> str:
+def _as_time(value: Any) -> float | None:
+    """Seconds since 1970 of a number or a date. A date without a zone is taken as UTC."""
     if isinstance(value, str):
         try:
             value = float(value)
         except ValueError:
             try:
                 when = datetime.fromisoformat(value)
-            except ValueError:
-                return ""
-            return (when.astimezone(UTC) if when.tzinfo else when).date().isoformat()
+                return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+            except (ValueError, OverflowError):
+                return None
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
-        return ""
+        return None
     seconds = value / 1e3 if value > _LAST_TIME else float(value)
-    return datetime.fromtimestamp(seconds, UTC).date().isoformat() if seconds < _LAST_TIME else ""
+    return seconds if seconds < _LAST_TIME else None

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentspec.analysis.logs.calls import BadRecordError, Labels, LoggedCall, labels_of, shown
+from agentspec.analysis.logs.calls import BadRecordError, Labels, LoggedCall, labels_of, shown, time_of
 from agentspec.analysis.logs.message_text import ASSISTANT_HEADER, as_messages, chat_calls, output_text
 
 _ANSWERS = ("completion", "response", "output", "choices")
@@ -109,9 +109,19 @@ def _openai(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
     if not labels.session:
         labels = replace(labels, session=_conversation(messages) or session)
     header = ASSISTANT_HEADER if messages else f"{labels.role or 'output'}\n"
+    values = messages_field if isinstance(messages_field, list) and len(messages_field) == len(messages) else ()
     for message in _answers(answer):
         recorded = message if isinstance(message, dict) else None
-        yield LoggedCall(tuple(messages), header, output_text(message), labels, message=recorded)
+        yield LoggedCall(
+            tuple(messages),
+            header,
+            output_text(message),
+            labels,
+            message=recorded,
+            request=request if isinstance(request, dict) else record,
+            prompt_values=values,
+            began=time_of(record),
+        )
 
 
 def _answers(answer: Any) -> list[Any]:
@@ -180,7 +190,18 @@ def _staged(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
             raise BadRecordError("a call has no stage or no output")
         messages = tuple(as_messages(value.get("messages") or []))
         header = ASSISTANT_HEADER if messages else f"{stage}\n"
-        yield LoggedCall(messages, header, output, replace(labels, role=shown(stage)), position)
+        began, seconds = value.get("began"), value.get("seconds")
+        is_timed = isinstance(began, int | float) and isinstance(seconds, int | float)
+        yield LoggedCall(
+            messages,
+            header,
+            output,
+            replace(labels, role=shown(stage)),
+            position,
+            prompt_values=value.get("messages") or (),
+            began=began if is_timed else None,
+            ended=began + seconds if is_timed else None,
+        )
 
 
 def _trace_labels(record: Mapping[str, Any], session: str) -> Labels:

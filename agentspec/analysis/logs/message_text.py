@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentspec.analysis.logs.calls import BadRecordError, Labels, LoggedCall, shown
+from agentspec.analysis.logs.calls import BadRecordError, Labels, LoggedCall, shown, time_of
 from agentspec.analysis.replay.traces import message_text
 
 ASSISTANT_HEADER = "<|assistant|>\n"
@@ -69,7 +69,17 @@ def chat_calls(
             named = replace(labels, role=shown(agents[i])) if agents and agents[i] else labels
             value = values[i] if values else None
             output = text if value is None else output_text(value)
-            yield LoggedCall(tuple(messages[:i]), ASSISTANT_HEADER, output, named, position, message=value)
+            yield LoggedCall(
+                tuple(messages[:i]),
+                ASSISTANT_HEADER,
+                output,
+                named,
+                position,
+                message=value,
+                prompt_values=values[:i],
+                began=time_of(values[i - 1]) if values and i else None,
+                ended=None if value is None else time_of(value),
+            )
             position += 1
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,7 +163,8 @@ class LogSample:
         # Calls without prompts are drafted from earlier calls of their session, so the first calls are kept together.
         draw = _hash(f"{self._seed}\0{name}\0{call.position}\0{order}") if call.has_prompt else call.position
         limit = self._limits.outputs_a_session * (1 if call.has_prompt else 4)
-        session.calls.append((draw, order, call))
+        # The recorded request would keep the whole record in memory.
+        session.calls.append((draw, order, replace(call, request=None, prompt_values=())))
         if len(session.calls) > limit:
             session.calls.remove(max(session.calls, key=lambda item: item[:2]))
         self._num_characters += len(call.output) + call.num_prompt_characters

@@ -56,6 +56,10 @@ class Answer:
     sql: str
     calls: tuple[Call, ...]
     detail: str = ""
+    seconds: float = 0.0
+    """Wall time until the last result was known, without its grading."""
+    model_seconds: float = 0.0
+    """The part of it with a call in progress."""
 
 
 async def answer_question(
@@ -85,10 +89,11 @@ async def answer_question(
             problem = latest.error or verdict.reason
             sql = read_sql(await ask("repair", repair_messages(database, question.text, sql, problem)))
     except CallFailed as failure:
-        return Answer(question, "error", kept or sql, tuple(transcript.calls), str(failure))
+        return Answer(question, "error", kept or sql, tuple(transcript.calls), str(failure), transcript.seconds)
+    seconds, model_seconds = transcript.seconds, transcript.model_seconds()
     gold = await result_of(question.sql)
     outcome, detail = graded(question.sql, gold, execution, truncated=transcript.truncated)
-    return Answer(question, outcome, kept, tuple(transcript.calls), detail)
+    return Answer(question, outcome, kept, tuple(transcript.calls), detail, seconds, model_seconds)
 
 
 async def answer_questions(

@@ -1,0 +1,279 @@
+"""Runs a workload on both servers in turns and keeps a record of every turn.
+
+The tasks are cut into slices. In a turn one server does one slice; then the other server does the same slice. Which of
+them begins alternates. A server meets no task twice unless the whole is repeated, so nothing is answered from memory of
+the same request. Before a repeat both servers drop what they have learnt.
+
+Where only one server can run at a time, a server does all slices of a repeat, is stopped, and the other one is started.
+
+A finished turn is one line of `turns.jsonl`, from which an interrupted run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from agentspec.ab.arms import LABELS, Arm, Arms, flush
+from agentspec.ab.calls import Call
+from agentspec.ab.proxy import RecordingProxy
+from agentspec.ab.workload import Target, TaskResult, Workload
+from agentspec.errors import ConfigError
+from agentspec.progress import Progress, say
+
+_TURNS_FILE, _ARMS_FILE, _RUN_FILE = "turns.jsonl", "servers.json", "run.json"
+_DEFAULT_TURNS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentConfig:
+    """How the work is divided.
+
+    Args:
+        turns: Number of slices; 0: ten, or fewer if a slice would then have fewer tasks than run at a time.
+        repeats: Number of times that the whole is done.
+        warm_up: Number of first tasks that are done but not counted.
+
+    Raises:
+        ConfigError: A number is out of range.
+    """
+
+    turns: int = 0
+    repeats: int = 1
+    warm_up: int = 0
+
+    def __post_init__(self) -> None:
+        if self.turns < 0 or self.repeats < 1 or self.warm_up < 0:
+            raise ConfigError(
+                f"--turns and --warm-up must be at least 0 and --repeat at least 1, got {self.turns}, {self.warm_up} and "
+                f"{self.repeats}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What one server did in one turn."""
+
+    repeat: int
+    slice: int
+    """-1 for the warm-up."""
+    label: str
+    seconds: float
+    results: tuple[TaskResult, ...]
+    calls: tuple[Call, ...]
+
+    def as_line(self) -> str:
+        values = {
+            **asdict(self),
+            "results": [result.as_dict() for result in self.results],
+            "calls": [call.as_dict() for call in self.calls],
+        }
+        return json.dumps(values) + "\n"
+
+    @classmethod
+    def of(cls, line: str) -> Turn:
+        values = json.loads(line)
+        return cls(
+            repeat=values["repeat"],
+            slice=values["slice"],
+            label=values["label"],
+            seconds=values["seconds"],
+            results=tuple(TaskResult.of(result) for result in values["results"]),
+            calls=tuple(Call.of(call) for call in values["calls"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished experiment."""
+
+    arms: dict[str, Arm]
+    turns: list[Turn]
+    notes: list[str]
+    resumed: int
+    """Number of turns from an earlier run."""
+
+
+def slices_of(number: int, config: ExperimentConfig, concurrency: int) -> list[tuple[int, int]]:
+    """(start, count) of each slice of `number` tasks; the warm-up comes first if there is one."""
+    warm_up = min(config.warm_up, max(number - 1, 0))
+    rest = number - warm_up
+    turns = config.turns or min(_DEFAULT_TURNS, rest // max(concurrency, 1))
+    turns = max(1, min(turns, rest))
+    edges = [warm_up + rest * place // turns for place in range(turns + 1)]
+    slices = [(start, end - start) for start, end in pairwise(edges)]
+    return [(0, warm_up), *slices] if warm_up else slices
+
+
+def run_experiment(
+    workload: Workload,
+    arms: Arms,
+    config: ExperimentConfig,
+    *,
+    folder: Path,
+    concurrency: int,
+    api_key: str = "",
+) -> Outcome:
+    """Does all turns that are not done yet.
+
+    Args:
+        workload: The work.
+        arms: The servers.
+        config: How the work is divided.
+        folder: The folder for the records. If it has records of the same experiment, the run goes on from them.
+        concurrency: Number of tasks that the workload does at a time.
+        api_key: Sent to both servers; "" for none.
+
+    Raises:
+        ConfigError: The folder holds another experiment, or the workload cannot be run.
+        ServerError: A server does not answer.
+    """
+    slices = slices_of(len(workload.tasks), config, concurrency)
+    first = 1 if config.warm_up and len(slices) > 1 else 0
+    numbers = [place - first for place in range(len(slices))]
+    records = _Records(folder, {"workload": workload.describe(), "config": asdict(config), "slices": slices})
+    done = records.read()
+    resumed, notes = len(done), list(workload.notes)
+    plan = list(_plan(numbers, config.repeats, arms.together))
+    left = [step for step in plan if step not in done]
+    found = records.arms()
+    turns = dict(done)
+    flushed: set[tuple[int, str]] = set()
+    if resumed:
+        say(f"{resumed} of {len(plan)} turns were done before")
+        notes.append("The run was interrupted. Servers that were started again had forgotten what they had learnt.")
+    with ExitStack() as stack, Progress("turns", len(plan)) as progress:
+        proxies: dict[str, RecordingProxy] = {}
+
+        def proxy_of(label: str) -> RecordingProxy:
+            if label not in proxies:
+                if not arms.together:
+                    stack.close()
+                    proxies.clear()
+                arm = found[label] = stack.enter_context(arms.open(label))
+                records.keep_arms(found)
+                say(f"  server {label} is {arm.name}, {arm.model}")
+                proxies[label] = stack.enter_context(
+                    RecordingProxy(arm.url, api_key=api_key, asks_for_steps=arm.is_sglang)
+                )
+            return proxies[label]
+
+        # Both servers are asked what they serve before the first turn, so that a wrong URL is found at once.
+        if left and arms.together:
+            for label in LABELS:
+                proxy_of(label)
+        for step in left:
+            repeat, number, label = step
+            proxy = proxy_of(label)
+            if repeat and (repeat, label) not in flushed:
+                flushed.add((repeat, label))
+                if not flush(found[label], api_key):
+                    note = f"Server {label} could not be made to forget between repeats, so later repeats are of requests that it knows."
+                    notes += [] if note in notes else [note]
+            start, count = slices[number + first]
+            where = f"server {label}, " + (f"slice {number + 1} of {len(slices) - first}" if number >= 0 else "warm-up")
+
+            def tell(tasks: int, where: str = where, count: int = count) -> None:
+                progress.update(len(turns), f"{where}, {tasks} of {count} tasks")
+
+            tell(0)
+            turns[step] = _turn(workload, proxy, found[label], (start, count), step, tell)
+            records.append(turns[step])
+    return Outcome(found, [turns[step] for step in plan if step in turns], notes, resumed)
+
+
+def _plan(numbers: Sequence[int], repeats: int, together: bool) -> Iterator[tuple[int, int, str]]:
+    """(repeat, slice, label) of all turns in their order."""
+    a, b = LABELS
+    for repeat in range(repeats):
+        if not together:
+            for label in (a, b) if repeat % 2 == 0 else (b, a):
+                yield from ((repeat, number, label) for number in numbers)
+            continue
+        for number in numbers:
+            order = (a, b) if (repeat + number) % 2 == 0 else (b, a)
+            yield from ((repeat, number, label) for label in order)
+
+
+def _turn(
+    workload: Workload,
+    proxy: RecordingProxy,
+    arm: Arm,
+    where: tuple[int, int],
+    step: tuple[int, int, str],
+    on_task: Callable[[int], object],
+) -> Turn:
+    proxy.take()
+    with tempfile.TemporaryDirectory(prefix="agentspec-ab-") as folder:
+        began = time.monotonic()
+        target = Target(base_url=proxy.base_url, model=arm.model, folder=Path(folder), say=on_task)
+        results = workload.run(*where, target)
+        seconds = time.monotonic() - began
+    return Turn(
+        repeat=step[0],
+        slice=step[1],
+        label=step[2],
+        seconds=seconds,
+        results=tuple(results),
+        calls=tuple(proxy.take()),
+    )
+
+
+class _Records:
+    """The turns and the servers in a folder."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self._path, self._arms_path = folder / _TURNS_FILE, folder / _ARMS_FILE
+        stated = json.dumps(settings, indent=1) + "\n"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            run = folder / _RUN_FILE
+            if run.exists():
+                if json.loads(run.read_text(encoding="utf-8")) != json.loads(stated):
+                    raise ConfigError(
+                        f"--out {folder} holds another experiment; name a new folder, or repeat the command that began it"
+                    )
+            else:
+                run.write_text(stated, encoding="utf-8")
+        except (OSError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"--out must be a folder that can be written, got {folder}: {error}") from error
+
+    def read(self) -> dict[tuple[int, int, str], Turn]:
+        """The finished turns. An incomplete last line is cut off."""
+        if not self._path.exists():
+            return {}
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        turns: dict[tuple[int, int, str], Turn] = {}
+        for number, line in enumerate(lines):
+            try:
+                turn = Turn.of(line)
+            except (ValueError, KeyError, TypeError) as error:
+                if number < len(lines) - 1:
+                    raise ConfigError(f"{self._path.name}:{number + 1} is no record of a turn: {error}") from error
+                self._path.write_text("".join(lines[:-1]), encoding="utf-8")
+                break
+            turns[turn.repeat, turn.slice, turn.label] = turn
+        return turns
+
+    def arms(self) -> dict[str, Arm]:
+        """The servers of an earlier run, by label."""
+        if not self._arms_path.exists():
+            return {}
+        return {values["label"]: Arm(**values) for values in json.loads(self._arms_path.read_text(encoding="utf-8"))}
+
+    def keep_arms(self, arms: Mapping[str, Arm]) -> None:
+        values = [arms[label].as_dict() for label in sorted(arms)]
+        self._arms_path.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+    def append(self, turn: Turn) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(turn.as_line())

@@ -1,0 +1,255 @@
+"""`agentspec ab`: runs the same work on two servers and tells how they differ."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+import textwrap
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+from agentspec import __version__
+from agentspec.ab import presets
+from agentspec.ab.arms import Arms, GivenArms, StartedArms
+from agentspec.ab.command import SliceCommand, TaskCommand
+from agentspec.ab.experiment import ExperimentConfig, run_experiment
+from agentspec.ab.intervals import ratio_of_sums
+from agentspec.ab.log import LogConfig, LogWorkload
+from agentspec.ab.measures import facts_of
+from agentspec.ab.summary import summary
+from agentspec.ab.workload import Workload
+from agentspec.cli.options import read_key_file
+from agentspec.errors import ConfigError
+from agentspec.progress import say
+
+_DESCRIPTION = (
+    "Runs the same tasks on two OpenAI-compatible servers, in turns, and tells how much faster a task is on the second "
+    "one, where the time goes, and whether the answers are the same. A recording proxy measures every call and keeps no "
+    "text. The work is a log whose requests are sent again, a named workload, or any command that takes a base URL."
+)
+_EPILOG = """examples:
+  agentspec ab logs.jsonl --a http://plain:30000 --b http://agentspec:30000 --out ab
+  agentspec ab --command 'python my_agent.py --base-url {url} --model {model}' --repeat 5 --start MODEL --out ab
+  agentspec ab --command 'python my_agent.py --base-url {url} --task {task}' --task-file tasks.txt --a URL --b URL --out ab
+  agentspec ab --workload sql --options '--format bird --dataset FOLDER' --tasks 100 --start MODEL --out ab
+  agentspec ab --workload swebench --options '--subset lite --split dev' --tasks 20 --a URL --b URL --out ab
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description, parser.epilog = textwrap.fill(_DESCRIPTION, 100), _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    work = parser.add_argument_group("the work")
+    work.add_argument(
+        "logs", nargs="*", type=Path, metavar="LOG", help="logs or folders, in any format of `agentspec report`"
+    )
+    work.add_argument("--workload", metavar="NAME", help=f"one of {', '.join(presets.NAMES)}")
+    work.add_argument("--options", default="", metavar="WORDS", help="options of the named workload's own command")
+    work.add_argument(
+        "--command",
+        dest="command_line",
+        metavar="WORDS",
+        help="a command that asks {url}; {model}, {task}, {seed} and {folder} are replaced too. It succeeds if it exits "
+        "with 0. With {skip}, {limit} and {out} it does a slice of tasks and writes a result for each to {out}",
+    )
+    work.add_argument(
+        "--task-file",
+        type=Path,
+        metavar="FILE",
+        help="the values of {task}, one a line; without it the command is one task",
+    )
+    work.add_argument("--tasks", type=int, metavar="N", help="number of tasks, or of a log's sessions, at most")
+    work.add_argument("--concurrency", type=int, default=4, metavar="N", help="tasks at a time (default %(default)s)")
+    work.add_argument("--seed", type=int, default=0, metavar="S", help="the value of {seed} (default %(default)s)")
+    work.add_argument(
+        "--task-timeout", type=float, default=3600.0, metavar="S", help="seconds a task (default %(default)g)"
+    )
+    log = parser.add_argument_group("a log")
+    log.add_argument(
+        "--speed", type=float, default=1.0, metavar="X", help="divide the log's pauses by this; inf: no pauses"
+    )
+    log.add_argument(
+        "--max-pause", type=float, default=10.0, metavar="S", help="shorten longer pauses (default %(default)g)"
+    )
+    log.add_argument(
+        "--max-tokens", type=int, default=1024, metavar="N", help="limit of an answer where the log has none"
+    )
+    log.add_argument("--calls", type=int, default=0, metavar="N", help="calls of a session at most (default: all)")
+    log.add_argument(
+        "--keep-temperature", action="store_true", help="keep the log's temperatures, which otherwise are 0"
+    )
+    servers = parser.add_argument_group("the servers")
+    servers.add_argument("--a", metavar="URL", help="the first server, often plain SGLang")
+    servers.add_argument("--b", metavar="URL", help="the second server, often one with agentspec")
+    servers.add_argument("--a-name", default="", metavar="NAME", help="what to call the first server")
+    servers.add_argument("--b-name", default="", metavar="NAME", help="what to call the second server")
+    servers.add_argument("--model", default="", help="the served model's name (default: the first that a server lists)")
+    servers.add_argument("--api-key-file", type=Path, metavar="FILE", help="file with the servers' API key")
+    servers.add_argument(
+        "--start", metavar="MODEL", help="start both servers here from this model instead of --a and --b"
+    )
+    servers.add_argument("--a-algorithm", default="none", metavar="NAME", help="of --start (default %(default)s)")
+    servers.add_argument("--b-algorithm", default="AGENTSPEC", metavar="NAME", help="of --start (default %(default)s)")
+    servers.add_argument("--server-args", default="", metavar="WORDS", help="arguments of both started servers")
+    servers.add_argument("--a-args", default="", metavar="WORDS", help="further arguments of the first one")
+    servers.add_argument("--b-args", default="", metavar="WORDS", help="further arguments of the second one")
+    servers.add_argument(
+        "--together",
+        action="store_true",
+        help="run both started servers at the same time and ask them in turns, which is more exact; by default one is "
+        "started after the other, because a GPU rarely holds both",
+    )
+    how = parser.add_argument_group("the comparison")
+    how.add_argument(
+        "--turns", type=int, default=0, metavar="N", help="slices that the tasks are cut into (default: 10)"
+    )
+    how.add_argument(
+        "--repeat", type=int, metavar="N", help="do the whole N times (default 1; a command without tasks: 5)"
+    )
+    how.add_argument("--warm-up", type=int, default=0, metavar="N", help="first tasks that do not count (default 0)")
+    how.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="write ab.html, ab.json and the turns there; a stopped run goes on from it",
+    )
+    how.add_argument("--json", action="store_true", help="print the facts as JSON instead of the summary")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Runs the comparison and prints its summary.
+
+    Raises:
+        ConfigError: An argument is unknown, missing or out of range.
+    """
+    if rest:
+        raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec ab --help")
+    # If scipy is not installed, this fails now and not after hours.
+    import numpy as np
+
+    ratio_of_sums([np.ones(3)], [np.ones(3)])
+    with ExitStack() as stack:
+        out = args.out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentspec-ab-")))
+        out.mkdir(parents=True, exist_ok=True)
+        workload = _workload(args, out)
+        arms = _arms(args, out)
+        config = ExperimentConfig(turns=args.turns, repeats=args.repeat or _repeats(args), warm_up=args.warm_up)
+        outcome = run_experiment(
+            workload,
+            arms,
+            config,
+            folder=out,
+            concurrency=args.concurrency,
+            api_key=read_key_file("--api-key-file", args.api_key_file),
+        )
+        facts = {
+            "schema": 1,
+            "version": __version__,
+            "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "command": _command(sys.argv[1:]),
+            "workload": workload.describe(),
+            "resumed_turns": outcome.resumed,
+            **facts_of(outcome.turns, outcome.arms, outcome.notes),
+        }
+        if args.out:
+            from agentspec.ab.page import page
+
+            (out / "ab.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            (out / "ab.html").write_text(page(facts), encoding="utf-8")
+    print(json.dumps(facts, indent=1) if args.json else summary(facts))
+    if args.out:
+        say(f"the page is {out / 'ab.html'}")
+    return 0 if facts["tasks"] else 1
+
+
+def _workload(args: argparse.Namespace, out: Path) -> Workload:
+    chosen = [name for name in ("logs", "workload", "command_line") if getattr(args, name)]
+    if len(chosen) != 1:
+        raise ConfigError(
+            "the work must be one of: LOG files, --workload NAME, --command WORDS; see agentspec ab --help"
+        )
+    if args.concurrency < 1 or (args.tasks is not None and args.tasks < 1):
+        raise ConfigError(f"--concurrency and --tasks must be at least 1, got {args.concurrency} and {args.tasks}")
+    if args.logs:
+        config = LogConfig(
+            concurrency=args.concurrency,
+            speed=args.speed,
+            max_pause_s=args.max_pause,
+            max_tokens=args.max_tokens,
+            keep_temperature=args.keep_temperature,
+            sessions=args.tasks or 0,
+            calls=args.calls,
+        )
+        return LogWorkload(args.logs, config)
+    if args.workload:
+        options = presets.PresetOptions(
+            options=args.options, tasks=args.tasks or 60, concurrency=args.concurrency, seed=args.seed
+        )
+        return presets.preset(args.workload, options, out)
+    if "{out}" in args.command_line:
+        if args.tasks is None:
+            raise ConfigError("a command for slices of tasks needs --tasks N, the number of its tasks at most")
+        return SliceCommand(
+            template=args.command_line,
+            count=args.tasks,
+            concurrency=args.concurrency,
+            timeout_s=args.task_timeout,
+            seed=args.seed,
+        )
+    if ("{task}" in args.command_line) != (args.task_file is not None):
+        raise ConfigError("{task} in --command and --task-file go together: give both or neither")
+    return TaskCommand(
+        template=args.command_line,
+        tasks=_task_names(args.task_file)[: args.tasks] if args.task_file else ["the command"],
+        concurrency=args.concurrency,
+        timeout_s=args.task_timeout,
+        seed=args.seed,
+    )
+
+
+def _repeats(args: argparse.Namespace) -> int:
+    """A command without tasks is one task, so it is run several times."""
+    return 5 if args.command_line and not args.task_file and "{out}" not in args.command_line else 1
+
+
+def _task_names(path: Path) -> list[str]:
+    try:
+        names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--task-file must be a text file with a task on each line: {error}") from error
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(
+            f"--task-file must name tasks, each once, got {len(names)} lines with {len(set(names))} names"
+        )
+    return names
+
+
+def _arms(args: argparse.Namespace, out: Path) -> Arms:
+    names = (args.a_name, args.b_name)
+    if args.start:
+        if args.a or args.b:
+            raise ConfigError("--start starts both servers; give it, or --a and --b")
+        shared = shlex.split(args.server_args)
+        return StartedArms(
+            args.start,
+            algorithms=(args.a_algorithm, args.b_algorithm),
+            arguments=([*shared, *shlex.split(args.a_args)], [*shared, *shlex.split(args.b_args)]),
+            names=names,
+            together=args.together,
+            logs=out,
+        )
+    if not args.a or not args.b:
+        raise ConfigError("--a URL and --b URL name the two servers, or --start MODEL starts them")
+    key = read_key_file("--api-key-file", args.api_key_file)
+    return GivenArms(urls=(args.a, args.b), names=names, model=args.model, api_key=key)
+
+
+def _command(words: Sequence[str]) -> str:
+    """The command with existing paths by their names alone, because folders' names may be private."""
+    shown = [Path(word).name if "/" in word and " " not in word and Path(word).exists() else word for word in words]
+    return shlex.join(["agentspec", *shown])

@@ -1,0 +1,259 @@
+"""A proxy in front of a server: it passes every request on unchanged and records the calls of the model.
+
+Each task has a base URL of its own, `http://127.0.0.1:PORT/task/NAME/v1`, so calls of concurrent tasks are told apart
+without help from their clients. Answers are passed on piece by piece as they arrive.
+
+Of a streamed answer the proxy also wants to know the number of tokens, and of an SGLang server's answer the number of
+steps. It asks for both where the client did not, and keeps the additional event from the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote, unquote
+
+from agentspec.ab.calls import UNDERSTOOD, AnswerReader, Call, is_greedy, request_digest
+from agentspec.errors import ConfigError, ServerError
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession, web
+
+# Headers that belong to one connection and are not passed on. Answers are asked for uncompressed.
+_OWN_HEADERS = {
+    "connection", "content-encoding", "content-length", "host", "keep-alive", "te", "trailer", "transfer-encoding",
+    "upgrade", "accept-encoding",
+}  # fmt: skip
+_START_SECONDS = 10.0
+# Longer than any answer takes.
+_ANSWER_SECONDS = 3600.0
+_MAX_BODY = 256 << 20
+
+
+class RecordingProxy:
+    """A proxy in a thread of its own, as a context manager.
+
+    Args:
+        upstream: The server's URL without `/v1`.
+        api_key: Sent as the bearer token where it is not empty; else the client's own header is passed on.
+        asks_for_steps: Whether the server understands SGLang's field `return_spec_tokens_details`.
+
+    Raises:
+        ConfigError: On entering, where aiohttp is not installed.
+    """
+
+    def __init__(self, upstream: str, *, api_key: str = "", asks_for_steps: bool = False) -> None:
+        self.upstream = upstream.rstrip("/")
+        self._api_key, self._asks_for_steps = api_key, asks_for_steps
+        self._calls: list[Call] = []
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._stop: asyncio.Event | None = None
+        self._port = 0
+        self._thread = threading.Thread(target=self._run, name="agentspec-ab-proxy", daemon=True)
+
+    def __enter__(self) -> Self:
+        try:
+            import aiohttp  # noqa: F401
+        except ImportError:
+            raise ConfigError("agentspec ab needs aiohttp; run pip install 'sglang-agentspec[ab]'") from None
+        self._thread.start()
+        if not self._ready.wait(_START_SECONDS) or self._failure is not None:
+            raise ServerError(f"the recording proxy did not start: {self._failure}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(_START_SECONDS)
+
+    def base_url(self, task: str) -> str:
+        """The OpenAI base URL for the calls of a task; "" for calls that no task claims."""
+        place = f"/task/{quote(task, safe='')}" if task else ""
+        return f"http://127.0.0.1:{self._port}{place}/v1"
+
+    def take(self) -> list[Call]:
+        """The calls that ended since the last time, in the order of their beginning."""
+        with self._lock:
+            calls, self._calls = self._calls, []
+        return sorted(calls, key=lambda call: call.began)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        except Exception as failure:  # noqa: BLE001 - told to the thread that waits.
+            self._failure = failure
+            self._ready.set()
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        import aiohttp
+        from aiohttp import web
+
+        self._stop = asyncio.Event()
+        timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
+        # Room for an event of any length on one line.
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=timeout, read_bufsize=1 << 22
+        ) as session:
+
+            async def handle(request: web.Request) -> web.StreamResponse:
+                return await self._pass_on(session, request)
+
+            app = web.Application(client_max_size=_MAX_BODY)
+            app.router.add_route("*", "/{path:.*}", handle)
+            # Without the access log, and a stopped run does not wait for its clients.
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            self._port = runner.addresses[0][1]
+            self._ready.set()
+            await self._stop.wait()
+            await runner.cleanup()
+
+    async def _pass_on(self, session: ClientSession, request: web.Request) -> web.StreamResponse:
+        import aiohttp
+        from aiohttp import web
+
+        began = time.monotonic()
+        rest, task = request.rel_url.raw_path.lstrip("/"), ""
+        if rest.startswith("task/"):
+            _, task, rest = rest.split("/", 2) if rest.count("/") > 1 else ("", rest.removeprefix("task/"), "")
+        data = await request.read()
+        watched = _Watched(rest.removeprefix("v1/"), data, unquote(task), began, self._asks_for_steps)
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in _OWN_HEADERS}
+        headers["Accept-Encoding"] = "identity"
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        url = f"{self.upstream}/{rest}" + (f"?{request.rel_url.raw_query_string}" if request.query_string else "")
+        response: web.StreamResponse | None = None
+        try:
+            async with session.request(
+                request.method, url, data=watched.data, headers=headers, allow_redirects=False
+            ) as answer:
+                passed = {key: value for key, value in answer.headers.items() if key.lower() not in _OWN_HEADERS}
+                # Some servers answer in one piece although a stream was asked for.
+                is_stream = watched.is_stream and "event-stream" in answer.headers.get("Content-Type", "")
+                if not is_stream or answer.status != 200:
+                    body = await answer.read()
+                    watched.read_body(body, answer.status)
+                    return web.Response(body=body, status=answer.status, headers=passed)
+                response = web.StreamResponse(status=answer.status, headers=passed)
+                await response.prepare(request)
+                async for line in answer.content:
+                    if watched.read_line(line):
+                        await response.write(line)
+                await response.write_eof()
+                return response
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            watched.error = f"{type(error).__name__}: {error}"[:300]
+            if response is not None:
+                return response
+            return web.json_response({"error": {"message": watched.error, "type": "proxy"}}, status=502)
+        except asyncio.CancelledError:
+            watched.error = "the client went away"
+            raise
+        finally:
+            self._keep(watched)
+
+    def _keep(self, watched: _Watched) -> None:
+        call = watched.call()
+        if call is not None:
+            with self._lock:
+                self._calls.append(call)
+
+
+class _Watched:
+    """One request on its way."""
+
+    def __init__(self, path: str, data: bytes, task: str, began: float, asks_for_steps: bool) -> None:
+        self.data = data
+        self.error = ""
+        self.is_stream = False
+        self._path, self._task, self._began = path, task, began
+        self._first: float | None = None
+        self._hides_usage = self._is_hidden = False
+        body = _json_object(data) if path in UNDERSTOOD else None
+        self._body = body
+        self._reader = AnswerReader(path)
+        self._request, self._is_greedy = "", False
+        if body is None:
+            return
+        self._request, self._is_greedy = request_digest(path, body), is_greedy(path, body)
+        self.is_stream = bool(body.get("stream"))
+        more: dict[str, Any] = {}
+        if self.is_stream and path in ("chat/completions", "completions"):
+            options = body.get("stream_options") or {}
+            self._hides_usage = not options.get("include_usage")
+            more["stream_options"] = {**options, "include_usage": True}
+        if asks_for_steps and path in ("chat/completions", "completions"):
+            more["return_spec_tokens_details"] = True
+        if more:
+            self.data = json.dumps({**body, **more}).encode()
+
+    def read_body(self, data: bytes, status: int) -> None:
+        body = _json_object(data)
+        if self._body is None:
+            return
+        if status != 200:
+            self.error = f"{status}: {data[:300].decode(errors='replace')}"
+        elif body is None:
+            self.error = "the answer is not a JSON object"
+        else:
+            self._reader.read(body)
+
+    def read_line(self, line: bytes) -> bool:
+        """Takes in a line of a stream; False if the client must not see it."""
+        if not line.startswith(b"data:"):
+            # The blank line after an event that was kept from the client is kept, too.
+            shown = not (self._is_hidden and not line.strip())
+            self._is_hidden = False
+            return shown
+        event = _json_object(line[len(b"data:") :])
+        self._is_hidden = False
+        if event is None:
+            return True
+        self._reader.read_event(event)
+        if self._first is None and (self._reader.has_text() or self._path == "responses"):
+            self._first = time.monotonic()
+        # An event without choices is there for the counts alone; clients that did not ask may not expect it.
+        self._is_hidden = self._hides_usage and event.get("choices") == [] and not event.get("error")
+        return not self._is_hidden
+
+    def call(self) -> Call | None:
+        """The recorded call; None for requests that ask no model."""
+        if self._body is None:
+            return None
+        return Call(
+            task=self._task,
+            path=self._path,
+            began=self._began,
+            first=self._first,
+            ended=time.monotonic(),
+            **self._reader.tokens(),
+            verify_steps=self._reader.verify_steps,
+            is_greedy=self._is_greedy,
+            request=self._request,
+            answer="" if self.error else self._reader.digest(),
+            error=self.error or self._reader.error,
+        )
+
+
+def _json_object(data: bytes) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,130 @@
+"""Turns: who does what in which order, what is kept, and how a run goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agentspec.ab.arms import Arm
+from agentspec.ab.experiment import ExperimentConfig, Outcome, run_experiment, slices_of
+from agentspec.ab.workload import Target, TaskResult
+from agentspec.errors import ConfigError
+from tests.helpers.chat_server import chat_server
+
+
+@dataclass
+class Asking:
+    """A workload whose tasks ask one question each."""
+
+    count: int
+    ran: list[tuple[str, int, int]] = field(default_factory=list)
+    stop_after: int = 10_000
+    notes: Sequence[str] = ()
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        return [f"t{number}" for number in range(self.count)]
+
+    def describe(self) -> dict[str, Any]:
+        return {"asking": self.count}
+
+    def run(self, start: int, count: int, target: Target) -> list[TaskResult]:
+        if len(self.ran) == self.stop_after:
+            raise KeyboardInterrupt
+        self.ran.append((target.model, start, count))
+        for task in self.tasks[start : start + count]:
+            body = {"model": target.model, "messages": [{"role": "user", "content": task}], "temperature": 0}
+            httpx.post(f"{target.base_url(task)}/chat/completions", json=body, timeout=10).raise_for_status()
+        return [TaskResult(task=task, seconds=1.0) for task in self.tasks[start : start + count]]
+
+
+@dataclass
+class Scripted:
+    """Servers that answer what they are asked; each open and close is noted."""
+
+    together: bool
+    events: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def open(self, label: str) -> Iterator[Arm]:
+        self.events.append(f"+{label}")
+        with ExitStack() as stack:
+            url = stack.enter_context(chat_server(lambda body: str(body["messages"][0]["content"])))
+            yield Arm(label=label, name=label, url=url.removesuffix("/v1"), model=f"model-{label}", is_sglang=False)
+        self.events.append(f"-{label}")
+
+
+def ran(workload: Asking, arms: Scripted, folder: Path, **config: int) -> Outcome:
+    return run_experiment(workload, arms, ExperimentConfig(**config), folder=folder, concurrency=1)
+
+
+def test_slices_hold_every_task_once_and_are_no_smaller_than_what_runs_at_a_time() -> None:
+    assert slices_of(7, ExperimentConfig(turns=3), 1) == [(0, 2), (2, 2), (4, 3)]
+    assert slices_of(100, ExperimentConfig(), 4)[-1] == (90, 10)
+    assert len(slices_of(12, ExperimentConfig(), 4)) == 3
+    assert slices_of(2, ExperimentConfig(), 8) == [(0, 2)]
+    assert slices_of(5, ExperimentConfig(warm_up=2, turns=3), 1) == [(0, 2), (2, 1), (3, 1), (4, 1)]
+    assert slices_of(1, ExperimentConfig(warm_up=2), 1) == [(0, 1)]
+
+
+def test_both_servers_do_every_slice_and_take_turns_in_beginning(tmp_path: Path) -> None:
+    workload, arms = Asking(4), Scripted(together=True)
+    outcome = ran(workload, arms, tmp_path, turns=2)
+    assert workload.ran == [("model-a", 0, 2), ("model-b", 0, 2), ("model-b", 2, 2), ("model-a", 2, 2)]
+    assert sorted(arms.events[:2]) == ["+a", "+b"] and len(arms.events) == 4
+    assert [[call.task for call in turn.calls] for turn in outcome.turns] == [
+        ["t0", "t1"],
+        ["t0", "t1"],
+        ["t2", "t3"],
+        ["t2", "t3"],
+    ]
+    assert not outcome.notes and {arm.model for arm in outcome.arms.values()} == {"model-a", "model-b"}
+
+
+def test_where_one_server_fits_the_other_is_stopped_first(tmp_path: Path) -> None:
+    workload, arms = Asking(4), Scripted(together=False)
+    outcome = ran(workload, arms, tmp_path, turns=2, repeats=2)
+    assert arms.events == ["+a", "-a", "+b", "-b", "+a", "-a"]
+    assert [name for name, _, _ in workload.ran] == ["model-a"] * 2 + ["model-b"] * 4 + ["model-a"] * 2
+    # These servers cannot be made to forget, and B goes on from one repeat to the next.
+    assert any("Server b could not be made to forget" in note for note in outcome.notes)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_stopped_run_goes_on_where_it_was(together: bool, tmp_path: Path) -> None:
+    stopped = Asking(6, stop_after=3)
+    with pytest.raises(KeyboardInterrupt):
+        ran(stopped, Scripted(together=together), tmp_path, turns=3)
+    # The machine stopped within a line.
+    with (tmp_path / "turns.jsonl").open("a") as file:
+        file.write('{"repeat": 0, "sl')
+    workload = Asking(6)
+    outcome = ran(workload, Scripted(together=together), tmp_path, turns=3)
+    assert outcome.resumed == 3 and sorted(stopped.ran + workload.ran) == sorted(
+        (f"model-{label}", start, 2) for label in "ab" for start in (0, 2, 4)
+    )
+    assert len(outcome.turns) == 6 and any("interrupted" in note for note in outcome.notes)
+    finished = Asking(6)
+    arms = Scripted(together=together)
+    again = ran(finished, arms, tmp_path, turns=3)
+    assert not finished.ran and not arms.events
+    assert again.turns == outcome.turns and again.arms == outcome.arms
+
+
+def test_another_experiment_does_not_go_on_from_a_folder(tmp_path: Path) -> None:
+    ran(Asking(2), Scripted(together=True), tmp_path, turns=1)
+    with pytest.raises(ConfigError, match="holds another experiment"):
+        ran(Asking(3), Scripted(together=True), tmp_path, turns=1)
+
+
+def test_no_text_is_kept(tmp_path: Path) -> None:
+    ran(Asking(2), Scripted(together=True), tmp_path, turns=1)
+    turns = [json.loads(line) for line in (tmp_path / "turns.jsonl").read_text().splitlines()]
+    assert all(len(call["request"]) == len(call["answer"]) == 16 for turn in turns for call in turn["calls"])

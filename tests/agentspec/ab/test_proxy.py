@@ -1,0 +1,116 @@
+"""The recording proxy: what clients and servers see of it, and what it records."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from agentspec.ab.calls import Call
+from agentspec.ab.proxy import RecordingProxy
+from tests.helpers.chat_server import Reply, Script, chat_server
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "temperature": 0}
+
+
+def sse(*events: dict[str, Any]) -> Reply:
+    lines = [f"data: {json.dumps(event)}\n\n" for event in events]
+    return Reply(body="".join([*lines, "data: [DONE]\n\n"]).encode(), headers={"Content-Type": "text/event-stream"})
+
+
+def delta(text: str) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}}]}
+
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 2}}
+
+
+def asked(
+    script: Script, body: dict[str, Any], *, task: str = "one", steps: bool = False
+) -> tuple[httpx.Response, Call]:
+    with chat_server(script) as url, RecordingProxy(url.removesuffix("/v1"), asks_for_steps=steps) as proxy:
+        answer = httpx.post(f"{proxy.base_url(task)}/chat/completions", json=body, timeout=10)
+        (call,) = proxy.take()
+        assert proxy.take() == []
+    return answer, call
+
+
+def test_a_call_is_passed_on_unchanged_and_recorded_under_its_task() -> None:
+    seen: list[dict[str, Any]] = []
+    answer, call = asked(lambda body: seen.append(body) or "hello", BODY, task="a/b c?")  # type: ignore[func-returns-value]
+    assert seen == [BODY]
+    assert answer.json()["choices"][0]["message"]["content"] == "hello"
+    assert (call.task, call.path, call.prompt_tokens, call.completion_tokens) == ("a/b c?", "chat/completions", 11, 7)
+    assert call.is_greedy and call.answer and not call.error and call.first is None and call.ended > call.began
+
+
+def test_a_client_that_asked_for_no_counts_gets_none() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def script(body: dict[str, Any]) -> Reply:
+        seen.append(body)
+        return sse(delta("a"), delta("b"), USAGE)
+
+    answer, call = asked(script, {**BODY, "stream": True}, steps=True)
+    assert seen[0]["stream_options"] == {"include_usage": True} and seen[0]["return_spec_tokens_details"]
+    assert answer.text == sse(delta("a"), delta("b")).body.decode()
+    assert call.completion_tokens == 2 and call.first is not None and call.began < call.first <= call.ended
+    asked_for = {**BODY, "stream": True, "stream_options": {"include_usage": True}}
+    answer, _ = asked(script, asked_for)
+    assert answer.text == sse(delta("a"), delta("b"), USAGE).body.decode()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_refusal_reaches_the_client_and_is_recorded(streamed: bool) -> None:
+    answer, call = asked(lambda body: 429, {**BODY, "stream": streamed})
+    assert answer.status_code == 429
+    assert call.error.startswith("429") and not call.answer
+
+
+def test_an_error_within_a_stream_is_recorded() -> None:
+    answer, call = asked(lambda body: sse(delta("a"), {"error": {"message": "aborted"}}), {**BODY, "stream": True})
+    assert "aborted" in answer.text
+    assert call.error == "aborted" and not call.answer
+
+
+def test_a_server_that_is_gone_is_a_failed_call() -> None:
+    with RecordingProxy("http://127.0.0.1:9") as proxy:
+        answer = httpx.post(f"{proxy.base_url('t')}/chat/completions", json=BODY, timeout=10)
+        (call,) = proxy.take()
+    assert answer.status_code == 502 and "9" in call.error
+
+
+def test_requests_that_ask_no_model_are_passed_on_and_not_recorded() -> None:
+    with chat_server(lambda body: "x") as url, RecordingProxy(url.removesuffix("/v1")) as proxy:
+        # The server answers POSTs alone.
+        assert httpx.get(f"{proxy.base_url('')}/models", timeout=10).status_code == 501
+        assert httpx.post(f"{proxy.base_url('')}/embeddings", json={"model": "m"}, timeout=10).status_code == 200
+        assert proxy.take() == []
+
+
+def test_the_servers_key_replaces_that_of_the_client() -> None:
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from threading import Thread
+
+    seen: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    headers = {"Authorization": "Bearer client"}
+    for key in ("", "server"):
+        with RecordingProxy(f"http://127.0.0.1:{server.server_port}", api_key=key) as proxy:
+            httpx.get(f"{proxy.base_url('')}/models", headers=headers, timeout=10)
+    server.shutdown()
+    server.server_close()
+    assert seen == ["Bearer client", "Bearer server"]
