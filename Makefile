@@ -17,6 +17,7 @@ BIN := $(VENV)/bin
 PY := $(CURDIR)/$(BIN)/python -P
 AGENTS := .venv-agents
 OPENHANDS := .venv-openhands
+FRAMEWORKS := .venv-frameworks
 OLD := .venv-old-sglang
 CACHE := .cache
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -37,13 +38,13 @@ READ_SGLANG := $(OLD_SGLANG) 0.5.20
 TEST_WORKERS ?= 2
 
 # Tests that `make test` leaves to `make test-all`, by the markers of pyproject.toml. A marker, not a name, makes the choice.
-REST := server or other_release or agents or arctic or prometheus or packaging
+REST := server or other_release or agents or frameworks or arctic or prometheus or packaging
 QUICK := smoke or not (browser or $(REST))
 
 CCACHE := $(shell command -v ccache)
 
-.PHONY: demo test test-all test-needs setup arctic agents openhands openhands-if-possible old-sglang links format lint \
-	types native-test native-sanitizers chromium prometheus fuzz model drafters acceptance clean help
+.PHONY: demo test test-all test-needs setup arctic agents openhands openhands-if-possible frameworks old-sglang links \
+	format lint types native-test native-sanitizers chromium prometheus fuzz model drafters acceptance clean help
 
 help:
 	@sed -n '1,/^PYTHON/p' Makefile | grep '^#'
@@ -61,8 +62,8 @@ test-all: test
 	$(PY) -m pytest -m "not ($(QUICK)) and not browser" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
 	$(PY) -m pytest -m browser
 
-test-needs: $(VENV)/.arctic $(AGENTS)/.installed openhands-if-possible chromium prometheus $(VENV)/.browser old-sglang \
-	$(READ_SGLANG:%=$(CACHE)/sglang-%)
+test-needs: $(VENV)/.arctic $(AGENTS)/.installed openhands-if-possible $(FRAMEWORKS)/.installed chromium prometheus \
+	$(VENV)/.browser old-sglang $(READ_SGLANG:%=$(CACHE)/sglang-%)
 
 setup: $(VENV)/.installed links
 
@@ -158,6 +159,17 @@ $(OPENHANDS)/.installed: pyproject.toml
 openhands-if-possible:
 	@$(MAKE) --no-print-directory openhands || echo "the test that runs OpenHands is skipped"
 
+# Agent frameworks whose recipes in docs/agents/frameworks.md the tests run. They want other releases of their clients than
+# coding agents do.
+frameworks: $(FRAMEWORKS)/.installed
+
+$(FRAMEWORKS)/.installed: pyproject.toml
+	@echo "installing agent frameworks into $(FRAMEWORKS)"
+	@$(PYTHON) -m venv $(FRAMEWORKS)
+	@$(PYTHON) $(call requirements_of,frameworks) > $(FRAMEWORKS)/requirements.txt
+	@$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(FRAMEWORKS)/requirements.txt
+	@touch $@
+
 # The report's page is tested in a browser: Chromium from the system, its driver from the extra.
 $(VENV)/.browser: $(VENV)/.dependencies
 	@$(BIN)/python $(call requirements_of,browser) > $(VENV)/browser.txt
@@ -225,4 +237,4 @@ acceptance: setup
 		--standalone evals/models/tiny-sql-draft --eagle3 evals/models/tiny-sql-eagle3 --grid build/acceptance-heads
 
 clean:
-	rm -rf $(VENV) $(AGENTS) $(OPENHANDS) $(OLD) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(AGENTS) $(OPENHANDS) $(FRAMEWORKS) $(OLD) $(CACHE) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

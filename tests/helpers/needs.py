@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -12,6 +13,9 @@ from agentspec.evals.micro.store import redis_server
 
 ROOT = Path(__file__).parents[2]
 AGENTS = ROOT / ".venv-agents" / "bin" / "python"
+FRAMEWORKS = ROOT / ".venv-frameworks" / "bin" / "python"
+# Recorded sessions and the databases that they ask. They are not part of the project.
+TRACES = Path(os.environ.get("AGENTSPEC_TRACES", ROOT.parent / "shared" / "data"))
 OLD_SGLANG = ROOT / ".venv-old-sglang" / "bin" / "python"
 
 
@@ -37,6 +41,7 @@ _NEEDS: dict[str, tuple[Callable[[], bool], str, str]] = {
     "sglang": (_installed("sglang"), "SGLang", "`make setup`"),
     "redis": (lambda: redis_server.executable() is not None, "a redis-server", "`make setup`"),
     "arctic": (_installed("arctic_inference"), "ArcticInference", "`make arctic`"),
+    "frameworks": (FRAMEWORKS.exists, "agent frameworks in .venv-frameworks", "`make frameworks`"),
     "agents": (AGENTS.exists, "coding agents in .venv-agents", "`make agents`"),
     "other_release": (OLD_SGLANG.exists, "another release of SGLang in .venv-old-sglang", "`make old-sglang`"),
     "prometheus": (
@@ -49,10 +54,15 @@ _NEEDS: dict[str, tuple[Callable[[], bool], str, str]] = {
         "Chromium, playwright and axe-playwright-python",
         "`make test-all`",
     ),
+    "traces": (
+        (TRACES / "README.md").exists,
+        "recorded traces",
+        "set AGENTSPEC_TRACES to the folder that holds them",
+    ),
     "gpu": (_has_gpu, "a CUDA GPU", "`pytest -m gpu` on a GPU host"),
 }
 # Requirements that even a machine that runs CI may lack.
-OPTIONAL = {"gpu"}
+OPTIONAL = {"gpu", "traces"}
 
 
 @cache
