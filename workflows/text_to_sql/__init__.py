@@ -15,8 +15,10 @@ from agentspec.workflows.text_to_sql.agents.workflow import WorkflowConfig
 from agentspec.workflows.text_to_sql.generated.databases import Database, create_all
 from agentspec.workflows.text_to_sql.generated.domains import DATABASES
 from agentspec.workflows.text_to_sql.generated.questions import Question, draw_questions
-from agentspec.workflows.text_to_sql.run import Databases, run_tasks
+from agentspec.workflows.text_to_sql.run import run_tasks
+from agentspec.workflows.text_to_sql.sets.published import PublishedSet, read_set
 from agentspec.workflows.text_to_sql.sql.score import OUTCOMES, Outcome
+from agentspec.workflows.text_to_sql.sql.sources import Databases
 from agentspec.workflows.text_to_sql.tasks import Task
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "Message",
     "OpenAIChat",
     "Outcome",
+    "PublishedSet",
     "Question",
     "Stage",
     "Task",
@@ -41,5 +44,6 @@ __all__ = [
     "answer_questions",
     "create_all",
     "draw_questions",
+    "read_set",
     "run_tasks",
 ]

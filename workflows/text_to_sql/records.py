@@ -1,10 +1,11 @@
 """The record of a question: one JSON object per line, with every call.
 
-    {"session", "task", "run", "config", "question", "gold", "sql", "outcome", "detail", "seconds", "outside_seconds",
-     "fallbacks", "calls": [{"stage", "messages", "output", "prompt_tokens", "completion_tokens", "finish_reason",
+    {"session", "task", "run", "config", "question", "evidence", "difficulty", "gold", "sql", "outcome", "detail",
+     "seconds", "outside_seconds", "fallbacks", "calls": [{"stage", "messages", "output", "prompt_tokens", "completion_tokens", "finish_reason",
      "began", "seconds"}, ...], "failures": [{"stage", "error", "began", "seconds"}, ...]}
 
-`session` is the question's identity, `task` its database, `run` the model. Seconds are wall time; `outside_seconds` are
+`session` is the question's identity, `task` its database, `run` the model. `evidence` and `difficulty` are those of the
+set of questions, "" where it has none. Seconds are wall time; `outside_seconds` are
 those without a call in progress. `agentspec report` and `agentspec replay` read the calls.
 """
 
@@ -22,7 +23,7 @@ from agentspec.workflows.text_to_sql.sql.score import OUTCOMES
 from agentspec.workflows.text_to_sql.tasks import Task
 
 RECORD_OUTCOMES = (*OUTCOMES, "ungraded")
-"""The outcomes of a question. "ungraded" means that it has no gold SQL that runs."""
+"""The outcomes of a question. "ungraded" means that it has no gold SQL that runs within the limits of scoring."""
 
 Record = dict[str, Any]
 
@@ -63,6 +64,8 @@ def record_of(
         "run": run,
         "config": dict(config),
         "question": task.question,
+        "evidence": task.evidence,
+        "difficulty": task.difficulty,
         "gold": task.sql,
         "sql": sql,
         "outcome": outcome,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
@@ -15,17 +14,17 @@ from agentspec.workflows.text_to_sql.agents.transcript import CallFailed, Transc
 from agentspec.workflows.text_to_sql.agents.workflow import RunSql, WorkflowConfig, solve
 from agentspec.workflows.text_to_sql.records import Record, record_of
 from agentspec.workflows.text_to_sql.sql.sandbox import Sandbox
-from agentspec.workflows.text_to_sql.sql.score import graded
-from agentspec.workflows.text_to_sql.sql.sources import Source, notes_for, open_source
+from agentspec.workflows.text_to_sql.sql.scorers import Grader, ScorerName
+from agentspec.workflows.text_to_sql.sql.sources import Databases, Source, notes_for, open_source
 from agentspec.workflows.text_to_sql.tasks import Task
 
+# Scoring reads large results, so only this number of questions is graded at a time.
+_GRADED_AT_A_TIME = 2
 
-@dataclass(frozen=True, slots=True)
-class Databases:
-    """SQLite files by name, and people's notes about them (see `sources.read_notes`)."""
 
-    paths: Mapping[str, Path]
-    notes: Mapping[str, list[str]]
+def recorded_config(config: WorkflowConfig, scorer: ScorerName) -> dict[str, Any]:
+    """The settings that a record holds: those that its answer and its outcome depend on."""
+    return {**asdict(config), "scorer": scorer}
 
 
 async def run_tasks(
@@ -36,6 +35,7 @@ async def run_tasks(
     *,
     run: str,
     concurrency: int,
+    scorer: ScorerName = "rows",
     on_record: Callable[[Record], object] = lambda _: None,
 ) -> list[Record]:
     """Answer the questions, `concurrency` at a time, and return records in their order. Statements run in a sandbox.
@@ -47,6 +47,7 @@ async def run_tasks(
         config: The limits of the stages.
         run: Name of the run in the records.
         concurrency: Maximum number of concurrent questions.
+        scorer: The rules by which an answer counts as correct.
         on_record: Called with each record as soon as its question ends.
 
     Raises:
@@ -59,10 +60,11 @@ async def run_tasks(
 
     async def source_of(name: str) -> Source:
         if name not in databases.paths:
-            known = ", ".join(sorted(databases.paths)[:20])
-            raise _Failed(f"no database {name!r}; there is {known}")
+            there = ", ".join(sorted(databases.paths)[:20])
+            raise _Failed(f"no database {name!r}; there is {there}")
         if name not in sources:
-            opening = asyncio.to_thread(open_source, name, databases.paths[name], notes_for(databases.notes, name))
+            known = notes_for(databases.notes, name), databases.descriptions.get(name)
+            opening = asyncio.to_thread(open_source, name, databases.paths[name], *known)
             sources[name] = asyncio.create_task(opening)
         try:
             return await sources[name]
@@ -71,11 +73,17 @@ async def run_tasks(
 
     async def one(task: Task) -> Record:
         async with gate:
-            record = await _answer(model, task, source_of, config, run, sandbox.execute)
+            record = await _answer(model, task, source_of, _Setting(config, run, scorer), sandbox.execute, grade)
         on_record(record)
         return record
 
-    with Sandbox() as sandbox:
+    grading = asyncio.Semaphore(_GRADED_AT_A_TIME)
+
+    async def grade(source: Source, gold: str, sql: str, truncated: bool) -> tuple[str, str]:
+        async with grading:
+            return await asyncio.to_thread(grader.grade, source.path, gold, sql, truncated=truncated)
+
+    with Sandbox() as sandbox, Grader(scorer, config.sql_timeout_s) as grader:
         return list(await asyncio.gather(*(one(task) for task in tasks)))
 
 
@@ -83,21 +91,29 @@ class _Failed(Exception):
     """Work on a question cannot begin. Carries the reason."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    config: WorkflowConfig
+    run: str
+    scorer: ScorerName
+
+
 async def _answer(
     model: SamplingModel,
     task: Task,
     source_of: Callable[[str], Awaitable[Source]],
-    config: WorkflowConfig,
-    run: str,
+    setting: _Setting,
     run_sql: RunSql,
+    grade: Callable[[Source, str, str, bool], Awaitable[tuple[str, str]]],
 ) -> Record:
-    head: dict[str, Any] = {"run": run, "config": asdict(config)}
+    config = setting.config
+    head: dict[str, Any] = {"run": setting.run, "config": recorded_config(config, setting.scorer)}
     transcript = Transcript()
     try:
         source = await source_of(task.database)
         # The time to read a database, once per run, does not count towards a question.
         transcript = Transcript()
-        solution = await solve(model, task.question, source, config, transcript, run_sql)
+        solution = await solve(model, task.question, source, config, transcript, run_sql, task.evidence)
     except (CallFailed, _Failed) as failure:
         return record_of(task, transcript, **head, outcome="error", detail=str(failure))
     except ConfigError:
@@ -107,8 +123,11 @@ async def _answer(
     record = record_of(task, transcript, **head, outcome="ungraded", sql=solution.sql, fallbacks=solution.fallbacks)
     if not task.sql:
         return {**record, "detail": solution.execution.error or "there is no gold SQL"}
-    gold = await asyncio.to_thread(run_sql, source.path, task.sql, timeout_s=config.sql_timeout_s)
-    if not gold.ok:
-        return {**record, "detail": f"the gold SQL fails: {gold.error}"}
-    outcome, detail = graded(task.sql, gold, solution.execution, truncated=transcript.truncated)
+    if not solution.sql:
+        return {
+            **record,
+            "outcome": "truncated" if transcript.truncated else "wrong",
+            "detail": solution.execution.error,
+        }
+    outcome, detail = await grade(source, task.sql, solution.sql, transcript.truncated)
     return {**record, "outcome": outcome, "detail": detail}

@@ -14,18 +14,24 @@ from agentspec.workflows.text_to_sql.records import RECORD_OUTCOMES, Record
 def summary_of(records: Sequence[Record]) -> dict[str, Any]:
     """The figures of a run: outcomes, accuracy, times, and calls, tokens and fallbacks by stage.
 
-    `accuracy` is over the questions with gold SQL that runs, failed questions included; None if there are none. Seconds
+    `accuracy` is over the questions with gold SQL that runs, failed questions included; None if there are none.
+    `accuracy_by_difficulty` is the same for each difficulty that the questions name, in the order of the records. Seconds
     per question, and the share of them without a call in progress, are over the questions that did not fail.
     """
     outcomes = Counter(record["outcome"] for record in records)
-    graded = sum(record["outcome"] != "ungraded" and bool(record["gold"]) for record in records)
+    difficulties = dict.fromkeys(record.get("difficulty", "") for record in records)
     timed = [record for record in records if record["outcome"] != "error"]
     seconds = sorted(record["seconds"] for record in timed)
     total = sum(seconds)
     failed = next((record["detail"] for record in records if record["outcome"] == "error"), "")
     return {
         "questions": len(records),
-        "accuracy": round(outcomes["correct"] / graded, 4) if graded else None,
+        **_accuracy(records),
+        "accuracy_by_difficulty": {
+            name: _accuracy([record for record in records if record.get("difficulty") == name])
+            for name in difficulties
+            if name
+        },
         "outcomes": {outcome: outcomes[outcome] for outcome in RECORD_OUTCOMES},
         "first_error": failed,
         "seconds_p50": percentile(seconds, 50),
@@ -33,6 +39,12 @@ def summary_of(records: Sequence[Record]) -> dict[str, Any]:
         "outside_share": round(sum(record["outside_seconds"] for record in timed) / total, 4) if total else None,
         "stages": {stage: _stage_figures(stage, records) for stage in STAGES},
     }
+
+
+def _accuracy(records: Sequence[Record]) -> dict[str, Any]:
+    graded = [record for record in records if record["outcome"] != "ungraded" and record["gold"]]
+    correct = sum(record["outcome"] == "correct" for record in graded)
+    return {"graded": len(graded), "accuracy": round(correct / len(graded), 4) if graded else None}
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float | None:
@@ -62,8 +74,12 @@ def table(summary: dict[str, Any]) -> str:
     accuracy = summary["accuracy"]
     lines = [
         f"{summary['questions']} questions: {outcomes or 'none'}",
-        "execution accuracy " + ("- (no gold SQL)" if accuracy is None else f"{accuracy:.1%}"),
+        "execution accuracy " + ("- (no gold SQL)" if accuracy is None else f"{accuracy:.1%} of {summary['graded']}"),
     ]
+    for name, part in summary["accuracy_by_difficulty"].items():
+        lines.append(
+            f"  {name} " + ("-" if part["accuracy"] is None else f"{part['accuracy']:.1%} of {part['graded']}")
+        )
     if summary["seconds_p50"] is not None:
         outside = summary["outside_share"]
         lines.append(

@@ -24,12 +24,18 @@ _IDENTITY_FIELDS = ("id", "task", "question_id", "session")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A question on a database. `sql` is the gold SQL, or "" if it is unknown. `identity` is unique in a run."""
+    """A question on a database. `identity` is unique in a run.
+
+    `sql` is the gold SQL, `evidence` what a person wrote to explain the question, and `difficulty` the name that the set
+    of questions gives to its difficulty. Each is "" if it is unknown.
+    """
 
     identity: str
     database: str
     question: str
     sql: str = ""
+    evidence: str = ""
+    difficulty: str = ""
 
 
 def read_tasks(path: Path, default_database: str = "") -> list[Task]:

@@ -47,11 +47,14 @@ class Ranking:
 
     def best(self, question: str, most: int) -> list[str]:
         """At most `most` texts that share a word with the question, best first. Ties keep the order of the texts."""
+        return [self._texts[place] for place in self.places(question)[:most]]
+
+    def places(self, question: str) -> list[int]:
+        """The places, in the order given at construction, of all texts that share a word with the question, best first."""
         scores: dict[int, float] = defaultdict(float)
         for word in set(words_of(question)):
             places = self._places.get(word, ())
             rarity = math.log(1 + (len(self._texts) - len(places) + 0.5) / (len(places) + 0.5))
             for place, count in places:
                 scores[place] += rarity * count * (_K1 + 1) / (count + self._weights[place])
-        ranked = sorted(scores, key=lambda place: (-scores[place], place))
-        return [self._texts[place] for place in ranked[:most]]
+        return sorted(scores, key=lambda place: (-scores[place], place))

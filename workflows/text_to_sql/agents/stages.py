@@ -8,9 +8,12 @@ combine   the same, candidates with their results    -> SQL; only if the drafts'
 check     question, notes, SQL, its result           -> JSON: question, sql, verdict (ok | repair), reason
 repair    question, notes, SQL, its error or reason  -> SQL
 
+Where a set of questions explains a question, its evidence follows the question in every stage.
+
 Every message starts with the text that most calls share, so that a server's prefix cache holds it. The rules and the
 schema come first, which are the same for all calls on a database. Then come the stage's instruction, the question, and
-last the parts that differ between calls on one question.
+last the parts that differ between calls on one question. A schema above the budget is cut for each question (see
+`pruning`): once for classify and extract, and once for the stages after them.
 """
 
 from __future__ import annotations
@@ -82,10 +85,11 @@ class Understanding:
     features: Features
     restated: str
     notes: tuple[str, ...] = field(default=())
+    evidence: str = ""
 
     def lines(self) -> list[str]:
         """The lines of the later stages' messages."""
-        lines = [f"question: {self.question}"]
+        lines = asked_lines(self.question, self.evidence)
         lines += [f"in the schema's words: {self.restated}"] if self.restated != self.question else []
         lines += [f"kind: {self.kind}, {self.difficulty}", f"features: {self.features.text()}"]
         return [*lines, *(f"note: {note}" for note in self.notes)]
@@ -99,9 +103,14 @@ def messages_of(stage: str, schema: Schema, *lines: str) -> list[Message]:
     ]
 
 
-def enrich_lines(question: str, features: Features, notes: Sequence[str]) -> list[str]:
-    """The lines of the enricher's message."""
-    return [f"question: {question}", f"features: {features.text()}", *(f"note: {note}" for note in notes)]
+def asked_lines(question: str, evidence: str) -> list[str]:
+    """The question, and the evidence where there is some. Every stage's message has these lines."""
+    return [f"question: {question}", *([f"evidence: {evidence}"] if evidence else [])]
+
+
+def enrich_lines(asked: Sequence[str], features: Features, notes: Sequence[str]) -> list[str]:
+    """The lines of the enricher's message. `asked` are the lines of `asked_lines`."""
+    return [*asked, f"features: {features.text()}", *(f"note: {note}" for note in notes)]
 
 
 def candidate_lines(candidates: Sequence[tuple[str, Execution]]) -> list[str]:

@@ -5,6 +5,9 @@
 3. Combine is asked if no result has more than half of the votes.
 4. The statement runs. Check and repair alternate until the checker agrees or the rounds are used up.
 
+With a budget for the schema, a schema above it is cut: classify and extract see what is relevant to the question, and
+the later stages see what extract named.
+
 If an answer cannot be used, the model is told what was wrong and asked again. After the last try the stage falls back
 on a safe result: the tables and columns that ranking finds, the remaining drafts, or the most frequent result.
 """
@@ -22,10 +25,12 @@ from agentspec.errors import ConfigError
 from agentspec.workflows.text_to_sql.agents.answers import UnusableAnswer, read_select
 from agentspec.workflows.text_to_sql.agents.client import GREEDY, Sampling, SamplingModel
 from agentspec.workflows.text_to_sql.agents.prompts import Message, Verdict
+from agentspec.workflows.text_to_sql.agents.pruning import LEAST_TOKENS, focused_schema, relevant_schema
 from agentspec.workflows.text_to_sql.agents.stages import (
     WAYS,
     Features,
     Understanding,
+    asked_lines,
     candidate_lines,
     enrich_lines,
     messages_of,
@@ -66,6 +71,7 @@ class WorkflowConfig:
         max_tokens: Maximum number of answer tokens per call.
         sql_timeout_s: Maximum number of seconds that a statement may run.
         seed: Seed of the drafts' sampling.
+        context_tokens: Maximum number of estimated tokens of the schema in a prompt; None for the whole schema.
 
     Raises:
         ConfigError: A limit is out of range.
@@ -79,6 +85,7 @@ class WorkflowConfig:
     max_tokens: int = 1024
     sql_timeout_s: float = 5.0
     seed: int = 0
+    context_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("drafts", 1), ("max_tokens", 1), ("max_retries", 0), ("max_repairs", 0), ("notes", 0)):
@@ -86,6 +93,10 @@ class WorkflowConfig:
                 raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if not 0 <= self.temperature <= 2 or not self.sql_timeout_s > 0:
             raise ConfigError(f"temperature must be in [0, 2] and sql_timeout_s above 0, got {self}")
+        if self.context_tokens is not None and self.context_tokens < LEAST_TOKENS:
+            raise ConfigError(
+                f"context_tokens must be at least {LEAST_TOKENS}, or None for the whole schema; got {self.context_tokens}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +119,7 @@ async def solve(
     config: WorkflowConfig,
     transcript: Transcript,
     run_sql: RunSql = execute,
+    evidence: str = "",
 ) -> Solution:
     """Run the stages on a question and keep its calls in the transcript.
 
@@ -118,11 +130,12 @@ async def solve(
         config: The limits of the stages.
         transcript: The transcript that the calls are added to.
         run_sql: Runs the statements: `execute`, or the method of a `Sandbox`. It is called in threads.
+        evidence: What a person wrote to explain the question, on one line. Every stage sees it.
 
     Raises:
         CallFailed: A call of the model failed.
     """
-    return await _Stages(model, question, source, config, transcript, run_sql).run()
+    return await _Stages(model, question, source, config, transcript, run_sql, evidence).run()
 
 
 class _Stages:
@@ -134,14 +147,19 @@ class _Stages:
         config: WorkflowConfig,
         transcript: Transcript,
         run_sql: RunSql,
+        evidence: str,
     ) -> None:
         self._model = model
         self._question = question
+        self._evidence = evidence
         self._source = source
         self._config = config
         self._transcript = transcript
         self._run_sql = run_sql
         self._fallbacks: list[str] = []
+        words = f"{question} {evidence}"
+        # The schema that prompts show. What extract names replaces it.
+        self._schema = relevant_schema(source, words, config.context_tokens)
 
     async def run(self) -> Solution:
         understanding = await self._understand()
@@ -155,41 +173,44 @@ class _Stages:
         return Solution(sql, execution, tuple(self._fallbacks))
 
     async def _understand(self) -> Understanding:
-        schema, question = self._source.schema, self._question
-        asked = f"question: {question}"
+        schema, question = self._schema, self._question
+        asked = asked_lines(question, self._evidence)
         classified, extracted = await asyncio.gather(
             self._ask(
                 "classify",
-                messages_of("classify", schema, asked),
+                messages_of("classify", schema, *asked),
                 read_classification,
                 lambda: ("rows", "medium"),
             ),
             self._ask(
                 "extract",
-                messages_of("extract", schema, asked),
+                messages_of("extract", schema, *asked),
                 lambda answer: read_features(answer, schema),
                 self._likely_features,
             ),
             return_exceptions=True,
         )
         (kind, difficulty), features = _result(classified), _result(extracted)
-        words = " ".join([question, *features.columns, *features.values])
+        words = " ".join([question, *([self._evidence] if self._evidence else []), *features.columns, *features.values])
         notes = self._source.notes.best(words, self._config.notes)
+        self._schema = focused_schema(
+            self._source, words, features.tables, features.columns, self._config.context_tokens
+        )
         restated, chosen = await self._ask(
             "enrich",
-            messages_of("enrich", schema, *enrich_lines(question, features, notes)),
+            messages_of("enrich", self._schema, *enrich_lines(asked, features, notes)),
             lambda answer: read_enrichment(answer, notes),
             lambda: (question, tuple(notes)),
         )
-        return Understanding(question, kind, difficulty, features, restated, chosen)
+        return Understanding(question, kind, difficulty, features, restated, chosen, self._evidence)
 
     def _likely_features(self) -> Features:
-        """The tables that the best notes mention, or all tables if they mention none."""
-        notes = self._source.notes.best(self._question, self._config.notes)
-        names = tuple(note.split(" ")[0] for note in notes)
-        schema = self._source.schema
-        tables = schema.known_tables(names) or tuple(table.name for table in schema.tables)
-        return Features(tables, schema.known_columns(tuple(name for name in names if "." in name)))
+        """The tables that the best notes speak of, or all tables that are shown if they speak of none."""
+        notes = self._source.notes.best(f"{self._question} {self._evidence}", self._config.notes)
+        places = [self._source.places[note] for note in notes if note in self._source.places]
+        shown = self._schema
+        tables = shown.known_tables(tuple(table for table, _ in places)) or tuple(table.name for table in shown.tables)
+        return Features(tables, shown.known_columns(tuple(f"{table}.{column}" for table, column in places)))
 
     async def _draft(self, understanding: Understanding, number: int) -> str:
         lines = [*understanding.lines(), WAYS[number % len(WAYS)]]
@@ -200,7 +221,7 @@ class _Stages:
             sampling = Sampling(group=group)
             if self._config.temperature:
                 sampling = Sampling(self._config.temperature, self._config.seed + number, group)
-        messages = messages_of("draft", self._source.schema, *lines)
+        messages = messages_of("draft", self._schema, *lines)
         return await self._ask("draft", messages, read_select, lambda: "", sampling)
 
     async def _choose(
@@ -216,16 +237,14 @@ class _Stages:
             return likely
         shown = [candidates[place] for place in counted.order] or list(candidates)
         lines = [*understanding.lines(), *candidate_lines(shown)]
-        sql = await self._ask(
-            "combine", messages_of("combine", self._source.schema, *lines), read_select, lambda: likely[0]
-        )
+        sql = await self._ask("combine", messages_of("combine", self._schema, *lines), read_select, lambda: likely[0])
         execution = await self._execute(sql)
         return (sql, execution) if execution.ok or not likely[1].ok else likely
 
     async def _check_and_repair(
         self, understanding: Understanding, sql: str, execution: Execution
     ) -> tuple[str, Execution]:
-        schema, lines = self._source.schema, understanding.lines()
+        schema, lines = self._schema, understanding.lines()
         kept = (sql, execution)
         for _ in range(self._config.max_repairs):
             verdict = Verdict(False, execution.error)

@@ -18,7 +18,8 @@ _LONGEST_VALUE = 60
 class SchemaColumn:
     """A column; `refers` is the `table.column` that its foreign key names, "" without one.
 
-    `values` are distinct texts of the column, sorted; a sample if there are many, and empty for numbers.
+    `values` are distinct texts of the column, sorted; a sample if there are many, and empty for numbers. `description`
+    says in a few words what the column means, where its name does not.
     """
 
     name: str
@@ -26,6 +27,15 @@ class SchemaColumn:
     is_key: bool
     refers: str
     values: tuple[str, ...]
+    description: str = ""
+
+    def text(self) -> str:
+        """`customer_id INTEGER REFERENCES customers.id`, with the description as an SQL comment."""
+        words = [quoted_name(self.name), self.type]
+        words += ["PRIMARY KEY"] if self.is_key else []
+        words += [f"REFERENCES {self.refers}"] if self.refers else []
+        words += [f"/* {self.description} */"] if self.description else []
+        return " ".join(word for word in words if word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +47,7 @@ class SchemaTable:
 
     def text(self) -> str:
         """One line, `orders(id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES customers.id)`."""
-        cells = []
-        for column in self.columns:
-            words = [quoted_name(column.name), column.type]
-            words += ["PRIMARY KEY"] if column.is_key else []
-            words += [f"REFERENCES {column.refers}"] if column.refers else []
-            cells.append(" ".join(word for word in words if word))
-        return f"{quoted_name(self.name)}({', '.join(cells)})"
+        return f"{quoted_name(self.name)}({', '.join(column.text() for column in self.columns)})"
 
 
 @dataclass(frozen=True, slots=True)

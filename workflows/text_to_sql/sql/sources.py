@@ -1,41 +1,112 @@
-"""Databases as the agents see them: a file, its schema, and notes to look up."""
+"""Databases as the agents see them: a file, its schema, descriptions of its columns, and notes to look up."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentspec.errors import ConfigError
 from agentspec.workflows.text_to_sql.agents.ranking import Ranking
-from agentspec.workflows.text_to_sql.sql.schema import Schema, read_schema
+from agentspec.workflows.text_to_sql.sql.schema import Schema, SchemaTable, read_schema
 
 _ENDINGS = (".sqlite", ".sqlite3", ".db")
 _SHOWN_VALUES = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a column means. `short` annotates the column in the schema, `note` is a note to look up; either may be ""."""
+
+    short: str
+    note: str
+
+
+Descriptions = Mapping[tuple[str, str], Description]
+"""Descriptions by table and column, both in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """SQLite files by name, people's notes about them (see `read_notes`), and descriptions of their columns."""
+
+    paths: Mapping[str, Path]
+    notes: Mapping[str, list[str]]
+    descriptions: Mapping[str, Descriptions] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """A database for questions. `notes` ranks the notes on its columns and values."""
+    """A database for questions.
+
+    `notes` ranks the notes on its columns and values, and `places` tells the table and the column of each note that has
+    one. `columns` ranks the columns, in the order of the schema, by their names and descriptions.
+    """
 
     name: str
     path: Path
     schema: Schema
     notes: Ranking
+    places: Mapping[str, tuple[str, str]]
+    columns: Ranking
 
 
-def open_source(name: str, path: Path, written_notes: Sequence[str] = ()) -> Source:
+def open_source(
+    name: str, path: Path, written_notes: Sequence[str] = (), descriptions: Descriptions | None = None
+) -> Source:
     """Read a database's schema and index its notes: first those that people wrote, then those made from the schema.
+
+    Args:
+        name: The name of the database.
+        path: The SQLite file.
+        written_notes: Notes that people wrote.
+        descriptions: Descriptions of columns. Those of columns that the database lacks are left out.
 
     Raises:
         sqlite3.Error: The file cannot be read, or is not a database.
     """
-    schema = read_schema(path, name)
-    return Source(name, path, schema, Ranking([*written_notes, *schema_notes(schema)]))
+    known = descriptions or {}
+    schema = _described(read_schema(path, name), known)
+    placed = [*_described_notes(schema, known), *_schema_notes(schema)]
+    return Source(
+        name,
+        path,
+        schema,
+        Ranking([*written_notes, *(note for note, _, _ in placed)]),
+        {note: (table, column) for note, table, column in placed},
+        Ranking([_column_words(table, place, known) for table in schema.tables for place in range(len(table.columns))]),
+    )
 
 
-def schema_notes(schema: Schema) -> Iterator[str]:
+def _described(schema: Schema, descriptions: Descriptions) -> Schema:
+    if not descriptions:
+        return schema
+    tables = []
+    for table in schema.tables:
+        columns = []
+        for column in table.columns:
+            found = descriptions.get((table.name.lower(), column.name.lower()))
+            columns.append(replace(column, description=found.short) if found else column)
+        tables.append(replace(table, columns=tuple(columns)))
+    return replace(schema, tables=tuple(tables))
+
+
+def _column_words(table: SchemaTable, place: int, descriptions: Descriptions) -> str:
+    column = table.columns[place]
+    found = descriptions.get((table.name.lower(), column.name.lower()))
+    return f"{table.name} {column.name} {found.note if found else ''}"
+
+
+def _described_notes(schema: Schema, descriptions: Descriptions) -> Iterator[tuple[str, str, str]]:
+    for table in schema.tables:
+        for column in table.columns:
+            found = descriptions.get((table.name.lower(), column.name.lower()))
+            if found and found.note:
+                yield f"{table.name}.{column.name} means {found.note}", table.name, column.name
+
+
+def _schema_notes(schema: Schema) -> Iterator[tuple[str, str, str]]:
     """One note per column, with its reference and some of its values, and one note per value that was read."""
     for table in schema.tables:
         for column in table.columns:
@@ -43,10 +114,12 @@ def schema_notes(schema: Schema) -> Iterator[str]:
             reference = f", refers to {column.refers}" if column.refers else ""
             sample = ", ".join(map(literal, column.values[:_SHOWN_VALUES]))
             more = ", ..." if len(column.values) > _SHOWN_VALUES else ""
-            yield f"{place} {column.type or 'ANY'}{reference}" + (f", for example {sample}{more}" if sample else "")
+            note = f"{place} {column.type or 'ANY'}{reference}" + (f", for example {sample}{more}" if sample else "")
+            yield note, table.name, column.name
     for table in schema.tables:
         for column in table.columns:
-            yield from (f"{table.name}.{column.name} = {literal(value)}" for value in column.values)
+            for value in column.values:
+                yield f"{table.name}.{column.name} = {literal(value)}", table.name, column.name
 
 
 def literal(text: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,16 @@ def test_features_fall_back_on_what_the_notes_speak_of(shop: Source) -> None:
     told = next(messages[1]["content"] for stage, messages, _ in model.calls if stage == "enrich")
     features = json.loads(told.split("features: ")[1].splitlines()[0])
     assert features["tables"][0] == "customers" and "customers.city" in features["columns"]
+
+
+def test_features_fall_back_on_columns_whose_names_hold_spaces(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "x.sqlite")) as connection, connection:
+        connection.execute('CREATE TABLE meals ("Free Meals" INTEGER, city TEXT)')
+    source = open_source("x", tmp_path / "x.sqlite")
+    model = Scripted(lambda stage, messages, earlier: "no" if stage == "extract" else ANSWERS[stage])
+    asyncio.run(solve(model, "How many free meals?", source, WorkflowConfig(max_retries=0), Transcript()))
+    told = next(messages[1]["content"] for stage, messages, _ in model.calls if stage == "enrich")
+    assert json.loads(told.split("features: ")[1].splitlines()[0])["columns"] == ["meals.Free Meals", "meals.city"]
 
 
 def test_no_usable_draft_goes_to_the_repairer(shop: Source) -> None:
