@@ -12,6 +12,7 @@ A finished turn is one line of `turns.jsonl`, from which an interrupted run goes
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,6 +121,7 @@ def run_experiment(
     folder: Path,
     concurrency: int,
     api_key: str = "",
+    keeps_files: bool = False,
 ) -> Outcome:
     """Does all turns that are not done yet.
 
@@ -130,6 +132,7 @@ def run_experiment(
         folder: The folder for the records. If it has records of the same experiment, the run goes on from them.
         concurrency: Number of tasks that the workload does at a time.
         api_key: Sent to both servers; "" for none.
+        keeps_files: Whether the files of each turn, such as the output of commands, stay in `folder`.
 
     Raises:
         ConfigError: The folder holds another experiment, or the workload cannot be run.
@@ -184,7 +187,8 @@ def run_experiment(
                 progress.update(len(turns), f"{where}, {tasks} of {count} tasks")
 
             tell(0)
-            turns[step] = _turn(workload, proxy, found[label], (start, count), step, tell)
+            kept = folder / f"repeat-{repeat}" / f"slice-{number}-{label}" if keeps_files else None
+            turns[step] = _turn(workload, proxy, found[label], (start, count), step, tell, kept)
             records.append(turns[step])
     return Outcome(found, [turns[step] for step in plan if step in turns], notes, resumed)
 
@@ -209,11 +213,18 @@ def _turn(
     where: tuple[int, int],
     step: tuple[int, int, str],
     on_task: Callable[[int], object],
+    kept: Path | None,
 ) -> Turn:
     proxy.take()
-    with tempfile.TemporaryDirectory(prefix="agentspec-ab-") as folder:
+    with tempfile.TemporaryDirectory(prefix="agentspec-ab-") as scratch:
+        folder = Path(scratch)
+        if kept is not None:
+            # What an interrupted turn has left there is done again.
+            shutil.rmtree(kept, ignore_errors=True)
+            kept.mkdir(parents=True)
+            folder = kept.absolute()
         began = time.monotonic()
-        target = Target(base_url=proxy.base_url, model=arm.model, folder=Path(folder), say=on_task)
+        target = Target(base_url=proxy.base_url, model=arm.model, folder=folder, say=on_task)
         results = workload.run(*where, target)
         seconds = time.monotonic() - began
     return Turn(

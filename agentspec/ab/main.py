@@ -118,6 +118,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="write ab.html, ab.json and the turns there; a stopped run goes on from it",
     )
+    how.add_argument(
+        "--keep-files", action="store_true", help="keep in FOLDER what commands print and write, text of tasks included"
+    )
     how.add_argument("--json", action="store_true", help="print the facts as JSON instead of the summary")
 
 
@@ -146,6 +149,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             folder=out,
             concurrency=args.concurrency,
             api_key=read_key_file("--api-key-file", args.api_key_file),
+            keeps_files=args.keep_files and args.out is not None,
         )
         facts = {
             "schema": 1,

@@ -64,6 +64,7 @@ FIGURES = (
     Figure("model", "Time in the model", "s a task", "model_seconds", "tasks", True),
     Figure("outside", "Time outside the model", "s a task", "outside_seconds", "tasks", True),
     Figure("tools", "Time in tools", "s a task", "tool_seconds", "tool_tasks", True),
+    Figure("framework", "Time in the agent's framework", "s a task", "framework_seconds", "tool_tasks", True),
     Figure("rate", "Tasks an hour", "", "hour_tasks", "turn_seconds", False, by_task=False),
     Figure("speed", "Tokens a second of a call", "", "completion_tokens", "call_seconds", False, by_task=False),
     Figure(
@@ -140,6 +141,8 @@ def _done(turn: Turn) -> dict[str, _Done]:
             sums |= {"model_seconds": model, "outside_seconds": max(0.0, result.seconds - model)}
         if result.tool_seconds is not None:
             sums |= {"tool_seconds": result.tool_seconds, "tool_tasks": 1.0}
+            if model is not None:
+                sums["framework_seconds"] = max(0.0, result.seconds - model - result.tool_seconds)
         if own:
             sums["calls"] = float(len(own))
         found[result.task] = _Done(result, sums)

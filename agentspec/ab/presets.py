@@ -24,7 +24,7 @@ _TINY_SQL = _PYTHON + (
 )
 _SWE = _PYTHON + (
     " agentspec.workflows.swe run --base-url {url} --model {model} --json {out} --skip {skip} --limit {limit}"
-    " --concurrency {concurrency} --agent "
+    " --concurrency {concurrency} --trajectories {folder}/trajectories --traces {folder}/traces.jsonl --agent "
 )
 _SWEBENCH = (
     "{mini_extra} swebench --slice {skip}:{end} --workers {concurrency} -c swebench_backticks.yaml -c {config} -o {out}"
