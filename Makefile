@@ -43,7 +43,8 @@ QUICK := smoke or not (browser or $(REST))
 
 CCACHE := $(shell command -v ccache)
 
-.PHONY: demo test test-all test-needs setup arctic agents openhands openhands-if-possible frameworks old-sglang links \
+.PHONY: demo test test-all test-needs setup arctic agents openhands openhands-if-possible coding-agents frameworks \
+	old-sglang links \
 	format lint types native-test native-sanitizers chromium prometheus fuzz model drafters acceptance clean help
 
 help:
@@ -189,6 +190,10 @@ chromium prometheus:
 	fi; \
 	echo "there is no $@ in the PATH and it could not be installed: tests that need it are skipped, or fail where CI is set." \
 		"Install it, for example with: sudo apt-get install $@"
+
+# mini-swe-agent and OpenHands end to end, against plain SGLang and agentspec in turns: an hour or more on two cores.
+coding-agents: $(AGENTS)/.installed $(OPENHANDS)/.installed setup
+	$(PY) -m agentspec.evals.run.coding_agents
 
 # Random bytes against the segment loader and the engine's operations; needs clang. FUZZ_SECONDS for each target.
 FUZZ_SECONDS ?= 60
