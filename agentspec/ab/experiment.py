@@ -122,6 +122,7 @@ def run_experiment(
     concurrency: int,
     api_key: str = "",
     keeps_files: bool = False,
+    proxy_host: str = "127.0.0.1",
 ) -> Outcome:
     """Does all turns that are not done yet.
 
@@ -132,6 +133,7 @@ def run_experiment(
         folder: The folder for the records. If it has records of the same experiment, the run goes on from them.
         concurrency: Number of tasks that the workload does at a time.
         api_key: Sent to both servers; "" for none.
+        proxy_host: The address at which the workload reaches the proxy.
         keeps_files: Whether the files of each turn, such as the output of commands, stay in `folder`.
 
     Raises:
@@ -164,7 +166,7 @@ def run_experiment(
                 records.keep_arms(found)
                 say(f"  server {label} is {arm.name}, {arm.model}")
                 proxies[label] = stack.enter_context(
-                    RecordingProxy(arm.url, api_key=api_key, asks_for_steps=arm.is_sglang)
+                    RecordingProxy(arm.url, api_key=api_key, asks_for_steps=arm.is_sglang, host=proxy_host)
                 )
             return proxies[label]
 

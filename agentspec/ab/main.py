@@ -104,6 +104,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run both started servers at the same time and ask them in turns, which is more exact; by default one is "
         "started after the other, because a GPU rarely holds both",
     )
+    servers.add_argument(
+        "--proxy-host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="the address of this machine at which the work reaches the recording proxy, for agents in containers; "
+        "whoever reaches it reaches the servers (default %(default)s)",
+    )
     how = parser.add_argument_group("the comparison")
     how.add_argument(
         "--turns", type=int, default=0, metavar="N", help="slices that the tasks are cut into (default: 10)"
@@ -150,6 +157,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             concurrency=args.concurrency,
             api_key=read_key_file("--api-key-file", args.api_key_file),
             keeps_files=args.keep_files and args.out is not None,
+            proxy_host=args.proxy_host,
         )
         facts = {
             "schema": 1,

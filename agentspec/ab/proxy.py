@@ -1,6 +1,6 @@
 """A proxy in front of a server: it passes every request on unchanged and records the calls of the model.
 
-Each task has a base URL of its own, `http://127.0.0.1:PORT/task/NAME/v1`, so calls of concurrent tasks are told apart
+Each task has a base URL of its own, `http://HOST:PORT/task/NAME/v1`, so calls of concurrent tasks are told apart
 without help from their clients. Answers are passed on piece by piece as they arrive.
 
 Of a streamed answer the proxy also wants to know the number of tokens, and of an SGLang server's answer the number of
@@ -42,13 +42,16 @@ class RecordingProxy:
         upstream: The server's URL without `/v1`.
         api_key: Sent as the bearer token where it is not empty; else the client's own header is passed on.
         asks_for_steps: Whether the server understands SGLang's field `return_spec_tokens_details`.
+        host: The address of this machine at which clients reach the proxy. Everybody who reaches it reaches the server.
 
     Raises:
         ConfigError: On entering, where aiohttp is not installed.
     """
 
-    def __init__(self, upstream: str, *, api_key: str = "", asks_for_steps: bool = False) -> None:
-        self.upstream = upstream.rstrip("/")
+    def __init__(
+        self, upstream: str, *, api_key: str = "", asks_for_steps: bool = False, host: str = "127.0.0.1"
+    ) -> None:
+        self.upstream, self._host = upstream.rstrip("/"), host
         self._api_key, self._asks_for_steps = api_key, asks_for_steps
         self._calls: list[Call] = []
         self._lock = threading.Lock()
@@ -66,7 +69,10 @@ class RecordingProxy:
             raise ConfigError("agentspec ab needs aiohttp; run pip install 'sglang-agentspec[ab]'") from None
         self._thread.start()
         if not self._ready.wait(_START_SECONDS) or self._failure is not None:
-            raise ServerError(f"the recording proxy did not start: {self._failure}")
+            raise ServerError(
+                f"the recording proxy cannot listen at {self._host}: {self._failure}; --proxy-host must be an address of "
+                "this machine"
+            )
         return self
 
     def __exit__(
@@ -79,7 +85,7 @@ class RecordingProxy:
     def base_url(self, task: str) -> str:
         """The OpenAI base URL for the calls of a task; "" for calls that no task claims."""
         place = f"/task/{quote(task, safe='')}" if task else ""
-        return f"http://127.0.0.1:{self._port}{place}/v1"
+        return f"http://{self._host}:{self._port}{place}/v1"
 
     def take(self) -> list[Call]:
         """The calls that ended since the last time, in the order of their beginning."""
@@ -116,7 +122,7 @@ class RecordingProxy:
             # Without the access log, and a stopped run does not wait for its clients.
             runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
             await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
+            site = web.TCPSite(runner, self._host, 0)
             await site.start()
             self._port = runner.addresses[0][1]
             self._ready.set()

@@ -10,6 +10,7 @@ import pytest
 
 from agentspec.ab.calls import Call
 from agentspec.ab.proxy import RecordingProxy
+from agentspec.errors import ServerError
 from tests.helpers.chat_server import Reply, Script, chat_server
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "temperature": 0}
@@ -80,6 +81,12 @@ def test_a_server_that_is_gone_is_a_failed_call() -> None:
         answer = httpx.post(f"{proxy.base_url('t')}/chat/completions", json=BODY, timeout=10)
         (call,) = proxy.take()
     assert answer.status_code == 502 and "9" in call.error
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(ServerError, match="--proxy-host must be an address of this machine"):
+        with RecordingProxy("http://127.0.0.1:9", host="192.0.2.1"):
+            pass
 
 
 def test_requests_that_ask_no_model_are_passed_on_and_not_recorded() -> None:
