@@ -94,7 +94,8 @@ def subcommands(text: str) -> set[str]:
 
 
 def flags_of(words: tuple[str, ...]) -> list[str]:
-    return [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+    # A quoted word with spaces is the value of a flag, such as the options of another command.
+    return [word.partition("=")[0] for word in words if re.match(r"--?[a-z][^ ]*$", word)]
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: f"{command.page.name}: {command.line[:60]}")

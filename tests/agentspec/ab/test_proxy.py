@@ -84,9 +84,9 @@ def test_a_server_that_is_gone_is_a_failed_call() -> None:
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
-    with pytest.raises(ServerError, match="--proxy-host must be an address of this machine"):
-        with RecordingProxy("http://127.0.0.1:9", host="192.0.2.1"):
-            pass
+    refused = pytest.raises(ServerError, match="--proxy-host must be an address of this machine")
+    with refused, RecordingProxy("http://127.0.0.1:9", host="192.0.2.1"):
+        pass
 
 
 def test_requests_that_ask_no_model_are_passed_on_and_not_recorded() -> None:
