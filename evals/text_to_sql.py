@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="tiny-sql", help="model name sent to the server (default: %(default)s)")
     parser.add_argument("--model-path", type=Path, default=MODEL_FOLDER, help="model folder of --local")
     parser.add_argument("--questions", type=int, default=200, help="number of questions (default: %(default)s)")
+    parser.add_argument("--stream", action="store_true", help="stream the answers of the server")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N questions")
     parser.add_argument("--seed", type=int, default=0, help="seed of the questions (default: %(default)s)")
     parser.add_argument("--concurrency", type=int, default=16, help="questions in flight (default: %(default)s)")
@@ -108,7 +109,8 @@ async def _run(options: argparse.Namespace, questions: Any, databases: Any, conf
     from openai import AsyncOpenAI
 
     async with AsyncOpenAI(base_url=options.base_url, api_key=os.environ.get("OPENAI_API_KEY", "none")) as client:
-        return await answer_questions(OpenAIChat(client, options.model), questions, databases, config)
+        chat = OpenAIChat(client, options.model, streams=options.stream)
+        return await answer_questions(chat, questions, databases, config)
 
 
 def summarize(answers: Sequence[Answer]) -> dict[str, Any]:

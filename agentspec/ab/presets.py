@@ -16,11 +16,11 @@ _PYTHON = f"{shlex.quote(sys.executable)} -P -m"
 # Later options win, so those of the user come last. Drafts at temperature 0, because drawn answers cannot be compared.
 _SQL = _PYTHON + (
     " agentspec.workflows.text_to_sql --base-url {url} --model {model} --out {out} --skip {skip} --limit {limit}"
-    " --concurrency {concurrency} --temperature 0"
+    " --concurrency {concurrency} --temperature 0 --stream"
 )
 _TINY_SQL = _PYTHON + (
     " agentspec.evals.text_to_sql --base-url {url} --model {model} --json {out} --skip {skip} --questions {limit}"
-    " --concurrency {concurrency} --seed {seed}"
+    " --concurrency {concurrency} --seed {seed} --stream"
 )
 _SWE = _PYTHON + (
     " agentspec.workflows.swe run --base-url {url} --model {model} --json {out} --skip {skip} --limit {limit}"

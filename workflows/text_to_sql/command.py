@@ -180,6 +180,7 @@ async def _model(options: argparse.Namespace, reference: ReferenceModel | None, 
         options.model,
         options.extra_body,
         names_groups=options.name_groups,
+        streams=options.stream,
     )
     return chat if reference is None else ForcedChat(chat, reference)
 

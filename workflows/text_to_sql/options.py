@@ -90,6 +90,11 @@ def arguments_parser() -> argparse.ArgumentParser:
     add("--extra-body", type=_json_object, metavar="JSON", help="fields that every request carries besides")
     add("--name-groups", action="store_true", help="tell agentspec which drafts are of one question, so that they draft "
         "from each other while they are written; other servers may refuse the field custom_params")  # fmt: skip
+    add(
+        "--stream",
+        action="store_true",
+        help="stream the answers, as `agentspec ab` does to know when the first token comes",
+    )
     add("--timeout", type=float, default=120.0, metavar="S", help="seconds an answer may take (default %(default)g)")
     add("--retries", type=int, default=4, metavar="N", help="of a call that timed out, or met a server that was down "
         "or overloaded, with growing pauses (default %(default)s)")  # fmt: skip

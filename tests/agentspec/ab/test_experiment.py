@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
+from chat_server import chat_server
 
 from agentspec.ab.arms import Arm
 from agentspec.ab.experiment import ExperimentConfig, Outcome, run_experiment, slices_of
 from agentspec.ab.workload import Target, TaskResult
 from agentspec.errors import ConfigError
-from tests.helpers.chat_server import chat_server
 
 
 @dataclass

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_server import chat_server
 
 from agentspec.ab.log import LogConfig, LogWorkload
 from agentspec.ab.workload import Target
 from agentspec.errors import ConfigError
-from tests.helpers.chat_server import chat_server
 
 
 def log_of(folder: Path, *records: dict[str, Any]) -> Path:

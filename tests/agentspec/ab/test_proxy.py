@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
+from chat_server import Reply, Script, chat_server
 
 from agentspec.ab.calls import Call
 from agentspec.ab.proxy import RecordingProxy
 from agentspec.errors import ServerError
-from tests.helpers.chat_server import Reply, Script, chat_server
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "temperature": 0}
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from tests.helpers.needs import FRAMEWORKS
+from needs import FRAMEWORKS
 
 
 @pytest.fixture(scope="session")

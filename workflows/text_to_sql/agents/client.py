@@ -69,7 +69,8 @@ class OpenAIChat:
     `extra_body` holds fields beyond the OpenAI API that are added to every request, besides the fields of a single
     call. The client handles timeouts, retries and the pauses between them (`timeout`, `max_retries`).
 
-    With `names_groups`, calls of a group tell agentspec which one, in `custom_params`, a field of SGLang.
+    With `names_groups`, calls of a group tell agentspec which one, in `custom_params`, a field of SGLang. With `streams`,
+    answers are streamed, so that a proxy sees when the first token comes.
     """
 
     def __init__(
@@ -79,11 +80,13 @@ class OpenAIChat:
         extra_body: dict[str, Any] | None = None,
         *,
         names_groups: bool = False,
+        streams: bool = False,
     ) -> None:
         self._client = client
         self._model = model
         self._extra_body = extra_body
         self._names_groups = names_groups
+        self._streams = streams
 
     async def complete(
         self,
@@ -112,13 +115,7 @@ class OpenAIChat:
             body["custom_params"] = custom
         start = time.perf_counter()
         try:
-            response = await self._client.chat.completions.create(
-                model=self._model,
-                messages=list(messages),  # type: ignore[arg-type]
-                temperature=sampling.temperature,
-                max_tokens=max_tokens,
-                extra_body=body or None,
-            )
+            response = await self._response(messages, max_tokens, sampling.temperature, body or None)
         except (OpenAIError, ValueError) as error:
             # A body that is not JSON raises ValueError.
             return self._failure(f"{type(error).__name__}: {error}", start)
@@ -128,6 +125,28 @@ class OpenAIChat:
         except (AttributeError, TypeError, ValueError, IndexError):
             # The client builds its objects from any JSON, so the fields must be checked.
             return self._failure("the response is no chat completion", start)
+
+    async def _response(
+        self, messages: Sequence[Message], max_tokens: int, temperature: float, body: dict[str, Any] | None
+    ) -> ChatCompletion:
+        asked: dict[str, Any] = {
+            "model": self._model,
+            "messages": list(messages),
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "extra_body": body,
+        }
+        from openai import LengthFinishReasonError
+
+        if not self._streams:
+            whole: ChatCompletion = await self._client.chat.completions.create(**asked)
+            return whole
+        async with self._client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as stream:
+            try:
+                return await stream.get_final_completion()
+            except LengthFinishReasonError as cut:
+                # The client would parse the answer, and takes one that was cut for an error.
+                return cut.completion
 
     def _failure(self, reason: str, start: float) -> Completion:
         endpoint = self._client.base_url.copy_with(username=None, password=None, query=None)

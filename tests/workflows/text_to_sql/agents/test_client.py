@@ -18,10 +18,12 @@ ASK: Any = [{"role": "user", "content": "hello"}]
 SOON = {"retry-after-ms": "5"}
 
 
-def ask(url: str, *, retries: int = 0, timeout: float = 20.0, names_groups: bool = False, **call: Any) -> Completion:
+def ask(
+    url: str, *, retries: int = 0, timeout: float = 20.0, names_groups: bool = False, streams: bool = False, **call: Any
+) -> Completion:
     async def one() -> Completion:
         async with AsyncOpenAI(base_url=url, api_key="none", max_retries=retries, timeout=timeout) as client:
-            chat = OpenAIChat(client, "m", {"a": 1, "b": 1}, names_groups=names_groups)
+            chat = OpenAIChat(client, "m", {"a": 1, "b": 1}, names_groups=names_groups, streams=streams)
             return await chat.complete(ASK, 9, **call)
 
     return asyncio.run(one())
@@ -42,6 +44,33 @@ def test_a_call_sends_its_own_fields_over_the_common_ones() -> None:
     assert seen == [{"model": "m", "messages": ASK, "max_tokens": 9, "temperature": 0.5, "seed": 3, "a": 1, **extra}]
     ask_script(lambda r: seen.append(r) or "yes")
     assert seen[1] == {"model": "m", "messages": ASK, "max_tokens": 9, "temperature": 0.0, "a": 1, "b": 1}
+
+
+def streamed(*pieces: str, finish: str = "stop", error: str = "") -> Reply:
+    """A stream of pieces of text, with 11 prompt tokens and 7 completion tokens."""
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "m"}
+    events: list[dict[str, Any]] = [
+        {**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": piece}}]} for piece in pieces
+    ]
+    events += [{**head, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}]
+    events += [{**head, "choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}}]
+    if error:
+        events.insert(1, {"error": {"message": error}})
+    lines = [f"data: {json.dumps(event)}\n\n" for event in events]
+    return Reply(body="".join([*lines, "data: [DONE]\n\n"]).encode(), headers={"Content-Type": "text/event-stream"})
+
+
+def test_a_streamed_answer_is_the_same_completion() -> None:
+    seen: list[dict[str, Any]] = []
+    found = ask_script(lambda r: seen.append(r) or streamed("a", "b", finish="length"), streams=True)
+    whole = ask_script(lambda r: "ab")
+    assert seen[0]["stream"] and seen[0]["stream_options"] == {"include_usage": True}
+    assert (found.text, found.prompt_tokens, found.completion_tokens, found.finish_reason) == ("ab", 11, 7, "length")
+    assert (whole.text, whole.prompt_tokens, whole.completion_tokens) == ("ab", 11, 7)
+
+
+def test_an_error_within_a_stream_is_an_error() -> None:
+    assert "out of memory" in ask_script(lambda r: streamed("a", error="out of memory"), streams=True).error
 
 
 @pytest.mark.parametrize("names_groups", [False, True])

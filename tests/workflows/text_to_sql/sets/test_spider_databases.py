@@ -8,12 +8,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from needs import TRACES
 
 from agentspec.workflows.text_to_sql.agents.pruning import estimated_tokens, focused_schema, relevant_schema
 from agentspec.workflows.text_to_sql.sets.published import PublishedSet, read_set
 from agentspec.workflows.text_to_sql.sql.scorers import Grader
 from agentspec.workflows.text_to_sql.sql.sources import open_source
-from tests.helpers.needs import TRACES
 
 SESSIONS, DATABASES = TRACES / "sql_intercode_spider.jsonl.xz", TRACES / "spider_sqlite"
 
