@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -112,7 +114,9 @@ class SliceCommand:
         return [str(number) for number in range(self.count)]
 
     def describe(self) -> dict[str, Any]:
-        return {"command": self.template, "tasks": self.count, "seed": self.seed, "concurrency": self.concurrency}
+        # The interpreter's folder may be private.
+        shown = self.template.replace(shlex.quote(sys.executable), "python")
+        return {"command": shown, "tasks": self.count, "seed": self.seed, "concurrency": self.concurrency}
 
     def run(self, start: int, count: int, target: Target) -> list[TaskResult]:
         out = target.folder / self.out

@@ -15,6 +15,7 @@ from agentspec.analysis.report.page import environment as report_environment
 from agentspec.analysis.report.page_axis import Axis, linear
 
 _TICKS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+_MOST_TICKS = 8
 _SHOWN_TASKS = 400
 _EQUAL = (1.0, "no difference")
 
@@ -55,10 +56,21 @@ def _ratio_axis(rows: Sequence[Mapping[str, Any]]) -> Axis:
     values = [row[key] for row in rows for key in ("ratio", "low", "high") if row[key] is not None]
     # One figure with a huge interval must not squeeze the others.
     low, high = max(min([*values, 0.9]), 0.1), min(max([*values, 1.1]), 10.0)
-    ticks = [tick for tick in _TICKS if low / 1.02 <= tick <= high * 1.02]
     low, high = low / 1.05, high * 1.05
+    room = math.log(high / low) / _MOST_TICKS
+    ticks: list[float] = []
+    # From 1 outwards, so that 1 always has its tick.
+    for tick in sorted(_TICKS, key=lambda tick: abs(math.log(tick))):
+        if low <= tick <= high and all(abs(math.log(tick / other)) >= room for other in ticks):
+            ticks.append(tick)
     return Axis(
-        title="times better on B", low=low, high=high, ticks=ticks, logarithmic=True, reference=_EQUAL, suffix="×"
+        title="times better on B",
+        low=low,
+        high=high,
+        ticks=sorted(ticks),
+        logarithmic=True,
+        reference=_EQUAL,
+        suffix="×",
     )
 
 
