@@ -1,4 +1,4 @@
-"""One Chromium for the tests of the report's page."""
+"""One Chromium for the tests of pages."""
 
 from __future__ import annotations
 
