@@ -153,6 +153,7 @@ def run_experiment(
     flushed: set[tuple[int, str]] = set()
     if resumed:
         say(f"{resumed} of {len(plan)} turns were done before")
+    if resumed and left:
         notes.append("The run was interrupted. Servers that were started again had forgotten what they had learnt.")
     with ExitStack() as stack, Progress("turns", len(plan)) as progress:
         proxies: dict[str, RecordingProxy] = {}

@@ -137,6 +137,14 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     Raises:
         ConfigError: An argument is unknown, missing or out of range.
     """
+    try:
+        return _run(args, rest)
+    except KeyboardInterrupt:
+        say("stopped" + ("; the same command goes on from here" if args.out else "; with --out a run can go on"))
+        return 130
+
+
+def _run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     if rest:
         raise ConfigError(f"unknown arguments {' '.join(rest)}; see agentspec ab --help")
     # If scipy is not installed, this fails now and not after hours.
