@@ -59,6 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MB",
         help="memory limit; a larger log is sampled (default %(default)s)",
     )
+    add(
+        "--seconds",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="CPU time of the whole report; as many outputs are replayed as it allows (default %(default)g)",
+    )
+    add(
+        "--replay", type=int, metavar="N", help="replay exactly N outputs, to repeat a report, whatever time that takes"
+    )
     add("--seed", type=int, default=0, metavar="S", help="seed of all draws (default %(default)s)")
     add("--model", metavar="PATH", help="the served model, for the verdict's command")
     add(
@@ -83,6 +93,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         profiles=tuple(args.profile or ["smartspec-a100-7b"]),
         concurrency=_concurrency(args.concurrency),
         memory_mb=args.memory_mb,
+        seconds=args.seconds,
+        replay=args.replay,
         seed=args.seed,
         include_text=args.include_text,
         model=_model(args),
@@ -129,6 +141,10 @@ def _command(args: argparse.Namespace) -> str:
         words.append(f"--concurrency {args.concurrency}")
     if args.memory_mb != 1024:
         words.append(f"--memory-mb {args.memory_mb}")
+    if args.seconds != 60.0:
+        words.append(f"--seconds {args.seconds:g}")
+    if args.replay is not None:
+        words.append(f"--replay {args.replay}")
     if args.seed:
         words.append(f"--seed {args.seed}")
     if args.include_text:

@@ -3,12 +3,13 @@
 ranking     whether entropy and accept length rank sets, and stages served separately, alike
 prediction  a report over 100 outputs predicts the accept length of a replay of the rest of the set, on a server that
 begins with nothing and learns as it goes
+halves      the intervals of a report on a random half of the sessions contain the replay of the other half
 scale       seconds and peak memory of the whole command on logs of many tokens, in a separate process
 verdict     a report over a plain server's log predicts the gain of agentspec over plain decoding; see verdict.py
 
 Dataset: recorded traces, see agentspec.analysis.replay.traces; staged ones give a set for each stage with enough calls.
 For the verdict: the work of `agentspec bench load`.
-Metric: Spearman's rank correlation; error of predicted accept lengths; seconds; MB of peak resident memory; whether the
+Metric: Spearman's rank correlation; error of predicted accept lengths; share of intervals that hold; seconds; MB of peak resident memory; whether the
 predicted range contains the measured ratio of tokens a second.
 Pattern: samples for predictions come from all over a set, with one output or staged session from each of equal parts.
 """
@@ -26,6 +27,8 @@ from agentspec.environment import describe
 from agentspec.errors import ConfigError
 from agentspec.evals.files import write_json
 from agentspec.evals.options import Options
+from agentspec.evals.report.halves import COVERAGE, halves_row
+from agentspec.evals.report.halves import shown as shown_halves
 from agentspec.evals.report.prediction import GOAL, prediction_rows
 from agentspec.evals.report.ranking import ranking, ranking_rows
 from agentspec.evals.report.scale import scale_row
@@ -33,8 +36,8 @@ from agentspec.evals.report.verdict import VerdictPlan, shown, verdict
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.load import WORKLOADS
 
-CASES = ("ranking", "prediction", "scale", "verdict")
-# The verdict starts servers, so it runs only on request.
+CASES = ("ranking", "prediction", "scale", "halves", "verdict")
+# The verdict starts servers, and the halves take hours, so they run only on request.
 _DEFAULT_CASES = CASES[:3]
 CONTROLS = ("chat", "math")
 _RANK_GOAL = 0.9
@@ -47,6 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.choices("--case", CASES, f"case to run (default {', '.join(_DEFAULT_CASES)})")
     options.add("--tokenizer", metavar="NAME|PATH", help="default: mistral_common's newest tekken")
     options.number("--seeds", 5, "samples of 100 outputs to draw from each set")
+    options.number("--draws", 50, "for the halves: random halves of each set")
+    options.number("--halves-outputs", 400, "for the halves: outputs of the first half that are reported on")
+    most = "for the halves: outputs of the second half that are replayed (default: all)"
+    options.add("--halves-replayed", type=int, metavar="N", help=most)
     scale = "output tokens of a generated log; may be repeated (default 1000000)"
     options.add("--scale-tokens", type=int, action="append", metavar="N", help=scale)
     options.number("--memory-mb", 1024, "memory limit of the reports on generated logs")
@@ -64,8 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the cases and prints their rows; raises ConfigError if an argument is out of range or a trace cannot be
     read."""
-    if args.seeds < 1:
-        raise ConfigError(f"--seeds must be >= 1, got {args.seeds}")
+    if min(args.seeds, args.draws, args.halves_outputs) < 1:
+        raise ConfigError(
+            f"--seeds, --draws and --halves-outputs must be at least 1, got {args.seeds}, {args.draws} and "
+            f"{args.halves_outputs}"
+        )
     chosen = args.case or _DEFAULT_CASES
     if not args.traces and set(chosen) != {"verdict"}:
         raise ConfigError(f"the cases {', '.join(_DEFAULT_CASES)} need recorded sets; pass their files")
@@ -94,6 +104,13 @@ def run(args: argparse.Namespace) -> int:
                     f"{row['in_interval']}  within {GOAL:.0%} if the sample were known: {row['within_goal_if_known']}"
                 )
             write_json(args.json, content)
+        if "halves" in chosen:
+            content["halves"] = {"goal": COVERAGE, "rows": []}
+            for path in args.traces:
+                row = halves_row(path, tokenizer, args.draws, args.halves_outputs, args.halves_replayed)
+                content["halves"]["rows"].append(row)
+                print(shown_halves(row), flush=True)
+                write_json(args.json, content)
         if "scale" in chosen:
             content["scale"] = []
             for tokens in args.scale_tokens or [1_000_000]:

@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 from agentspec.analysis.logs.log import read_log
 from agentspec.analysis.logs.sample import SampleLimits
 from agentspec.analysis.measures import learning
-from agentspec.analysis.measures.replays import engine_config, num_orders, serve, serve_alone, serve_cold, serve_warm
+from agentspec.analysis.measures.intervals import NORMAL
+from agentspec.analysis.measures.replays import engine_config, serve_alone, serve_call
+from agentspec.analysis.measures.states import adapted_estimates, record
 from agentspec.analysis.replay import Tokenizer, read_trace
 from agentspec.analysis.replay.traces import decompressed, message_text
 from agentspec.analysis.report.facts import WIDTH
 from agentspec.engine import Engine
+from agentspec.evals.report.halves import STATES
 from agentspec.progress import Progress
 
 OUTPUTS = 100
@@ -60,7 +63,7 @@ def prediction_rows(traces: Sequence[Path], tokenizer: Tokenizer, seeds: int, fo
         with Progress(f"replaying {trace.name}", len(trace.calls)) as progress:
             engine = Engine(config)
             for i in range(len(trace.calls)):
-                steps[i] = serve(engine, trace.calls, np.array([i]), i).steps[0]
+                steps[i] = serve_call(engine, trace.calls[i])
                 progress.update(i, "calls")
         tokens = np.array([len(call.output) - 1 for call in trace.calls])
         lines = json_lines(path)
@@ -86,14 +89,17 @@ def predict(log: Path, tokenizer: Tokenizer, num_outputs: int, seed: int) -> Pre
         num_outputs: Number of outputs that are served one after another.
         seed: Of the report.
     """
-    config = engine_config(WIDTH, _BUDGET)
     sampled = read_log([log], tokenizer, SampleLimits(), seed).sampled
-    cold, warm = serve_cold(sampled, config, num_orders(len(sampled.measured)), seed), serve_warm(sampled, config)
-    later = learning.later_points(sampled, config, seed)
-    points = learning.curve_points(cold, later, warm, serve_alone(sampled, config), sampled, seed)
+    estimates = adapted_estimates(sampled, seed, _BUDGET)
+    cold, warm = (
+        recorded.lengths(WIDTH)
+        for state, passes in STATES.items()
+        if (recorded := record(state, sampled, passes(sampled, seed), None, _BUDGET, estimates=estimates)) is not None
+    )
+    points = learning.curve_points(cold, warm, serve_alone(sampled, engine_config(WIDTH, _BUDGET)), sampled)
     growth = learning.fit_growth(points, learning.first_of(sampled))
     assert growth is not None
-    mean, low, high = (growth.over(0, num_outputs, k * learning.INTERVAL) for k in (0, -1, 1))
+    mean, low, high = (growth.over(0, num_outputs, k * NORMAL) for k in (0, -1, 1))
     return Prediction(mean, low, high, cold.accept_length() or 1.0)
 
 

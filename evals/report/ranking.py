@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from agentspec.analysis.logs.log import Log, read_log
 from agentspec.analysis.logs.sample import SampleLimits
 from agentspec.analysis.measures.entropy import output_entropy
-from agentspec.analysis.measures.replays import engine_config, serve_cold, serve_warm
+from agentspec.analysis.measures.replays import cold_passes, engine_config, serve, warm_passes
 from agentspec.analysis.measures.sets import spread
 from agentspec.analysis.replay import Tokenizer
 from agentspec.analysis.report.facts import WIDTH
@@ -27,7 +27,8 @@ FEW_OUTPUTS = 100
 """The number that the paper uses."""
 DEPTHS = (2, 3, 4, 5, 6, 8)
 _BUDGET = 1 << 30
-_LIMITS = SampleLimits(measured_tokens=60_000)
+_REPLAYED = 1000
+"""The number of outputs of each set and stage that are replayed."""
 
 
 def ranking_rows(traces: Sequence[Path], tokenizer: Tokenizer, folder: Path) -> list[dict[str, Any]]:
@@ -45,7 +46,11 @@ def ranking_rows(traces: Sequence[Path], tokenizer: Tokenizer, folder: Path) -> 
         for label, file in {name: path, **{f"{name}, {stage}": file for stage, file in stages.items()}}.items():
             with Progress(f"ranking {label}", 1):
                 rows.append(
-                    {"set": label, "kind": _kind(label, stages), **_figures(read_log([file], tokenizer, _LIMITS, 0))}
+                    {
+                        "set": label,
+                        "kind": _kind(label, stages),
+                        **_figures(read_log([file], tokenizer, SampleLimits(), 0)),
+                    }
                 )
     return rows
 
@@ -102,15 +107,16 @@ def _kind(label: str, stages: dict[str, Path]) -> str:
 
 def _figures(log: Log) -> dict[str, Any]:
     config = engine_config(WIDTH, _BUDGET)
+    sampled = log.sampled.chosen(log.drawn(_REPLAYED))
     outputs = [output.tokens for output in spread(log.kept)]
     few = [output.tokens for output in spread(log.kept, FEW_OUTPUTS)]
     return {
         "outputs": log.sample.num_outputs,
-        "measured": len(log.sampled.measured),
+        "measured": len(sampled.measured),
         "entropy": _rounded(output_entropy(outputs).value),
         f"entropy_{FEW_OUTPUTS}": _rounded(output_entropy(few).value),
-        "cold": _rounded(serve_cold(log.sampled, config, 3, 0).accept_length()),
-        "warm": _rounded(serve_warm(log.sampled, config).accept_length()),
+        "cold": _rounded(serve(sampled, cold_passes(sampled, 3, 0), config).accept_length()),
+        "warm": _rounded(serve(sampled, warm_passes(sampled, 0), config).accept_length()),
         "by_depth": {str(depth): _rounded(output_entropy(outputs, depth).value) for depth in DEPTHS},
     }
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agentspec.analysis.logs.calls import BadRecordError, LoggedCall
 from agentspec.analysis.logs.encoding import Encoder
 from agentspec.analysis.logs.sample import KeptOutput, LogSample, SampleLimits
@@ -25,12 +28,24 @@ class Log:
     sample: LogSample
     kept: list[KeptOutput]
     sampled: Sampled
-    """The same outputs as calls, and the calls to replay."""
+    """The same outputs as calls, and the n calls that can be replayed."""
+    logged: tuple[LoggedCall, ...]
+    """[n], the texts of these calls."""
+    draws: NDArray[np.uint64]
+    """[n], a random number for each of these calls."""
+    encoder: Encoder
     num_prompt_tokens: int | None
     """The number of tokens of all prompts; a prompt counts in full, also where it repeats an earlier one. Prompts that
-    are not replayed are estimated by their characters. None: the log has no prompts."""
-    num_lost: int
-    """The number of outputs to replay that change when tokenized and decoded."""
+    cannot be replayed are estimated by their characters. None: the log has no prompts."""
+
+    def drawn(self, number: int) -> NDArray[np.int64]:
+        """The indexes of `number` calls at random among those that can be replayed, ascending. Each call has the same
+        chance, so sessions count by their number of calls. A larger number adds calls to those of a smaller one."""
+        return np.sort(np.argsort(self.draws, kind="stable")[:number])
+
+    def num_lost(self, indexes: NDArray[np.int64]) -> int:
+        """The number of these outputs that change when they are tokenized and decoded."""
+        return sum(not self.encoder.survives(self.logged[i]) for i in indexes)
 
 
 def read_log(paths: Sequence[Path], tokenizer: Tokenizer, limits: SampleLimits, seed: int) -> Log:
@@ -57,28 +72,57 @@ def read_log(paths: Sequence[Path], tokenizer: Tokenizer, limits: SampleLimits, 
             f"{_first_bad(reading)}; pass logs of requests with their answers"
         )
     kept = sample.kept()
-    by_order = {output.order: output for output in kept}
-    measured = list(sample.measured())
+    place_of = {output.order: place for place, output in enumerate(kept)}
+    measured = sorted(sample.measured(), key=lambda item: item[0])
+    places = np.array([place_of[order] for order, _ in measured], np.int64)
+    replayable = tuple(
+        Call(call.labels.session, "", "", encoder.prompt_parts(call), kept[place].tokens)
+        for (_, call), place in zip(measured, places, strict=True)
+    )
     sampled = Sampled(
-        measured=tuple(
-            Call(call.labels.session, "", "", encoder.prompt_parts(call), by_order[order].tokens)
-            for order, call in measured
-        ),
+        measured=replayable,
         labels=tuple(call.labels for _, call in measured),
-        files=tuple(by_order[order].file for order, _ in measured),
+        files=tuple(kept[place].file for place in places),
+        cached=cached_tokens(replayable),
+        places=places,
         outputs=tuple(Call(output.session, "", "", (output.tail,), output.tokens) for output in kept),
     )
-    lost = sum(not encoder.survives(call) for _, call in measured)
-    return Log(reading, sample, kept, sampled, _prompt_tokens(sample, measured, sampled), lost)
+    draws = np.array([sample.draw(order, call.labels.session) for order, call in measured], np.uint64)
+    logged = tuple(call for _, call in measured)
+    return Log(reading, sample, kept, sampled, logged, draws, encoder, _prompt_tokens(sample, logged, sampled))
 
 
-def _prompt_tokens(sample: LogSample, measured: Sequence[tuple[int, LoggedCall]], sampled: Sampled) -> int | None:
-    """The number of tokens of all prompts, estimated from replayed calls: tokenizing all prompts would take as long as
+def cached_tokens(calls: Sequence[Call]) -> NDArray[np.int32]:
+    """[n], the number of tokens that each prompt shares with the prompt and output of its session's call before it. At
+    least one token of a prompt is left to compute."""
+    before: dict[str, Call] = {}
+    cached = np.zeros(len(calls), np.int32)
+    for i, call in enumerate(calls):
+        if (earlier := before.get(call.session)) is not None:
+            # Most of the pieces are the same arrays, because the calls of a session share them.
+            pieces = 0
+            for one, other in zip(call.prompt_parts, earlier.prompt_parts, strict=False):
+                if one is not other:
+                    break
+                pieces += 1
+            same = sum(map(len, call.prompt_parts[:pieces]))
+            rest = np.concatenate([*call.prompt_parts[pieces:], np.zeros(0, np.int32)])
+            other_rest = np.concatenate([*earlier.prompt_parts[pieces:], earlier.output])
+            n = min(len(rest), len(other_rest))
+            differs = np.flatnonzero(rest[:n] != other_rest[:n])
+            same += int(differs[0]) if len(differs) else n
+            cached[i] = min(same, sum(map(len, call.prompt_parts)) - 1)
+        before[call.session] = call
+    return cached
+
+
+def _prompt_tokens(sample: LogSample, logged: Sequence[LoggedCall], sampled: Sampled) -> int | None:
+    """The number of tokens of all prompts, estimated from those that can be replayed: tokenizing all prompts would take as long as
     the whole report."""
     pairs = [
-        (logged.num_prompt_characters, sum(map(len, call.prompt_parts)))
-        for (_, logged), call in zip(measured, sampled.measured, strict=True)
-        if logged.has_prompt
+        (one.num_prompt_characters, sum(map(len, call.prompt_parts)))
+        for one, call in zip(logged, sampled.measured, strict=True)
+        if one.has_prompt
     ]
     characters, tokens = (sum(values) for values in zip(*pairs, strict=True)) if pairs else (0, 0)
     return round(tokens * sample.num_prompt_characters / characters) if characters else None

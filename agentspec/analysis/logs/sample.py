@@ -1,8 +1,9 @@
 """A random sample of a log's sessions in bounded memory, from one pass over the log.
 
 A session's place in the draw is a hash of its name and the seed. Its calls are therefore kept or dropped together,
-wherever they are in the log, and the kept sessions are a uniform sample at any time. The first sessions of the draw are
-*measured*: their calls are kept with their prompts and replayed. The outputs of all kept sessions are *learnt*.
+wherever they are in the log, and the kept sessions are a uniform sample at any time. The calls of the first sessions of
+the draw are also kept with their prompts, so that they can be *measured*: replayed with their drafts. The outputs of all
+kept sessions are *learnt*.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from agentspec.errors import ConfigError
 
 _CALL_BYTES = 400
 """The approximate size of a kept output without its tokens, in bytes."""
+_MESSAGE_BYTES, _REFERENCE_BYTES = 300, 32
+"""The approximate size of a kept message without its text, and of a call's reference to it and to its tokens."""
 _MAX_NAMES = 1000
 """The number of sets that are counted separately."""
 _OTHER = "(other)"
@@ -34,14 +37,11 @@ class SampleLimits:
         ConfigError: A limit is not positive.
     """
 
-    learnt_bytes: int = 16 << 20
-    """The size of all kept outputs in bytes, some 2M to 3M tokens. More outputs would cost time and add little."""
-    measured_tokens: int = 30_000
-    """The number of output tokens to replay."""
-    measured_prompt_characters: int = 8_000_000
-    measured_outputs: int = 2000
-    outputs_a_session: int = 8
-    """The number of outputs drawn from a measured session with recorded prompts, to leave room for many sessions."""
+    learnt_bytes: int = 5 << 19
+    """The size of all kept outputs in bytes, about 400,000 tokens. More outputs would cost time and add little."""
+    measured_bytes: int = 16 << 20
+    """The size of all calls kept to be replayed in bytes. A text that several calls of a session share counts once."""
+    measured_outputs: int = 20_000
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -77,9 +77,12 @@ class SetCount:
 class _Session:
     place: int
     outputs: list[KeptOutput] = field(default_factory=list)
-    # (draw, order, call) of the calls with the lowest draws.
-    calls: list[tuple[int, int, LoggedCall]] = field(default_factory=list)
+    # (order, call) of the calls that can be replayed; None: the session is too late in the draw.
+    calls: list[tuple[int, LoggedCall]] | None = field(default_factory=list)
+    # Each message once, because the prompts of a session's calls repeat each other.
+    messages: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     num_bytes: int = 0
+    num_call_bytes: int = 0
 
 
 class LogSample:
@@ -98,7 +101,7 @@ class LogSample:
         self._heap: list[tuple[int, str]] = []
         self._num_bytes = 0
         self._bound = 1 << 64
-        self._num_characters = 0
+        self._num_call_bytes = 0
 
     def add(self, file: str, call: LoggedCall) -> None:
         """Counts a call and keeps it if its session is drawn.
@@ -129,7 +132,7 @@ class LogSample:
         session.outputs.append(output)
         session.num_bytes += size
         self._num_bytes += size
-        self._keep_call(session, order, call, name)
+        self._keep_call(session, order, call)
         while self._num_bytes > self._limits.learnt_bytes and len(self._sessions) > 1:
             self._drop_last()
 
@@ -142,47 +145,57 @@ class LogSample:
         return sorted(self._sessions, key=lambda name: self._sessions[name].place)
 
     def measured(self) -> Iterator[tuple[int, LoggedCall]]:
-        """(place in the log, call) of the calls to replay, session by session in the order of the draw."""
-        limits = self._limits
-        outputs = tokens = characters = 0
+        """(place in the log, call) of the calls that can be replayed, session by session in the order of the draw."""
+        outputs = num_bytes = 0
         for name in self.drawn_sessions():
             session = self._sessions[name]
-            lengths = {output.order: len(output.tokens) for output in session.outputs}
-            for _, order, call in sorted(session.calls, key=lambda item: item[1]):
-                more = call.num_prompt_characters
-                if outputs and (
-                    outputs >= limits.measured_outputs
-                    or tokens + lengths[order] > limits.measured_tokens
-                    or characters + more > limits.measured_prompt_characters
-                ):
-                    return
-                outputs, tokens, characters = outputs + 1, tokens + lengths[order], characters + more
-                yield order, call
+            outputs, num_bytes = outputs + len(session.outputs), num_bytes + session.num_call_bytes
+            if session.calls is None or (
+                outputs > len(session.outputs)
+                and (outputs > self._limits.measured_outputs or num_bytes > self._limits.measured_bytes)
+            ):
+                return
+            yield from session.calls[: self._limits.measured_outputs]
 
-    def _keep_call(self, session: _Session, order: int, call: LoggedCall, name: str) -> None:
-        # Calls without prompts are drafted from earlier calls of their session, so the first calls are kept together.
-        draw = _hash(f"{self._seed}\0{name}\0{call.position}\0{order}") if call.has_prompt else call.position
-        limit = self._limits.outputs_a_session * (1 if call.has_prompt else 4)
-        # The recorded request would keep the whole record in memory.
-        session.calls.append((draw, order, replace(call, request=None, prompt_values=())))
-        if len(session.calls) > limit:
-            session.calls.remove(max(session.calls, key=lambda item: item[:2]))
-        self._num_characters += len(call.output) + call.num_prompt_characters
-        if self._num_characters > 4 * self._limits.measured_prompt_characters:
-            self._num_characters = 0
+    def draw(self, order: int, session: str) -> int:
+        """A number that is drawn for a call; those with the lowest numbers are replayed if not all can be."""
+        return _hash(f"{self._seed}\0{session}\0{order}")
+
+    def _keep_call(self, session: _Session, order: int, call: LoggedCall) -> None:
+        if session.calls is None or session.num_call_bytes > self._limits.measured_bytes:
+            return
+        before = session.num_call_bytes
+        shared = []
+        for message in call.messages:
+            kept = session.messages.get(message)
+            if kept is None:
+                kept = session.messages[message] = message
+                session.num_call_bytes += len(message[1]) + _MESSAGE_BYTES
+            shared.append(kept)
+        # The recorded request and message would keep the whole record in memory, and the output keeps its tokens.
+        tokens = None if call.tokens is None else ()
+        bare = replace(call, messages=tuple(shared), tokens=tokens, message=None, request=None, prompt_values=())
+        session.calls.append((order, bare))
+        session.num_call_bytes += len(call.output) + len(call.messages) * _REFERENCE_BYTES
+        self._num_call_bytes += session.num_call_bytes - before
+        if self._num_call_bytes > 3 * self._limits.measured_bytes:
             self._release_texts()
 
     def _release_texts(self) -> None:
         """Drops the texts of sessions that are too late in the draw to be measured. Their place never moves forward."""
         chosen = {order for order, _ in self.measured()}
         for session in self._sessions.values():
-            if session.calls and not any(order in chosen for _, order, _ in session.calls):
-                session.calls = []
+            if session.calls and session.calls[0][0] not in chosen:
+                self._num_call_bytes -= session.num_call_bytes
+                session.calls, session.messages = None, {}
 
     def _drop_last(self) -> None:
         place, name = heapq.heappop(self._heap)
         self._bound = -place
-        self._num_bytes -= self._sessions.pop(name).num_bytes
+        dropped = self._sessions.pop(name)
+        self._num_bytes -= dropped.num_bytes
+        if dropped.calls is not None:
+            self._num_call_bytes -= dropped.num_call_bytes
 
     def _count(self, file: str, labels: Labels, place: int, num_tokens: int) -> None:
         for kind, value in (

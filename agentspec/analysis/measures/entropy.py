@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.analysis.measures.bootstrap import ratio_interval
+from agentspec.analysis.measures.intervals import ratio_interval
 
 DEPTH = 4
 METHOD = (
     f"mean entropy of the next token in bits, over all contexts of 1 to {DEPTH} tokens that are in at least two of the "
-    "sampled outputs, weighted by the number of their occurrences (SuffixDecoding, appendix A.2). The interval is a "
-    "bootstrap over sessions; the tree is not rebuilt"
+    "sampled outputs, weighted by the number of their occurrences (SuffixDecoding, appendix A.2). The interval is over "
+    "sessions; the tree is not rebuilt"
 )
 
 
@@ -44,9 +44,9 @@ class OutputEntropy:
         total = self.contexts.sum()
         return float(self.bits.sum() / total) if total else None
 
-    def interval(self, sessions: Sequence[str], seed: int) -> dict[str, float] | None:
+    def interval(self, sessions: Sequence[str]) -> dict[str, float] | None:
         """The mean, low and high of the entropy; None where no context is in two outputs."""
-        return ratio_interval(self.bits, self.contexts, sessions, seed)
+        return ratio_interval(self.bits, self.contexts, sessions)
 
 
 @dataclass(frozen=True, slots=True)

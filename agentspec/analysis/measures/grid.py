@@ -7,6 +7,7 @@ counts the root.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,25 +41,30 @@ class Walk:
 
 
 def walk(acceptance: Acceptance, width: int, tau: float) -> Walk:
-    """Serves every call independently, in one vectorized pass."""
+    """Serves every call independently."""
     width = min(width, acceptance.max_width)
     scores = acceptance.estimates[:, 1:width].sum(axis=1)
     nodes = np.minimum(acceptance.num_nodes.astype(np.int64), width) - 1
     nodes[scores <= tau] = 0
     accepted = acceptance.accepted[np.arange(len(nodes)), nodes].astype(np.int64)
-    places, ends = acceptance.starts[:-1].copy(), acceptance.starts[1:]
-    steps = np.zeros(len(acceptance), np.int64)
-    drafted = total = drafting = 0
-    active = places < ends
-    while active.any():
-        at = places[active]
-        steps[active] += 1
-        drafted += int(nodes[at].sum())
-        drafting += int((nodes[at] > 0).sum())
-        total += int(accepted[at].sum())
-        places[active] = at + accepted[at] + 1
-        active = places < ends
-    return Walk(steps, int(acceptance.starts[-1]), drafted, total, drafting)
+    # A loop over plain integers, because each step of a call depends on the one before it.
+    following = (np.arange(len(nodes)) + accepted + 1).tolist()
+    steps: list[int] = []
+    places: list[int] = []
+    for first, end in itertools.pairwise(acceptance.starts.tolist()):
+        before, place = len(places), first
+        while place < end:
+            places.append(place)
+            place = following[place]
+        steps.append(len(places) - before)
+    drafted = nodes[places]
+    return Walk(
+        np.array(steps, np.int64),
+        int(acceptance.starts[-1]),
+        int(drafted.sum()),
+        int(accepted[places].sum()),
+        int((drafted > 0).sum()),
+    )
 
 
 def grid_rows(

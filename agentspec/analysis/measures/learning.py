@@ -1,7 +1,7 @@
 """The accept length by the number of outputs learnt, and its extrapolation beyond the sample.
 
-Outputs are served in random order by a server that has learnt nothing, so each is measured after those before it were
-learnt. Points at larger numbers are measured after parts of the other outputs were learnt. The points are of different
+The sessions are served in random order by a server that has learnt nothing, so each output is measured after those
+before it were learnt. The last point is that of the server that has learnt the other sessions. The points are of different
 outputs, and some outputs are long copies of their prompts whatever was learnt. A point is therefore the steps that its
 outputs take with nothing learnt, divided by the steps that they took, times the accept length of all outputs with
 nothing learnt. The number of accepted tokens per step is close to a power of the number of outputs n,
@@ -17,17 +17,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec.analysis.measures.bootstrap import ratio_interval
-from agentspec.analysis.measures.replays import Lengths, Sampled, learn, serve
-from agentspec.config import EngineConfig
-from agentspec.engine import Engine
+from agentspec.analysis.measures.intervals import NORMAL, Ratio, ratio
+from agentspec.analysis.measures.replays import Lengths, Sampled
 
 _FIRST = 3
 """Points of fewer outputs, or of outputs within a first session, are not fitted: they depend on what comes first."""
@@ -35,8 +33,6 @@ _USUAL_EXPONENT, _EXPONENT_SPREAD = 0.16, 0.15
 """The prior of the exponent b, from recorded sets: its mean and its standard deviation; see evals/results/report."""
 _POINT_SPREAD = 0.06
 """The least relative error of a measured point."""
-INTERVAL = 1.645
-"""The number of standard deviations to either side that hold 90 %."""
 _LEAST_OUTPUTS = 6
 _LEAST_ACCEPTED = 0.01
 
@@ -86,44 +82,17 @@ class Growth:
         return float(widths.sum() / (widths / self.accept_length(middles, deviations)).sum())
 
 
-def later_points(
-    sampled: Sampled, config: EngineConfig, seed: int, on_pass: Callable[[], object] = lambda: None
-) -> list[Lengths]:
-    """Serves the measured calls after growing parts of other sessions' outputs were learnt; parts grow fourfold."""
-    measured = {call.session for call in sampled.measured}
-    by_session: dict[str, list[int]] = {}
-    for i, call in enumerate(sampled.outputs):
-        if call.session not in measured:
-            by_session.setdefault(call.session, []).append(i)
-    sessions = list(by_session.values())
-    order = np.random.default_rng([seed, 99]).permutation(len(sessions))
-    outputs = [sampled.outputs[i] for place in order for i in sessions[place]]
-    indexes = np.arange(len(sampled.measured))
-    passes = []
-    size = 2 * len(sampled.measured)
-    while size < len(outputs):
-        engine = Engine(config)
-        learn(engine, outputs[:size])
-        passes.append(serve(engine, sampled.measured, indexes, size))
-        on_pass()
-        size *= 4
-    return passes
-
-
-def curve_points(
-    cold: Lengths, later: Sequence[Lengths], warm: Lengths, alone: Lengths, sampled: Sampled, seed: int
-) -> list[CurvePoint]:
-    """The points of the curve, ascending: several of cold passes, one of each other. For `alone` see serve_alone()."""
-    level = alone.interval(sampled, seed)
+def curve_points(cold: Lengths, warm: Lengths, alone: Lengths, sampled: Sampled) -> list[CurvePoint]:
+    """The points of the curve, ascending: several of cold passes, one of warm passes. For `alone` see serve_alone()."""
+    level = alone.ratio(sampled)
     if level is None:
         return []
     points = []
-    edges = [0, *(3 * 2**i for i in range(12))]
+    edges = [0, *(3 * 2**i for i in range(20))]
     for first, end in itertools.pairwise(edges):
         inside = (cold.seen >= first) & (cold.seen < end)
-        points += _point(cold.chosen(inside), alone, level, sampled, seed)
-    for lengths in (*later, warm):
-        points += _point(lengths, alone, level, sampled, seed)
+        points += _point(cold.chosen(inside), alone, level, sampled)
+    points += _point(warm, alone, level, sampled)
     return list({point.outputs: point for point in sorted(points, key=lambda point: point.outputs)}.values())
 
 
@@ -154,34 +123,33 @@ def fit_growth(points: Sequence[CurvePoint], first: int = _FIRST) -> Growth | No
 
 
 def first_of(sampled: Sampled) -> int:
-    """The number of outputs of the longest measured session: fewer outputs may all be of one session."""
-    return max(Counter(call.session for call in sampled.measured).values(), default=0)
+    """The number of outputs of the longest session: fewer outputs may all be of one session."""
+    return max(Counter(call.session for call in sampled.outputs).values(), default=0)
 
 
-def _point(lengths: Lengths, alone: Lengths, level: dict[str, float], sampled: Sampled, seed: int) -> list[CurvePoint]:
+def _point(lengths: Lengths, alone: Lengths, level: Ratio, sampled: Sampled) -> list[CurvePoint]:
     if len(lengths.seen) < _LEAST_OUTPUTS:
         return []
     steps_alone = np.zeros(len(sampled.measured))
     steps_alone[alone.calls] = alone.steps
     sessions = [sampled.measured[i].session for i in lengths.calls]
-    gain = ratio_interval(steps_alone[lengths.calls], lengths.steps, sessions, seed)
+    gain = ratio(steps_alone[lengths.calls], lengths.steps, sessions)
     if gain is None:
         return []
-    mean = level["mean"] * gain["mean"]
-    below, above = (
-        math.hypot(level[end] / level["mean"] - 1.0, gain[end] / gain["mean"] - 1.0) for end in ("low", "high")
-    )
+    mean = level.value * gain.value
+    errors = math.hypot(level.error, gain.error), math.hypot(level.next_error, gain.next_error)
+    whole = Ratio(mean, *errors, min(level.freedom, gain.freedom)).interval()
     return [
         CurvePoint(
             outputs=round(float(lengths.seen.mean())),
-            accept_length=round(mean, 4),
-            low=round(max(mean * (1.0 - below), min(mean, 1.0)), 4),
-            high=round(mean * (1.0 + above), 4),
-            spread=_deviation(gain["low"], gain["high"]),
+            accept_length=whole["mean"],
+            low=max(whole["low"], round(min(mean, 1.0), 4)),
+            high=whole["high"],
+            spread=gain.error,
         )
     ]
 
 
 def _deviation(low: float, high: float) -> float:
     """The standard deviation of a logarithm with this 90 % interval."""
-    return math.log(high / low) / (2 * INTERVAL) if low > 0 else 1.0
+    return math.log(high / low) / (2 * NORMAL)

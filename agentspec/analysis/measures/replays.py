@@ -1,56 +1,178 @@
-"""Accept lengths of the measured calls: the drafts that the engine would have made while the outputs were written.
+"""Serving the log again: which server has learnt what when it serves which call.
 
-    cold    a server that has learnt nothing serves the measured calls, in several random orders of their sessions
-    warm    a server that has learnt all sampled outputs of other sessions serves them
+    cold    a server that has learnt nothing serves all sessions, one after another in random order
+    warm    the sessions are dealt into four parts, and each part is served by a server that has learnt the other parts
 
-Where the measured sessions are most of the sample, little else is left to learn. They are then split into four parts,
-and each part is served by a server that has learnt the other parts.
+Both servers learn each output when it is finished. Only some calls may be *measured*, which is to replay them with
+their drafts. The other calls are learnt at their place, so the drafts of a measured call are those that it would have
+if every call were replayed. The measured calls are the one sample that all figures of a report are of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.logs.calls import Labels
-from agentspec.analysis.measures.bootstrap import ratio_interval
+from agentspec.analysis.measures.intervals import Ratio, ratio
 from agentspec.analysis.replay.traces import Call
 from agentspec.config import EngineConfig
 from agentspec.engine import Engine
 
-_ID = "report"
+ID = "report"
 _PARTS = 4
+_CROWD = 0.05
+_CONVERSATION_BYTES = 48 << 20
+"""Memory for the indexes of open sessions. Sessions are served one after another, so a few of them suffice."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """What is analysed: n measured calls, and m outputs to learn, which include all of the measured calls' sessions."""
+    """What is analysed: n measured calls among the m outputs of a log."""
 
     measured: tuple[Call, ...]
+    """[n], in the order of the log."""
     labels: tuple[Labels, ...]
     """[n]"""
     files: tuple[str, ...]
     """[n]"""
+    cached: NDArray[np.int32]
+    """[n], the number of tokens at each prompt's beginning that the session's call before it computed."""
+    places: NDArray[np.int64]
+    """[n], the place of each measured call among the outputs."""
     outputs: tuple[Call, ...]
-    """[m], all sampled outputs with the ends of their prompts, measured sessions included, in the order of the log."""
+    """[m], all sampled outputs with the ends of their prompts, in the order of the log."""
 
-    def parts(self) -> list[tuple[tuple[Call, ...], NDArray[np.int64]]]:
-        """(outputs learnt before, indexes of measured calls) of each part that is served warm."""
-        sessions = list(dict.fromkeys(call.session for call in self.measured))
-        chosen = set(sessions)
-        others = tuple(call for call in self.outputs if call.session not in chosen)
-        if len(others) >= len(self.measured) or len(sessions) < 2:
-            return [(others, np.arange(len(self.measured)))] if others else []
-        dealt = {name: i % _PARTS for i, name in enumerate(sessions)}
-        result = []
-        for part in range(min(_PARTS, len(sessions))):
-            learnt = tuple(call for call in self.outputs if dealt.get(call.session, -1) != part)
-            indexes = np.flatnonzero([dealt[call.session] == part for call in self.measured])
-            result.append((learnt, indexes))
-        return result
+    def chosen(self, indexes: NDArray[np.int64]) -> Sampled:
+        """The same outputs, of which only these measured calls, by ascending index, are replayed."""
+        return replace(
+            self,
+            measured=tuple(self.measured[i] for i in indexes),
+            labels=tuple(self.labels[i] for i in indexes),
+            files=tuple(self.files[i] for i in indexes),
+            cached=self.cached[indexes],
+            places=self.places[indexes],
+        )
+
+    @property
+    def share(self) -> float:
+        """The share of the outputs that is measured."""
+        return len(self.measured) / max(len(self.outputs), 1)
+
+    def sessions(self) -> list[NDArray[np.int64]]:
+        """The places of each session's outputs, by the first of them."""
+        found: dict[str, list[int]] = {}
+        for place, call in enumerate(self.outputs):
+            found.setdefault(call.session, []).append(place)
+        return [np.array(places, np.int64) for places in found.values()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """What one server learns at first, and what it serves then, as places among the outputs."""
+
+    learnt: NDArray[np.int64]
+    served: NDArray[np.int64]
+    segments: tuple[NDArray[np.uint8], ...] = ()
+    """The index of some of what it learns at first, see prepared()."""
+    unsealed: NDArray[np.int64] | None = None
+    """What it learns at first besides; None: everything."""
+
+
+def cold_passes(sampled: Sampled, orders: int, seed: int) -> list[Pass]:
+    """A pass for each of `orders` random orders of the sessions."""
+    sessions = sampled.sessions()
+    drawn = [np.random.default_rng([seed, order]).permutation(len(sessions)) for order in range(orders)]
+    nothing = np.zeros(0, np.int64)
+    return [Pass(nothing, np.concatenate([sessions[i] for i in order])) for order in drawn]
+
+
+def warm_passes(sampled: Sampled, seed: int) -> list[Pass]:
+    """A pass for each part of the sessions; none if there is only one session. Parts have about the same number of
+    outputs, so that all of their servers have learnt about the same number."""
+    sessions = sampled.sessions()
+    if len(sessions) < 2:
+        return []
+    order = np.random.default_rng([seed, 77]).permutation(len(sessions))
+    parts: list[list[int]] = [[] for _ in range(min(_PARTS, len(sessions)))]
+    sizes = [0] * len(parts)
+    for i in sorted(order, key=lambda i: -len(sessions[i])):
+        smallest = sizes.index(min(sizes))
+        parts[smallest].append(int(i))
+        sizes[smallest] += len(sessions[i])
+    rank = {int(session): place for place, session in enumerate(order)}
+    passes = []
+    for part in parts:
+        served = np.concatenate([sessions[i] for i in sorted(part, key=rank.__getitem__)])
+        is_learnt = np.ones(len(sampled.outputs), np.bool_)
+        is_learnt[served] = False
+        passes.append(Pass(np.flatnonzero(is_learnt), served))
+    return passes
+
+
+def prepared(sampled: Sampled, passes: Sequence[Pass], config: EngineConfig) -> list[Pass]:
+    """The passes with the index of what they learn at first, so that many engines can begin with it."""
+    found = []
+    for one in passes:
+        engine = Engine(config)
+        for place in one.learnt:
+            _learn(engine, sampled, int(place))
+        engine.flush()
+        snapshot = engine.snapshot("")
+        blobs = tuple(segment.blob for segment in snapshot.segments)
+        found.append(replace(one, segments=blobs, unsealed=snapshot.unsealed.astype(np.int64) - 1))
+    return found
+
+
+def num_orders(sampled: Sampled) -> int:
+    """The number of random orders in which sessions are served cold: the fewer the outputs, the more their order
+    matters."""
+    num_outputs = len(sampled.outputs)
+    return 4 if num_outputs <= 100 else 2 if num_outputs <= 400 else 1
+
+
+def is_crowd(sampled: Sampled, clients: int) -> bool:
+    """Whether the outputs that so many clients are waiting for are a share of the log that matters for what a cold
+    server has learnt."""
+    return clients > max(1.0, _CROWD * len(sampled.outputs))
+
+
+def followed(engine: Engine, sampled: Sampled, one: Pass, clients: int = 1) -> Iterator[tuple[int, int]]:
+    """Lets the engine learn what a pass lets a server learn, and yields each measured call when the caller has to serve
+    it, as (index of the call, number of outputs learnt). Calls without a step are only learnt.
+
+    Args:
+        engine: A new engine.
+        sampled: The calls.
+        one: The pass.
+        clients: The number of calls that are answered at the same time. An output is learnt when the calls that began
+            before its end have begun. With one client the caller lets the engine keep the output; with more the caller
+            must not.
+    """
+    measured = {int(place): i for i, place in enumerate(sampled.places) if len(sampled.measured[i].output) > 1}
+    if one.segments:
+        engine.load_segments("", one.segments)
+    for place in one.learnt if one.unsealed is None else one.unsealed:
+        _learn(engine, sampled, int(place))
+    unfinished: deque[int] = deque()
+    for number, place in enumerate(one.served.tolist()):
+        if place in measured:
+            yield measured[place], len(one.learnt) + number - len(unfinished)
+        if clients > 1 or place not in measured:
+            unfinished.append(place)
+        if len(unfinished) >= clients:
+            _learn(engine, sampled, unfinished.popleft())
+
+
+def _learn(engine: Engine, sampled: Sampled, place: int) -> None:
+    """Adds a finished output as a store does, with only the end of its prompt."""
+    call = sampled.outputs[place]
+    tail = call.prompt
+    engine.add("", place + 1, np.concatenate([tail, call.output]), num_prompt_tail=len(tail), time=place + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,12 +188,6 @@ class Lengths:
     steps: NDArray[np.float64]
     """[n]"""
 
-    @staticmethod
-    def joined(parts: Sequence[Lengths]) -> Lengths:
-        names = ("calls", "seen", "tokens", "steps")
-        empty = np.zeros(0, np.int64)
-        return Lengths(*(np.concatenate([empty, *(getattr(part, name) for part in parts)]) for name in names))
-
     def chosen(self, mask: NDArray[np.bool_]) -> Lengths:
         return Lengths(self.calls[mask], self.seen[mask], self.tokens[mask], self.steps[mask])
 
@@ -79,87 +195,67 @@ class Lengths:
         total = self.steps.sum()
         return float(self.tokens.sum() / total) if total else None
 
-    def interval(self, sampled: Sampled, seed: int) -> dict[str, float] | None:
-        """The mean, low and high of the accept length; None where there is no step."""
+    def ratio(self, sampled: Sampled) -> Ratio | None:
+        """The accept length and its error; None where there is no step."""
         sessions = [sampled.measured[i].session for i in self.calls]
-        return ratio_interval(self.tokens, self.steps, sessions, seed)
+        return ratio(self.tokens, self.steps, sessions, sampled.share)
 
 
 def engine_config(width: int, budget_bytes: int) -> EngineConfig:
     """The configuration of a server's engine for rows of `width` tokens, the root included."""
-    return replace(EngineConfig.served(max(width - 1, 1)), budget_bytes=budget_bytes)
+    served = EngineConfig.served(max(width - 1, 1))
+    return replace(served, budget_bytes=budget_bytes, conversation_bytes=_CONVERSATION_BYTES)
 
 
-def learn(engine: Engine, outputs: Sequence[Call]) -> None:
-    """Adds finished outputs as a store does, with only the ends of their prompts."""
-    for number, call in enumerate(outputs, 1):
-        tail = call.prompt
-        engine.add("", number, np.concatenate([tail, call.output]), num_prompt_tail=len(tail), time=number)
-
-
-def serve(engine: Engine, calls: Sequence[Call], indexes: NDArray[np.int64], seen: int) -> Lengths:
-    """Replays calls[i] for each index. Each call is learnt when it is finished."""
-    tokens, steps = np.zeros(len(indexes)), np.zeros(len(indexes))
-    for place, i in enumerate(indexes):
-        tokens[place] = len(calls[i].output) - 1
-        steps[place] = _serve_call(engine, calls[i])
-    return Lengths(indexes, seen + np.arange(len(indexes)), tokens, steps)
-
-
-def serve_cold(
-    sampled: Sampled, config: EngineConfig, orders: int, seed: int, on_pass: Callable[[], object] = lambda: None
+def serve(
+    sampled: Sampled,
+    passes: Sequence[Pass],
+    config: EngineConfig,
+    on_pass: Callable[[Engine], object] = lambda engine: None,
 ) -> Lengths:
-    """Serves all measured calls once for each of `orders` random orders of their sessions."""
-    by_session: dict[str, list[int]] = {}
-    for i, call in enumerate(sampled.measured):
-        by_session.setdefault(call.session, []).append(i)
-    sessions = list(by_session.values())
-    passes = []
-    for order in range(orders):
-        chosen = np.random.default_rng([seed, order]).permutation(len(sessions))
-        indexes = np.array([i for place in chosen for i in sessions[place]], np.int64)
-        passes.append(serve(Engine(config), sampled.measured, indexes, 0))
-        on_pass()
-    return Lengths.joined(passes)
+    """Replays the measured calls of each pass on an engine of its own, step by step."""
+    rows: list[tuple[int, int, int, int]] = []
+    for one in passes:
+        engine = Engine(config)
+        for i, seen in followed(engine, sampled, one):
+            call = sampled.measured[i]
+            rows.append((i, seen, len(call.output) - 1, serve_call(engine, call)))
+        on_pass(engine)
+    return _lengths(rows)
 
 
 def serve_alone(sampled: Sampled, config: EngineConfig) -> Lengths:
-    """Serves each measured call with a server of its own that has learnt nothing, so it drafts from its prompt only."""
-    passes = [serve(Engine(config), sampled.measured, np.array([i]), 0) for i in range(len(sampled.measured))]
-    return Lengths.joined(passes)
+    """Serves each session with an engine that keeps no outputs, so a call drafts from its own prompt and output only."""
+    config = replace(config, budget_bytes=0, max_siblings=0)
+    rows: list[tuple[int, int, int, int]] = []
+    engine, session = Engine(config), ""
+    for i in sorted(range(len(sampled.measured)), key=lambda i: sampled.measured[i].session):
+        call = sampled.measured[i]
+        if call.session != session:
+            engine, session = Engine(config), call.session
+        if len(call.output) > 1:
+            rows.append((i, 0, len(call.output) - 1, serve_call(engine, call)))
+    return _lengths(rows)
 
 
-def num_orders(num_calls: int) -> int:
-    """The number of random orders in which calls are served cold: the fewer the calls, the more their order matters."""
-    return 10 if num_calls <= 200 else 6 if num_calls <= 500 else 3
+def _lengths(rows: Sequence[tuple[int, int, int, int]]) -> Lengths:
+    calls, seen, tokens, steps = np.array(rows, np.int64).reshape(-1, 4).T
+    return Lengths(calls, seen, tokens.astype(np.float64), steps.astype(np.float64))
 
 
-def serve_warm(
-    sampled: Sampled, config: EngineConfig, on_pass: Callable[[Engine], object] = lambda engine: None
-) -> Lengths:
-    """Serves the measured calls after other sessions' outputs were learnt; empty where there are none."""
-    passes = []
-    for learnt, indexes in sampled.parts():
-        engine = Engine(config)
-        learn(engine, learnt)
-        passes.append(serve(engine, sampled.measured, indexes, len(learnt)))
-        on_pass(engine)
-    return Lengths.joined(passes)
-
-
-def _serve_call(engine: Engine, call: Call) -> int:
+def serve_call(engine: Engine, call: Call) -> int:
     """The number of steps that an output takes; see agentspec.analysis.replay.teacher_forcing."""
     output = call.output
     truth = output.tolist()
     last = len(truth) - 1
-    engine.open(_ID, call.prompt)
-    engine.extend(_ID, output[:1])
+    engine.open(ID, call.prompt)
+    engine.extend(ID, output[:1])
     done, steps = 1, 0
     while done <= last:
         accepted = 0
         # The last token is always the bonus token.
         if done < last:
-            batch = engine.draft([_ID])
+            batch = engine.draft([ID])
             parents = batch.parents.tolist()
             node = 0
             for i, token in enumerate(batch.tokens.tolist()):
@@ -168,8 +264,8 @@ def _serve_call(engine: Engine, call: Call) -> int:
                     accepted += 1
                     if done + accepted == last:
                         break
-        engine.extend(_ID, output[done : done + accepted + 1])
+        engine.extend(ID, output[done : done + accepted + 1])
         done += accepted + 1
         steps += 1
-    engine.close(_ID)
+    engine.close(ID)
     return steps

@@ -37,11 +37,11 @@ def spread(outputs: Sequence[KeptOutput], count: int = ENTROPY_OUTPUTS) -> list[
     return [outputs[int(i)] for i in np.linspace(0, len(outputs) - 1, count)]
 
 
-def entropy_of(outputs: Sequence[KeptOutput], seed: int) -> dict[str, Any] | None:
+def entropy_of(outputs: Sequence[KeptOutput]) -> dict[str, Any] | None:
     """The entropy's mean, low, high, outputs and tokens; None where no context is in two outputs."""
     chosen = spread(outputs)
     found = output_entropy([output.tokens for output in chosen])
-    interval = found.interval([output.session for output in chosen], seed)
+    interval = found.interval([output.session for output in chosen])
     if interval is None:
         return None
     return {**interval, "outputs": len(chosen), "tokens": sum(len(output.tokens) for output in chosen)}
@@ -53,7 +53,6 @@ def set_rows(
     sampled: Sampled,
     cold: Lengths,
     warm: Lengths,
-    seed: int,
     on_set: Callable[[], object] = lambda: None,
 ) -> tuple[list[dict[str, Any]], list[str], NDArray[np.int64]]:
     """A row for each set, all outputs first; notes on what is left out; and each measured call's tokens in PLACES."""
@@ -62,11 +61,7 @@ def set_rows(
     places = np.array([repeated_tokens(call.output, call.prompt, runs) for call in sampled.measured], np.int64).reshape(
         -1, 4
     )
-    rows = [
-        _row(
-            "all", "all", counts["all", "all"], kept, np.ones(len(places), np.bool_), sampled, places, cold, warm, seed
-        )
-    ]
+    rows = [_row("all", "all", counts["all", "all"], kept, np.ones(len(places), np.bool_), sampled, places, cold, warm)]
     for kind, name_of in _KINDS.items():
         names = [name for found, name in counts if found == kind]
         # Files are not meaningful sets where a folder has one file for each call.
@@ -81,7 +76,7 @@ def set_rows(
                 [name_of(labels, file) == name for labels, file in zip(sampled.labels, sampled.files, strict=True)],
                 np.bool_,
             )
-            rows.append(_row(name, kind, counts[kind, name], chosen, mask, sampled, places, cold, warm, seed))
+            rows.append(_row(name, kind, counts[kind, name], chosen, mask, sampled, places, cold, warm))
             on_set()
     return rows, notes, places
 
@@ -96,13 +91,12 @@ def _row(
     places: NDArray[np.int64],
     cold: Lengths,
     warm: Lengths,
-    seed: int,
 ) -> dict[str, Any]:
-    entropy = entropy_of(kept, seed) if len(kept) >= _LEAST_OUTPUTS or kind == "all" else None
+    entropy = entropy_of(kept) if len(kept) >= _LEAST_OUTPUTS or kind == "all" else None
     lengths = None
     if mask.sum() >= (_LEAST_OUTPUTS if kind != "all" else 1):
         lengths = {
-            label: part.chosen(mask[part.calls]).interval(sampled, seed)
+            label: length.interval() if (length := part.chosen(mask[part.calls]).ratio(sampled)) else None
             for label, part in (("cold", cold), ("warm", warm))
         }
         lengths = lengths if any(lengths.values()) else None

@@ -5,7 +5,8 @@ agentspec's controller and once without drafts. The speed-up is the ratio of the
 It is a range, from a server that has learnt nothing (*cold*) to one that has learnt the log (*warm*). Each of these is
 a range of its own:
 
-    1. Every recorded call is served, in the order in which it was recorded.
+    1. The recorded calls are served in the order in which they were recorded. If they have more tokens than are worth
+       simulating, some of them are served: those whose accept lengths are, in order of size, at even distances.
     2. Steps take the times of the profile's points of that batch size, and its costs of serving besides verification.
     3. Both ends are widened by the possible difference between the accept lengths of future work and of the log, and
        between the step times of a server and of the profile: 9 in 10 speed-ups should be within the range.
@@ -15,12 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from agentspec.analysis.measures.bootstrap import ratio_interval
-from agentspec.analysis.measures.grid import walk
+from agentspec.analysis.measures.intervals import ratio
 from agentspec.analysis.measures.profile_spread import profile_spread
 from agentspec.analysis.measures.states import Recorded
 from agentspec.scheduling import ControlConfig, ControllerName, Profile, make_controller
@@ -32,6 +34,9 @@ DRAFT_SECONDS = 20e-6
 """The time to draft for one row on the CPU, where the profile lacks it; see evals/results/engine/bench.md."""
 _ROUNDS = 4
 """The least number of requests per client."""
+SIMULATED_TOKENS = 5_000
+"""At most about this many tokens are simulated per client. A step takes as long to simulate for few clients as for many,
+and the figures are stable long before."""
 
 
 def speedup_row(
@@ -51,6 +56,7 @@ def speedup_row(
     return {
         "profile": name,
         "concurrency": concurrency,
+        "width": width,
         "controller": CONTROLLER,
         "low": min(of["low"] for of in found.values()),
         "high": max(of["high"] for of in found.values()),
@@ -60,22 +66,60 @@ def speedup_row(
 
 
 def _range(profile: Profile, concurrency: int, recorded: Recorded, width: int, seed: int) -> dict[str, Any]:
-    acceptance = recorded.acceptance
     spread = profile_spread(profile, concurrency)
-    plain, drafted = (_served(profile, concurrency, acceptance, width, seed, drafts=drafts) for drafts in (False, True))
-    steps = walk(acceptance, width, 0.0).call_steps.astype(np.float64)
-    tokens = np.diff(acceptance.starts).astype(np.float64)
-    interval = ratio_interval(tokens, steps, recorded.sessions, seed)
-    assert interval is not None
+    lengths = recorded.lengths(width)
+    accept_length = ratio(lengths.tokens, lengths.steps, recorded.sessions, recorded.share)
+    assert accept_length is not None
+    interval = accept_length.interval()
+    served = recorded.acceptance
+    prefilled = (served.prompt_tokens - served.cached_tokens).astype(np.float64)
+    chosen = representative(lengths.tokens, lengths.steps, prefilled, SIMULATED_TOKENS * concurrency)
+    if len(chosen) < len(served):
+        served = selected(served, chosen)
+    plain, drafted = (_served(profile, concurrency, served, width, seed, drafts=drafts) for drafts in (False, True))
     speedup = drafted.throughput / plain.throughput
-    # The log is one draw of sessions, and future work is another.
-    below, above = (math.sqrt(2.0) * abs(interval[end] / interval["mean"] - 1.0) for end in ("low", "high"))
+    below, above = (abs(interval[end] / interval["mean"] - 1.0) for end in ("low", "high"))
     return {
         "outputs": recorded.outputs,
         "accept_length": round(drafted.steps.accept_length, 3),
         "low": round(speedup * (1.0 - min(math.hypot(below, spread), 0.9)), 3),
         "high": round(speedup * (1.0 + math.hypot(above, spread)), 3),
     }
+
+
+def representative(
+    tokens: NDArray[np.float64], steps: NDArray[np.float64], prefilled: NDArray[np.float64], max_tokens: int
+) -> NDArray[np.int64]:
+    """Indexes of calls of about `max_tokens` tokens in total, ascending, that together have the accept length of all, and
+    as many prompt tokens to compute for each output token.
+
+    The calls are sorted by accept length and taken at even distances. Of the possible first calls, the one is used with
+    which both figures are closest to those of all.
+    """
+    stride = math.ceil(tokens.sum() / max_tokens)
+    order = np.argsort(tokens / steps, kind="stable")
+
+    def difference(some: NDArray[np.int64]) -> float:
+        total = tokens[some].sum() / tokens.sum()
+        return float(sum(abs(part[some].sum() / (total * part.sum()) - 1.0) for part in (steps, prefilled)))
+
+    return np.sort(min((order[first::stride] for first in range(min(stride, len(order)))), key=difference))
+
+
+def selected(acceptance: Acceptance, calls: NDArray[np.int64]) -> Acceptance:
+    """The calls of these indexes, in this order."""
+    counts = np.diff(acceptance.starts)[calls]
+    places = np.concatenate([np.arange(acceptance.starts[i], acceptance.starts[i + 1]) for i in calls])
+    return replace(
+        acceptance,
+        prompt_tokens=acceptance.prompt_tokens[calls],
+        cached_tokens=acceptance.cached_tokens[calls],
+        starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        num_nodes=acceptance.num_nodes[places],
+        estimates=acceptance.estimates[places],
+        parents=acceptance.parents[places],
+        accepted=acceptance.accepted[places],
+    )
 
 
 def _served(

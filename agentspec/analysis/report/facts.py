@@ -1,14 +1,17 @@
 """The report's facts, as schema.py describes them: read the logs, sample, measure, decide.
 
-logs ─> calls ─> sample ─┬─> entropy, repetition, sets
-                         ├─> replays: cold, warm, learning curve
-                         └─> recorded drafts ─> alpha, width, tau ─> speed-up ─> verdict
+logs ─> outputs, of which some calls are replayed ─> drafts of a cold and of a warm server
+    ─┬─> accept lengths ─> sets, learning curve
+     ├─> alpha, width, tau ──────────┐
+     └─> simulated servers ─> speed-up ─> verdict
+
+All parts read the same recorded drafts of the same calls, so they agree.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,15 +23,28 @@ from agentspec import __version__
 from agentspec.analysis.logs.log import read_log
 from agentspec.analysis.logs.sample import SampleLimits
 from agentspec.analysis.measures import entropy, grid, learning
-from agentspec.analysis.measures.replays import Sampled, engine_config, num_orders, serve_alone, serve_cold, serve_warm
+from agentspec.analysis.measures.intervals import NORMAL
+from agentspec.analysis.measures.replays import (
+    Lengths,
+    Sampled,
+    cold_passes,
+    engine_config,
+    is_crowd,
+    num_orders,
+    prepared,
+    serve_alone,
+    warm_passes,
+)
 from agentspec.analysis.measures.sets import differences, entropy_of, excerpts, set_rows
 from agentspec.analysis.measures.speedup import speedup_row
-from agentspec.analysis.measures.states import Recorded, part_of, record_cold, record_warm
+from agentspec.analysis.measures.states import Recorded, adapted_estimates, record, recorded_config
 from agentspec.analysis.replay.tokenizer import Tokenizer
+from agentspec.analysis.report.budget import Budget, num_replayed
 from agentspec.analysis.report.inputs import input_facts, input_notes
 from agentspec.analysis.report.verdict import Evidence, best_width, budget_mb, verdict
 from agentspec.engine import Engine
 from agentspec.errors import ConfigError
+from agentspec.estimates import Estimates
 from agentspec.progress import Progress
 from agentspec.scheduling import Profile
 from agentspec.simulation import find_profile
@@ -38,9 +54,8 @@ WIDTH = 16
 """Tokens per row, the root included, at which the sets and the learning curve are measured."""
 _BASE_MB, _BYTES_A_KEPT_BYTE = 384, 16
 """Memory of the process without a log, and memory of the engine and the analysis for each byte of kept outputs."""
-_PART_TOKENS, _PART_PROMPT_TOKENS = 10_000, 600_000
-"""At most this many output and prompt tokens of the calls for which drafts are recorded at every position."""
 _DRAFT_SHARE_TAU = 2.0
+_NO_LENGTHS = Lengths(*(np.zeros(0, np.int64),) * 2, *(np.zeros(0, np.float64),) * 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +72,11 @@ class ReportConfig:
     concurrency: tuple[int, ...] = (1, 8, 64)
     memory_mb: int = 1024
     """The approximate memory of the whole process. A log that does not fit is sampled."""
+    seconds: float = 60.0
+    """The approximate CPU time of the whole report. Fewer calls are replayed if all would take longer."""
+    replay: int | None = None
+    """Replay exactly this number of calls, or all if there are fewer, whatever time that takes; None: as many as the
+    time allows."""
     seed: int = 0
     include_text: bool = False
     model: str = "MODEL"
@@ -68,6 +88,10 @@ class ReportConfig:
             raise ConfigError(
                 f"--memory-mb must be at least {_BASE_MB + 64}, got {self.memory_mb}; the default is 1024"
             )
+        if not 1.0 <= self.seconds < float("inf"):
+            raise ConfigError(f"--seconds must be at least 1, got {self.seconds}; the default is 60")
+        if self.replay is not None and self.replay < 1:
+            raise ConfigError(f"--replay must be at least 1, got {self.replay}; without it the time decides")
         if not self.concurrency or min(self.concurrency) < 1 or max(self.concurrency) > 1024:
             raise ConfigError(f"--concurrency must be in [1, 1024], got {self.concurrency}; for example 1,8,64")
         if not self.profiles:
@@ -93,13 +117,22 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
     Raises:
         ConfigError: A path does not exist, or no output could be read.
     """
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     log = read_log(paths, tokenizer, config.limits, config.seed)
-    sample, kept, sampled = log.sample, log.kept, log.sampled
-    notes = input_notes(log)
-
+    sample, kept = log.sample, log.kept
+    sample_entropy = entropy_of(kept)
     budget_bytes = max(64 << 20, (config.memory_mb << 20) // 4)
-    engine = engine_config(WIDTH, budget_bytes)
+    number = config.replay or num_replayed(
+        log,
+        Budget(seconds=config.seconds, memory_bytes=_drafts_bytes(config), started=cpu_started),
+        config.concurrency,
+        len(config.profiles),
+        budget_bytes,
+    )
+    replayed = log.drawn(number)
+    sampled, lost = log.sampled.chosen(replayed), log.num_lost(replayed)
+    notes = input_notes(log, sampled, lost, config.seconds if config.replay is None else None)
+
     indexed: list[tuple[int, int]] = []
 
     def keep_size(learnt: Engine) -> None:
@@ -107,25 +140,19 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         stats = learnt.stats()
         indexed.append((stats.global_bytes, stats.output_tokens))
 
-    with Progress("replaying", 1) as progress:
-        cold = serve_cold(sampled, engine, num_orders(len(sampled.measured)), config.seed)
-        progress.update(0, "cold")
-        warm = serve_warm(sampled, engine, keep_size)
-        progress.update(0, "warm")
-        later = learning.later_points(sampled, engine, config.seed)
-        sets, set_notes, places = set_rows(sample.counts, kept, sampled, cold, warm, config.seed)
-        alone = serve_alone(sampled, engine)
-        points = learning.curve_points(cold, later, warm, alone, sampled, config.seed)
+    estimates = adapted_estimates(sampled, config.seed, budget_bytes)
+    rows, recorded = _grid(sampled, estimates, budget_bytes, config.seed, keep_size)
+    cold, warm = (recorded[state].lengths(WIDTH) if state in recorded else _NO_LENGTHS for state in ("cold", "warm"))
+    sets, set_notes, places = set_rows(sample.counts, kept, sampled, cold, warm)
+    alone = serve_alone(sampled, engine_config(WIDTH, budget_bytes))
+    points = learning.curve_points(cold, warm, alone, sampled)
     notes += set_notes
 
-    part = part_of(sampled, _PART_TOKENS, _PART_PROMPT_TOKENS)
-    rows, recorded = _grid(part, budget_bytes)
     profiles = {name: find_profile(name) for name in config.profiles}
-    speedups = _speedups(profiles, part, recorded, config, budget_bytes, best_width(rows), notes)
+    speedups = _speedups(profiles, sampled, recorded, estimates, config, budget_bytes, best_width(rows), notes)
     total = sample.counts["all", "all"]
     memory = _memory(indexed, total.tokens, total.outputs)
     first_profile = next(iter(profiles.values()))
-    sample_entropy = entropy_of(kept, config.seed)
     if sample_entropy is None:
         notes.append("The entropy is not known: no context is in two outputs.")
     growth = learning.fit_growth(points, learning.first_of(sampled))
@@ -136,7 +163,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         Evidence(
             num_outputs=total.outputs,
             num_sessions=len(total.sessions),
-            lost_share=log.num_lost / max(len(sampled.measured), 1),
+            lost_share=lost / max(len(sampled.measured), 1),
             cold=cold.accept_length(),
             warm=warm.accept_length(),
             alone=alone.accept_length(),
@@ -158,7 +185,7 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "seed": config.seed,
         "seconds": round(time.perf_counter() - started, 2),
-        "inputs": input_facts(log, tokenizer),
+        "inputs": input_facts(log, sampled, lost, tokenizer),
         "entropy": sample_entropy
         and {**sample_entropy, "method": entropy.METHOD, "reading": entropy.reading(sample_entropy["mean"])},
         "sets": sets,
@@ -181,31 +208,45 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
 
 def _ten_times(growth: learning.Growth, num_outputs: int) -> dict[str, float]:
     """The accept length after ten times as many outputs, with its interval."""
-    ends = (("", 0.0), ("_low", -learning.INTERVAL), ("_high", learning.INTERVAL))
+    ends = (("", 0.0), ("_low", -NORMAL), ("_high", NORMAL))
     return {
         f"at_ten_times{end}": round(float(growth.accept_length(10.0 * num_outputs, deviations)), 3)
         for end, deviations in ends
     }
 
 
-def _grid(part: Sampled, budget_bytes: int) -> tuple[list[dict[str, Any]], dict[str, Recorded]]:
+def _drafts_bytes(config: ReportConfig) -> int:
+    """The memory that recorded drafts may take: half of what the process has besides its own."""
+    return (config.memory_mb - _BASE_MB) << 19
+
+
+def _grid(
+    sampled: Sampled, estimates: Estimates | None, budget_bytes: int, seed: int, on_warm: Callable[[Engine], object]
+) -> tuple[list[dict[str, Any]], dict[str, Recorded]]:
     """The rows of the replay grid, and the recorded drafts of the calibrated rule: cold, and warm if possible."""
     rows: list[dict[str, Any]] = []
     recorded: dict[str, Recorded] = {}
     done = 0
-    with Progress("recording drafts", 2 * len(grid.ALPHAS) * len(part.measured)) as progress:
+    calls = len(sampled.measured) * (num_orders(sampled) + 1)
+    with Progress("recording drafts", len(grid.ALPHAS) * calls) as progress:
 
         def count() -> None:
             nonlocal done
             done += 1
             progress.update(done, "calls")
 
-        for alpha in grid.ALPHAS:
-            cold = record_cold(part, alpha, budget_bytes, count)
-            warm = record_warm(part, alpha, budget_bytes, count)
+        cold_servers = cold_passes(sampled, num_orders(sampled), seed)
+        warm_servers = prepared(sampled, warm_passes(sampled, seed), recorded_config(None, budget_bytes))
+        # The drafts of the calibrated rule are kept, so they come last.
+        for alpha in reversed(grid.ALPHAS):
+            on_pass = on_warm if alpha is None else lambda engine: None
+            cold = record("cold", sampled, cold_servers, alpha, budget_bytes, estimates=estimates, on_call=count)
+            warm = record(
+                "warm", sampled, warm_servers, alpha, budget_bytes, estimates=estimates, on_call=count, on_pass=on_pass
+            )
             if cold is None:
                 continue
-            rows += grid.grid_rows(alpha, cold.acceptance, warm.acceptance if warm else None)
+            rows = grid.grid_rows(alpha, cold.acceptance, warm.acceptance if warm else None) + rows
             if alpha is None:
                 recorded = {"cold": cold} if warm is None else {"cold": cold, "warm": warm}
     return rows, recorded
@@ -213,8 +254,9 @@ def _grid(part: Sampled, budget_bytes: int) -> tuple[list[dict[str, Any]], dict[
 
 def _speedups(
     profiles: dict[str, Profile],
-    part: Sampled,
-    recorded: Mapping[str, Recorded],
+    sampled: Sampled,
+    recorded: dict[str, Recorded],
+    estimates: Estimates | None,
     config: ReportConfig,
     budget_bytes: int,
     width: int,
@@ -226,11 +268,13 @@ def _speedups(
     acceptances = [of.acceptance for of in recorded.values()]
     longest = max(int((a.prompt_tokens + a.output_tokens).max()) for a in acceptances)
     rows = []
+    servers = cold_passes(sampled, num_orders(sampled), config.seed)
     with Progress("simulating", len(profiles) * len(config.concurrency)) as progress:
         for concurrency in config.concurrency:
-            states = dict(recorded)
-            if concurrency > 1 and (cold := record_cold(part, None, budget_bytes, clients=concurrency)):
-                states["cold"] = cold
+            states = recorded
+            if is_crowd(sampled, concurrency):
+                cold = record("cold", sampled, servers, None, budget_bytes, estimates=estimates, clients=concurrency)
+                states = states | {"cold": cold} if cold is not None else states
             for name, profile in profiles.items():
                 rows.append(speedup_row(Path(name).name, profile, concurrency, states, width=width, seed=config.seed))
                 progress.update(len(rows), f"{name}, {concurrency} clients")

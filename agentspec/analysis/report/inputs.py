@@ -7,13 +7,21 @@ from typing import Any
 from agentspec.analysis.logs.calls import shown
 from agentspec.analysis.logs.log import Log
 from agentspec.analysis.logs.source import LogReading
+from agentspec.analysis.measures.replays import Sampled
 from agentspec.analysis.replay.tokenizer import Tokenizer
 
 _NAMED_FILES = 50
 
 
-def input_facts(log: Log, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The files, formats and bad records, and their numbers."""
+def input_facts(log: Log, sampled: Sampled, lost: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The files, formats and bad records, and their numbers.
+
+    Args:
+        log: The log.
+        sampled: The calls that are replayed.
+        lost: The number of them whose outputs change when they are tokenized and decoded.
+        tokenizer: The served model's.
+    """
     reading, total = log.reading, log.sample.counts["all", "all"]
     return {
         "files": _file_rows(reading),
@@ -27,24 +35,41 @@ def input_facts(log: Log, tokenizer: Tokenizer) -> dict[str, Any]:
         "num_output_tokens": total.tokens,
         "num_prompt_tokens": log.num_prompt_tokens,
         "num_sampled_outputs": len(log.kept),
-        "num_measured_outputs": len(log.sampled.measured),
-        "num_round_trip_failures": log.num_lost,
+        "num_measured_outputs": len(sampled.measured),
+        "num_measured_tokens": sum(len(call.output) for call in sampled.measured),
+        "num_measured_sessions": len({call.session for call in sampled.measured}),
+        "num_round_trip_failures": lost,
     }
 
 
-def input_notes(log: Log) -> list[str]:
-    """The limits that the input sets to the report."""
-    sample, sampled, reading, num_kept, lost = log.sample, log.sampled, log.reading, len(log.kept), log.num_lost
+def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None) -> list[str]:
+    """The limits that the input sets to the report.
+
+    Args:
+        log: The log.
+        sampled: The calls that are replayed.
+        lost: See input_facts().
+        seconds: The time that decided how many calls are replayed; None: the number was given.
+    """
+    sample, reading, num_kept = log.sample, log.reading, len(log.kept)
     total = sample.counts["all", "all"]
+    num_measured, num_candidates = len(sampled.measured), len(log.sampled.measured)
     notes = []
     if num_kept < total.outputs:
         notes.append(
             f"All {total.outputs} outputs are counted, but only {num_kept} outputs of {len(sample.drawn_sessions())} "
-            "random sessions are learnt. The warm figures are those of a server that has learnt that many."
+            "random sessions are learnt. The figures are those of a log of that many outputs."
         )
-    if len(sampled.measured) < total.outputs:
+    if num_candidates < num_kept:
         notes.append(
-            f"Only {len(sampled.measured)} outputs of random sessions are replayed. The others are at most learnt."
+            f"Only the texts of {num_candidates} outputs fit into memory with their prompts. The others are only learnt."
+        )
+    if num_measured < num_candidates:
+        sessions = len({call.session for call in sampled.measured})
+        reason = f"The time of {seconds:g} seconds (--seconds)" if seconds is not None else "The option --replay"
+        notes.append(
+            f"{reason} allowed {num_measured} of {num_candidates} outputs, of {sessions} sessions, to be replayed. The "
+            "others are only learnt."
         )
     if len(total.sessions) == 1:
         notes.append(
@@ -54,7 +79,7 @@ def input_notes(log: Log) -> list[str]:
         notes.append("The log has no prompts, so repetition of a request's own prompt is not known.")
     if lost:
         notes.append(
-            f"{lost} of {len(sampled.measured)} replayed outputs change when tokenized and decoded: is it the served "
+            f"{lost} of {num_measured} replayed outputs change when tokenized and decoded: is it the served "
             "model's tokenizer?"
         )
     if reading.num_bad:

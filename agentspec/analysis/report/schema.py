@@ -13,7 +13,8 @@ class Model(BaseModel, extra="forbid"):
 
 
 class Interval(Model):
-    """A value, and the range that holds 90 % of the values when sessions are drawn again at random."""
+    """A value, and the range that holds the value of the next log, with as many sessions of the same kind, in 9 of 10
+    cases."""
 
     mean: float
     low: float
@@ -56,7 +57,9 @@ class Inputs(Model):
         ),
     ]
     num_sampled_outputs: Annotated[int, Field(description="The number of outputs learnt.")]
-    num_measured_outputs: Annotated[int, Field(description="The number of outputs replayed.")]
+    num_measured_outputs: Annotated[int, Field(description="The number of outputs replayed. All figures are of these.")]
+    num_measured_tokens: Annotated[int, Field(description="The number of tokens of the outputs replayed.")]
+    num_measured_sessions: Annotated[int, Field(description="The number of sessions that these outputs are of.")]
     num_round_trip_failures: Annotated[
         int, Field(description="The number of replayed outputs that change when tokenized and decoded.")
     ]
@@ -126,7 +129,8 @@ class ReplayRow(Model):
 
 
 class SpeedupOfState(Model):
-    """Cold: a server that has learnt nothing and serves `outputs` outputs. Warm: a server that has learnt `outputs`."""
+    """Cold: a server that has learnt nothing and serves `outputs` outputs. Warm: a server that has learnt `outputs`. The
+    accept length is that of drafts that the controller has cut to what pays."""
 
     outputs: NonNegativeInt
     accept_length: float
@@ -137,6 +141,7 @@ class SpeedupOfState(Model):
 class Speedup(Model):
     profile: str
     concurrency: int
+    width: Annotated[int, Field(description="Tokens per row, the root included, that a step verifies at most.")]
     low: float
     high: float
     controller: str

@@ -18,6 +18,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     yield ""
     formats = ", ".join(f"{count} {name}" for name, count in inputs["formats"].items())
     yield f"read        {inputs['num_outputs']} outputs, {inputs['num_output_tokens']} tokens, {inputs['num_sessions']} sessions ({formats})"
+    yield f"replayed    {inputs['num_measured_outputs']} outputs, {inputs['num_measured_tokens']} tokens, {inputs['num_measured_sessions']} sessions"
     if inputs["num_bad_records"]:
         first = inputs["bad_records"][0]
         yield f"bad         {inputs['num_bad_records']} records, the first in {first['file']}, {first['where']}: {first['reason']}"

@@ -47,6 +47,18 @@ def test_agents_rank_above_noise_and_their_growth_is_predicted(traces: list[str]
     assert all(len(row["errors"]) == 1 for row in content["prediction"]["rows"])
 
 
+def test_halves_of_a_set_predict_each_other(
+    traces: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "bench.json"
+    words = ["--case", "halves", "--draws", "2", "--halves-outputs", "30", "--json", str(out)]
+    assert main(["bench", "report", traces[0], "--tokenizer", str(write_byte_tokenizer(tmp_path)), *words]) == 0
+    (row,) = json.loads(out.read_text())["halves"]["rows"]
+    assert (row["draws"], row["outputs"], row["replayed_outputs"]) == (2, 30, 110)
+    assert all(0.0 <= row[state]["held"] <= 1.0 and len(row[state]["draws"]) == 2 for state in ("cold", "warm"))
+    assert "held" in capsys.readouterr().out
+
+
 def test_a_log_of_many_tokens_is_made_and_reported_on(traces: list[str], tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     words = ["--case", "scale", "--scale-tokens", "20000", "--json", str(out)]

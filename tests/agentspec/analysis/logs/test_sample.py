@@ -55,24 +55,30 @@ def test_the_draw_depends_on_names_and_seed_not_on_order() -> None:
     assert first != other
 
 
-def test_each_session_gives_a_few_calls_to_be_measured() -> None:
-    sample = sampled(calls(3, 50, prompt="question"), outputs_a_session=5)
-    measured = list(sample.measured())
-    assert len(measured) == 15
-    assert {call.labels.session for _, call in measured} == {"s0", "s1", "s2"}
+def test_sessions_are_measured_whole_within_the_limits() -> None:
+    logged = calls(20, 3, prompt="q" * 100)
+    for limits in ({"measured_outputs": 7}, {"measured_bytes": 2500}):
+        measured = [call.labels.session for _, call in sampled(logged, **limits).measured()]
+        assert 1 <= len(set(measured)) < 20
+        assert len(measured) == 3 * len(set(measured))
+    assert len(list(sampled(logged).measured())) == 60
 
 
-def test_measured_calls_are_limited_by_outputs_tokens_and_prompts() -> None:
-    logged = calls(20, 2, prompt="q" * 100)
-    for limits in ({"measured_outputs": 6}, {"measured_tokens": 70}, {"measured_prompt_characters": 600}):
-        assert 1 <= len(list(sampled(logged, **limits).measured())) <= 7
+def test_a_text_that_calls_of_a_session_share_counts_once() -> None:
+    def history(length: int) -> LoggedCall:
+        # Each call has texts of its own that equal those of other calls, as in a log of requests.
+        messages = tuple(("user", f"{i}" * 500) for i in range(length))
+        return LoggedCall(messages, "x\n", "answer", Labels(session="s"), length)
+
+    sample = sampled([history(length) for length in range(1, 9)], measured_bytes=8 * 500 + 6000)
+    assert len(list(sample.measured())) == 8
 
 
 def test_texts_of_sessions_that_are_not_measured_are_released() -> None:
-    sample = sampled(calls(200, 2, prompt="q" * 1000), measured_prompt_characters=3000)
-    held = sum(len(session.calls) for session in sample._sessions.values())
+    sample = sampled(calls(200, 2, prompt="q" * 1000), measured_bytes=5000)
+    held = sum(len(session.calls or ()) for session in sample._sessions.values())
     assert held < 60
-    assert len(list(sample.measured())) == 3
+    assert 2 <= len(list(sample.measured())) <= 8
 
 
 def test_one_session_larger_than_the_memory_is_cut() -> None:

@@ -48,7 +48,7 @@ def test_what_always_follows_has_no_entropy() -> None:
 def test_one_output_has_no_entropy(outputs: list[np.ndarray]) -> None:
     entropy = output_entropy(outputs)
     assert entropy.value is None
-    assert entropy.interval([""] * len(outputs), 0) is None
+    assert entropy.interval([""] * len(outputs)) is None
 
 
 def test_interval_is_wider_where_sessions_differ() -> None:
@@ -57,7 +57,7 @@ def test_interval_is_wider_where_sessions_differ() -> None:
     mixed = [np.tile(np.arange(10, 20, dtype=np.int32), 20) if i % 2 else output for i, output in enumerate(alike)]
     widths = []
     for outputs in (alike, mixed):
-        interval = output_entropy(outputs).interval([str(i) for i in range(12)], 0)
+        interval = output_entropy(outputs).interval([str(i) for i in range(12)])
         assert interval is not None and interval["low"] <= interval["mean"] <= interval["high"]
         widths.append(interval["high"] - interval["low"])
     assert widths[1] > 2 * widths[0]

@@ -8,21 +8,25 @@ import pytest
 from agentspec import Engine
 from agentspec.analysis.logs.calls import Labels
 from agentspec.analysis.measures.grid import grid_rows, walk
-from agentspec.analysis.measures.learning import CurvePoint, Growth, curve_points, fit_growth, later_points
+from agentspec.analysis.measures.learning import CurvePoint, Growth, curve_points, fit_growth
 from agentspec.analysis.measures.replays import (
-    Lengths,
+    Pass,
     Sampled,
+    cold_passes,
     engine_config,
+    followed,
+    prepared,
     serve,
     serve_alone,
-    serve_cold,
-    serve_warm,
+    serve_call,
+    warm_passes,
 )
-from agentspec.analysis.measures.states import record_cold, record_warm
+from agentspec.analysis.measures.states import Recorded, record, recorded_config
 from agentspec.analysis.replay import Call, EngineSystem, replay
-from agentspec.simulation import acceptance_at_rate
+from agentspec.simulation import acceptance_at_rate, record_acceptance
 
-CONFIG = engine_config(16, 64 << 20)
+BUDGET = 64 << 20
+CONFIG = engine_config(16, BUDGET)
 
 
 def drawn(sessions: int, each: int, seed: int = 0) -> Sampled:
@@ -40,43 +44,83 @@ def drawn(sessions: int, each: int, seed: int = 0) -> Sampled:
         for s in range(sessions)
         for _ in range(each)
     )
-    return Sampled(calls, (Labels(),) * len(calls), ("",) * len(calls), calls)
+    return sampled_of(calls)
+
+
+def sampled_of(calls: tuple[Call, ...]) -> Sampled:
+    n = len(calls)
+    return Sampled(calls, (Labels(),) * n, ("",) * n, np.zeros(n, np.int32), np.arange(n), calls)
+
+
+def in_order(sampled: Sampled) -> list[Pass]:
+    return [Pass(np.zeros(0, np.int64), np.arange(len(sampled.outputs)))]
+
+
+def recorded(name: str, sampled: Sampled, passes: list[Pass], alpha: float | None = None, clients: int = 1) -> Recorded:
+    found = record(name, sampled, passes, alpha, BUDGET, clients=clients)
+    assert found is not None
+    return found
 
 
 def test_serving_takes_as_many_steps_as_a_replay() -> None:
     sampled = drawn(6, 3)
-    lengths = serve(Engine(CONFIG), sampled.measured, np.arange(18), 0)
+    lengths = serve(sampled, in_order(sampled), CONFIG)
     measured = replay(sampled.measured, EngineSystem("agentspec", 15, CONFIG.min_token_prob), 15)
     assert (lengths.steps.sum(), lengths.tokens.sum()) == (measured.steps, measured.output_tokens - measured.calls)
 
 
 def test_a_server_that_has_learnt_accepts_more() -> None:
     sampled = drawn(12, 3)
-    cold, warm = serve_cold(sampled, CONFIG, 2, 0), serve_warm(sampled, CONFIG)
+    cold = serve(sampled, cold_passes(sampled, 2, 0), CONFIG)
+    warm = serve(sampled, warm_passes(sampled, 0), CONFIG)
     assert len(cold.calls) == 2 * 36 and sorted(warm.calls.tolist()) == list(range(36))
     first = cold.chosen(cold.seen < 3).accept_length()
     assert first is not None and warm.accept_length() > first
     assert warm.seen.min() > 0
 
 
-def test_parts_never_learn_from_their_own_sessions() -> None:
+def test_warm_servers_never_learn_their_own_sessions_before() -> None:
     sampled = drawn(7, 2)
-    for learnt, indexes in sampled.parts():
-        assert not {call.session for call in learnt} & {sampled.measured[i].session for i in indexes}
-    assert sorted(int(i) for _, indexes in sampled.parts() for i in indexes) == list(range(14))
+    passes = warm_passes(sampled, 0)
+    for one in passes:
+        assert not {sampled.outputs[i].session for i in one.learnt} & {sampled.outputs[i].session for i in one.served}
+        assert sorted([*one.learnt, *one.served]) == list(range(14))
+    assert sorted(int(i) for one in passes for i in one.served) == list(range(14))
 
 
 def test_one_session_has_nothing_else_to_learn_from() -> None:
-    sampled = drawn(1, 5)
-    assert sampled.parts() == []
-    assert serve_warm(sampled, CONFIG).accept_length() is None
+    assert warm_passes(drawn(1, 5), 0) == []
+
+
+def test_a_call_has_learnt_the_same_whether_others_are_replayed_or_only_learnt() -> None:
+    sampled = drawn(8, 3)
+    few = sampled.chosen(np.array([2, 9, 20]))
+    for passes in (cold_passes(sampled, 1, 0), warm_passes(sampled, 0)):
+        whole = serve(sampled, passes, CONFIG)
+        part = serve(few, passes, CONFIG)
+        assert len(part.calls) == 3
+        by_place = dict(
+            zip(sampled.places[whole.calls].tolist(), zip(whole.seen, whole.steps, strict=True), strict=True)
+        )
+        for i, seen, steps in zip(part.calls, part.seen, part.steps, strict=True):
+            before, all_steps = by_place[int(few.places[i])]
+            assert seen == before
+            assert steps == pytest.approx(all_steps, abs=1)
+
+
+def test_an_index_that_was_made_before_drafts_the_same() -> None:
+    sampled = drawn(8, 3)
+    passes = warm_passes(sampled, 0)
+    ready = prepared(sampled, passes, recorded_config(None, BUDGET))
+    anew, again = (recorded("warm", sampled, some) for some in (passes, ready))
+    np.testing.assert_array_equal(anew.acceptance.accepted, again.acceptance.accepted)
 
 
 def test_the_curve_rises_where_sessions_resemble_each_other() -> None:
     sampled = drawn(40, 2)
-    few = Sampled(sampled.measured[:8], sampled.labels[:8], sampled.files[:8], sampled.outputs)
-    cold, warm, later = serve_cold(few, CONFIG, 3, 0), serve_warm(few, CONFIG), later_points(few, CONFIG, 0)
-    points = curve_points(cold, later, warm, serve_alone(few, CONFIG), few, 0)
+    cold = serve(sampled, cold_passes(sampled, 3, 0), CONFIG)
+    warm = serve(sampled, warm_passes(sampled, 0), CONFIG)
+    points = curve_points(cold, warm, serve_alone(sampled, CONFIG), sampled)
     assert [point.outputs for point in points] == sorted({point.outputs for point in points})
     assert points[-1].accept_length > points[0].accept_length
     assert all(point.low <= point.accept_length <= point.high for point in points)
@@ -91,9 +135,10 @@ def test_points_do_not_hang_on_which_outputs_they_are_of() -> None:
         output = rng.integers(0, 5000, 60).astype(np.int32)
         prompt = output if i % 2 else rng.integers(0, 5000, 60).astype(np.int32)
         calls.append(Call(f"s{i}", "", "", (prompt,), output))
-    sampled = Sampled(tuple(calls), (Labels(),) * 40, ("",) * 40, tuple(calls))
-    cold = serve_cold(sampled, CONFIG, 1, 0)
-    points = curve_points(cold, [], serve_warm(sampled, CONFIG), serve_alone(sampled, CONFIG), sampled, 0)
+    sampled = sampled_of(tuple(calls))
+    cold = serve(sampled, cold_passes(sampled, 1, 0), CONFIG)
+    warm = serve(sampled, warm_passes(sampled, 0), CONFIG)
+    points = curve_points(cold, warm, serve_alone(sampled, CONFIG), sampled)
     assert len(points) > 3
     assert max(point.accept_length for point in points) < 1.05 * min(point.accept_length for point in points)
     raw = [cold.chosen((cold.seen >= n) & (cold.seen < n + 6)).accept_length() or 0 for n in range(0, 36, 6)]
@@ -124,34 +169,50 @@ def test_lengths_over_a_stretch_are_harmonic_means() -> None:
 
 def test_recorded_drafts_are_walked_as_a_replay_walks_them() -> None:
     sampled = drawn(10, 3)
-    cold = record_cold(sampled, None, 64 << 20)
-    assert cold is not None
-    walked = walk(cold.acceptance, 16, 0.0)
-    replayed = serve(Engine(CONFIG), sampled.measured, np.arange(30), 0)
+    lengths = recorded("cold", sampled, in_order(sampled)).lengths(16)
+    replayed = serve(sampled, in_order(sampled), CONFIG)
     # Estimates learn differently when every position is recorded, so the number of steps may differ a little.
-    assert walked.tokens == replayed.tokens.sum()
-    assert walked.steps == pytest.approx(replayed.steps.sum(), rel=0.05)
+    assert lengths.tokens.sum() == replayed.tokens.sum()
+    assert lengths.steps.sum() == pytest.approx(replayed.steps.sum(), rel=0.05)
+
+
+@pytest.mark.parametrize("alpha", [None, 2.0])
+def test_drafts_are_recorded_as_the_simulation_records_them(alpha: float | None) -> None:
+    sampled = drawn(6, 2)
+    found = recorded("cold", sampled, in_order(sampled), alpha).acceptance
+    expected = record_acceptance("cold", sampled.measured, recorded_config(alpha, BUDGET))
+    for name in ("starts", "num_nodes", "parents", "estimates", "accepted"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6, err_msg=name)
 
 
 def test_what_other_clients_are_still_writing_was_not_learnt() -> None:
     sampled = drawn(10, 1)
-    steps = []
-    for clients in (1, 4, 1000):
-        cold = record_cold(sampled, None, 64 << 20, clients=clients)
-        assert cold is not None
-        steps.append(walk(cold.acceptance, 16, 0.0).steps)
-    nothing = [serve(Engine(CONFIG), sampled.measured, np.array([i]), 0).steps[0] for i in range(10)]
+    steps = [recorded("cold", sampled, in_order(sampled), clients=n).lengths(16).steps.sum() for n in (1, 4, 1000)]
+    nothing = sum(serve_call(Engine(CONFIG), call) for call in sampled.measured)
     assert steps[0] < steps[1] < steps[2]
-    assert steps[2] == pytest.approx(sum(nothing), rel=0.05)
+    assert steps[2] == pytest.approx(nothing, rel=0.05)
+
+
+def test_outputs_count_as_learnt_when_they_are() -> None:
+    sampled = drawn(5, 1)
+    for clients, seen in ((1, [0, 1, 2, 3, 4]), (3, [0, 0, 0, 1, 2])):
+        engine = Engine(CONFIG)
+        found = []
+        for i, learnt in followed(engine, sampled, in_order(sampled)[0], clients):
+            found.append(learnt)
+            engine.open("x", sampled.measured[i].prompt)
+            engine.extend("x", sampled.measured[i].output)
+            engine.close("x", keep=clients == 1)
+        assert found == seen
 
 
 def test_a_warm_server_has_learnt_the_other_sessions() -> None:
     sampled = drawn(8, 2)
-    cold, warm = record_cold(sampled, None, 64 << 20), record_warm(sampled, None, 64 << 20)
-    assert cold is not None and warm is not None
+    cold = recorded("cold", sampled, cold_passes(sampled, 2, 0))
+    warm = recorded("warm", sampled, warm_passes(sampled, 0))
     assert (cold.outputs, warm.outputs) == (16, 12)
-    assert sorted(cold.sessions) == sorted(warm.sessions)
-    assert record_warm(drawn(1, 3), None, 64 << 20) is None
+    assert sorted(cold.sessions) == sorted(2 * warm.sessions)
+    assert record("warm", drawn(1, 3), warm_passes(drawn(1, 3), 0), None, BUDGET) is None
 
 
 def test_no_draft_passes_a_tau_that_none_promises() -> None:
@@ -164,13 +225,9 @@ def test_no_draft_passes_a_tau_that_none_promises() -> None:
 
 def test_grid_has_a_row_for_each_width_and_tau() -> None:
     sampled = drawn(8, 2)
-    cold, warm = record_cold(sampled, 2.0, 64 << 20), record_warm(sampled, 2.0, 64 << 20)
-    assert cold is not None and warm is not None
+    cold = recorded("cold", sampled, cold_passes(sampled, 1, 0), 2.0)
+    warm = recorded("warm", sampled, warm_passes(sampled, 0), 2.0)
     rows = grid_rows(2.0, cold.acceptance, warm.acceptance, widths=(4, 16))
     assert len(rows) == 8
     lengths = {(row["width"], row["tau"]): row["accept_length_warm"] for row in rows}
     assert lengths[16, 0.0] >= lengths[4, 0.0] >= lengths[4, 4.0] >= 1.0
-
-
-def test_joined_lengths_of_nothing_are_empty() -> None:
-    assert Lengths.joined([]).accept_length() is None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from agentspec.analysis.measures.profile_spread import profile_spread
-from agentspec.analysis.measures.speedup import speedup_row
+from agentspec.analysis.measures.speedup import representative, selected, speedup_row
 from agentspec.analysis.measures.states import Recorded
 from agentspec.scheduling import MeasuredPoint, MeasuredRange, Profile, ProfileKey, ServingCosts, StepCost, StepTotals
 from agentspec.simulation import acceptance_at_rate
@@ -23,7 +24,8 @@ NOTHING = StepCost(0.0, 0.0, 0.0)
 
 def recorded(rate: str, requests: int = 30, sessions: int = 30) -> Recorded:
     acceptance = acceptance_at_rate(rate, requests, 20, 40, 16, seed=0)
-    return Recorded(acceptance, tuple(str(i % sessions) for i in range(requests)), requests)
+    calls = np.arange(requests)
+    return Recorded(acceptance, calls, calls, tuple(str(i % sessions) for i in range(requests)), requests)
 
 
 def row(profile: Profile = PROFILE, clients: int = 1, cold: str = "0.4", warm: str = "0.7") -> dict[str, float]:
@@ -44,6 +46,30 @@ def test_fewer_sessions_leave_more_open() -> None:
         speedup_row("p", PROFILE, 1, {"cold": recorded("0.5", requests, requests)}, width=16) for requests in (6, 60)
     )
     assert few["high"] / few["low"] > many["high"] / many["low"] > 1.0
+
+
+def test_simulated_calls_have_the_accept_length_of_all() -> None:
+    rng = np.random.default_rng(0)
+    steps = rng.integers(5, 200, 300).astype(np.float64)
+    tokens = np.ceil(steps * rng.uniform(1.0, 12.0, 300))
+    prefilled = rng.lognormal(5.0, 1.0, 300)
+    chosen = representative(tokens, steps, prefilled, 8000)
+    assert 4000 < tokens[chosen].sum() < 16000
+    assert tokens[chosen].sum() / steps[chosen].sum() == pytest.approx(tokens.sum() / steps.sum(), rel=0.05)
+    assert prefilled[chosen].sum() / tokens[chosen].sum() == pytest.approx(prefilled.sum() / tokens.sum(), rel=0.2)
+    acceptance = acceptance_at_rate("0.5", 10, 20, 40, 16, seed=0)
+    part = selected(acceptance, np.array([2, 7]))
+    assert part.output_tokens.tolist() == acceptance.output_tokens[[2, 7]].tolist()
+    np.testing.assert_array_equal(part.accepted[-1], acceptance.accepted[acceptance.starts[8] - 1])
+
+
+def test_no_speed_up_exceeds_the_accept_length() -> None:
+    """A step of many tokens takes no less than a plain one, so drafts gain no more than the tokens that they add."""
+    free = replace(PROFILE, target=StepCost(0.0, 0.0, 10e-3))
+    for clients in (1, 8):
+        for state in ("cold", "warm"):
+            found = row(free, clients)[state]
+            assert (found["low"] + found["high"]) / 2 < 1.02 * found["accept_length"]  # type: ignore[index]
 
 
 def test_what_serving_takes_beside_steps_is_no_faster() -> None:

@@ -1,0 +1,173 @@
+"""How many calls a report replays: as many as its time and memory allow.
+
+Rates are measured on a few calls, and the time of the whole report is estimated with them for smaller and smaller
+numbers of calls, until the time suffices. Only the number depends on the machine. The figures of that number of calls
+do not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from agentspec.analysis.logs.log import Log
+from agentspec.analysis.measures.grid import ALPHAS
+from agentspec.analysis.measures.replays import Pass, Sampled, cold_passes, is_crowd, num_orders, prepared, warm_passes
+from agentspec.analysis.measures.speedup import SIMULATED_TOKENS
+from agentspec.analysis.measures.states import Drafts, recorded_config
+from agentspec.analysis.replay.traces import Call
+from agentspec.engine import Engine
+
+_STEP = 1.2
+"""The ratio of a number of calls to the next smaller one that is tried."""
+_LEAST_OUTPUTS = 100
+_PILOT_TOKENS = 6000
+_BYTES_A_TOKEN = 1000
+"""Memory of all drafts that are kept for an output token at the same time."""
+_SHARE = 0.8
+"""The share of the time to plan with, because some work is not in the estimate."""
+_SERVED = 0.7
+"""The time of the two passes that are served step by step, per token, in times of recording its draft."""
+_STEPS, _STEP_TIME, _ROW_TIME = 2.8, 9.0, 0.3
+"""The simulated steps per token and client, and the time of one and of each of its rows, in times of recording a
+token's draft."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a report may take."""
+
+    seconds: float
+    """CPU time of the whole report."""
+    memory_bytes: int
+    """Of the recorded drafts."""
+    started: float
+    """The value of time.process_time() at the report's beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Measured seconds."""
+
+    learn_all: float
+    """To learn all outputs once."""
+    index: float
+    """To index a prompt token."""
+    record: float
+    """To record the draft of an output token by the calibrated rule."""
+    record_plain: float
+    """By the paper's rule."""
+
+
+def num_replayed(log: Log, budget: Budget, concurrency: Sequence[int], profiles: int, engine_bytes: int) -> int:
+    """The number of calls to replay, at least 100 if there are as many.
+
+    Args:
+        log: The log.
+        budget: What the report may take.
+        concurrency: The numbers of clients that are simulated.
+        profiles: The number of profiles that are simulated.
+        engine_bytes: The memory budget of an engine.
+    """
+    rates = _measured_rates(log, engine_bytes)
+    left = _SHARE * budget.seconds - (time.process_time() - budget.started)
+    number = len(log.sampled.measured)
+    while number > _LEAST_OUTPUTS:
+        sampled = log.sampled.chosen(log.drawn(number))
+        tokens = sum(len(call.output) for call in sampled.measured) * num_orders(sampled)
+        if (
+            tokens * _BYTES_A_TOKEN <= budget.memory_bytes
+            and _seconds(log.sampled, sampled, rates, concurrency, profiles) <= left
+        ):
+            break
+        number = max(int(number / _STEP), _LEAST_OUTPUTS)
+    return number
+
+
+def _measured_rates(log: Log, engine_bytes: int) -> _Rates:
+    clock = time.process_time
+    sampled = log.sampled
+    config = recorded_config(None, engine_bytes)
+    (first,) = (warm_passes(sampled, 0) or cold_passes(sampled, 1, 0))[:1]
+    began = clock()
+    (server,) = prepared(sampled, [first], config)
+    learning = clock() - began
+    pilot = _pilot(log, first)
+    tokens, prompts = _sums(pilot)
+    seconds = []
+    for alpha in (None, ALPHAS[-2]):
+        engine = Engine(replace(config, budget_bytes=0))
+        began = clock()
+        for i, call in enumerate(pilot.measured):
+            engine.open(str(i), call.prompt)
+            engine.close(str(i), keep=False)
+        indexing = clock() - began
+        engine, drafts = Engine(recorded_config(alpha, engine_bytes)), Drafts(tokens)
+        engine.load_segments("", server.segments)
+        began = clock()
+        for call in pilot.measured:
+            drafts.record(engine, call, keep=False)
+        seconds.append(max(clock() - began - indexing, 0.0) / max(tokens, 1))
+    num_learnt = max(len(first.learnt), 1)
+    return _Rates(
+        learn_all=learning * len(sampled.outputs) / num_learnt,
+        index=indexing / max(prompts, 1),
+        record=seconds[0],
+        record_plain=seconds[1],
+    )
+
+
+def _pilot(log: Log, server: Pass) -> Sampled:
+    """The calls of a pass that are drawn first, until they have enough tokens."""
+    served = set(server.served.tolist())
+    places, measured = log.sampled.places.tolist(), log.sampled.measured
+    indexes, tokens = [], 0
+    for i in np.argsort(log.draws, kind="stable").tolist():
+        if tokens < _PILOT_TOKENS and places[i] in served:
+            indexes.append(i)
+            tokens += len(measured[i].output)
+    return log.sampled.chosen(np.array(sorted(indexes), np.int64))
+
+
+def _seconds(whole: Sampled, sampled: Sampled, rates: _Rates, concurrency: Sequence[int], profiles: int) -> float:
+    """The estimated seconds of all passes and simulations."""
+    orders = num_orders(sampled)
+    tokens, prompts = _sums(sampled)
+    opened = _opened(whole, sampled)
+    crowds = sum(is_crowd(sampled, clients) for clients in concurrency)
+    rules = len(ALPHAS)
+    # The warm servers of all rules begin with one index of what they have learnt.
+    learning = (orders * (rules + crowds) + len(warm_passes(sampled, 0)) + 2) * rates.learn_all
+    indexing = (((orders + 1) * rules + 1) * opened + orders * crowds * prompts) * rates.index
+    simulated: float = sum(
+        _STEPS * min(tokens, SIMULATED_TOKENS * clients) / clients * (_STEP_TIME + _ROW_TIME * clients)
+        for clients in concurrency
+    )
+    recording = (orders + 1 + orders * crowds + _SERVED) * rates.record + (orders + 1) * (
+        rules - 1
+    ) * rates.record_plain
+    return learning + indexing + recording * tokens + profiles * simulated * rates.record
+
+
+def _opened(whole: Sampled, sampled: Sampled) -> int:
+    """The number of prompt tokens that a pass indexes. A call's prompt is indexed from where the session's call before
+    it ends, if it goes on there."""
+    new: dict[str, int] = {}
+    for call, cached in zip(whole.measured, whole.cached.tolist(), strict=True):
+        new[call.session] = new.get(call.session, 0) + _num_prompt_tokens(call) - cached
+    full: dict[str, int] = {}
+    for call in sampled.measured:
+        full[call.session] = full.get(call.session, 0) + _num_prompt_tokens(call)
+    return sum(min(new[session], tokens) for session, tokens in full.items())
+
+
+def _sums(sampled: Sampled) -> tuple[int, int]:
+    """The numbers of output tokens and of prompt tokens of the measured calls."""
+    return sum(len(call.output) for call in sampled.measured), sum(map(_num_prompt_tokens, sampled.measured))
+
+
+def _num_prompt_tokens(call: Call) -> int:
+    return sum(map(len, call.prompt_parts))
