@@ -319,8 +319,11 @@ def join_three(d: Drawer) -> Asked | None:
 
 
 def bridge(d: Drawer) -> Asked | None:
-    """Parents of one side of a linking table, chosen by a condition on its other side."""
-    table = d.rng.choice([t for t in d.database.tables if len(t.of_kind("ref")) == 2])
+    """Parents of one side of a linking table, chosen by a condition on its other side; None without such a table."""
+    linking = [t for t in d.database.tables if len(t.of_kind("ref")) == 2]
+    if not linking:
+        return None
+    table = d.rng.choice(linking)
     near, far = d.rng.sample(table.of_kind("ref"), 2)
     wanted, other = d.database.table(near.refers), d.database.table(far.refers)
     condition = d.condition(other)

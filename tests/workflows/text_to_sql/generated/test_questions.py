@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentspec.workflows.text_to_sql import DATABASES, Database, Question, draw_questions
+from agentspec.workflows.text_to_sql.generated.databases import create
 from agentspec.workflows.text_to_sql.generated.intents import INTENTS
 from agentspec.workflows.text_to_sql.generated.queries import Filter, Membership, Query
 from agentspec.workflows.text_to_sql.generated.wording import Drawer
@@ -66,6 +67,15 @@ def test_intent_draws_runnable_sql_and_known_links(intent: str, databases: dict[
                 connection.execute(query.sql()).fetchall()
                 assert set(query.links().columns) <= known, words
                 assert {column.split(".")[0] for column in query.links().columns} <= set(query.links().tables)
+
+
+def test_no_bridge_is_drawn_without_a_linking_table(databases: dict[Database, Path], tmp_path: Path) -> None:
+    shop = next(database for database in databases if database.name == "shop")
+    small = Database("small", (shop.table("customers"), shop.table("orders")))
+    create(small, tmp_path / "small.sqlite")
+    with closing(sqlite3.connect(tmp_path / "small.sqlite")) as connection:
+        drawer = Drawer(small, connection, random.Random(7))
+        assert all(INTENTS["bridge"][0](drawer) is None for _ in range(5))
 
 
 def test_single_table_sql_is_unqualified() -> None:
