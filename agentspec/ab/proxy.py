@@ -164,12 +164,15 @@ class RecordingProxy:
                 await response.write_eof()
                 return response
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            watched.error = f"{type(error).__name__}: {error}"[:300]
+            # Clients close a connection as soon as they have read the last event, before the stream's last bytes.
+            if not watched.is_complete:
+                watched.error = f"{type(error).__name__}: {error}"[:300]
             if response is not None:
                 return response
             return web.json_response({"error": {"message": watched.error, "type": "proxy"}}, status=502)
         except asyncio.CancelledError:
-            watched.error = "the client went away"
+            if not watched.is_complete:
+                watched.error = "the client went away"
             raise
         finally:
             self._keep(watched)
@@ -188,6 +191,8 @@ class _Watched:
         self.data = data
         self.error = ""
         self.is_stream = False
+        self.is_complete = False
+        """Whether the last event of a stream was read."""
         self._path, self._task, self._began = path, task, began
         self._first: float | None = None
         self._hides_usage = self._is_hidden = False
@@ -227,10 +232,13 @@ class _Watched:
             shown = not (self._is_hidden and not line.strip())
             self._is_hidden = False
             return shown
-        event = _json_object(line[len(b"data:") :])
+        data = line[len(b"data:") :].strip()
+        event = _json_object(data)
         self._is_hidden = False
+        self.is_complete |= data == b"[DONE]"
         if event is None:
             return True
+        self.is_complete |= event.get("type") == "response.completed"
         self._reader.read_event(event)
         if self._first is None and (self._reader.has_text() or self._path == "responses"):
             self._first = time.monotonic()

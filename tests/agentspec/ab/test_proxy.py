@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import httpx
@@ -74,6 +75,26 @@ def test_an_error_within_a_stream_is_recorded() -> None:
     answer, call = asked(lambda body: sse(delta("a"), {"error": {"message": "aborted"}}), {**BODY, "stream": True})
     assert "aborted" in answer.text
     assert call.error == "aborted" and not call.answer
+
+
+@pytest.mark.parametrize("reads_all", [True, False])
+def test_a_client_that_leaves_after_the_last_event_has_its_answer(reads_all: bool) -> None:
+    # More text than the buffers of a connection hold, so that the proxy is still writing when the client leaves.
+    rest = [delta("x" * 100_000) for _ in range(200)]
+    reply = sse(delta("a"), *rest)
+    if reads_all:
+        reply = Reply(body=reply.body + b": " + b"x" * 20_000_000 + b"\n", headers=reply.headers)
+    with chat_server(lambda body: reply) as url, RecordingProxy(url.removesuffix("/v1")) as proxy:
+        address = f"{proxy.base_url('t')}/chat/completions"
+        with httpx.stream("POST", address, json={**BODY, "stream": True}, timeout=10) as answer:
+            for line in answer.iter_lines():
+                if not reads_all or line == "data: [DONE]":
+                    break
+        deadline = time.monotonic() + 10
+        while not (calls := proxy.take()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    (call,) = calls
+    assert bool(call.error) is not reads_all and bool(call.answer) is reads_all
 
 
 def test_a_server_that_is_gone_is_a_failed_call() -> None:
