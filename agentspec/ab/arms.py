@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,9 +39,6 @@ class Arm:
     is_sglang: bool
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What the server tells of itself."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Arms(Protocol):

@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
 UNDERSTOOD = ("chat/completions", "completions", "responses", "generate")
 # What may differ between two requests for the same answer: names, and how the answer is sent.
@@ -55,15 +55,6 @@ class Call:
         if self.first is None or self.completion_tokens is None or self.completion_tokens < 2:
             return None
         return (self.ended - self.first) / (self.completion_tokens - 1)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """The call that `as_dict` gave; unknown fields are dropped."""
-        known = {each.name for each in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from agentspec.ab.workload import Target, TaskResult, filled, read_results
 from agentspec.errors import ConfigError
 
 _SHOWN = 300
+# The exit statuses of a command that has done its work: 1 says that tasks failed.
+_DONE = (0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,6 @@ class TaskCommand:
         concurrency: Number of processes at a time.
         timeout_s: Seconds after which a process is killed.
         seed: The value of `{seed}`, the same for both servers.
-        graded: Whether the exit status decides on success.
     """
 
     template: str
@@ -38,7 +39,6 @@ class TaskCommand:
     concurrency: int = 1
     timeout_s: float = 3600.0
     seed: int = 0
-    graded: bool = True
     notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -66,9 +66,7 @@ class TaskCommand:
             done += 1
             target.say(done)
             error = result.problem if result.status is None else ""
-            success = result.status == 0 if self.graded and not error else None
-            if not self.graded and result.status:
-                error = result.problem
+            success = None if error else result.status == 0
             return TaskResult(task=task, seconds=result.seconds, success=success, error=error)
 
         with ThreadPoolExecutor(self.concurrency) as pool:
@@ -86,7 +84,6 @@ class SliceCommand:
         concurrency: The value of `{concurrency}`.
         timeout_s: Seconds after which a process is killed.
         seed: The value of `{seed}`, the same for both servers.
-        statuses: The exit statuses of a command that has done its work.
         notes: What the workload could not do as it should.
         out: The name of the file or folder `{out}`.
     """
@@ -96,10 +93,8 @@ class SliceCommand:
     concurrency: int = 1
     timeout_s: float = 24 * 3600.0
     seed: int = 0
-    statuses: tuple[int, ...] = (0, 1)
     notes: Sequence[str] = ()
     out: str = "results"
-    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         missing = [name for name in ("{url}", "{skip}", "{out}") if name not in self.template]
@@ -131,10 +126,8 @@ class SliceCommand:
             "seed": self.seed,
             "concurrency": self.concurrency,
         }
-        result = run_process(
-            filled(self.template, values), target.folder / "output.txt", self.timeout_s, self.environment
-        )
-        if result.status not in self.statuses:
+        result = run_process(filled(self.template, values), target.folder / "output.txt", self.timeout_s)
+        if result.status not in _DONE:
             raise ConfigError(f"the workload's command failed: {result.problem}")
         results = read_results(out)
         target.say(len(results))
@@ -150,14 +143,12 @@ class ProcessResult:
     problem: str
 
 
-def run_process(
-    words: Sequence[str], output: Path, timeout_s: float, environment: Mapping[str, str] | None = None
-) -> ProcessResult:
+def run_process(words: Sequence[str], output: Path, timeout_s: float) -> ProcessResult:
     """Runs a command to its end. What it prints goes to the file `output`, and it reads nothing.
 
     OPENAI_API_KEY is set to "none" if it is not set, because the proxy knows the key and clients insist on one.
     """
-    variables = {"OPENAI_API_KEY": "none", **os.environ, **(environment or {})}
+    variables = {"OPENAI_API_KEY": "none", **os.environ}
     began = time.monotonic()
     with output.open("wb") as log:
         try:

@@ -71,24 +71,14 @@ class Turn:
     calls: tuple[Call, ...]
 
     def as_line(self) -> str:
-        values = {
-            **asdict(self),
-            "results": [result.as_dict() for result in self.results],
-            "calls": [call.as_dict() for call in self.calls],
-        }
-        return json.dumps(values) + "\n"
+        return json.dumps(asdict(self)) + "\n"
 
     @classmethod
     def of(cls, line: str) -> Turn:
         values = json.loads(line)
-        return cls(
-            repeat=values["repeat"],
-            slice=values["slice"],
-            label=values["label"],
-            seconds=values["seconds"],
-            results=tuple(TaskResult.of(result) for result in values["results"]),
-            calls=tuple(Call.of(call) for call in values["calls"]),
-        )
+        results = tuple(TaskResult(**result) for result in values.pop("results"))
+        calls = tuple(Call(**call) for call in values.pop("calls"))
+        return cls(**values, results=results, calls=calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +275,7 @@ class _Records:
         return {values["label"]: Arm(**values) for values in json.loads(self._arms_path.read_text(encoding="utf-8"))}
 
     def keep_arms(self, arms: Mapping[str, Arm]) -> None:
-        values = [arms[label].as_dict() for label in sorted(arms)]
+        values = [asdict(arms[label]) for label in sorted(arms)]
         self._arms_path.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
     def append(self, turn: Turn) -> None:

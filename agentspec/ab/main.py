@@ -154,7 +154,7 @@ def _run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     with ExitStack() as stack:
         out = args.out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentspec-ab-")))
         out.mkdir(parents=True, exist_ok=True)
-        workload = _workload(args, out)
+        workload = _workload(args)
         arms = _arms(args, out)
         config = ExperimentConfig(turns=args.turns, repeats=args.repeat or _repeats(args), warm_up=args.warm_up)
         outcome = run_experiment(
@@ -187,7 +187,7 @@ def _run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     return 0 if facts["tasks"] else 1
 
 
-def _workload(args: argparse.Namespace, out: Path) -> Workload:
+def _workload(args: argparse.Namespace) -> Workload:
     chosen = [name for name in ("logs", "workload", "command_line") if getattr(args, name)]
     if len(chosen) != 1:
         raise ConfigError(
@@ -210,7 +210,7 @@ def _workload(args: argparse.Namespace, out: Path) -> Workload:
         options = presets.PresetOptions(
             options=args.options, tasks=args.tasks or 60, concurrency=args.concurrency, seed=args.seed
         )
-        return presets.preset(args.workload, options, out)
+        return presets.preset(args.workload, options)
     if "{out}" in args.command_line:
         if args.tasks is None:
             raise ConfigError("a command for slices of tasks needs --tasks N, the number of its tasks at most")

@@ -53,7 +53,7 @@ class PresetOptions:
             raise ConfigError(f"--tasks and --concurrency must be at least 1, got {self.tasks} and {self.concurrency}")
 
 
-def preset(name: str, options: PresetOptions, folder: Path) -> SliceCommand:
+def preset(name: str, options: PresetOptions) -> SliceCommand:
     """The workload of that name.
 
     sql             the staged text-to-SQL agents; options choose questions: `--format bird --dataset FOLDER`
@@ -69,7 +69,7 @@ def preset(name: str, options: PresetOptions, folder: Path) -> SliceCommand:
         raise ConfigError(f"--workload must be one of {', '.join(NAMES)}, got {name!r}")
     words = shlex.split(options.options)
     if name == "swebench":
-        return _swebench(options, folder)
+        return _swebench(options)
     if name == "sql":
         if not {"--dataset", "--questions", "--generated"} & {word.partition("=")[0] for word in words}:
             raise ConfigError(
@@ -98,7 +98,7 @@ def _slice(template: str, options: PresetOptions, out: str, notes: Sequence[str]
     )
 
 
-def _swebench(options: PresetOptions, folder: Path) -> SliceCommand:
+def _swebench(options: PresetOptions) -> SliceCommand:
     """mini-swe-agent's batch, from the environment that holds it."""
     from agentspec.workflows.swe.agents.agent_process import agent_python
 

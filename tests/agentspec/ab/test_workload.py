@@ -134,9 +134,9 @@ def test_trajectories_of_mini_swe_agent_are_timed_by_their_messages(tmp_path: Pa
     assert (found.task, found.seconds, found.success, found.error) == ("x", 2.0, None, "")
 
 
-def test_named_workloads_ask_for_what_they_need(tmp_path: Path) -> None:
+def test_named_workloads_ask_for_what_they_need() -> None:
     for name, needed in (("sql", "--dataset"), ("openhands", "tasks --out"), ("nothing", "must be one of")):
         with pytest.raises(ConfigError, match=needed):
-            preset(name, PresetOptions(), tmp_path)
-    found = preset("mini-swe-agent", PresetOptions(options="--tasks folder", tasks=7), tmp_path)
+            preset(name, PresetOptions())
+    found = preset("mini-swe-agent", PresetOptions(options="--tasks folder", tasks=7))
     assert found.count == 7 and "--agent mini-swe-agent" in found.template
