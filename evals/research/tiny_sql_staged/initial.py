@@ -16,6 +16,8 @@ import torch
 
 from agentspec.evals.research.tiny_sql.model import LlamaShape, TinyLlama
 
+CIRCUIT = ("layers.0.self_attn", "layers.1.self_attn")
+"""Where the circuit lies: the beginnings of the names of its parameters."""
 _SPREAD = 0.02
 # The last dimension has this value in every embedding, so that a head can look at a place whatever stands there.
 _CONSTANT = 0.06

@@ -20,21 +20,34 @@ class Optimizer:
     Args:
         network: The network.
         matrix_lr, lr: The rates of Muon and of AdamW.
+        slow: Names that begin so learn at `slow_rate` times the rate of Muon.
+        slow_rate: See `slow`.
         weight_decay: Of Muon.
     """
 
-    def __init__(self, network: nn.Module, *, matrix_lr: float, lr: float, weight_decay: float = 0.01) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        matrix_lr: float,
+        lr: float,
+        slow: tuple[str, ...] = (),
+        slow_rate: float = 1.0,
+        weight_decay: float = 0.01,
+    ) -> None:
         self._network = network
         self._matrix_lr, self._lr, self._decay = matrix_lr, lr, weight_decay
-        by_shape: dict[tuple[int, ...], list[nn.Parameter]] = defaultdict(list)
+        groups: dict[tuple[float, tuple[int, ...]], list[nn.Parameter]] = defaultdict(list)
         others: list[nn.Parameter] = []
         for name, parameter in network.named_parameters():
             if parameter.ndim == 2 and not name.startswith("embed_tokens"):
-                by_shape[tuple(parameter.shape)].append(parameter)
+                share = slow_rate if name.startswith(slow) else 1.0
+                groups[share, tuple(parameter.shape)].append(parameter)
             else:
                 others.append(parameter)
-        # Matrices of one shape are made orthogonal in one batch.
-        self._groups = list(by_shape.values())
+        # Matrices of one shape and rate are made orthogonal in one batch.
+        self._shares = [share for share, _ in groups]
+        self._groups = list(groups.values())
         self._momenta = [torch.zeros(len(group), *group[0].shape) for group in self._groups]
         self._adam = torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
 
@@ -43,14 +56,15 @@ class Optimizer:
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
         with torch.no_grad():
-            for group, momentum in zip(self._groups, self._momenta, strict=True):
+            for share, group, momentum in zip(self._shares, self._groups, self._momenta, strict=True):
                 gradient = torch.stack([p.grad if p.grad is not None else torch.zeros_like(p) for p in group])
                 momentum.lerp_(gradient, 1 - _MOMENTUM)
                 update = orthogonal(gradient.lerp(momentum, _MOMENTUM))
                 # The size of an AdamW update of the same matrix.
-                step = rate * self._matrix_lr * 0.2 * max(group[0].shape) ** 0.5
+                size = share * rate * self._matrix_lr
+                step = size * 0.2 * max(group[0].shape) ** 0.5
                 for parameter, change in zip(group, update, strict=True):
-                    parameter.mul_(1 - rate * self._matrix_lr * self._decay).sub_(change, alpha=step)
+                    parameter.mul_(1 - size * self._decay).sub_(change, alpha=step)
         for settings in self._adam.param_groups:
             settings["lr"] = self._lr * rate
         self._adam.step()

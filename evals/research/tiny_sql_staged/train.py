@@ -22,6 +22,7 @@ from agentspec.evals.research.tiny_sql.model import TinyLlama
 from agentspec.evals.research.tiny_sql.tokenizer import END, render
 from agentspec.evals.research.tiny_sql.train import copy_sample
 from agentspec.evals.research.tiny_sql_staged.corpus import Lesson, draw_lessons
+from agentspec.evals.research.tiny_sql_staged.initial import CIRCUIT
 from agentspec.evals.research.tiny_sql_staged.optimizer import Optimizer
 from agentspec.evals.research.tiny_sql_staged.packed_model import exact_answers, packed_loss
 from agentspec.evals.research.tiny_sql_staged.packing import Example, Pack
@@ -41,13 +42,15 @@ class TrainConfig:
     """What a training run depends on.
 
     `minutes` is the time after which the learning rate reaches zero; it is counted over all parts of a resumed run.
+    `circuit_rate` is the share of `matrix_lr` at which the circuit of `initial` learns: the full rate destroys it.
     """
 
     minutes: float
     seed: int = 0
-    lessons_per_step: int = 1
+    lessons_per_step: int = 2
     lr: float = 3e-4
-    matrix_lr: float = 5e-4
+    matrix_lr: float = 1e-3
+    circuit_rate: float = 0.3
     warmup_minutes: float = 1.0
     tokenizer_lessons: int = 200
     measured_lessons: int = 15
@@ -116,7 +119,9 @@ class Trainer:
         self._tokenizer = tokenizer
         self.model = model
         self._config = config
-        self._optimizer = Optimizer(model, matrix_lr=config.matrix_lr, lr=config.lr)
+        self._optimizer = Optimizer(
+            model, matrix_lr=config.matrix_lr, lr=config.lr, slow=CIRCUIT, slow_rate=config.circuit_rate
+        )
         self.progress = Progress()
         self._losses: deque[float] = deque(maxlen=_RECENT)
         if self._file.exists():

@@ -84,6 +84,8 @@ part of/managed by/used in/based in/sold by/given to/led by
 _CONSONANTS = _listed("b c d f g h k l m n p r s t v w z br ch cl dr fl gr kr pl sh sk st tr")
 _VOWELS = _listed("a e i o u ai ea ou")
 _ENDS = _listed("n r l k t m x nd rn ll st")
+# The reserved words of SQL that the syllables can form: they cannot be names without quotes.
+_RESERVED = {"cast", "from", "limit", "null"}
 
 
 # Words that are not kept from training: parts of dates, and names that every database may have.
@@ -129,5 +131,5 @@ class Words:
             syllables = self._rng.choice((1, 1, 2, 2))
             parts = [self._rng.choice(_CONSONANTS) + self._rng.choice(_VOWELS) for _ in range(syllables)]
             word = "".join(parts) + self._rng.choice(_ENDS)
-            if is_unseen(word) == self._unseen and len(word) > 3:
+            if is_unseen(word) == self._unseen and len(word) > 3 and word not in _RESERVED:
                 return word
