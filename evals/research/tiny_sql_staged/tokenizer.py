@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer
 
-from agentspec.evals.research.tiny_sql.tokenizer import SPECIAL_TOKENS
+from agentspec.evals.research.tiny_sql.tokenizer import train_tokenizer
 from agentspec.workflows.text_to_sql.agents.stages import INSTRUCTIONS, RULES, WAYS
 
 _GRAMMAR = (
@@ -30,22 +30,8 @@ _PIECES = rf" ?\p{{Lu}}{{2,}} ?| ?\b(?:{_WORDS})\b ?|{_NAME}|{_NUMBER}| ?[^\s\p{
 FIXED_TEXTS = (RULES, *INSTRUCTIONS.values(), *WAYS)
 
 
-def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
+def staged_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     """Trains a byte-level BPE with `vocab_size` entries; the fixed texts are among them."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(  # type: ignore[no-untyped-call]
-        vocab_size=vocab_size - len(FIXED_TEXTS),
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer = train_tokenizer(texts, vocab_size=vocab_size - len(FIXED_TEXTS), pieces=_PIECES)
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in FIXED_TEXTS])
     return tokenizer
