@@ -26,10 +26,17 @@ def describe(packages: Iterable[str]) -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             versions[package] = None
     return {
-        "command": ["agentspec", *map(without_folders, sys.argv[1:])],
+        "command": [*_program(), *map(without_folders, sys.argv[1:])],
         "versions": versions,
         "hardware": {"processor": processor(), "cores": os.cpu_count(), "gpu": None},
     }
+
+
+def _program() -> list[str]:
+    """`python -m MODULE` for one of the project's modules, and else the project's command."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    module = spec.name.removesuffix(".__main__") if spec else ""
+    return ["python", "-m", module] if module.startswith("agentspec.") else ["agentspec"]
 
 
 def without_folders(text: str) -> str:

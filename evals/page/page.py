@@ -254,7 +254,8 @@ def table(topic: Topic, commits: Mapping[str, str], root: str) -> str:
 def _command(content: Content) -> str:
     """The first words of the command; the file has all of them."""
     words = list(heads_of(content)[0].get("command") or ())
-    return f"`{' '.join(words[: 3 if words[1:2] == ['bench'] else 2])}`" if words else ""
+    number = 3 if words[:1] == ["python"] or words[1:2] == ["bench"] else 2
+    return f"`{' '.join(words[:number])}`" if words else ""
 
 
 def with_blocks(path: Path, blocks: Mapping[str, str]) -> str:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agentspec.environment import describe
 from agentspec.evals.files import write_json
 from agentspec.evals.research.tiny_sql_staged.corpus import WORKFLOW
 from agentspec.evals.research.tiny_sql_staged.questions import KINDS, held_out_questions
@@ -56,8 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"--- {kind}: {len(databases.paths)} databases, {seconds:.0f} s")
         print(table(reports[kind]))
         print("accuracy of " + ", ".join(f"{step} {share:.1%}" for step, share in steps.items()), flush=True)
-    command = ["python", "-m", "agentspec.evals.research.staged_sql", *(arguments or sys.argv[1:])]
-    write_json(options.json, {"command": command, "kinds": reports}, indent=2)
+    write_json(options.json, {"kinds": reports, **describe(("agentspec", "torch", "transformers"))})
     return 1 if any(report["outcomes"]["error"] for report in reports.values()) else 0
 
 
