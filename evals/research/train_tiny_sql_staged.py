@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--work", type=Path, required=True, help="folder of checkpoint and tokenizer; a run goes on from what is there")
     add("--out", type=Path, required=True, help="folder of the model, e.g. evals/models/tiny-sql-staged")
+    begin = "begin with the weights and the tokenizer of this model (default: weights that repeat, a new tokenizer)"
+    add("--begin", type=Path, metavar="FOLDER", help=begin)
     add("--minutes", type=float, default=120, help="time to train, over all parts of a run (default: %(default)g)")
     add("--stop-after", type=float, metavar="M", help="end this part after M minutes, to be resumed")
     add("--measure-every", type=float, default=4, metavar="M", help="minutes between measures (default: %(default)g)")
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import torch
     from tokenizers import Tokenizer
 
-    from agentspec.evals.research.tiny_sql.model import LlamaShape, save_model
+    from agentspec.evals.research.tiny_sql.model import LlamaShape, load_model, save_model
     from agentspec.evals.research.tiny_sql.tokenizer import BEGIN, END, PAD, save_tokenizer, special_id
     from agentspec.evals.research.tiny_sql_staged.initial import THETA, repeating_model
     from agentspec.evals.research.tiny_sql_staged.train import TrainConfig, Trainer, corpus_tokenizer
@@ -57,10 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lessons_per_step=options.lessons,
     )
     file = options.work / "tokenizer.json"
+    if options.begin and not file.exists():
+        options.work.mkdir(parents=True, exist_ok=True)
+        shutil.copy(options.begin / "tokenizer.json", file)
     if not file.exists():
         save_tokenizer(corpus_tokenizer(config, shape.vocab_size), options.work, max_length=shape.max_positions)
     tokenizer = Tokenizer.from_file(str(file))
-    trainer = Trainer(options.work, tokenizer, repeating_model(shape, options.seed), config)
+    model = load_model(options.begin) if options.begin else repeating_model(shape, options.seed)
+    shape = model.shape
+    trainer = Trainer(options.work, tokenizer, model, config)
     trainer.run(measure_minutes=options.measure_every, stop_after_minutes=options.stop_after)
     begin, end, pad = (special_id(tokenizer, token) for token in (BEGIN, END, PAD))
     save_tokenizer(tokenizer, options.out, max_length=shape.max_positions)
