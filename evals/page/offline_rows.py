@@ -122,11 +122,32 @@ def drafter_state_rows(files: Files) -> list[Row]:
 def report_rows(files: Files) -> list[Row]:
     rows: list[Row] = []
     for name, content in files.items():
-        for part, reader in (("ranking", _ranking), ("prediction", _prediction), ("verdict", _verdict)):
+        for part, reader in (
+            ("ranking", _ranking),
+            ("prediction", _prediction),
+            ("halves", _halves),
+            ("verdict", _verdict),
+        ):
             if part in content:
                 rows += reader(name, content[part])
         rows += [_scale(name, row) for row in content.get("scale", ())]
     return rows
+
+
+def _halves(name: str, found: Mapping[str, Any]) -> Iterator[Row]:
+    least, most = found["goal"]
+    for row in found["rows"]:
+        for state in ("cold", "warm"):
+            of = row[state]
+            goal = f"{of['held']:.0%} of {row['draws']} held, goal {least:.0%} to {most:.0%}"
+            yield Row(
+                f"90 % intervals of the accept length of {row['set']}, {state}, from half of {row['sessions']} sessions",
+                "report",
+                f"{of['reported']:.2f}, -{of['below']:.0%} and +{of['above']:.0%}",
+                f"replay of the other half {of['replayed']:.2f}",
+                (Goal(goal, least <= of["held"] <= most),),
+                name,
+            )
 
 
 def _ranking(name: str, found: Mapping[str, Any]) -> Iterator[Row]:

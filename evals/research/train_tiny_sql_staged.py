@@ -18,8 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--work", type=Path, required=True, help="folder of checkpoint and tokenizer; a run goes on from what is there")
     add("--out", type=Path, required=True, help="folder of the model, e.g. evals/models/tiny-sql-staged")
-    begin = "begin with the weights and the tokenizer of this model (default: weights that repeat, a new tokenizer)"
-    add("--begin", type=Path, metavar="FOLDER", help=begin)
+    begun = "begin with the weights and the tokenizer of this model (default: weights that repeat, a new tokenizer)"
+    add("--begin", type=Path, metavar="FOLDER", help=begun)
     add("--minutes", type=float, default=120, help="time to train, over all parts of a run (default: %(default)g)")
     add("--stop-after", type=float, metavar="M", help="end this part after M minutes, to be resumed")
     add("--measure-every", type=float, default=4, metavar="M", help="minutes between measures (default: %(default)g)")

@@ -183,6 +183,14 @@ def test_held_out_questions_have_a_row_for_each_kind() -> None:
     assert (row.figure, row.baseline) == ("35%", "single draft 25%, vote 30%, after combine 32%")
 
 
+def test_halves_judge_how_many_intervals_held() -> None:
+    state = {"held": 0.99, "reported": 3.98, "below": 0.11, "above": 0.12, "replayed": 4.0}
+    rows = [{"set": "chat", "sessions": 80, "draws": 50, "cold": state, "warm": {**state, "held": 0.8}}]
+    cold, warm = topic_rows("report", {"halves.json": {"halves": {"goal": [0.8, 0.98], "rows": rows}}})
+    assert cold.goals == (("99% of 50 held, goal 80% to 98%", False),)
+    assert warm.goals == (("80% of 50 held, goal 80% to 98%", True),)
+
+
 def test_blocks_go_between_their_marks_and_nowhere_else(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n<!-- results: a -->\nold\n{END}\nafter\n")
