@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--work", type=Path, required=True, help="folder of checkpoint and tokenizer; a run goes on from what is there")
     add("--out", type=Path, required=True, help="folder of the model, e.g. evals/models/tiny-sql-staged")
-    begun = "begin with the weights and the tokenizer of this model (default: weights that repeat, a new tokenizer)"
+    begun = "begin with the shape, weights and tokenizer of this model (default: weights that repeat, a new tokenizer)"
     add("--begin", type=Path, metavar="FOLDER", help=begun)
     add("--minutes", type=float, default=120, help="time to train, over all parts of a run (default: %(default)g)")
     add("--stop-after", type=float, metavar="M", help="end this part after M minutes, to be resumed")
@@ -60,10 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lessons_per_step=options.lessons,
     )
     file = options.work / "tokenizer.json"
-    if options.begin and not file.exists():
+    if not file.exists() and options.begin:
         options.work.mkdir(parents=True, exist_ok=True)
         shutil.copy(options.begin / "tokenizer.json", file)
-    if not file.exists():
+    elif not file.exists():
         save_tokenizer(corpus_tokenizer(config, shape.vocab_size), options.work, max_length=shape.max_positions)
     tokenizer = Tokenizer.from_file(str(file))
     model = load_model(options.begin) if options.begin else repeating_model(shape, options.seed)

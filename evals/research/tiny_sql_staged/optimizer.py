@@ -20,8 +20,8 @@ class Optimizer:
     Args:
         network: The network.
         matrix_lr, lr: The rates of Muon and of AdamW.
-        slow: Names that begin so learn at `slow_rate` times the rate of Muon.
-        slow_rate: See `slow`.
+        slow: Beginnings of names. Matrices with such names learn at `slow_rate` times `matrix_lr`.
+        slow_rate: At most 1.
         weight_decay: Of Muon.
     """
 
