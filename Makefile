@@ -44,7 +44,7 @@ QUICK := smoke or not (browser or $(REST))
 CCACHE := $(shell command -v ccache)
 
 .PHONY: demo test test-all test-needs setup arctic agents openhands openhands-if-possible coding-agents frameworks \
-	old-sglang links \
+	old-sglang links gpu-replica gpu-archives \
 	format lint types native-test native-sanitizers chromium prometheus fuzz model staged-model drafters acceptance clean help
 
 help:
@@ -225,6 +225,25 @@ $(OLD)/.installed: $(VENV)/.python | $(VENV)/.installed $(CACHE)/sglang-$(OLD_SG
 	@$(BIN)/python -c 'import sys, sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path(sys.argv[1])!r})")' purelib \
 		> "$$($(OLD)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
 	@touch $@
+
+# An environment like that of a lent GPU host, 6 GB, without a GPU: what the host gets is built and tried in it.
+# gpu-archives makes what the host gets: make gpu-archives TRACES=FOLDER CONFIGS=FOLDER
+GPU_REPLICA := .venv-gpu-replica
+gpu-replica: $(GPU_REPLICA)/.installed
+
+$(GPU_REPLICA)/.installed: evals/gpu/replica/requirements.txt $(VENV)/.python
+	@echo "installing a replica of the GPU host into $(GPU_REPLICA)"
+	@for python in "$(PYTHON312)" python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.12*/bin/python; do \
+		"$$python" -c 'import ssl, sys; sys.exit(sys.version_info[:2] != (3, 12))' 2> /dev/null || continue; \
+		"$$python" -m venv --clear $(GPU_REPLICA) && \
+		$(GPU_REPLICA)/bin/python -m pip --disable-pip-version-check --quiet install -r $< && touch $@ && exit 0; \
+		exit 1; \
+	done; \
+	echo "the replica needs Python 3.12, and there is none in the PATH: make gpu-replica PYTHON312=/path/to/python3.12"; exit 1
+
+gpu-archives: setup $(GPU_REPLICA)/.installed
+	$(PY) -m agentspec.evals.gpu --prepare --traces "$(TRACES)" --configs "$(CONFIGS)" --replica $(GPU_REPLICA)/bin/python
+	$(PY) -m agentspec.evals.gpu --check --replica $(GPU_REPLICA)/bin/python
 
 model: setup
 	$(PY) -m agentspec.evals.research.train_tiny_sql --out evals/models/tiny-sql
