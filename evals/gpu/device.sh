@@ -12,9 +12,10 @@ trip=${1:?usage: device.sh TRIP COMMAND}
 command=${2:?usage: device.sh TRIP COMMAND}
 mkdir -p "$state" "$out"
 export PYTHONUNBUFFERED=1 PYTHONPATH=$state/site TVM_FFI_CACHE_DIR=$state/jit TRITON_CACHE_DIR=$state/triton
-export SGLANG_IS_FLASHINFER_AVAILABLE=false TRITON_F32_DEFAULT= GPU_RUN_COMMIT
+export SGLANG_IS_FLASHINFER_AVAILABLE=false GPU_RUN_COMMIT
 GPU_RUN_COMMIT=$(cat "$carried/commit" 2> /dev/null || echo unknown)
-unset TRITON_F32_DEFAULT
+# Ranks of one host talk over its loopback, whatever else it has.
+export GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo
 
 # Not every host has xz.
 unpack() {
