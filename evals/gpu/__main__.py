@@ -6,19 +6,20 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from agentspec.cli.main import exit_on_sigterm
 from agentspec.errors import AgentspecError, ConfigError
 from agentspec.evals.gpu.correct import check_right
-from agentspec.evals.gpu.records import Results
-from agentspec.evals.gpu.replays import compare
+from agentspec.evals.gpu.records import Results, device_gigabytes
+from agentspec.evals.gpu.replays import Servers, replay_servers
 from agentspec.evals.gpu.run import Run
 from agentspec.evals.gpu.servers import HEAD_STEPS
 from agentspec.evals.gpu.steps import profile, trace
 from agentspec.evals.gpu.table import table
-from agentspec.evals.gpu.trips import BETWEEN_SECONDS, LENT_SECONDS, START_SECONDS, TRIPS, Command, next_trip, trip
+from agentspec.evals.gpu.trips import LENT_SECONDS, START_SECONDS, TRIPS, Command, next_trip, trip
 from agentspec.evals.options import Options
 from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for
 from agentspec.progress import say
@@ -30,12 +31,11 @@ _TO_FINISH = 8.0
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="python -m agentspec.evals.gpu",
-        description="Measures agentspec on a GPU host that is lent for minutes: trips, each of one or two commands.",
+        description="Measures agentspec on a GPU host that is lent for minutes: trips, each of one command.",
     )
     options = Options(found)
     add = options.add
     add("--trip", type=int, metavar="N", help="do this trip")
-    add("--command", type=int, default=1, metavar="N", help="of the trip: 1 or 2 (default 1)")
     options.folder("--data", "folder that was unpacked, or that --prepare made (default .gpu/data)", Path(".gpu/data"))
     options.folder("--out", "folder for records and logs (default gpu-run)", Path("gpu-run"))
     options.number("--elapsed", 0.0, "seconds of the command that have passed already, for unpacking")
@@ -76,13 +76,11 @@ def _print_plan(results: Path | None) -> None:
     for one in chosen:
         print(f"Trip {one.number}: {one.asks} {one.kind}; about {one.seconds:.0f} of {LENT_SECONDS:.0f} s")
         print(f"    {START_SECONDS:4.0f} s  ask for the host, start, transfer")
-        for number, command in enumerate(one.commands, start=1):
-            if number > 1:
-                print(f"    {BETWEEN_SECONDS:4.0f} s  between the commands")
-            limit = command.limit + _TO_FINISH
-            print(f"  bash evals/gpu/device.sh {one.number} {number}   (ends by itself within {limit:.0f} s)")
-            for phase in command.phases:
-                print(f"    {phase.seconds:4.0f} s  {phase.name}: {phase.does}")
+        print(
+            f"  bash evals/gpu/device.sh {one.number}   (ends by itself within {one.command.limit + _TO_FINISH:.0f} s)"
+        )
+        for phase in one.command.phases:
+            print(f"    {phase.seconds:4.0f} s  {phase.name}: {phase.does}")
 
 
 def _prepare(args: argparse.Namespace) -> int:
@@ -104,9 +102,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.trip is None:
         raise ConfigError("--trip N is needed, or --plan or --next; see --help")
     one = trip(args.trip)
-    if not 1 <= args.command <= len(one.commands):
-        raise ConfigError(f"--command must be from 1 to {len(one.commands)} for trip {one.number}, got {args.command}")
-    command = one.commands[args.command - 1]
+    command = one.command
     data, out = args.data.resolve(), args.out.resolve()
     (out / "logs").mkdir(parents=True, exist_ok=True)
     if args.dry_run:
@@ -143,35 +139,49 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _do(run: Run, command: Command, limits: dict[str, float], unpacked: float) -> int:
-    """Does the phases in their order until one fails."""
-    for phase in command.phases:
-        name, _, rest = phase.name.partition(":")
-        if name in ("parity", "sampling"):
-            # On the servers of the phase smoke.
-            continue
-        say(f"{phase.name}, {limits[phase.name] - time.monotonic():.0f} s until its deadline")
-        try:
-            if name == "smoke":
-                check_right(run, limits)
-            elif name == "replay":
-                run.results.begin(phase.name)
-                compare(run.until(limits[phase.name]), rest.split("+"))
-                run.results.end()
-            elif name in ("profile", "trace"):
-                run.results.begin(phase.name)
-                (profile if name == "profile" else trace)(run.until(limits[phase.name]))
-                run.results.end()
-            elif name == "unpack":
-                run.results.begin(phase.name)
-                run.results.end()
-                run.results.phases[-1]["seconds"] = round(unpacked, 1)
-        except (AgentspecError, OSError) as error:
-            run.results.end(str(error)[-6000:])
-            say(f"{phase.name} ended early: {str(error)[:2000]}")
-            # Figures are worth having though another phase failed; nothing is, once answers are wrong.
-            if name == "smoke":
-                return 1
+    """Does the phases in their order. One that fails ends early, and the others go on: each has its own servers."""
+    phases = [phase.name for phase in command.phases]
+    for name in phases:
+        if name in ("unpack", "profile"):
+            with _phase(run, name, limits):
+                if name == "profile":
+                    profile(run.until(limits[name]))
+        if name == "unpack":
+            run.results.phases[-1]["seconds"] = round(unpacked, 1)
+    for number, systems in enumerate(_side_by_side(run, command.systems)):
+        with run.starting(replay_servers(run, systems)) as wait:
+            if "smoke" in phases and not number:
+                with _phase(run, "smoke", limits):
+                    check_right(run, limits)
+            servers = None
+            with _phase(run, "replay", limits):
+                servers = Servers(run, systems, wait(limits["replay"]))
+                servers.replay(run.until(limits["replay"]))
+            if "trace" in phases and servers is not None:
+                with _phase(run, "trace", limits):
+                    trace(run.until(limits["trace"]), servers)
     return 0 if all(done["complete"] for done in run.results.phases) else 1
+
+
+@contextmanager
+def _phase(run: Run, name: str, limits: dict[str, float]) -> Iterator[None]:
+    """Notes that a phase began and how it ended."""
+    say(f"{name}, {limits[name] - time.monotonic():.0f} s until its deadline")
+    run.results.begin(name)
+    try:
+        yield
+    except (AgentspecError, OSError) as error:
+        run.results.end(str(error)[-6000:])
+        say(f"{run.results.phases[-1]['name']} ended early: {str(error)[-2000:]}")
+    else:
+        run.results.end()
+
+
+def _side_by_side(run: Run, systems: Sequence[str]) -> list[Sequence[str]]:
+    """Groups of systems whose servers fit the device's memory together."""
+    gigabytes = device_gigabytes() or 2 * run.size.gigabytes
+    most = max(int(gigabytes / run.size.gigabytes), 1)
+    return [systems[first : first + most] for first in range(0, len(systems), most)]
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def prompts(number: int, seed: int) -> list[str]:
 
 
 def check_right(run: Run, limits: Mapping[str, float]) -> None:
-    """All phases on the same servers; each phase is kept in the results.
+    """The phases smoke, which has begun, parity and sampling, on the same servers. The caller notes the last one's end.
 
     Args:
         run: The run.
@@ -66,9 +66,10 @@ def check_right(run: Run, limits: Mapping[str, float]) -> None:
     """
     results = run.results
     run = run.until(limits["smoke"])
-    results.begin("smoke")
-    with run.started(_servers(run), meanwhile=lambda: None if run.on_cpu else _smoke(run)) as found:
-        started = dict(zip(_CHECKED, found, strict=True))
+    with run.starting(_servers(run)) as wait:
+        if not run.on_cpu:
+            _smoke(run)
+        started = dict(zip(_CHECKED, wait(run.deadline), strict=True))
         for system, server in started.items():
             said = {"error": server} if isinstance(server, str) else {"start_seconds": round(server.start_seconds, 1)}
             results.add({"part": "smoke", "check": "start", "system": system, **said})
@@ -81,7 +82,6 @@ def check_right(run: Run, limits: Mapping[str, float]) -> None:
         results.end()
         results.begin("sampling")
         _check(run.until(limits["sampling"]), servers, _compare_sampled)
-        results.end()
 
 
 class CheckFailedError(AgentspecError):
@@ -192,7 +192,7 @@ def _servers(run: Run) -> list[Server]:
                 *device_arguments(_backend(run), 16),
             ],
             environment={**system.variables, "TRITON_F32_DEFAULT": "ieee", **_caches(run)},
-            start_seconds=START_SECONDS,
+            start_seconds=START_SECONDS[_backend(run)],
         )
         for label, system in _CHECKED.items()
     ]

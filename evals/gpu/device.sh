@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs on a lent GPU host without a network.
-#   device.sh TRIP COMMAND [ARGUMENTS]
+#   device.sh TRIP [ARGUMENTS]
 # It unpacks the archives of .gpu/carried where they are not yet, and writes records, logs and a table to $OUT.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -8,8 +8,7 @@ state=${GPU_RUN_STATE:-/tmp/agentspec-gpu}
 carried=$here/.gpu/carried
 out=${OUT:-$state/out}
 python=${PYTHON:-python3}
-trip=${1:?usage: device.sh TRIP COMMAND}
-command=${2:?usage: device.sh TRIP COMMAND}
+trip=${1:?usage: device.sh TRIP}
 mkdir -p "$state" "$out"
 export PYTHONUNBUFFERED=1 PYTHONPATH=$state/site TVM_FFI_CACHE_DIR=$state/jit TRITON_CACHE_DIR=$state/triton
 export SGLANG_IS_FLASHINFER_AVAILABLE=false GPU_RUN_COMMIT
@@ -35,13 +34,9 @@ if [ ! -e "$state/.unpacked" ]; then
 fi
 
 # Whatever becomes of the run, its logs come back.
-bring_back() { tar czf "$out/logs-$trip-$command.tar.gz" -C "$out" logs 2> /dev/null; rm -rf "$out/logs"; }
+bring_back() { tar czf "$out/logs-$trip.tar.gz" -C "$out" logs 2> /dev/null; rm -rf "$out/logs"; }
 trap bring_back EXIT
-[ -f "$state/results-$trip.json" ] && cp "$state/results-$trip.json" "$out/results.json"
 # The source tree in the working folder must not hide the built package.
 cd "$state" || exit 1
-"$python" -P -m agentspec.evals.gpu --trip "$trip" --command "$command" --data "$state/data" --out "$out" \
-  --elapsed "$SECONDS" "${@:3}"
-status=$?
-cp "$out/results.json" "$state/results-$trip.json"
-exit $status
+"$python" -P -m agentspec.evals.gpu --trip "$trip" --data "$state/data" --out "$out" \
+  --elapsed "$SECONDS" "${@:2}"

@@ -80,6 +80,13 @@ def context() -> Record:
     return found
 
 
+def device_gigabytes() -> float:
+    """The GPU's memory in gigabytes; 0 without one."""
+    import torch
+
+    return torch.cuda.get_device_properties(0).total_memory / 1e9 if torch.cuda.is_available() else 0.0
+
+
 def _driver() -> str:
     path = Path("/proc/driver/nvidia/version")
     found = re.search(r"\b\d{3}\.\d[\d.]*", path.read_text()) if path.is_file() else None

@@ -28,83 +28,89 @@ FORCED = (
 _WARM_CLIENTS = 16
 
 
-def compare(run: Run, systems: Sequence[str]) -> None:
-    """Starts the systems at the same time, and measures all cells in turns. A system that fails gets a record with the
-    error, and the others go on.
+class Servers:
+    """The servers of some systems, alive together.
 
-    Raises:
-        OutOfTimeError: The deadline came first.
-        ServerError: No server started, or one failed.
+    Args:
+        run: Its results get a record of each start.
+        started: What Run.starting() gave for replay_servers(), in the order of `systems`.
+        systems: Their names.
     """
-    backend = CPU_BACKEND if run.on_cpu else run.trip.backend
-    most = max(run.clients)
-    servers = [
+
+    def __init__(self, run: Run, systems: Sequence[str], started: Sequence[Server | str]) -> None:
+        self.run = run
+        self.alive: dict[str, Server] = {}
+        for system, server in zip(systems, started, strict=True):
+            if isinstance(server, str):
+                self._failed(system, {}, server)
+            else:
+                self.alive[system] = server
+                run.results.add({**facts(run, system), "start_seconds": round(server.start_seconds, 1)})
+        self.cells = load_cells(run.data / f"work-{run.size.name}.npz")
+        self._warm()
+
+    def replay(self, run: Run) -> None:
+        """Measures all cells in turns. A system that fails gets a record with the error, and the others go on.
+
+        Raises:
+            OutOfTimeError: The deadline came first.
+            ServerError: No server is alive.
+        """
+        for turn, cell in enumerate(cell for cell in self.cells if cell.clients in run.clients):
+            # No server always follows the same one.
+            order = list(self.alive)
+            first = turn % len(order) if order else 0
+            for system in (*order[first:], *order[:first]):
+                run.check_time(needed=4.0)
+                at = {"trace": cell.trace, "clients": cell.clients, "repetition": cell.repetition}
+                try:
+                    figures = measure(self.alive[system], cell, system)
+                except (ServerError, OSError) as error:
+                    self._failed(system, at, str(error))
+                else:
+                    run.results.add({**facts(run, system), **at, **figures})
+                    say(f"  {cell.trace} x{cell.clients} {system}: {figures['tokens_per_second']} tokens/s")
+        if not self.alive:
+            raise ServerError("no server is alive; see the records")
+
+    def _warm(self) -> None:
+        """Every server answers the warm sessions, all at the same time."""
+
+        def warm(system: str) -> str:
+            try:
+                for cell in self.cells:
+                    if not cell.clients:
+                        _ask(self.alive[system], cell, _WARM_CLIENTS)
+            except OSError as error:
+                return str(error)
+            return ""
+
+        with ThreadPoolExecutor(max(len(self.alive), 1)) as pool:
+            for system, error in zip(list(self.alive), list(pool.map(warm, self.alive)), strict=True):
+                if error:
+                    self._failed(system, {}, error)
+
+    def _failed(self, system: str, at: Record, error: str) -> None:
+        server = self.alive.pop(system, None)
+        tail = server.log_tail() if server else ""
+        self.run.results.add({**facts(self.run, system), **at, "error": f"{error}\n{tail}"[-3000:]})
+        say(f"  {system} failed: {error[-300:]}")
+
+
+def replay_servers(run: Run, systems: Sequence[str]) -> list[Server]:
+    """Servers of the systems that write recorded answers; not started yet."""
+    return [
         replay_server(
             system,
             run.size,
             run.data,
-            backend=backend,
-            max_running=most,
+            backend=_backend(run),
+            max_running=max(run.clients),
             head_acceptance=run.head_acceptance,
             log=run.logs / f"{run.size.name}-{system}.log",
         )
         for system in systems
     ]
-    cells = load_cells(run.data / f"work-{run.size.name}.npz")
-    failed: list[str] = []
-    with run.started(servers) as found:
-        alive: dict[str, Server] = {}
-        for system, server in zip(systems, found, strict=True):
-            if isinstance(server, str):
-                run.results.add({**_facts(run, backend, system), "error": server})
-                failed.append(system)
-            else:
-                alive[system] = server
-                run.results.add({**_facts(run, backend, system), "start_seconds": round(server.start_seconds, 1)})
-        _warm(run, alive, [cell for cell in cells if not cell.clients])
-        for turn, cell in enumerate(cell for cell in cells if cell.clients in run.clients):
-            # No server always follows the same one.
-            order = list(alive)
-            first = turn % len(order) if order else 0
-            for system in (*order[first:], *order[:first]):
-                run.check_time(needed=4.0)
-                facts = {
-                    **_facts(run, backend, system),
-                    "trace": cell.trace,
-                    "clients": cell.clients,
-                    "repetition": cell.repetition,
-                }
-                try:
-                    figures = measure(alive[system], cell, system)
-                except (ServerError, OSError) as error:
-                    run.results.add({**facts, "error": f"{error}\n{alive[system].log_tail()}"[-3000:]})
-                    say(f"  {system} failed: {error}")
-                    failed.append(system)
-                    del alive[system]
-                else:
-                    run.results.add({**facts, **figures})
-                    say(f"  {cell.trace} x{cell.clients} {system}: {figures['tokens_per_second']} tokens/s")
-    if failed:
-        raise ServerError(f"{', '.join(dict.fromkeys(failed))} failed; see the records")
-
-
-def _warm(run: Run, alive: dict[str, Server], cells: Sequence[Cell]) -> None:
-    """Every server answers the warm sessions, all at the same time."""
-
-    def warm(system: str) -> str:
-        try:
-            for cell in cells:
-                _ask(alive[system], cell, _WARM_CLIENTS)
-        except OSError as error:
-            run.results.add({**_facts(run, "", system), "error": f"{error}\n{alive[system].log_tail()}"[-3000:]})
-            return system
-        return ""
-
-    with ThreadPoolExecutor(max(len(alive), 1)) as pool:
-        for system in filter(None, list(pool.map(warm, alive))):
-            del alive[system]
-    if not alive:
-        raise ServerError("no server answered the warm sessions; see the records")
 
 
 def measure(server: RunningServer, cell: Cell, system: str) -> Record:
@@ -190,7 +196,8 @@ def _between(before: dict[str, Any], after: dict[str, Any], seconds: float) -> R
     }
 
 
-def _facts(run: Run, backend: str, system: str) -> Record:
+def facts(run: Run, system: str) -> Record:
+    """What the records of a system's replays have in common."""
     head = (
         f"EAGLE-3 head of real size, acceptance simulated: chains of {HEAD_STEPS}, accept length "
         f"{run.head_accept_length:g} where it drafts alone"
@@ -198,8 +205,12 @@ def _facts(run: Run, backend: str, system: str) -> Record:
     return {
         "part": "replay",
         "size": run.size.name,
-        "backend": backend,
+        "backend": _backend(run),
         "system": system,
         "note": FORCED if run.size.is_random else "answers are recorded ones, forced token by token; the small model",
         **({"head": head} if system in WITH_HEAD else {}),
     }
+
+
+def _backend(run: Run) -> str:
+    return CPU_BACKEND if run.on_cpu else run.trip.backend

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,30 +66,33 @@ class Run:
             raise OutOfTimeError(f"{max(self.seconds_left(), 0.0):.0f} s were left, {needed:.0f} s are needed")
 
     @contextmanager
-    def started(
-        self, servers: Sequence[Server], meanwhile: Callable[[], object] = lambda: None
-    ) -> Iterator[list[Server | str]]:
-        """Starts servers at the same time, calls `meanwhile`, and waits for them. A server that did not start is replaced
-        by the reason. All are stopped at the end, also if `meanwhile` raises."""
-        with ExitStack() as stack, ThreadPoolExecutor(max(len(servers), 1)) as pool:
+    def starting(self, servers: Sequence[Server]) -> Iterator[Callable[[float], list[Server | str]]]:
+        """Starts servers at the same time, without waiting; all are stopped at the end.
 
-            def start(server: Server) -> Server | str:
+        Yields a function that waits until a time, by time.monotonic(), for all of them. In place of a server that did not start it
+        returns the reason.
+        """
+        with ThreadPoolExecutor(max(len(servers), 1)) as pool:
+            starting = [pool.submit(_start, server) for server in servers]
+
+            def wait(until: float) -> list[Server | str]:
                 try:
-                    stack.enter_context(server)
-                except (AgentspecError, OSError) as error:
-                    return without_folders(str(error))[-3000:]
-                say(f"  {server.log_name} ready after {server.start_seconds:.0f} s")
-                return server
+                    return [one.result(timeout=max(until - time.monotonic(), 1.0)) for one in starting]
+                except TimeoutError as error:
+                    raise OutOfTimeError("the servers were not ready in time; see their logs") from error
 
-            starting = [pool.submit(start, server) for server in servers]
             try:
-                meanwhile()
-                found = [one.result(timeout=max(self.seconds_left(), 1.0)) for one in starting]
-            except BaseException as error:
+                yield wait
+            finally:
                 # Servers that are still starting end too.
                 for server in servers:
                     server.stop()
-                if isinstance(error, TimeoutError):
-                    raise OutOfTimeError("the servers were not ready in time; see their logs") from error
-                raise
-            yield found
+
+
+def _start(server: Server) -> Server | str:
+    try:
+        server.__enter__()
+    except (AgentspecError, OSError) as error:
+        return without_folders(str(error))[-3000:]
+    say(f"  {server.log_name} ready after {server.start_seconds:.0f} s")
+    return server

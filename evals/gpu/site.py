@@ -80,6 +80,7 @@ def make_site(site: Path, source: Path, replica: Path) -> None:
         for wheel in sorted(wheels.glob("*.whl")):
             _unpack(wheel, part)
         _without_flashinfer(part)
+        _with_float32_norms(part)
         for path in part.rglob("*.so"):
             subprocess.run(["strip", "-g", str(path)], check=False, capture_output=True)
         part.rename(site)
@@ -151,6 +152,32 @@ def _without_flashinfer(site: Path) -> None:
         path = site / "sgl_kernel" / name
         text = path.read_text(encoding="utf-8")
         path.write_text(text.replace("import flashinfer.", "import flashinfer_left_out."), encoding="utf-8")
+
+
+def _with_float32_norms(site: Path) -> None:
+    """The kernel package's RMSNorm takes half precision only, and the parity check is in float32. So torch does it."""
+    path = site / "sgl_kernel" / "elementwise.py"
+    path.write_text(path.read_text(encoding="utf-8") + _FLOAT32_NORMS, encoding="utf-8")
+
+
+_FLOAT32_NORMS = """
+
+_half_rmsnorm, _half_fused_add_rmsnorm = rmsnorm, fused_add_rmsnorm
+
+
+def rmsnorm(input, weight, eps=1e-6, out=None, enable_pdl=None):
+    if input.dtype != torch.float32:
+        return _half_rmsnorm(input, weight, eps, out, enable_pdl)
+    found = input * torch.rsqrt(input.pow(2).mean(-1, keepdim=True) + eps) * weight
+    return found if out is None else out.copy_(found)
+
+
+def fused_add_rmsnorm(input, residual, weight, eps=1e-6, enable_pdl=None):
+    if input.dtype != torch.float32:
+        return _half_fused_add_rmsnorm(input, residual, weight, eps, enable_pdl)
+    residual.add_(input)
+    rmsnorm(residual, weight, eps, out=input)
+"""
 
 
 def _unpack(wheel: Path, site: Path) -> None:

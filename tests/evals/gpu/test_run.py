@@ -6,7 +6,7 @@ import json
 import subprocess
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -26,20 +26,17 @@ MOST_SECONDS = 600.0
 def test_every_trip_fits_a_loan() -> None:
     for trip in TRIPS:
         assert trip.seconds < LENT_SECONDS
-        for one in trip.commands:
-            assert one.seconds <= one.limit < MOST_SECONDS
-            limits = [phase.limit for phase in one.phases]
-            assert limits == sorted(limits)
-            for phase in one.phases:
-                name, _, systems = phase.name.partition(":")
-                for system in systems.split("+") if name == "replay" else ():
-                    algorithm(system)
+        assert trip.command.seconds <= trip.command.limit < MOST_SECONDS
+        limits = [phase.limit for phase in trip.command.phases]
+        assert limits == sorted(limits)
+        for system in trip.command.systems:
+            algorithm(system)
 
 
 def test_committed_results_say_which_trip_is_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def commit(number: int, *incomplete: str) -> None:
         trip = next(trip for trip in TRIPS if trip.number == number)
-        names = [phase.name for one in trip.commands for phase in one.phases]
+        names = [phase.name for phase in trip.command.phases]
         phases = [{"name": name, "complete": name not in incomplete} for name in names]
         (tmp_path / f"trip-{number}.json").write_text(json.dumps({"phases": phases}))
 
@@ -49,7 +46,7 @@ def test_committed_results_say_which_trip_is_next(tmp_path: Path, capsys: pytest
     assert next_trip(tmp_path) == found
     commit(1)
     assert command.main(["--next", "--results", str(tmp_path)]) == 0
-    assert "device.sh 2 1" in capsys.readouterr().out
+    assert "device.sh 2 " in capsys.readouterr().out
     for trip in TRIPS[1:]:
         commit(trip.number)
     assert next_trip(tmp_path) is None
@@ -64,55 +61,68 @@ def test_a_killed_run_leaves_its_records(tmp_path: Path) -> None:
     results.end()
     results.begin("parity")
     results.add({"part": "parity", "system": "suffix", "met": True})
-    # Nothing else is written: the process is killed here. The next command goes on in the same file.
+    # Nothing else is written: the process is killed here. A further command goes on in the same file.
     again = Results(path, {"trip": 1})
     assert [phase["complete"] for phase in again.phases] == [True, False]
     assert again.records == results.records
     assert {"command", "versions", "hardware", "trip"} <= set(json.loads(path.read_text()))
 
 
-def run_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int, error: Exception | None) -> list[str]:
-    """Runs a command of trip 1 whose first measurement raises; what was asked for."""
-    asked: list[str] = []
+class StandIn:
+    """In place of servers: notes which systems are replayed."""
 
-    def right(run: Any, limits: Any) -> None:
-        for name in ("smoke", "parity", "sampling"):
-            run.results.begin(name)
-            asked.append(name)
-            if error is not None:
-                raise error
+    asked: ClassVar[list[str]] = []
+    error: ClassVar[Exception | None] = None
+
+    def __init__(self, run: Any, systems: list[str], started: list[Any]) -> None:
+        self.systems = systems
+
+    def replay(self, run: Any) -> None:
+        self.asked.append("+".join(self.systems))
+        for system in self.systems:
+            run.results.add({"part": "replay", "system": system, "size": "llama-8b", "trace": "sql", "clients": 1,
+                             "repetition": 0, "tokens_per_second": 10.0, "accept_length": 1.0})  # fmt: skip
+        if self.error is not None:
+            raise self.error
+
+
+def run_with(
+    monkeypatch: pytest.MonkeyPatch, out: Path, *, right: Exception | None = None, replay: Exception | None = None
+) -> list[str]:
+    """Runs trip 1 on a host with 80 GB; its exit status and the systems that were replayed."""
+
+    def check_right(run: Any, limits: Any) -> None:
+        if right is not None:
+            raise right
+        for name in ("parity", "sampling"):
             run.results.end()
+            run.results.begin(name)
 
-    def compare(run: Any, systems: list[str]) -> None:
-        asked.append("+".join(systems))
-        run.results.add({"part": "replay", "system": systems[0], "size": "tiny", "trace": "sql", "clients": 1,
-                         "repetition": 0, "tokens_per_second": 10.0, "accept_length": 1.0})  # fmt: skip
-        if error is not None and len(asked) == 1:
-            raise error
-
-    monkeypatch.setattr(command, "check_right", right)
-    monkeypatch.setattr(command, "compare", compare)
-    words = ["--trip", "1", "--command", str(number), "--out", str(tmp_path), "--data", str(tmp_path)]
-    status = command.main(words)
-    return [str(status), *asked]
+    monkeypatch.setattr(command, "check_right", check_right)
+    monkeypatch.setattr(command, "Servers", StandIn)
+    monkeypatch.setattr(command, "replay_servers", lambda run, systems: [])
+    monkeypatch.setattr(command, "trace", lambda run, servers: None)
+    monkeypatch.setattr(command, "device_gigabytes", lambda: 85.5)
+    monkeypatch.setattr(StandIn, "asked", [])
+    monkeypatch.setattr(StandIn, "error", replay)
+    status = command.main(["--trip", "1", "--out", str(out), "--data", str(out)])
+    return [str(status), *StandIn.asked]
 
 
-def test_wrong_answers_end_a_run_and_a_lost_server_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_with(monkeypatch, tmp_path, 1, CheckFailedError("parity was missed")) == ["1", "smoke"]
-    late = OutOfTimeError("0 s were left")
-    assert run_with(monkeypatch, tmp_path, 2, late) == ["1", "none+suffix+hybrid", "eagle3+ngram"]
+def test_a_phase_that_fails_is_told_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As many servers side by side as fit.
+    groups = ["none+suffix+hybrid", "eagle3+ngram"]
+    wrong, late = CheckFailedError("parity was missed"), OutOfTimeError("0 s were left")
+    assert run_with(monkeypatch, tmp_path, right=wrong, replay=late) == ["1", *groups]
     content = json.loads((tmp_path / "results.json").read_text())
     said = {phase["name"]: phase.get("error", "") for phase in content["phases"]}
-    assert "parity was missed" in said["smoke"] and "0 s were left" in said["replay:none+suffix+hybrid"]
-    assert len(content["records"]) == 2
+    assert "parity was missed" in said["smoke"] and "0 s were left" in said["replay"]
+    assert len(content["records"]) == 5
     assert "INCOMPLETE: 0 s were left" in (tmp_path / "table.txt").read_text()
-    other = tmp_path / "other"
-    assert run_with(monkeypatch, other, 1, None)[0] == run_with(monkeypatch, other, 2, None)[0] == "0"
+    assert run_with(monkeypatch, tmp_path / "other") == ["0", *groups]
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["--trip", "9"], ["--trip", "1", "--command", "3"], ["--prepare"], ["--trip", "1", "--dry-run"]]
-)
+@pytest.mark.parametrize("words", [[], ["--trip", "9"], ["--prepare"], ["--trip", "1", "--dry-run"]])
 def test_wrong_arguments(words: list[str], tmp_path: Path) -> None:
     assert command.main([*words, "--out", str(tmp_path), "--data", str(tmp_path)]) == 2
 
@@ -142,19 +152,17 @@ def test_the_script_unpacks_once_runs_and_brings_back(tmp_path: Path) -> None:
         "PATH": "/usr/bin:/bin", "GPU_RUN_STATE": str(state), "OUT": str(out), "PYTHON": str(python), "NOTES": str(notes),
     }  # fmt: skip
     for number, status in (("1", 0), ("2", 137)):
-        done = subprocess.run(["bash", str(script), "1", number], env=environment, capture_output=True, check=False)
+        done = subprocess.run(["bash", str(script), number], env=environment, capture_output=True, check=False)
         assert done.returncode == status, done.stderr
     assert (state / "site" / "sglang.py").read_text() == "site/sglang.py"
     assert (state / "data" / "work.npz").read_text() == "data/work.npz"
-    assert {path.name for path in out.iterdir()} == {"results.json", "logs-1-1.tar.gz", "logs-1-2.tar.gz"}
-    # The second command goes on where the first one ended.
-    assert (out / "results.json").read_text() == "{}\n{}\n"
+    assert {path.name for path in out.iterdir()} == {"results.json", "logs-1.tar.gz", "logs-2.tar.gz"}
     compiled, first, second = notes.read_text().splitlines()
     assert "compileall" in compiled
-    for number, line in ((1, first), (2, second)):
+    for trip, line in ((1, first), (2, second)):
         words = line.split()
         args = command.parser().parse_args(words[words.index("agentspec.evals.gpu") + 1 :])
-        assert words[0] == "abc" and (args.trip, args.command) == (1, number) and args.data == state / "data"
+        assert words[0] == "abc" and args.trip == trip and args.data == state / "data"
 
 
 def test_a_trace_is_summed_up() -> None:
