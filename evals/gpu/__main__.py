@@ -28,6 +28,10 @@ _TO_FINISH = 8.0
 """Seconds kept at the end of a command for stopping servers and bringing back what was written."""
 
 
+_SMALL_GIGABYTES = 6.0
+"""Of the device's memory, for the small servers that are checked while the others start."""
+
+
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="python -m agentspec.evals.gpu",
@@ -179,8 +183,8 @@ def _phase(run: Run, name: str, limits: dict[str, float]) -> Iterator[None]:
 
 def _side_by_side(run: Run, systems: Sequence[str]) -> list[Sequence[str]]:
     """Groups of systems whose servers fit the device's memory together."""
-    gigabytes = device_gigabytes() or 2 * run.size.gigabytes
-    most = max(int(gigabytes / run.size.gigabytes), 1)
+    gigabytes = device_gigabytes() - _SMALL_GIGABYTES
+    most = max(int(gigabytes / run.size.gigabytes), 1) if gigabytes > 0 else 2
     return [systems[first : first + most] for first in range(0, len(systems), most)]
 
 

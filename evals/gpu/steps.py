@@ -19,6 +19,7 @@ from agentspec.evals.gpu.replays import Servers, measure
 from agentspec.evals.gpu.run import Run
 from agentspec.evals.gpu.servers import CPU_BACKEND, WIDTHS, device_arguments
 from agentspec.evals.gpu.sizes import model_folder
+from agentspec.evals.gpu.work import Cell
 from agentspec.integrations.servers.server import Server
 from agentspec.progress import say
 
@@ -79,11 +80,10 @@ def trace(run: Run, servers: Servers) -> None:
         at = {"part": "trace", "system": system, "trace": cell.trace, "clients": most}
         with tempfile.TemporaryDirectory(prefix="agentspec-trace-") as name:
             folder = Path(name)
-            figures = _traced(server, folder, cell, system)
+            figures = _traced(run, server, folder, cell, system)
             recorded = _recorded(folder)
             if recorded is None:
-                run.results.add({**at, **figures, "error": "the server recorded no trace"})
-                continue
+                raise ServerError(f"the server {system} recorded no trace; see its log")
             with gzip.open(recorded, "rt") as file:
                 events = json.load(file)["traceEvents"]
             run.results.add({**at, **figures, **summed(events)})
@@ -92,15 +92,15 @@ def trace(run: Run, servers: Servers) -> None:
         say(f"  {system} traced")
 
 
-def _traced(server: Server, folder: Path, cell: Any, system: str) -> Record:
+def _traced(run: Run, server: Server, folder: Path, cell: Cell, system: str) -> Record:
     """The figures of a cell in the middle of which the profiler recorded."""
-    body = {"output_dir": str(folder), "num_steps": _STEPS, "activities": ["CPU", "GPU"]}
+    body = {"output_dir": str(folder), "num_steps": 5 if run.on_cpu else _STEPS, "activities": ["CPU", "GPU"]}
     failed: list[OSError] = []
 
     def start() -> None:
-        time.sleep(1.0)
+        time.sleep(0.0 if run.on_cpu else 1.0)
         try:
-            server.post("/start_profile", body)
+            server.post("/start_profile", body, timeout=20.0)
         except OSError as error:
             failed.append(error)
 
