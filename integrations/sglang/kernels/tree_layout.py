@@ -129,8 +129,12 @@ def _compiled() -> Any:
     import triton
     import triton.language as tl
 
-    # Without this, Triton would compile further kernels for values of 1 and for multiples of 16.
-    @triton.jit(do_not_specialize=["width", "root_stride", "max_position"])  # type: ignore[untyped-decorator]
+    # Without this, Triton would compile further kernels for values of 1, for multiples of 16 and for tensors whose memory
+    # begins at a multiple of 16 bytes. Where a tensor begins depends on the shape of the step.
+    @triton.jit(  # type: ignore[untyped-decorator]
+        do_not_specialize=["width", "root_stride", "max_position"],
+        do_not_specialize_on_alignment=["tokens", "positions", "cells", "mask", "seq_lens", "roots", "lens"],
+    )
     def layout_kernel(  # type: ignore[no-untyped-def]
         tokens, positions, cells, mask, seq_lens, roots, lens, width, root_stride, max_position,
         WIDTH_BLOCK: tl.constexpr, HAS_LENS: tl.constexpr, HAS_PREFIX: tl.constexpr,
@@ -168,7 +172,7 @@ def _compiled() -> Any:
 def kernel_works(device: torch.device) -> bool:
     """Whether the kernel gives the same results as torch on this device.
 
-    The first call compiles and tests the kernel, so make it at the start.
+    The first call compiles and tests all kernels that steps need, so make it at the start.
     """
     try:
         works = all(_agrees(device, rows, width) for rows, width in ((1, 1), (3, 5), (70, 2)))
@@ -185,6 +189,10 @@ def kernel_works(device: torch.device) -> bool:
     return works
 
 
+# The dtypes of roots that steps have with `lens`, and those without: SGLang's relay widens tokens where it keeps them.
+_ROOTS_AND_LENS = ((torch.int32, True), (torch.int32, False), (torch.int64, False))
+
+
 def _agrees(device: torch.device, rows: int, width: int) -> bool:
     random = torch.Generator().manual_seed(rows)
 
@@ -193,14 +201,14 @@ def _agrees(device: torch.device, rows: int, width: int) -> bool:
 
     tokens, depths = drawn(9, rows, width), drawn(4, rows, width)
     cells, seq_lens = drawn(2, rows, width, width, dtype=torch.bool), drawn(2500, rows) + 1
-    roots, lens = drawn(99, rows, 4, dtype=torch.int32), drawn(4, rows, dtype=torch.int32) + 1
+    roots, lens = drawn(99, rows, 4), drawn(4, rows, dtype=torch.int32) + 1
     total = int(seq_lens.sum())
-    for some_lens in (lens, None):
+    for dtype, some_lens in _ROOTS_AND_LENS:
         for prefix in (total, None):
             results = []
             for function in (_with_torch, _with_kernel):
                 parts = tokens.clone(), depths.clone(), cells.clone()
-                mask = function(*parts, seq_lens, roots, some_lens, 1500, prefix)
+                mask = function(*parts, seq_lens, roots.to(dtype), lens if some_lens else None, 1500, prefix)
                 results.append([*parts, mask[: width * (total + rows * width)]])
             if not all(torch.equal(one, other) for one, other in zip(*results, strict=True)):
                 return False

@@ -201,10 +201,15 @@ def _compiled() -> Any:
     import triton
     import triton.language as tl
 
-    # Without this, Triton would compile further kernels for values of 1 and for multiples of 16.
+    # Without this, Triton would compile further kernels for values of 1, for multiples of 16 and for tensors whose memory
+    # begins at a multiple of 16 bytes. Where a tensor begins depends on the shape of the step.
     @triton.jit(  # type: ignore[untyped-decorator]
-        do_not_specialize=["rows", "nodes", "groups", "num_chosen", "topk", "width", "min_estimate", "factor"]
-    )
+        do_not_specialize=["rows", "nodes", "groups", "num_chosen", "topk", "width", "min_estimate", "factor"],
+        do_not_specialize_on_alignment=[
+            "packed", "parents", "chosen", "model_tokens", "model_estimates", "tokens", "depths", "next_token",
+            "next_sibling", "cells", "report",
+        ],
+    )  # fmt: skip
     def union_kernel(  # type: ignore[no-untyped-def]
         packed, parents, chosen, model_tokens, model_estimates, tokens, depths, next_token, next_sibling, cells, report,
         rows, nodes, groups, num_chosen, topk, width, min_estimate, factor,
