@@ -32,10 +32,14 @@ class HostCopy:
     """A copy of a tensor to the host, which starts at once. wait() waits for it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        # A CPU's tensor is copied too, because the next forward may write to the same memory.
-        self._host = tensor.to("cpu", non_blocking=True, copy=True)
+        on_host = tensor.device.type == "cpu"
+        # Only a copy to pinned memory leaves the host free. torch keeps such memory for the next copies, and reuses it
+        # only after the copy to it, also if nobody waits. A CPU's tensor is copied too, because the next forward may
+        # write to the same memory.
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=not on_host)
+        self._host.copy_(tensor, non_blocking=True)
         self._copied: DeviceEvent | None = None
-        if tensor.device.type != "cpu":
+        if not on_host:
             self._copied = torch.get_device_module(tensor.device).Event()
             self._copied.record()
 
