@@ -20,6 +20,8 @@ import os
 import zlib
 from typing import Any
 
+import numpy as np
+
 from agentspec.integrations.sglang import compat
 from agentspec.integrations.sglang.replay.wire import unpacked
 
@@ -79,16 +81,22 @@ def register() -> None:
 
 
 class SimulatedHead:
-    """Rewrites drafts on the device, without waiting for it."""
+    """Rewrites drafts on the device, without waiting for it.
+
+    What the head drafts at each position of an answer is known when its request joins. It is copied to the device then,
+    so that a step looks it up by a handful of operations.
+    """
 
     def __init__(self, acceptance: float) -> None:
         self._acceptance = acceptance
         self._held: dict[int, str] = {}
-        """Slot -> id of the request whose answer is in the table."""
-        self._answers: Any = None
-        """int64 [slots, longest], the recorded answer of each slot; -1 after its end."""
-        self._facts: Any = None
-        """int64 [slots, 2], the key of each slot's answer and the number of tokens in its prompt."""
+        """Slot -> id of the request that has this row of the table."""
+        self._table: Any = None
+        """int64 [slots, columns]: what to add to the number of tokens in the cache for the column of the first drafted
+        token; then the token to draft at each position of the answer, between zeros for what is outside of it."""
+        self._constants: dict[int, tuple[Any, Any]] = {}
+        """Length of the chains -> int64 [length], the place of each token behind the first one, and float32 [length],
+        the estimate of each."""
 
     def rewritten(self, drafts: Any, batch: Any) -> Any:
         """Replaces a step's drafts in place by those of a trained head, and returns them.
@@ -97,34 +105,34 @@ class SimulatedHead:
             drafts: SGLang's verify input, or the result of agentspec's drafting loop. All drafts are chains.
             batch: SGLang's `ScheduleBatch`, whose requests bring their answers.
         """
-        import torch
-
         if not batch.reqs:
             return drafts
         self._take_in(batch)
         ours = not hasattr(drafts, "draft_token")
         rows = len(batch.reqs)
         tokens = drafts.tokens if ours else drafts.draft_token.view(rows, -1)[:, 1:]
+        steps, estimates = self._constants_for(tokens)
         slots = batch.req_pool_indices
-        keys, prompts = self._facts[slots].unbind(1)
-        # The root is not in the cache yet, and the first drafted token follows it.
-        first = batch.seq_lens.to(torch.int64) + 1 - prompts
-        at = first[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-        longest = self._answers.shape[1]
-        recorded = self._answers[slots].gather(1, at.clamp(0, longest - 1))
-        known = (at >= 0) & (at < longest) & (recorded >= 0)
-        right = known & comes_true(keys[:, None], at, self._acceptance)
-        # A token that differs from the recorded one; 0 and 1 are in every vocabulary.
-        wrong = torch.where(recorded == 0, torch.ones_like(recorded), torch.zeros_like(recorded))
-        tokens.copy_(torch.where(right, recorded, wrong).to(tokens.dtype))
+        first = self._table[:, 0][slots] + batch.seq_lens
+        columns = (first[:, None] + steps).clamp_(1, self._table.shape[1] - 1)
+        tokens.copy_(self._table[slots[:, None], columns])
         if ours:
             # The head's estimates are right on average, but they do not tell where the head is wrong.
-            depths = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
-            drafts.estimates = (self._acceptance**depths).to(torch.float32).expand(rows, -1)
+            drafts.estimates = estimates.expand(rows, -1)
         return drafts
 
+    def _constants_for(self, tokens: Any) -> tuple[Any, Any]:
+        import torch
+
+        length = tokens.shape[1]
+        found = self._constants.get(length)
+        if found is None:
+            steps = torch.arange(length, device=tokens.device)
+            found = self._constants[length] = steps, (self._acceptance ** (steps + 1)).to(torch.float32)
+        return found
+
     def _take_in(self, batch: Any) -> None:
-        """Copies the answers of new requests to the device."""
+        """Copies what to draft for new requests to the device."""
         import torch
 
         device = batch.seq_lens.device
@@ -133,26 +141,34 @@ class SimulatedHead:
             if self._held.get(slot) == request.rid:
                 continue
             answer = replayed_answer(request)
-            self._make_room(slot + 1, len(answer), device)
-            self._answers[slot] = -1
-            self._answers[slot, : len(answer)] = torch.tensor(answer, dtype=torch.int64).to(device)
-            facts = torch.tensor([answer_key(answer), len(request.origin_input_ids)], dtype=torch.int64)
-            self._facts[slot] = facts.to(device)
+            self._make_room(slot + 1, len(answer) + 3, device)
+            row = np.zeros(self._table.shape[1], np.int64)
+            # The root is not in the cache yet, and the first drafted token follows it. The answer begins in column 2.
+            row[0] = 1 - len(request.origin_input_ids) + 2
+            row[2 : 2 + len(answer)] = self._drafted(answer)
+            there = torch.from_numpy(row)
+            # The host waits for a copy from other memory, and so for all work of the device before it.
+            self._table[slot].copy_(there.pin_memory() if device.type == "cuda" else there, non_blocking=True)
             self._held[slot] = request.rid
 
-    def _make_room(self, slots: int, longest: int, device: Any) -> None:
+    def _drafted(self, answer: list[int]) -> Any:
+        """int64 [n], the token that the head drafts at each position of an answer."""
+        recorded = np.array(answer, np.int64)
+        right = comes_true(np.int64(answer_key(answer)), np.arange(len(answer)), self._acceptance)
+        # A token that differs from the recorded one; 0 and 1 are in every vocabulary.
+        return np.where(right, recorded, recorded == 0)
+
+    def _make_room(self, slots: int, columns: int, device: Any) -> None:
         import torch
 
-        old = self._answers
-        if old is not None and old.shape[0] >= slots and old.shape[1] >= longest:
+        old = self._table
+        if old is not None and old.shape[0] >= slots and old.shape[1] >= columns:
             return
-        rows, columns = (0, 0) if old is None else old.shape
-        rows, columns = max(2 * rows, slots, 64), max(columns, longest, 256)
-        answers = torch.full((rows, columns), -1, dtype=torch.int64, device=device)
-        facts = torch.zeros((rows, 2), dtype=torch.int64, device=device)
+        before = (0, 0) if old is None else old.shape
+        size = max(2 * before[0], slots, 64), max(before[1], columns, 256)
+        self._table = torch.zeros(size, dtype=torch.int64, device=device)
         if old is not None:
-            answers[: old.shape[0], : old.shape[1]], facts[: old.shape[0]] = old, self._facts
-        self._answers, self._facts = answers, facts
+            self._table[: before[0], : before[1]] = old
 
 
 def replayed_answer(request: Any) -> list[int]:
