@@ -440,13 +440,16 @@ def leave_lengths_to_worker(model_runner: ModelRunner) -> bool:
 
 
 def verify_mask(backend: object, mask: Tensor, rows: int) -> Tensor:
-    """The tree mask of a verify step, copied to the attention backend's own buffer if it has one that graphs read."""
+    """The tree mask of a verify step, copied to the attention backend's own buffer if it has one that graphs read.
+
+    Backends copy what they are given to that buffer. Of a buffer for the longest context they should get no more than
+    the step's own part.
+    """
     own = getattr(backend, "verify_mask", None)
     if own is None or not own.fits(rows):
         return mask
     buffer: Tensor = own.buffer
-    buffer.view(-1)[: mask.numel()].copy_(mask)
-    return buffer
+    return buffer.view(-1)[: mask.numel()].copy_(mask)
 
 
 @contextlib.contextmanager
