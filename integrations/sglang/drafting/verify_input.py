@@ -14,6 +14,9 @@ from agentspec.integrations.sglang.kernels import tree_union
 from agentspec.integrations.sglang.kernels.tree_layout import kernel_works, lay_out
 from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionLimits
 
+# The number of rows that there is memory for from the start: to pin memory takes some milliseconds.
+_FEWEST_ROWS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class VerifyTensors:
@@ -62,8 +65,10 @@ class VerifyStaging:
         self._halves: list[_Half] = []
         self._max_rows = 0
         self._steps = 0
+        # What takes long is done here, so that no request waits for it.
         if self._device.type == "cuda":
             kernel_works(self._device)
+        self._grow(_FEWEST_ROWS)
 
     def build(self, drafts: DraftBatch, width: int, num_drafted: NDArray[np.int32] | None = None) -> TreeArrays:
         """Builds the trees of step N, padded to `width`. They are valid until step N + 2 is built.

@@ -121,6 +121,9 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     speculative_num_steps: int
     speculative_num_draft_tokens: int
 
+    # Made at the end of the start, because the attention backends determine the mask's layout.
+    _staging: VerifyStaging
+
     def __init__(self, server_args: ServerArgs, *args: object, **kwargs: object) -> None:
         with compat.draft_workers(EagleTreeDrafting, StandaloneTreeDrafting):
             super().__init__(server_args, *args, **kwargs)
@@ -142,8 +145,6 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         self._tp_group = compat.tensor_parallel_group()
         self._tiers = WidthTiers(runner, self._draft_worker)
         self._clock = DeviceClock(self.device)
-        # Created after the attention backends exist, because they determine the mask's layout.
-        self._staging: VerifyStaging | None = None
         self._step: _Step | None = None
         # Whether the device can merge drafts. Known once graphs are captured.
         self._can_unite = False
@@ -215,7 +216,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         }
 
     def init_cuda_graphs(self) -> None:
-        """Called once, after SGLang has captured the target's graphs of the greatest width."""
+        """Called once, with or without graphs, at the end of the start: after SGLang has made the attention backends and
+        captured the target's graphs of the greatest width."""
         super().init_cuda_graphs()
         widths = self._tiers.capture(self.suffix.widths)
         self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs, widths_for=self._tiers.widths_for)
@@ -228,6 +230,13 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             and not self.settings.profiling
             and self.max_width <= tree_union.MOST_WIDTH
             and tree_union.can_unite(torch.device(self.device))
+        )
+        self._staging = VerifyStaging(
+            max_width=self.max_width,
+            max_position=self._max_position,
+            full_mask=compat.wants_full_mask(self.target_worker.model_runner.attn_backend),
+            device=self.device,
+            unites=self._can_unite,
         )
 
     def clear_cache_pool(self) -> None:
@@ -333,7 +342,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
                 order = self._united_on_device(order, trees, step) or self._united(order, trees, step)
             order = self._agreed(order)
         self._width = width = order.width
-        staging = self._made_staging()
+        staging = self._staging
         if not self.suffix.drafts_here:
             assert order.built is not None and order.num_drafted is not None
             staging.receive(order.built, width, order.num_drafted)
@@ -485,7 +494,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             least, factor = single_precision(policy.config.min_token_prob), single_precision(policy.calibration.factor)
             limits = UnionLimits(planned.width, least, factor)
             step.num_drafted = np.minimum(suffix.rooms, np.int32(planned.width - 1))
-            self._made_staging().pack(suffix.drafts, step.num_drafted, rows, limits)
+            self._staging.pack(suffix.drafts, step.num_drafted, rows, limits)
         except Exception:
             self.suffix.failed("agentspec could not unite drafts on the device; the host unites them")
             return None
@@ -525,18 +534,18 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             self.suffix.failed("agentspec could not build the drafts of a step; it verifies roots only")
             step.drafts = self.suffix.nothing(suffix.requests).drafts
             num_drafted, planned = self.suffix.control.plan_roots(len(step.rids), suffix.context)
-            self._made_staging().build(step.drafts, planned.width, num_drafted)
+            self._staging.build(step.drafts, planned.width, num_drafted)
         planned.drafter_seconds = trees.seconds + seconds if trees is not None else 0.0
         step.num_drafted, step.planned = num_drafted, planned
         self._context = planned.context
         step.seconds += time.perf_counter() - started
         most = self._most_context(step, planned)
-        built = None if self._tp_group is None else self._made_staging().built()
+        built = None if self._tp_group is None else self._staging.built()
         return _Order(order.follows, order.least_gain, built, planned.width, num_drafted, most)
 
     def _built(self, step: _Step) -> tuple[NDArray[np.int32], PlannedStep]:
         num_drafted, planned = self.suffix.control.plan(step.drafts, step.suffix.context)
-        self._made_staging().build(step.drafts, planned.width, num_drafted)
+        self._staging.build(step.drafts, planned.width, num_drafted)
         return num_drafted, planned
 
     def _count(self, step: _Step) -> None:
@@ -599,18 +608,6 @@ class _Hybrid(_Worker):  # type: ignore[misc]
         if planned is not None:
             planned.took(seconds)
             self.policy.costs.observe_verify(planned.num_tokens, seconds)
-
-    def _made_staging(self) -> VerifyStaging:
-        if self._staging is None:
-            self._staging = VerifyStaging(
-                max_width=self.max_width,
-                max_position=self._max_position,
-                full_mask=compat.wants_full_mask(self.target_worker.model_runner.attn_backend),
-                device=self.device,
-                unites=self._can_unite,
-            )
-        staging: VerifyStaging = self._staging
-        return staging
 
     @property
     def _verify_topk(self) -> int:

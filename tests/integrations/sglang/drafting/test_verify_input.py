@@ -94,18 +94,19 @@ def test_a_step_s_tensors_hold_while_the_memory_grows() -> None:
     memory = staging(full_mask=True)
     first = tensors_of(memory)
     kept = {name: getattr(first, name).clone() for name in VerifyTensors.__slots__}
+    rows = 40
     larger = DraftBatch(
-        offsets=np.arange(4, dtype=np.int32),
-        tokens=np.array([70, 71, 72], np.int32),
-        parents=np.full(3, -1, np.int32),
-        estimates=np.ones(3, np.float32),
-        sources=np.zeros(3, np.uint8),
-        match_lens=np.zeros(3, np.int32),
-        scores=np.zeros(3, np.float32),
+        offsets=np.arange(rows + 1, dtype=np.int32),
+        tokens=np.full(rows, 70, np.int32),
+        parents=np.full(rows, -1, np.int32),
+        estimates=np.ones(rows, np.float32),
+        sources=np.zeros(rows, np.uint8),
+        match_lens=np.zeros(rows, np.int32),
+        scores=np.zeros(rows, np.float32),
     )
     for _ in range(3):
         memory.build(larger, 8)
-        memory.tensors(torch.tensor([9, 8, 7]), torch.zeros(3, 1, dtype=torch.int64), total=24)
+        memory.tensors(torch.full((rows,), 9), torch.zeros(rows, 1, dtype=torch.int64), total=9 * rows)
     for name, value in kept.items():
         assert torch.equal(getattr(first, name), value), name
 
