@@ -309,8 +309,9 @@ def _compiled() -> Any:
         tl.store(depths + at, made_depths, mask=is_node)
         tl.store(next_token + at, children, mask=is_node)
         tl.store(next_sibling + at, siblings, mask=is_node)
-        seen = ((lines[:, None] >> node[None, :]) & 1).to(tl.uint8)
-        tl.store(cells + at[:, None] * width + node[None, :], seen, mask=is_node[:, None] & is_node[None, :])
+        # Column by column: as one matrix, this would be half of the kernel's code.
+        for column in range(width):
+            tl.store(cells + at * width + column, ((lines >> column) & 1).to(tl.uint8), mask=is_node)
 
         line = report + row * (3 + 3 * num_chosen)
         tl.store(line, num_made - 1)
@@ -319,8 +320,10 @@ def _compiled() -> Any:
         line += 3 + item
         is_told = item < num_chosen
         tl.store(line, tl.where(is_likely, items_tokens, -1), mask=is_told)
-        is_parent = (numbers[None, :] == item_parents[:, None]) & is_item[None, :]
-        places = tl.sum(tl.where(is_parent, item[None, :] + 1, 0), axis=1)
+        places = tl.full((MODEL_BLOCK,), 0, tl.int64)
+        for place in range(num_items):
+            number = tl.load(chosen + row * num_chosen + place).to(tl.int64)
+            places += tl.where(item_parents == number, place + 1, 0)
         tl.store(line + num_chosen, tl.where(is_likely, places, 0), mask=is_told)
         bits = tl.where(is_likely, likely, 0.0).to(tl.int32, bitcast=True)
         tl.store(line + 2 * num_chosen, bits.to(tl.int64), mask=is_told)
