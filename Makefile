@@ -1,8 +1,9 @@
 # From a bare machine with Python 3.11+ and a C++20 compiler:
 #   make demo      set-up, then plain SGLang, SGLang's NGRAM and agentspec on the same text-to-SQL work
 #   make test      set-up, then format, lint, types, unit tests, native tests and a few tests on servers: 5 minutes on two cores
-#   make test-all  make test, then every other test that needs no GPU: all servers, sanitizers, packaging, the report in a
-#                  browser, Prometheus, another release of SGLang; as root it installs Chromium and Prometheus with apt-get
+#   make test-all  every test that needs no GPU: also all servers, sanitizers, packaging, the report in a browser,
+#                  Prometheus, another release of SGLang; as root it installs Chromium and Prometheus with apt-get
+#   make rare      the tests that .ci/run leaves out until what they test changes; docs/contributing.md has more
 #   make format    formats the Python and C++ sources
 PYTHON ?= python3
 # The CPU build where an index offers one under this name.
@@ -20,6 +21,8 @@ OPENHANDS := .venv-openhands
 FRAMEWORKS := .venv-frameworks
 OLD := .venv-old-sglang
 CACHE := .cache
+# INSTALL PYTHON ARGUMENTS: with uv where it is there, else with pip.
+INSTALL := $(BIN)/python .ci/install.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Arguments of a Python that prints what an extra asks for.
 requirements_of = -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"]))'
@@ -41,9 +44,25 @@ TEST_WORKERS ?= 2
 REST := server or other_release or agents or frameworks or arctic or prometheus or packaging
 QUICK := smoke or not (browser or $(REST))
 
-CCACHE := $(shell command -v ccache)
+# Of these, the ones that .ci/run skips while what they test has not changed, and what each of them needs.
+RARE := agents arctic browser frameworks other_release packaging prometheus
+NEEDS_agents := $(AGENTS)/.installed openhands-if-possible
+NEEDS_arctic := $(VENV)/.arctic
+NEEDS_browser := chromium $(VENV)/.browser
+NEEDS_frameworks := $(FRAMEWORKS)/.installed
+NEEDS_other_release := old-sglang $(READ_SGLANG:%=$(CACHE)/sglang-%)
+NEEDS_packaging :=
+NEEDS_prometheus := prometheus
+# Those that `make test-all` skips: none, unless it is told.
+SKIP ?=
+PASSED := $(filter-out $(SKIP),$(RARE))
 
-.PHONY: demo test test-all test-needs setup arctic agents openhands openhands-if-possible coding-agents frameworks \
+CCACHE := $(shell command -v ccache)
+ifneq ($(CCACHE),)
+export CMAKE_CXX_COMPILER_LAUNCHER := $(CCACHE)
+endif
+
+.PHONY: demo test test-all rare setup arctic agents openhands openhands-if-possible coding-agents frameworks \
 	old-sglang links \
 	format lint types native-test native-sanitizers chromium prometheus fuzz model staged-model drafters acceptance clean help
 
@@ -57,14 +76,25 @@ test: setup
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types native-test
 	$(PY) -m pytest -m "$(QUICK)" --durations=15 -n $(TEST_WORKERS) --dist loadgroup
 
-# Two at a time: one compiles while another downloads.
-test-all: test
-	@$(MAKE) --no-print-directory -j2 --output-sync=line native-sanitizers test-needs
-	$(PY) -m pytest -m "not ($(QUICK)) and not browser" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
-	$(PY) -m pytest -m browser
+# Two at a time: one compiles while another downloads. One session runs all tests but those in a browser, so that each
+# server starts once; playwright's event loop would disturb other tests.
+test-all: setup
+	@$(MAKE) --no-print-directory -j2 --output-sync=line native-sanitizers lint types $(PASSED:%=needs-%)
+	$(PY) -m pytest -m "not browser$(SKIP:%= and not %)" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
+	$(if $(filter browser,$(PASSED)),$(PY) -m pytest -m browser)
+	@$(BIN)/python .ci/rare.py passed $(PASSED)
 
-test-needs: $(VENV)/.arctic $(AGENTS)/.installed openhands-if-possible $(FRAMEWORKS)/.installed chromium prometheus \
-	$(VENV)/.browser old-sglang $(READ_SGLANG:%=$(CACHE)/sglang-%)
+# The tests of those of RARE whose files have changed, or of one of them: make rare-arctic. What passes is noted in
+# .ci/passed.json, which belongs to the change.
+rare: setup
+	@$(MAKE) --no-print-directory setup $(addprefix rare-,$(shell $(PYTHON) .ci/rare.py due))
+
+rare-%: setup needs-%
+	$(PY) -m pytest -m $*
+	@$(BIN)/python .ci/rare.py passed $*
+
+.SECONDEXPANSION:
+needs-%: $$(NEEDS_$$*) ;
 
 setup: $(VENV)/.installed links
 
@@ -75,24 +105,25 @@ $(VENV)/.python:
 	@echo "[1/4] creating $(VENV)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "agentspec needs Python 3.11 or newer, got %d.%d: set PYTHON=python3.11" % sys.version_info[:2])'
 	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install uv || echo "uv cannot be installed here: pip does its work, and takes longer"
 	@touch $@
 
 # SGLang and torchvision come last and without their dependencies: theirs are several GB of CUDA packages; the extra
 # `cpu` names the ones that a CPU needs.
 $(VENV)/.dependencies: $(VENV)/.python pyproject.toml
 	@echo "[2/4] installing torch and what SGLang needs on a CPU (a minute or two)"
-	@$(PIP) install $(TORCH)
+	@$(INSTALL) $(BIN)/python $(TORCH)
 	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; print("\n".join(p["dependencies"] + [r for e in ("cpu", "redis", "encryption", "workflows", "dev") for r in p["optional-dependencies"][e]]))' > $(VENV)/requirements.txt
-	@$(PIP) install -r $(VENV)/requirements.txt
+	@$(INSTALL) $(BIN)/python -r $(VENV)/requirements.txt
 	@echo "[3/4] installing SGLang"
-	@$(PIP) install --no-deps $(SGLANG) $(TORCHVISION)
+	@$(INSTALL) $(BIN)/python --no-deps $(SGLANG) $(TORCHVISION)
 	@touch $@
 
 # A distribution named agentspec, which ours is not, must not share the folder.
 $(VENV)/.installed: $(VENV)/.dependencies $(NATIVE) $(PACKAGES)
 	@echo "[4/4] building agentspec"
 	@$(PIP) uninstall --yes agentspec 2> /dev/null
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps -e .
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(INSTALL) $(BIN)/python --no-build-isolation --no-deps -e .
 	@touch $@
 
 format: setup
@@ -117,7 +148,7 @@ native-sanitizers: build/native-address.tested build/native-thread.tested
 build/native-%.tested: setup
 	@$(BIN)/cmake -S agentspec/native -B build/native-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 		-DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGENTSPEC_BUILD_PYTHON=OFF -DAGENTSPEC_BUILD_TESTS=ON \
-		$(if $(CCACHE),-DCMAKE_CXX_COMPILER_LAUNCHER=$(CCACHE)) -DAGENTSPEC_SANITIZE=$(filter-out plain,$*) > /dev/null
+		-DAGENTSPEC_SANITIZE=$(filter-out plain,$*) > /dev/null
 	@$(BIN)/cmake --build build/native-$*
 	@$(BIN)/ctest --test-dir build/native-$* --output-on-failure --timeout 300
 
@@ -127,31 +158,30 @@ arctic: $(VENV)/.arctic
 $(VENV)/.arctic: $(VENV)/.dependencies
 	@echo "building ArcticInference"
 	@$(BIN)/python $(call requirements_of,arctic) > $(VENV)/arctic.txt
-	@$(PIP) install -r $(VENV)/arctic.txt
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps $(ARCTIC)
+	@$(INSTALL) $(BIN)/python -r $(VENV)/arctic.txt
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(INSTALL) $(BIN)/python --no-build-isolation --no-deps $(ARCTIC)
 	@touch $@
 
-# Coding agents in an environment of their own; workflows/swe runs them from there. Byte code is made as it is needed,
-# which is less than half of it.
+# Coding agents in an environment of their own; workflows/swe runs them from there.
 agents: $(AGENTS)/.installed
 
-$(AGENTS)/.installed: pyproject.toml
+$(AGENTS)/.installed: pyproject.toml | $(VENV)/.python
 	@echo "installing coding agents into $(AGENTS)"
-	@$(PYTHON) -m venv $(AGENTS)
+	@$(PYTHON) -m venv --clear --without-pip $(AGENTS)
 	@$(PYTHON) $(call requirements_of,swe) > $(AGENTS)/requirements.txt
-	@$(AGENTS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(AGENTS)/requirements.txt
+	@$(INSTALL) $(AGENTS)/bin/python -r $(AGENTS)/requirements.txt
 	@touch $@
 
 # OpenHands wants a newer Python than this project does.
 openhands: $(OPENHANDS)/.installed
 
-$(OPENHANDS)/.installed: pyproject.toml
+$(OPENHANDS)/.installed: pyproject.toml | $(VENV)/.python
 	@for python in "$(PYTHON312)" python3.13 python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[23]*/bin/python; do \
 		"$$python" -c 'import ssl, sys; sys.exit(sys.version_info < (3, 12))' 2> /dev/null || continue; \
 		echo "installing OpenHands into $(OPENHANDS)"; \
-		"$$python" -m venv $(OPENHANDS) && \
+		"$$python" -m venv --clear --without-pip $(OPENHANDS) && \
 		"$$python" $(call requirements_of,openhands) > $(OPENHANDS)/requirements.txt && \
-		$(OPENHANDS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(OPENHANDS)/requirements.txt && \
+		$(INSTALL) $(OPENHANDS)/bin/python -r $(OPENHANDS)/requirements.txt && \
 		touch $@ && exit 0; \
 		rm -rf $(OPENHANDS); exit 1; \
 	done; \
@@ -164,29 +194,28 @@ openhands-if-possible:
 # coding agents do.
 frameworks: $(FRAMEWORKS)/.installed
 
-$(FRAMEWORKS)/.installed: pyproject.toml
+$(FRAMEWORKS)/.installed: pyproject.toml | $(VENV)/.python
 	@echo "installing agent frameworks into $(FRAMEWORKS)"
-	@$(PYTHON) -m venv $(FRAMEWORKS)
+	@$(PYTHON) -m venv --clear --without-pip $(FRAMEWORKS)
 	@$(PYTHON) $(call requirements_of,frameworks) > $(FRAMEWORKS)/requirements.txt
-	@$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(FRAMEWORKS)/requirements.txt
+	@$(INSTALL) $(FRAMEWORKS)/bin/python -r $(FRAMEWORKS)/requirements.txt
 	@touch $@
 
 # The report's page is tested in a browser: Chromium from the system, its driver from the extra.
 $(VENV)/.browser: $(VENV)/.dependencies
 	@$(BIN)/python $(call requirements_of,browser) > $(VENV)/browser.txt
-	@$(PIP) install -r $(VENV)/browser.txt
+	@$(INSTALL) $(BIN)/python -r $(VENV)/browser.txt
 	@touch $@
 
 # Programs of the system that tests need: installed where that is allowed, else tests are skipped, or fail where CI is set.
-# One at a time, for apt-get is alone.
-prometheus: | chromium
+# One at a time, because apt-get does not share its files.
 chromium: NAMES := chromium chromium-browser google-chrome google-chrome-stable
 prometheus: NAMES := prometheus
 chromium prometheus:
 	@for name in $(NAMES); do command -v $$name > /dev/null && exit 0; done; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 		echo "installing $@"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $@ > /dev/null && exit 0; \
+		exec 9< Makefile && flock 9 && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $@ > /dev/null && exit 0; \
 	fi; \
 	echo "there is no $@ in the PATH and it could not be installed: tests that need it are skipped, or fail where CI is set." \
 		"Install it, for example with: sudo apt-get install $@"
@@ -220,8 +249,7 @@ old-sglang: $(OLD)/.installed
 $(OLD)/.installed: $(VENV)/.python | $(VENV)/.installed $(CACHE)/sglang-$(OLD_SGLANG)
 	@echo "installing SGLang $(OLD_SGLANG) into $(OLD)"
 	@$(BIN)/python -m venv --clear --without-pip $(OLD)
-	@$(BIN)/python -m pip --python $(OLD)/bin/python --disable-pip-version-check --quiet install --no-deps \
-		$(CACHE)/sglang-$(OLD_SGLANG)-*.whl $(OLD_PACKAGES)
+	@$(INSTALL) $(OLD)/bin/python --no-deps $(CACHE)/sglang-$(OLD_SGLANG)-*.whl $(OLD_PACKAGES)
 	@$(BIN)/python -c 'import sys, sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path(sys.argv[1])!r})")' purelib \
 		> "$$($(OLD)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
 	@touch $@
