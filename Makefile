@@ -82,7 +82,7 @@ test-all: setup
 	@$(MAKE) --no-print-directory -j2 --output-sync=line native-sanitizers lint types $(PASSED:%=needs-%)
 	$(PY) -m pytest -m "not browser$(SKIP:%= and not %)" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
 	$(if $(filter browser,$(PASSED)),$(PY) -m pytest -m browser)
-	@$(BIN)/python .ci/rare.py passed $(PASSED)
+	@$(PY) .ci/rare.py passed $(PASSED)
 
 # The tests of those of RARE whose files have changed, or of one of them: make rare-arctic. What passes is noted in
 # .ci/passed.json, which belongs to the change.
@@ -91,7 +91,7 @@ rare: setup
 
 rare-%: setup needs-%
 	$(PY) -m pytest -m $*
-	@$(BIN)/python .ci/rare.py passed $*
+	@$(PY) .ci/rare.py passed $*
 
 .SECONDEXPANSION:
 needs-%: $$(NEEDS_$$*) ;

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from every import every
 
 from agentspec.cli import main
 from agentspec.environment import without_folders
@@ -115,9 +116,7 @@ def test_tokens_a_second_are_those_of_the_time_in_which_both_kinds_run() -> None
     assert found.more["by_kind"]["agents"] == {"requests": 2, "tokens": 14, "accept_length": 3.0}
 
 
-@pytest.mark.parametrize(
-    ("system", "share"), [("none", 0.0), ("ngram", 0.0), ("suffix", 0.0), ("eagle3", 1.0), ("standalone", 1.0)]
-)
+@every(("system", "share"), [("none", 0.0), ("ngram", 0.0), ("suffix", 0.0), ("eagle3", 1.0), ("standalone", 1.0)])
 def test_systems_that_count_no_steps_have_their_share_by_construction(system: str, share: float) -> None:
     assert figures(system, [phase()]).drafter_step_share == share
 
