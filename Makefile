@@ -1,6 +1,6 @@
 # From a bare machine with Python 3.11+ and a C++20 compiler:
 #   make demo      set-up, then plain SGLang, SGLang's NGRAM and agentspec on the same text-to-SQL work
-#   make test      set-up, then format, lint, types, unit tests, native tests and a few tests on servers: 5 minutes on two cores
+#   make test      set-up, then format, lint, types, unit tests, native tests and a few tests on servers: under 8 minutes on two cores
 #   make test-all  every test that needs no GPU: also all servers, sanitizers, packaging, the report in a browser,
 #                  Prometheus, another release of SGLang; as root it installs Chromium and Prometheus with apt-get
 #   make rare      the tests that .ci/run leaves out until what they test changes; docs/contributing.md has more
@@ -10,33 +10,23 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 SGLANG ?= sglang==0.5.23
 TORCHVISION ?= torchvision==0.28.0
-ARCTIC ?= arctic-inference==0.3.0
 
 VENV := .venv
 BIN := $(VENV)/bin
 # Run tools from the environment, never the source tree beside them.
 PY := $(CURDIR)/$(BIN)/python -P
-AGENTS := .venv-agents
-OPENHANDS := .venv-openhands
-FRAMEWORKS := .venv-frameworks
-OLD := .venv-old-sglang
-CACHE := .cache
 # INSTALL PYTHON ARGUMENTS: with uv where it is there, else with pip.
 INSTALL := $(BIN)/python .ci/install.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Arguments of a Python that prints what an extra asks for.
-requirements_of = -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"]))'
+
+.DEFAULT_GOAL := demo
+include .ci/environments.mk
 
 # What the compiled engine is made from.
 NATIVE := pyproject.toml $(shell find agentspec integrations -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 # The editable install learns the packages when it is made.
 PACKAGES := $(shell find agentspec store integrations workflows evals -name __init__.py)
 
-# The oldest release that agentspec supports, and the versions of these two packages that it names.
-OLD_SGLANG := 0.5.17
-OLD_PACKAGES := transformers==5.12.1 tokenizers==0.22.2
-# Releases whose sources the contract tests read.
-READ_SGLANG := $(OLD_SGLANG) 0.5.20
 # Processes that share the tests: most of their time they wait for a server that starts, on one core.
 TEST_WORKERS ?= 2
 
@@ -44,15 +34,6 @@ TEST_WORKERS ?= 2
 REST := server or other_release or agents or frameworks or arctic or prometheus or packaging
 QUICK := smoke or not (browser or $(REST))
 
-# Of these, the ones that .ci/run skips while what they test has not changed, and what each of them needs.
-RARE := agents arctic browser frameworks other_release packaging prometheus
-NEEDS_agents := $(AGENTS)/.installed openhands-if-possible
-NEEDS_arctic := $(VENV)/.arctic
-NEEDS_browser := chromium $(VENV)/.browser
-NEEDS_frameworks := $(FRAMEWORKS)/.installed
-NEEDS_other_release := old-sglang $(READ_SGLANG:%=$(CACHE)/sglang-%)
-NEEDS_packaging :=
-NEEDS_prometheus := prometheus
 # Those that `make test-all` skips: none, unless it is told.
 SKIP ?=
 PASSED := $(filter-out $(SKIP),$(RARE))
@@ -63,7 +44,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER := $(CCACHE)
 endif
 
 .PHONY: demo test test-all rare setup arctic agents openhands openhands-if-possible coding-agents frameworks \
-	old-sglang links \
+	old-sglang links gpu-replica gpu-archives \
 	format lint types native-test native-sanitizers chromium prometheus fuzz model staged-model drafters acceptance clean help
 
 help:
@@ -92,9 +73,6 @@ rare: setup
 rare-%: setup needs-%
 	$(PY) -m pytest -m $*
 	@$(PY) .ci/rare.py passed $*
-
-.SECONDEXPANSION:
-needs-%: $$(NEEDS_$$*) ;
 
 setup: $(VENV)/.installed links
 
@@ -152,74 +130,6 @@ build/native-%.tested: setup
 	@$(BIN)/cmake --build build/native-$*
 	@$(BIN)/ctest --test-dir build/native-$* --output-on-failure --timeout 300
 
-# The peer whose drafts evals put beside ours, built from its sources.
-arctic: $(VENV)/.arctic
-
-$(VENV)/.arctic: $(VENV)/.dependencies
-	@echo "building ArcticInference"
-	@$(BIN)/python $(call requirements_of,arctic) > $(VENV)/arctic.txt
-	@$(INSTALL) $(BIN)/python -r $(VENV)/arctic.txt
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(INSTALL) $(BIN)/python --no-build-isolation --no-deps $(ARCTIC)
-	@touch $@
-
-# Coding agents in an environment of their own; workflows/swe runs them from there.
-agents: $(AGENTS)/.installed
-
-$(AGENTS)/.installed: pyproject.toml | $(VENV)/.python
-	@echo "installing coding agents into $(AGENTS)"
-	@$(PYTHON) -m venv --clear --without-pip $(AGENTS)
-	@$(PYTHON) $(call requirements_of,swe) > $(AGENTS)/requirements.txt
-	@$(INSTALL) $(AGENTS)/bin/python -r $(AGENTS)/requirements.txt
-	@touch $@
-
-# OpenHands wants a newer Python than this project does.
-openhands: $(OPENHANDS)/.installed
-
-$(OPENHANDS)/.installed: pyproject.toml | $(VENV)/.python
-	@for python in "$(PYTHON312)" python3.13 python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[23]*/bin/python; do \
-		"$$python" -c 'import ssl, sys; sys.exit(sys.version_info < (3, 12))' 2> /dev/null || continue; \
-		echo "installing OpenHands into $(OPENHANDS)"; \
-		"$$python" -m venv --clear --without-pip $(OPENHANDS) && \
-		"$$python" $(call requirements_of,openhands) > $(OPENHANDS)/requirements.txt && \
-		$(INSTALL) $(OPENHANDS)/bin/python -r $(OPENHANDS)/requirements.txt && \
-		touch $@ && exit 0; \
-		rm -rf $(OPENHANDS); exit 1; \
-	done; \
-	echo "OpenHands needs Python 3.12 or newer, and there is none in the PATH: make openhands PYTHON312=/path/to/python3.12"; exit 1
-
-openhands-if-possible:
-	@$(MAKE) --no-print-directory openhands || echo "the test that runs OpenHands is skipped"
-
-# Agent frameworks whose recipes in docs/agents/frameworks.md the tests run. They want other releases of their clients than
-# coding agents do.
-frameworks: $(FRAMEWORKS)/.installed
-
-$(FRAMEWORKS)/.installed: pyproject.toml | $(VENV)/.python
-	@echo "installing agent frameworks into $(FRAMEWORKS)"
-	@$(PYTHON) -m venv --clear --without-pip $(FRAMEWORKS)
-	@$(PYTHON) $(call requirements_of,frameworks) > $(FRAMEWORKS)/requirements.txt
-	@$(INSTALL) $(FRAMEWORKS)/bin/python -r $(FRAMEWORKS)/requirements.txt
-	@touch $@
-
-# The report's page is tested in a browser: Chromium from the system, its driver from the extra.
-$(VENV)/.browser: $(VENV)/.dependencies
-	@$(BIN)/python $(call requirements_of,browser) > $(VENV)/browser.txt
-	@$(INSTALL) $(BIN)/python -r $(VENV)/browser.txt
-	@touch $@
-
-# Programs of the system that tests need: installed where that is allowed, else tests are skipped, or fail where CI is set.
-# One at a time, because apt-get does not share its files.
-chromium: NAMES := chromium chromium-browser google-chrome google-chrome-stable
-prometheus: NAMES := prometheus
-chromium prometheus:
-	@for name in $(NAMES); do command -v $$name > /dev/null && exit 0; done; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-		echo "installing $@"; \
-		exec 9< Makefile && flock 9 && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $@ > /dev/null && exit 0; \
-	fi; \
-	echo "there is no $@ in the PATH and it could not be installed: tests that need it are skipped, or fail where CI is set." \
-		"Install it, for example with: sudo apt-get install $@"
-
 # mini-swe-agent and OpenHands end to end, against plain SGLang and agentspec in turns: an hour or more on two cores.
 coding-agents: $(AGENTS)/.installed $(OPENHANDS)/.installed setup
 	$(PY) -m agentspec.evals.run.coding_agents
@@ -233,26 +143,24 @@ fuzz: setup
 	@for target in segment_fuzz segment_build_fuzz engine_fuzz; do \
 		mkdir -p build/fuzz/$$target.inputs && build/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/$$target.inputs || exit 1; done
 
-# The releases whose interfaces the contract tests read: unpacked there, never imported.
-$(CACHE)/sglang-%: | $(VENV)/.dependencies
-	@mkdir -p $(CACHE)
-	@$(PIP) download --no-deps --dest $(CACHE) sglang==$*
-	@$(BIN)/python -m zipfile -e $(CACHE)/sglang-$*-*.whl $@.part && mv $@.part $@
+# An environment like that of a lent GPU host, 6 GB, without a GPU: what the host gets is built and tried in it.
+# gpu-archives makes what the host gets: make gpu-archives TRACES=FOLDER CONFIGS=FOLDER
+GPU_REPLICA := .venv-gpu-replica
+gpu-replica: $(GPU_REPLICA)/.installed
 
-# An environment in which servers of the oldest release start. It holds that release and the two packages that the
-# newer one needs in other versions. Every other package, agentspec and its compiled engine included, comes from
-# $(VENV): a .pth file adds that folder behind this one. So nothing large is downloaded or kept twice, and both
-# environments run the same agentspec. Where a distribution is in both folders Python reads the metadata and the entry
-# points of the first alone; agentspec is in one of them only.
-old-sglang: $(OLD)/.installed
+$(GPU_REPLICA)/.installed: evals/gpu/replica/requirements.txt $(VENV)/.python
+	@echo "installing a replica of the GPU host into $(GPU_REPLICA)"
+	@for python in "$(PYTHON312)" python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.12*/bin/python; do \
+		"$$python" -c 'import ssl, sys; sys.exit(sys.version_info[:2] != (3, 12))' 2> /dev/null || continue; \
+		"$$python" -m venv --clear $(GPU_REPLICA) && \
+		$(GPU_REPLICA)/bin/python -m pip --disable-pip-version-check --quiet install -r $< && touch $@ && exit 0; \
+		exit 1; \
+	done; \
+	echo "the replica needs Python 3.12, and there is none in the PATH: make gpu-replica PYTHON312=/path/to/python3.12"; exit 1
 
-$(OLD)/.installed: $(VENV)/.python | $(VENV)/.installed $(CACHE)/sglang-$(OLD_SGLANG)
-	@echo "installing SGLang $(OLD_SGLANG) into $(OLD)"
-	@$(BIN)/python -m venv --clear --without-pip $(OLD)
-	@$(INSTALL) $(OLD)/bin/python --no-deps $(CACHE)/sglang-$(OLD_SGLANG)-*.whl $(OLD_PACKAGES)
-	@$(BIN)/python -c 'import sys, sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path(sys.argv[1])!r})")' purelib \
-		> "$$($(OLD)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
-	@touch $@
+gpu-archives: setup $(GPU_REPLICA)/.installed
+	$(PY) -m agentspec.evals.gpu --prepare --traces "$(TRACES)" --configs "$(CONFIGS)" --replica $(GPU_REPLICA)/bin/python
+	$(PY) -m agentspec.evals.gpu --check --replica $(GPU_REPLICA)/bin/python
 
 model: setup
 	$(PY) -m agentspec.evals.research.train_tiny_sql --out evals/models/tiny-sql

@@ -16,13 +16,15 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PASSED = ROOT / ".ci" / "passed.json"
 
-# What all of these tests depend on: releases, and how they are installed.
-COMMON = ("pyproject.toml", "Makefile", ".ci/install.py")
+# What all of these tests depend on: releases, and how they are installed. Of pyproject.toml, these tables.
+COMMON = (".ci/environments.mk", ".ci/install.py")
+TABLES = ("build-system", "project")
 # Marker -> files and folders that its tests check. The test files with the marker count too.
 INPUTS = {
     "agents": ("workflows/swe", "tests/workflows/swe", "integrations/sglang/replay", "tests/helpers/replay_clients.py"),
@@ -52,7 +54,8 @@ def hash_of(marker: str) -> str:
     marked = re.compile(rf"\bmark\.{marker}\b")
     names = {name for name in tests if (ROOT / name).exists() and marked.search((ROOT / name).read_text())}
     names |= set(git_files("ls-files", "--cached", "--others", "--exclude-standard", *COMMON, *INPUTS[marker]))
-    found = hashlib.sha256()
+    tables = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    found = hashlib.sha256(repr([tables[name] for name in TABLES] + [tables["tool"]["scikit-build"]]).encode())
     for name in sorted(names):
         if (ROOT / name).exists():
             found.update(f"{name}\0{hashlib.sha256((ROOT / name).read_bytes()).hexdigest()}\n".encode())

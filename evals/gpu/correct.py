@@ -1,24 +1,29 @@
-"""Whether outputs stay the same: the small trained model with and without agentspec.
+"""Whether outputs stay the same: the small trained model with and without agentspec, in float32.
 
-    parity     greedy answers, token by token, in SGLang's batch-invariant mode, in float32 and in bfloat16
+    smoke      what runs on CUDA only, in a process of its own, while the servers start
+    parity     greedy answers, token by token, asked one at a time and many at a time
     sampling   answers drawn at temperature 0.7, by Pearson's chi-square test of two rows of counts
 
-Verification and plain decoding use different attention kernels, which add in a different order. Batch-invariant mode
-makes each of them independent of the batch, but does not make both equal. In float32 this changes no answer of a
-trained model. For bfloat16 the number of changed answers is reported without a goal.
+Verification and plain decoding use different attention kernels, which add in a different order. In float32 this changes no
+answer of a trained model. Triton multiplies float32 matrices in TF32 unless TRITON_F32_DEFAULT says `ieee`.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
+from agentspec.errors import AgentspecError
 from agentspec.evals.chi_square import p_value
-from agentspec.evals.gpu.servers import CPU_BACKEND, device_arguments
-from agentspec.evals.gpu.trip import Record, Trip
+from agentspec.evals.gpu.records import Record
+from agentspec.evals.gpu.run import Run
+from agentspec.evals.gpu.servers import CPU_BACKEND, START_SECONDS, device_arguments
 from agentspec.evals.parity.servers import CHANGING, UNITED
 from agentspec.evals.research.tiny_sql.open_chat import draw_open_prompts
 from agentspec.evals.research.tiny_sql.tokenizer import render
@@ -48,57 +53,125 @@ def prompts(number: int, seed: int) -> list[str]:
     return [text for pair in zip(asked, spoken, strict=True) for text in pair][:number]
 
 
-def check_parity(trip: Trip, on_record: Callable[[Record], object]) -> None:
-    """Greedy answers of all systems beside plain decoding's, asked one at a time and many at a time."""
-    number = 8 if trip.quick or trip.on_cpu else 64
-    asked = prompts(number, seed=11)
-    for dtype in ("float32",) if trip.on_cpu else ("float32", "bfloat16"):
-        words = ["--dtype", dtype, *([] if trip.on_cpu else ["--enable-deterministic-inference"])]
-        with trip.started(_servers(trip, f"parity-{dtype}", words)) as found:
-            plain = found[0]
-            if isinstance(plain, str):
-                on_record({"part": "parity", "dtype": dtype, "system": "none", "error": plain})
-                continue
-            expected = _greedy(plain, asked, 1)
-            for system, server in zip(_CHECKED, found, strict=True):
-                record: Record = {"part": "parity", "dtype": dtype, "system": system, "backend": _backend(trip)}
-                if isinstance(server, str):
-                    on_record({**record, "error": server})
-                    continue
-                try:
-                    on_record({**record, **_compared(server, asked, expected, system)})
-                except OSError as error:
-                    on_record({**record, "error": str(error)[:600]})
+def check_right(run: Run, limits: Mapping[str, float]) -> None:
+    """The phases smoke, which has begun, parity and sampling, on the same servers. The caller notes the last one's end.
+
+    Args:
+        run: The run.
+        limits: When each phase must have ended, by time.monotonic().
+
+    Raises:
+        CheckFailedError: Something is wrong; the records say what.
+        OutOfTimeError: A deadline came first.
+    """
+    results = run.results
+    run = run.until(limits["smoke"])
+    with run.starting(_servers(run)) as wait:
+        if not run.on_cpu:
+            _smoke(run)
+        started = dict(zip(_CHECKED, wait(run.deadline), strict=True))
+        for system, server in started.items():
+            said = {"error": server} if isinstance(server, str) else {"start_seconds": round(server.start_seconds, 1)}
+            results.add({"part": "smoke", "check": "start", "system": system, **said})
+        servers = {system: server for system, server in started.items() if isinstance(server, Server)}
+        smoke = [r for r in results.records if r["part"] == "smoke"]
+        _demand(all(r.get("met", True) and "error" not in r for r in smoke), "something does not run")
+        results.end()
+        results.begin("parity")
+        _check(run.until(limits["parity"]), servers, _compare_greedy)
+        results.end()
+        results.begin("sampling")
+        _check(run.until(limits["sampling"]), servers, _compare_sampled)
 
 
-def check_sampling(trip: Trip, on_record: Callable[[Record], object]) -> None:
+class CheckFailedError(AgentspecError):
+    """What was checked is wrong; the records say what."""
+
+
+def _demand(met: bool, otherwise: str) -> None:
+    if not met:
+        raise CheckFailedError(f"{otherwise}; see the records and the logs")
+
+
+def _smoke(run: Run) -> None:
+    command = [sys.executable, "-P", "-m", "agentspec.evals.gpu.smoke"]
+    with (run.logs / "smoke.log").open("wb") as log:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=log, timeout=max(run.seconds_left(), 1.0), check=False
+        )
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
+    for record in lines:
+        run.results.add(record)
+        say(f"  {record['check']}: {'met' if record['met'] else 'FAILED'}")
+    if done.returncode and all(record["met"] for record in lines):
+        run.results.add({"part": "smoke", "check": "process", "met": False, "error": f"exit status {done.returncode}"})
+
+
+def _check(run: Run, servers: Mapping[str, Server], compare: Callable[..., list[Record]]) -> None:
+    failed = False
+    try:
+        records = compare(run, servers)
+    except OSError as error:
+        tails = "\n".join(f"{name}: {server.log_tail()}" for name, server in servers.items())
+        raise CheckFailedError(f"a server failed: {error}\n{tails}"[-6000:]) from error
+    for record in records:
+        run.results.add(record)
+        failed |= not record["met"]
+        say(f"  {record['part']} {record['system']}: {'met' if record['met'] else 'MISSED'}")
+    _demand(not failed, f"{records[0]['part']} was missed")
+
+
+def _compare_greedy(run: Run, servers: Mapping[str, Server]) -> list[Record]:
+    """Greedy answers of all systems beside plain decoding's."""
+    asked = prompts(8 if run.on_cpu else 24, seed=11)
+    expected = _greedy(servers["none"], asked, 1)
+    records = []
+    for system, server in servers.items():
+        run.check_time()
+        facts = {"part": "parity", "dtype": "float32", "system": system, "backend": _backend(run)}
+        answers = [*_greedy(server, asked, 1), *_greedy(server, asked, 16)]
+        differing = [pair for pair in zip(answers, [*expected, *expected], strict=True) if pair[0] != pair[1]]
+        drafted = _drafted(server, system)
+        records.append(
+            {
+                **facts,
+                "answers": len(answers),
+                "tokens": sum(map(len, answers)),
+                "differing": len(differing),
+                "examples": differing[:2],
+                **drafted,
+                "met": not differing and drafted.get("draft_errors", 0) == 0 and drafted.get("accepted_tokens", 1) > 0,
+            }
+        )
+    return records
+
+
+def _compare_sampled(run: Run, servers: Mapping[str, Server]) -> list[Record]:
     """Answers drawn from all systems beside those drawn from plain decoding."""
-    number = 60 if trip.quick or trip.on_cpu else 1000
-    asked = prompts(2 if trip.quick or trip.on_cpu else 6, seed=12)
-    with trip.started(_servers(trip, "sampling", ["--dtype", "float32"])) as found:
-        plain = found[0]
-        if isinstance(plain, str):
-            on_record({"part": "sampling", "system": "none", "error": plain})
-            return
-        expected = [_drawn(plain, text, number) for text in asked]
-        for system, server in zip(_CHECKED, found, strict=True):
-            record: Record = {
+    number = 60 if run.on_cpu else 512
+    asked = prompts(2, seed=12)
+    expected = [_drawn(servers["none"], text, number) for text in asked]
+    records = []
+    for system, server in servers.items():
+        if system == "none":
+            continue
+        run.check_time()
+        # Later draws are drafted from earlier ones.
+        got = [_drawn(server, text, number) for text in asked]
+        values = [p for p in map(p_value, got, expected) if p is not None]
+        records.append(
+            {
                 "part": "sampling",
                 "system": system,
-                "backend": _backend(trip),
+                "backend": _backend(run),
                 "temperature": TEMPERATURE,
                 "draws": number * len(asked),
+                "p_values": values,
+                "met": _is_met(values),
+                **_drafted(server, system),
             }
-            if isinstance(server, str):
-                on_record({**record, "error": server})
-                continue
-            try:
-                # Later draws are drafted from earlier ones.
-                got = [_drawn(server, text, number) for text in asked]
-                values = [p for p in map(p_value, got, expected) if p is not None]
-                on_record({**record, "p_values": values, "met": _is_met(values), **_drafted(server, system)})
-            except OSError as error:
-                on_record({**record, "error": str(error)[:600]})
+        )
+    return records
 
 
 def _is_met(values: Sequence[float]) -> bool:
@@ -106,46 +179,38 @@ def _is_met(values: Sequence[float]) -> bool:
     return bool(values) and min(values) > SIGNIFICANCE / len(values)
 
 
-def _servers(trip: Trip, name: str, words: Sequence[str]) -> list[Server]:
+def _servers(run: Run) -> list[Server]:
     return [
         Server(
             MODEL_FOLDER,
             system.algorithm,
-            log=trip.logs / f"{name}-{label}.log",
+            log=run.logs / f"right-{label}.log",
             arguments=[
-                *("--context-length", "640", "--max-running-requests", "64", "--max-total-tokens", "32768"),
-                *("--skip-server-warmup", "--grammar-backend", "none", *words, *system.arguments),
-                *device_arguments(_backend(trip), 64),
+                *("--context-length", "640", "--max-running-requests", "16", "--max-total-tokens", "16384"),
+                *("--skip-server-warmup", "--grammar-backend", "none", "--dtype", "float32"),
+                *system.arguments,
+                *device_arguments(_backend(run), 16),
             ],
-            environment=system.variables,
-            start_seconds=420.0,
+            environment={**system.variables, "TRITON_F32_DEFAULT": "ieee", **_caches(run)},
+            start_seconds=START_SECONDS[_backend(run)],
         )
         for label, system in _CHECKED.items()
     ]
 
 
-def _backend(trip: Trip) -> str:
-    return CPU_BACKEND if trip.on_cpu else "triton"
+def _caches(run: Run) -> dict[str, str]:
+    """Kernels compiled for exact float32 are kept apart: Triton does not tell them from others."""
+    return {"TRITON_CACHE_DIR": str(run.data.parent / "triton-ieee")}
+
+
+def _backend(run: Run) -> str:
+    return CPU_BACKEND if run.on_cpu else run.trip.backend
 
 
 def _greedy(server: Server, texts: Sequence[str], clients: int) -> list[list[int]]:
     bodies = [{"text": text, "sampling_params": {"temperature": 0, "max_new_tokens": _PARITY_TOKENS}} for text in texts]
     with ThreadPoolExecutor(clients) as pool:
         return list(pool.map(lambda body: server.post("/generate", body)["output_ids"], bodies))
-
-
-def _compared(server: Server, texts: Sequence[str], expected: Sequence[list[int]], system: str) -> Record:
-    """One at a time, then many at a time, when there is much to draft from."""
-    answers = [*_greedy(server, texts, 1), *_greedy(server, texts, 16)]
-    wanted = [*expected, *expected]
-    differing = [pair for pair in zip(answers, wanted, strict=True) if pair[0] != pair[1]]
-    return {
-        "answers": len(answers),
-        "tokens": sum(map(len, answers)),
-        "differing": len(differing),
-        "identical": not differing,
-        **_drafted(server, system),
-    }
 
 
 def _drafted(server: Server, system: str) -> Record:
@@ -158,8 +223,5 @@ def _drafted(server: Server, system: str) -> Record:
 
 def _drawn(server: Server, text: str, number: int) -> Counter[tuple[int, ...]]:
     sampling = {"temperature": TEMPERATURE, "n": number, "max_new_tokens": _SAMPLED_TOKENS, "ignore_eos": True}
-    try:
-        replies = server.post("/generate", {"text": text, "sampling_params": sampling})
-    finally:
-        say(f"  {number} answers drawn")
+    replies = server.post("/generate", {"text": text, "sampling_params": sampling})
     return Counter(tuple(reply["output_ids"]) for reply in replies)

@@ -1,141 +1,216 @@
-"""Systems side by side on recorded calls. Servers that fit the GPU together are alive together and asked in turns.
+"""Systems side by side on recorded sessions, measured in turns on servers that are alive together.
 
-Every record says that answers were replayed and, for systems with a head, that its acceptance was simulated.
+Every record says that answers were forced and, for systems with a head, that its acceptance was simulated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
 
 from agentspec.errors import ServerError
-from agentspec.evals.clients.open_loop import send_closed
-from agentspec.evals.gpu.load import measure
-from agentspec.evals.gpu.servers import HEAD_STEPS, WITH_HEAD, algorithm, replay_server
-from agentspec.evals.gpu.sizes import Size
-from agentspec.evals.gpu.trip import Record, Trip
-from agentspec.evals.gpu.work import Work
-from agentspec.integrations.servers.server import Server
+from agentspec.evals.clients.open_loop import Answered, send_closed
+from agentspec.evals.gpu.records import Record
+from agentspec.evals.gpu.run import Run
+from agentspec.evals.gpu.servers import CPU_BACKEND, HEAD_STEPS, WITH_HEAD, algorithm, replay_server
+from agentspec.evals.gpu.work import Cell, load_cells
+from agentspec.integrations.servers.server import RunningServer, Server
 from agentspec.progress import say
 
-REPLAYED = "answers are recorded ones, forced token by token; weights are random, so that times are real and texts are not the model's"
-"""Note in every record of a size with random weights."""
+FORCED = (
+    "answers are recorded ones, forced token by token; weights are random, so that times are real and texts are not "
+    "the model's"
+)
+_WARM_CLIENTS = 16
 
 
-def head_note(trip: Trip) -> str:
-    """The note about the head in records of systems with one."""
-    return (
-        f"EAGLE-3 head of real size, acceptance simulated: chains of {HEAD_STEPS}, accept length "
-        f"{trip.head_accept_length:g} where it drafts alone, of published 3.2 to 4.7"
-    )
-
-
-def compare(
-    trip: Trip,
-    size: Size,
-    backend: str,
-    systems: Sequence[str],
-    works: Sequence[Work],
-    on_record: Callable[[Record], object],
-) -> bool:
-    """Starts the systems at the same time and measures them, for each trace and number of clients; False if the time
-    was up before everything was done.
-
-    A system that fails gets a record with the error, and the others go on.
+class Servers:
+    """The servers of some systems, alive together.
 
     Args:
-        trip: The run.
-        size: Of the model.
-        backend: Of attention.
-        systems: As many as fit the GPU together.
-        works: What is asked, one after another.
-        on_record: Gets each record at once.
+        run: Its results get a record of each start.
+        started: What Run.starting() gave for replay_servers(), in the order of `systems`.
+        systems: Their names.
     """
-    most = max(trip.concurrencies)
-    servers = [
+
+    def __init__(self, run: Run, systems: Sequence[str], started: Sequence[Server | str]) -> None:
+        self.run = run
+        self.alive: dict[str, Server] = {}
+        for system, server in zip(systems, started, strict=True):
+            if isinstance(server, str):
+                self._failed(system, {}, server)
+            else:
+                self.alive[system] = server
+                run.results.add({**facts(run, system), "start_seconds": round(server.start_seconds, 1)})
+        self.cells = load_cells(run.data / f"work-{run.size.name}.npz")
+        self._warm()
+
+    def replay(self, run: Run) -> None:
+        """Measures all cells in turns. A system that fails gets a record with the error, and the others go on.
+
+        Raises:
+            OutOfTimeError: The deadline came first.
+            ServerError: No server is alive.
+        """
+        for turn, cell in enumerate(cell for cell in self.cells if cell.clients in run.clients):
+            # No server always follows the same one.
+            order = list(self.alive)
+            first = turn % len(order) if order else 0
+            for system in (*order[first:], *order[:first]):
+                run.check_time(needed=4.0)
+                at = {"trace": cell.trace, "clients": cell.clients, "repetition": cell.repetition}
+                try:
+                    figures = measure(self.alive[system], cell, system)
+                except (ServerError, OSError) as error:
+                    self._failed(system, at, str(error))
+                else:
+                    run.results.add({**facts(run, system), **at, **figures})
+                    say(f"  {cell.trace} x{cell.clients} {system}: {figures['tokens_per_second']} tokens/s")
+        if not self.alive:
+            raise ServerError("no server is alive; see the records")
+
+    def _warm(self) -> None:
+        """Every server answers the warm sessions, all at the same time."""
+
+        def warm(system: str) -> str:
+            try:
+                for cell in self.cells:
+                    if not cell.clients:
+                        _ask(self.alive[system], cell, _WARM_CLIENTS)
+            except OSError as error:
+                return str(error)
+            return ""
+
+        with ThreadPoolExecutor(max(len(self.alive), 1)) as pool:
+            for system, error in zip(list(self.alive), list(pool.map(warm, self.alive)), strict=True):
+                if error:
+                    self._failed(system, {}, error)
+
+    def _failed(self, system: str, at: Record, error: str) -> None:
+        server = self.alive.pop(system, None)
+        tail = server.log_tail() if server else ""
+        self.run.results.add({**facts(self.run, system), **at, "error": f"{error}\n{tail}"[-3000:]})
+        say(f"  {system} failed: {error[-300:]}")
+
+
+def replay_servers(run: Run, systems: Sequence[str]) -> list[Server]:
+    """Servers of the systems that write recorded answers; not started yet."""
+    return [
         replay_server(
             system,
-            size,
-            trip.data,
-            backend=backend,
-            max_running=most,
-            head_acceptance=trip.head_acceptance,
-            log=trip.logs / f"{size.name}-{backend}-{system}.log",
+            run.size,
+            run.data,
+            backend=_backend(run),
+            max_running=max(run.clients),
+            head_acceptance=run.head_acceptance,
+            log=run.logs / f"{run.size.name}-{system}.log",
         )
         for system in systems
     ]
-    with trip.started(servers) as found:
-        alive: dict[str, Server] = {}
-        for system, server in zip(systems, found, strict=True):
-            if isinstance(server, str):
-                on_record({**_facts(trip, size, backend, system), "error": server})
-                say(f"  {system} failed: {server}")
-            else:
-                alive[system] = server
-        return all(_run(trip, size, backend, alive, work, most, on_record) for work in works)
 
 
-def _run(
-    trip: Trip,
-    size: Size,
-    backend: str,
-    alive: dict[str, Server],
-    work: Work,
-    most: int,
-    on_record: Callable[[Record], object],
-) -> bool:
-    """One trace. Servers that fail are removed from `alive`. False if the time was up."""
+def measure(server: RunningServer, cell: Cell, system: str) -> Record:
+    """The figures of one cell.
 
-    def guarded(system: str, facts: Record, call: Callable[[], Record]) -> None:
-        try:
-            on_record({**facts, **call()})
-        except (ServerError, OSError) as error:
-            on_record({**facts, "error": str(error)[:600]})
-            say(f"  {system} failed: {error}")
-            del alive[system]
-
-    for system, server in list(alive.items()):
-        try:
-            server.flush()
-            send_closed(server, work.warm, most)
-        except OSError as error:
-            on_record({**_facts(trip, size, backend, system), "trace": work.trace, "error": str(error)[:600]})
-            del alive[system]
-    for turn, clients in enumerate(trip.concurrencies):
-        # No server always follows the same one.
-        order = list(alive)
-        first = turn % len(order) if order else 0
-        for system in (*order[first:], *order[:first]):
-            if trip.seconds_left() < 0:
-                return False
-            facts = {
-                **_facts(trip, size, backend, system),
-                "trace": work.trace,
-                "concurrency": clients,
-                "warm_requests": len(work.warm),
-            }
-            server = alive[system]
-
-            def measured(server: Server = server, system: str = system, clients: int = clients) -> Record:
-                is_ours = algorithm(system) == "AGENTSPEC"
-                return measure(
-                    server,
-                    work.measured[clients],
-                    clients,
-                    is_ours=is_ours,
-                    speculates=system != "none",
-                    busy=trip.busy.share,
-                )
-
-            guarded(system, facts, measured)
-    return True
+    Raises:
+        ServerError: Answers are not the recorded ones, agentspec is not active, or nothing was speculated.
+        OSError: The server refused a call or is gone.
+    """
+    is_ours = algorithm(system) == "AGENTSPEC"
+    before = _state(server) if is_ours else {}
+    answers, seconds = _ask(server, cell, cell.clients)
+    after = _state(server) if is_ours else {}
+    calls = [call for session in cell.sessions for call in session]
+    wrong = 0
+    for call, answer in zip(calls, answers, strict=True):
+        output, expected = answer.output.tolist(), call.answer.tolist()
+        # The token that ends the turn may follow the recorded ones.
+        wrong += output[: len(expected)] != expected or len(output) > len(expected) + 1
+    if wrong:
+        raise ServerError(
+            f"all answers must be the recorded ones, but {wrong} of {len(answers)} are not; is the server replaying?"
+        )
+    tokens = sum(len(answer.output) for answer in answers)
+    steps = sum(answer.verify_steps for answer in answers)
+    if system != "none" and (not steps or (is_ours and not after["counters"]["drafted_tokens"])):
+        raise ServerError(f"the server at {server.url} must speculate, but drafted nothing; see its log")
+    latencies = np.array([answer.seconds for answer in answers])
+    prompts = sum(len(call.prompt) for call in calls)
+    return {
+        "calls": len(answers),
+        "tokens": tokens,
+        "prompt_tokens": prompts,
+        "uncached_prompt_tokens": prompts - sum(answer.cached_tokens for answer in answers),
+        "seconds": round(seconds, 3),
+        "tokens_per_second": round(tokens / seconds, 1),
+        # The first token of an answer comes from the prefill.
+        "accept_length": round((tokens - len(answers)) / steps, 3) if steps else 1.0,
+        "latency_p50": round(float(np.percentile(latencies, 50)), 4),
+        "latency_p99": round(float(np.percentile(latencies, 99)), 4),
+        **(_between(before, after, seconds) if is_ours else {}),
+    }
 
 
-def _facts(trip: Trip, size: Size, backend: str, system: str) -> Record:
+def _ask(server: RunningServer, cell: Cell, clients: int) -> tuple[list[Answered], float]:
+    """The answers in the order of the sessions, and the seconds until the last. A client asks one session at a time."""
+    with ThreadPoolExecutor(clients) as pool:
+        began = time.perf_counter()
+        answers = list(pool.map(lambda session: send_closed(server, session, 1), cell.sessions))
+        seconds = time.perf_counter() - began
+    return [answer for some in answers for answer in some], seconds
+
+
+def _state(server: RunningServer) -> dict[str, Any]:
+    state = server.agentspec_state()
+    if state is None:
+        raise ServerError(f"agentspec must be active in the server at {server.url}, but is not; see its log")
+    return state
+
+
+def _between(before: dict[str, Any], after: dict[str, Any], seconds: float) -> Record:
+    """What agentspec did between two states."""
+    counts = {
+        name: value - before["counters"].get(name, 0)
+        for name, value in after["counters"].items()
+        if isinstance(value, int | float)
+    }
+    ours, theirs = after["control"], before["control"]
+    measured = ours["measured_steps"] - theirs["measured_steps"]
+    verifying = ours["observed_seconds"] - theirs["observed_seconds"]
+    steps = max(counts["steps"], 1)
+    return {
+        "counters": {name: round(value, 6) for name, value in counts.items() if value},
+        "drafting_ms_a_step": round(1e3 * counts["drafting_seconds"] / steps, 4),
+        "verify_ms_a_step": round(1e3 * verifying / measured, 4) if measured else None,
+        # Share of the wall time, prefills included, that the device spent on verification.
+        "verify_share": round(verifying / measured * counts["steps"] / seconds, 3) if measured else None,
+        "widths": {
+            width: number - theirs["widths"].get(width, 0)
+            for width, number in ours["widths"].items()
+            if number > theirs["widths"].get(width, 0)
+        },
+    }
+
+
+def facts(run: Run, system: str) -> Record:
+    """What the records of a system's replays have in common."""
+    head = (
+        f"EAGLE-3 head of real size, acceptance simulated: chains of {HEAD_STEPS}, accept length "
+        f"{run.head_accept_length:g} where it drafts alone"
+    )
     return {
         "part": "replay",
-        "size": size.name,
-        "backend": backend,
+        "size": run.size.name,
+        "backend": _backend(run),
         "system": system,
-        "note": REPLAYED if size.is_random else "answers are recorded ones, forced token by token; the small model",
-        **({"head": head_note(trip)} if system in WITH_HEAD else {}),
+        "note": FORCED if run.size.is_random else "answers are recorded ones, forced token by token; the small model",
+        **({"head": head} if system in WITH_HEAD else {}),
     }
+
+
+def _backend(run: Run) -> str:
+    return CPU_BACKEND if run.on_cpu else run.trip.backend

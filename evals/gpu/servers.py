@@ -15,7 +15,7 @@ from agentspec.integrations.servers.server import REPLAYED, Server
 from agentspec.integrations.sglang_cpu import activate, environment
 
 SYSTEMS = ("none", "ngram", "suffix", "eagle3", "hybrid")
-BACKENDS = ("triton", "flashinfer")
+BACKENDS = ("triton",)
 CPU_BACKEND = "torch_native"
 """Of attention, in a dry run."""
 WIDTHS = (1, 2, 4, 8, 16, 32)
@@ -25,8 +25,9 @@ HEAD_STEPS = 5
 WITH_HEAD = ("eagle3", "hybrid")
 
 _ALGORITHMS = {"none": "none", "ngram": "NGRAM", "suffix": "AGENTSPEC", "eagle3": "EAGLE3", "hybrid": "AGENTSPEC"}
-_START_SECONDS = 420.0
-_GRAPH_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+START_SECONDS = {CPU_BACKEND: 600.0, "triton": 150.0}
+"""After this a server that has not answered is given up, by backend."""
+_GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def algorithm(system: str) -> str:
@@ -82,7 +83,10 @@ def device_arguments(backend: str, max_running: int) -> list[str]:
     """The arguments of SGLang about the device. Graphs of decode steps and overlap stay on, with as few batch sizes as
     suffice, because agentspec's graphs are captured for each width."""
     sizes = sorted({*(size for size in _GRAPH_ROWS if size < max_running), max_running})
+    # By default a GiB of a GPU is reserved for images.
+    images = [] if backend == CPU_BACKEND else ["--mm-feature-transport", "cpu"]
     return [
+        *images,
         *("--attention-backend", backend, "--sampling-backend", "pytorch", "--disable-prefill-cuda-graph"),
         *("--cuda-graph-bs-decode", *map(str, sizes)),
         # The size of the cache is set in tokens, because servers side by side all see the whole memory of the device.
@@ -121,7 +125,7 @@ def replay_server(
         log=log,
         arguments=[*words, *extra],
         environment={**variables(system), **head, **REPLAYED},
-        start_seconds=_START_SECONDS,
+        start_seconds=START_SECONDS[backend],
     )
 
 

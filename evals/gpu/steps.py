@@ -1,128 +1,159 @@
-"""Step times of a size, and the simulator's predictions beside what was measured."""
+"""What a step takes: times of verify steps, and traces of torch's profiler, summed up where they were recorded."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+import gzip
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from agentspec.analysis.replay.traces import Call
 from agentspec.cli.profile import ProfilePlan, measured_profile
-from agentspec.config import EngineConfig
-from agentspec.evals.gpu.servers import WIDTHS, device_arguments
-from agentspec.evals.gpu.sizes import Size, model_folder
-from agentspec.evals.gpu.trip import Record, Trip
-from agentspec.evals.gpu.work import RecordedCall, Work
-from agentspec.scheduling import ControlConfig, Profile, make_controller
-from agentspec.simulation import Requests, ServerConfig, record_acceptance, simulate
+from agentspec.errors import ServerError
+from agentspec.evals.gpu.records import Record
+from agentspec.evals.gpu.replays import Servers, measure
+from agentspec.evals.gpu.run import Run
+from agentspec.evals.gpu.servers import CPU_BACKEND, WIDTHS, device_arguments
+from agentspec.evals.gpu.sizes import model_folder
+from agentspec.evals.gpu.work import Cell
+from agentspec.integrations.servers.server import Server
+from agentspec.progress import say
+
+_STEPS = 50
+_MOST_BYTES = 14 << 20
+"""A larger trace is summed up and does not come back."""
 
 
-def profile_file(trip: Trip, size: Size) -> Path:
-    return trip.out / f"profile-{size.name}.json"
-
-
-def measure_profile(trip: Trip, size: Size, backend: str) -> Record:
-    """Measures the steps of one server that uses all widths in turn, and keeps the profile.
+def profile(run: Run) -> None:
+    """Measures the verify steps of one server that uses all widths in turn, and keeps the profile.
 
     Raises:
         ConfigError: The points do not determine the costs.
         ServerError: The server did not start, or does not report its steps.
     """
-    small = trip.on_cpu or trip.quick
-    most = max(trip.concurrencies)
+    backend = CPU_BACKEND if run.on_cpu else run.trip.backend
+    most = 2 if run.on_cpu else 16
     words = device_arguments(backend, most)
-    if size.is_random:
+    if run.size.is_random:
         words += ["--load-format", "dummy"]
     plan = ProfilePlan(
-        model=model_folder(size, trip.data),
-        batch_sizes=sorted({1, most}) if small else [1, 4, 16, 64],
-        context_lengths=[48, 160] if trip.on_cpu else [256, 1024] if small else [256, 1024, 2048],
-        widths=[1, 2, 4] if trip.on_cpu else list(WIDTHS),
+        model=model_folder(run.size, run.data),
+        batch_sizes=[1, most] if run.on_cpu else [1, 4, most],
+        context_lengths=[48, 160] if run.on_cpu else [256, 2048],
+        widths=[1, 2, 4] if run.on_cpu else list(WIDTHS),
         sweep=True,
         rest=words,
     )
-    profile = measured_profile(plan)
-    profile.save(profile_file(trip, size))
-    cost = profile.target
-    return {
-        "part": "profile",
-        "size": size.name,
-        "backend": backend,
-        "alpha_us": cost.alpha * 1e6,
-        "gamma_us": cost.gamma * 1e6,
-        "delta_ms": cost.delta * 1e3,
-        "r2": profile.r2,
-        "points": len(profile.points),
-    }
+    found = measured_profile(plan)
+    found.save(run.out / f"profile-{run.size.name}.json")
+    cost = found.target
+    run.results.add(
+        {
+            "part": "profile",
+            "size": run.size.name,
+            "backend": backend,
+            "alpha_us": cost.alpha * 1e6,
+            "gamma_us": cost.gamma * 1e6,
+            "delta_ms": cost.delta * 1e3,
+            "r2": found.r2,
+            "points": len(found.points),
+        }
+    )
 
 
-def compare_predictions(trip: Trip, size: Size, works: Sequence[Work], measured: Sequence[Record]) -> Iterable[Record]:
-    """The simulator's tokens a second beside the measured ones, for suffix drafts and for plain decoding.
-
-    The profile knows verification only. So prefills are assumed to take as long as verifications of their size, and
-    nothing is spent between steps. The prediction is too high by whatever serving takes besides.
+def trace(run: Run, servers: Servers) -> None:
+    """Records some steps of each system while it answers, and what the device did in them.
 
     Raises:
-        ConfigError: There is no profile.
+        ServerError: A server recorded nothing.
+        OutOfTimeError: The deadline came first.
     """
-    profile = Profile.load(profile_file(trip, size))
-    by_trace = {work.trace: work for work in works}
-    for record in measured:
-        wanted = (record["part"], record.get("size"), record.get("error")) == ("replay", size.name, None)
-        if not wanted or record["system"] not in ("none", "suffix") or record.get("concurrency") not in (1, 16, 64):
-            continue
-        work = by_trace.get(record["trace"])
-        if work is None:
-            continue
-        clients = record["concurrency"]
-        found = predicted(profile, size, work, clients, drafts=record["system"] == "suffix", on_cpu=trip.on_cpu)
-        yield {
-            "part": "predict",
-            "size": size.name,
-            "backend": record["backend"],
-            "system": record["system"],
-            "trace": work.trace,
-            "concurrency": clients,
-            "measured_tokens_per_second": record["tokens_per_second"],
-            "predicted_tokens_per_second": round(found, 1),
-            "error_of_prediction": round(found / record["tokens_per_second"] - 1.0, 4),
-        }
+    most = max(run.clients)
+    cell = next(cell for cell in servers.cells if cell.clients == most)
+    for system, server in list(servers.alive.items()):
+        run.check_time(needed=15.0)
+        # The answers were learnt in the replay, so that accept lengths are higher than they were then.
+        at = {"part": "trace", "system": system, "trace": cell.trace, "clients": most}
+        with tempfile.TemporaryDirectory(prefix="agentspec-trace-") as name:
+            folder = Path(name)
+            figures = _traced(run, server, folder, cell, system)
+            recorded = _recorded(folder)
+            if recorded is None:
+                raise ServerError(f"the server {system} recorded no trace; see its log")
+            with gzip.open(recorded, "rt") as file:
+                events = json.load(file)["traceEvents"]
+            run.results.add({**at, **figures, **summed(events)})
+            if recorded.stat().st_size < _MOST_BYTES:
+                shutil.copyfile(recorded, run.out / f"trace-{system}.json.gz")
+        say(f"  {system} traced")
 
 
-def predicted(profile: Profile, size: Size, work: Work, clients: int, *, drafts: bool, on_cpu: bool) -> float:
-    """Tokens a second of a simulated server with `clients` clients, which ask what was measured with that many
-    clients."""
-    calls = _as_calls(work.measured[clients])
-    # The server also learnt from the calls with fewer clients, which came first.
-    before = [*work.warm, *(call for n, some in work.measured.items() if n < clients for call in some)]
-    most_drafted = WIDTHS[-1] - 1 if drafts else 1
-    acceptance = record_acceptance(
-        work.trace, calls, EngineConfig.served(most_drafted), warm=_as_calls(before) if drafts else ()
+def _traced(run: Run, server: Server, folder: Path, cell: Cell, system: str) -> Record:
+    """The figures of a cell in the middle of which the profiler recorded."""
+    body = {"output_dir": str(folder), "num_steps": 5 if run.on_cpu else _STEPS, "activities": ["CPU", "GPU"]}
+    failed: list[OSError] = []
+
+    def start() -> None:
+        time.sleep(0.0 if run.on_cpu else 1.0)
+        try:
+            server.post("/start_profile", body, timeout=20.0)
+        except OSError as error:
+            failed.append(error)
+
+    starter = threading.Thread(target=start)
+    starter.start()
+    figures = measure(server, cell, system)
+    starter.join()
+    if failed:
+        raise ServerError(f"the server's profiler did not start: {failed[0]}")
+    return figures
+
+
+def _recorded(folder: Path) -> Path | None:
+    """The trace in a folder, when it is complete; None if there is none after 20 seconds."""
+    size = -1
+    for _ in range(40):
+        time.sleep(0.5)
+        for path in folder.glob("**/*.trace.json.gz"):
+            if path.stat().st_size == size:
+                return path
+            size = path.stat().st_size
+    return None
+
+
+def summed(events: list[dict[str, Any]]) -> Record:
+    """What a Chrome trace of torch's profiler says: busy share, gaps, and totals in milliseconds."""
+    device = sorted(
+        (e["ts"], e["ts"] + e["dur"], e["name"], e["cat"])
+        for e in events
+        if e.get("ph") == "X" and e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
     )
-    arrival = np.full(len(calls), math.inf)
-    arrival[:clients] = 0.0
-    requests = Requests(
-        acceptance=acceptance,
-        arrival=arrival,
-        phase=np.zeros(len(calls), np.int32),
-        prompt_tokens=acceptance.prompt_tokens.astype(np.int64),
-        cached_tokens=np.zeros(len(calls), np.int64),
-        output_tokens=acceptance.output_tokens,
-        first_place=acceptance.starts[:-1],
-    )
-    config = ServerConfig(
-        max_running=clients,
-        kv_tokens=size.kv_tokens or 1 << 20,
-        max_width=WIDTHS[-1] if drafts else 1,
-        widths=() if on_cpu else WIDTHS if drafts else (1,),
-    )
-    chosen: Any = ControlConfig(objective="run") if drafts else ControlConfig(controller="fixed", length=0)
-    log = simulate(requests, profile, config, make_controller(chosen, profile))
-    return sum(len(call.output) for call in calls) / float(log.finished.max())
-
-
-def _as_calls(calls: Iterable[RecordedCall]) -> list[Call]:
-    return [Call(f"s{i}", "", "", (call.prompt,), call.answer) for i, call in enumerate(calls)]
+    if not device:
+        return {"error": "the trace has no kernels"}
+    busy, gaps, reached = 0.0, [], device[0][0]
+    for begin, end, _, _ in device:
+        if begin > reached:
+            gaps.append(begin - reached)
+        busy += max(end - max(begin, reached), 0.0)
+        reached = max(reached, end)
+    kernels: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    for begin, end, name, _ in device:
+        kernels[name[:80]] += end - begin
+    for e in events:
+        if e.get("ph") == "X" and e.get("cat") in ("cuda_runtime", "cuda_driver"):
+            calls[e["name"]] += e["dur"]
+    whole = reached - device[0][0]
+    return {
+        "milliseconds": round(whole / 1e3, 3),
+        "busy_share": round(busy / whole, 4),
+        "gaps_over_50_us": sum(gap > 50 for gap in gaps),
+        "gap_ms_over_50_us": round(sum(gap for gap in gaps if gap > 50) / 1e3, 3),
+        "launches": len(device),
+        "kernels_ms": {name: round(us / 1e3, 3) for name, us in kernels.most_common(20)},
+        "host_calls_ms": {name: round(us / 1e3, 3) for name, us in calls.most_common(10)},
+    }

@@ -1,96 +1,73 @@
-"""The short table of a run."""
+"""The short table of a trip."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Records = Sequence[Mapping[str, Any]]
 
 
-def table(records: Records, errors: Mapping[str, str], left_out: Sequence[str]) -> str:
-    """The results of all tasks so far, in a few lines. Ratios are relative to plain decoding of the same calls."""
-    return "\n".join(
-        line
-        for lines in (_checks(records), _profiles(records), _replays(records), _predictions(records))
-        if lines
-        for line in (*lines, "")
-    ) + "\n".join(
-        [*(f"failed: {task}: {error}" for task, error in errors.items()), *(f"left out: {task}" for task in left_out)]
-    )
+def table(records: Records, phases: Records) -> str:
+    """The results of all commands so far. Ratios are relative to plain decoding of the same cells."""
+    lines = [*_checks(records), *_replays(records), *_steps(records)]
+    for phase in phases:
+        said = "complete" if phase["complete"] else f"INCOMPLETE: {str(phase.get('error', ''))[:300]}"
+        lines.append(f"phase {phase['name']}: {phase.get('seconds', 0.0)} s, {said}")
+    return "\n".join(lines)
 
 
 def _checks(records: Records) -> list[str]:
     lines = []
-    for record in _of(records, "parity"):
-        said = record.get("error") or (
-            f"{record['answers'] - record['differing']}/{record['answers']} answers identical, {record['tokens']} tokens"
-            f"{_drafted(record)}"
-        )
-        lines.append(f"parity {record['dtype']} {record['system']}: {said}")
-    for record in _of(records, "sampling"):
-        said = record.get("error") or (
-            f"least p {min(record['p_values'], default=float('nan')):.3g} of {len(record['p_values'])} tests, "
-            f"{'met' if record['met'] else 'MISSED'}{_drafted(record)}"
-        )
-        lines.append(f"sampling at {record.get('temperature', 0)} {record['system']}: {said}")
+    for record in records:
+        if record["part"] == "smoke":
+            verdict = "failed" if "error" in record or not record.get("met", True) else "passed"
+            rest = {k: v for k, v in record.items() if k not in ("part", "check", "met", "error")}
+            lines.append(f"smoke {record['check']}: {verdict} {rest or ''} {str(record.get('error', ''))[-300:]}")
+        elif record["part"] in ("parity", "sampling"):
+            rest = {k: v for k, v in record.items() if k not in ("part", "system", "met", "examples", "backend")}
+            lines.append(f"{record['part']} {record['system']}: {'met' if record['met'] else 'MISSED'} {rest}")
     return lines
 
 
-def _drafted(record: Mapping[str, Any]) -> str:
-    return (
-        f", {record['accepted_tokens']}/{record['drafted_tokens']} drafted accepted"
-        if "drafted_tokens" in record
-        else ""
-    )
-
-
-def _profiles(records: Records) -> list[str]:
-    return [
-        f"steps {r['size']} {r['backend']}: T = {r['alpha_us']:.4f} us N_context + {r['gamma_us']:.2f} us N_batched + "
-        f"{r['delta_ms']:.2f} ms, R2 {r['r2']:.3f}, {r['points']} points"
-        for r in _of(records, "profile")
-    ]
-
-
 def _replays(records: Records) -> list[str]:
-    found = _of(records, "replay")
-    if not found:
-        return []
-    lines = ["size      backend    trace  at  system  tokens/s  of plain  accept  drafting ms  verify ms  GPU busy"]
-    plain = {_key(r): r["tokens_per_second"] for r in found if r["system"] == "none" and "tokens_per_second" in r}
-    for r in found:
-        first = f"{r['size']:9} {r['backend']:10} {r.get('trace', ''):6} {r.get('concurrency', ''):>2}  {r['system']:7}"
-        if "tokens_per_second" not in r:
-            lines.append(f"{first} failed: {r['error'].splitlines()[0][:120]}")
-            continue
-        base = plain.get(_key(r))
+    found = [r for r in records if r["part"] == "replay"]
+    lines = [f"{r['size']} {r['system']} failed: {r['error'][-300:]}" for r in found if "error" in r]
+    measured = [r for r in found if "tokens_per_second" in r]
+    if not measured:
+        return lines
+    lines.append("size      trace  at  system  tokens/s  of plain  accept  drafting ms  verify ms  verify share  cells")
+    cells: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for r in measured:
+        cells.setdefault((r["size"], r["trace"], r["clients"], r["system"]), []).append(r)
+    for key, some in sorted(cells.items(), key=lambda item: item[0][:3]):
+        plain = cells.get((*key[:3], "none"), [])
+        paired = [
+            r["tokens_per_second"] / p["tokens_per_second"]
+            for r in some
+            for p in plain
+            if r["repetition"] == p["repetition"]
+        ]
         lines.append(
-            f"{first} {r['tokens_per_second']:8.0f}  {_number(base and r['tokens_per_second'] / base, 8, 2)}"
-            f"  {r['accept_length']:6.2f}  {_number(r.get('drafting_ms_a_step'), 11, 3)}"
-            f"  {_number(r.get('verify_ms_a_step'), 9, 2)}  {_number(r.get('gpu_busy'), 8, 2)}"
-            + (f"  {r['draft_errors']} DRAFTS FAILED" if r.get("draft_errors") else "")
+            f"{key[0]:9} {key[1]:5} {key[2]:3}  {key[3]:7} {_mean(some, 'tokens_per_second', 8, 0)}"
+            f"  {statistics.fmean(paired) if paired else float('nan'):8.2f}  {_mean(some, 'accept_length', 6, 2)}"
+            f"  {_mean(some, 'drafting_ms_a_step', 11, 3)}  {_mean(some, 'verify_ms_a_step', 9, 2)}"
+            f"  {_mean(some, 'verify_share', 12, 2)}  {len(some):5}"
         )
-    notes = dict.fromkeys(r[name] for name in ("note", "head") for r in found if name in r)
+    notes = dict.fromkeys(r[name] for name in ("note", "head") for r in measured if name in r)
     return [*lines, *(f"  {note}" for note in notes)]
 
 
-def _predictions(records: Records) -> list[str]:
+def _steps(records: Records) -> list[str]:
     return [
-        f"predicted {r['size']} {r['backend']} {r['trace']} at {r['concurrency']} {r['system']}: "
-        f"{r['predicted_tokens_per_second']:.0f} tokens/s, measured {r['measured_tokens_per_second']:.0f}, "
-        f"{r['error_of_prediction']:+.1%}"
-        for r in _of(records, "predict")
+        f"steps {r['size']}: T = {r['alpha_us']:.4f} us N_context + {r['gamma_us']:.2f} us N_batched + "
+        f"{r['delta_ms']:.2f} ms, R2 {r['r2']:.3f}, {r['points']} points"
+        for r in records
+        if r["part"] == "profile"
     ]
 
 
-def _of(records: Records, part: str) -> list[Mapping[str, Any]]:
-    return [record for record in records if record.get("part") == part]
-
-
-def _key(record: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(record.get(name) for name in ("size", "backend", "trace", "concurrency"))
-
-
-def _number(value: float | None, width: int, digits: int) -> str:
-    return " " * width if value is None else f"{value:{width}.{digits}f}"
+def _mean(records: Records, name: str, width: int, digits: int) -> str:
+    values = [r[name] for r in records if r.get(name) is not None]
+    return f"{statistics.fmean(values):{width}.{digits}f}" if values else " " * width

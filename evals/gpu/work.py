@@ -1,12 +1,14 @@
-"""What servers are asked on the GPU machine: recorded calls as token ids, made before the trip.
+"""What servers are asked on the GPU host: recorded sessions as token ids, made before the trip.
 
-warm        calls of other sessions, answered before anything is measured, so that there is something to draft from
-measured    calls of their own for each number of clients; a server is never asked one twice
+    warm        sessions that are answered before anything is measured, so that there is something to draft from
+    measured    sessions of their own for each number of clients and each repetition; a server is never asked one twice
+
+Sessions begin with their first call. Each client asks a session's calls one after another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,29 +20,33 @@ from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
 from agentspec.evals.clients.replay_requests import ReplayRequest, replay_requests
 
+_FORMAT = 2
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """A recorded set, and how much of it is asked."""
 
     file: str
-    warm_calls: int = 96
-    """Calls that are answered before anything is measured."""
-    scale: float = 1.0
-    """1 means about three measured calls a client, fewer for many clients."""
+    calls: int
+    """The greatest number of calls of a session."""
+    warm: int
+    """Number of warm sessions; of other tasks than the measured ones."""
+    sessions: int
+    """Measured sessions of a cell for each client, up to `most` in total."""
+    most: int
+    alone: int
+    """Measured sessions of a cell with one client."""
+
+    def num_sessions(self, clients: int) -> int:
+        """Of a cell."""
+        return self.alone if clients == 1 else min(self.sessions * clients, self.most)
 
 
 TRACES = {
-    "sql": Trace("sql_intercode_spider.jsonl.xz"),
-    "swe": Trace("swe_mini_agent.jsonl.xz"),
-    "tools": Trace("tools_tau_airline.jsonl.xz"),
-    # It has 160 calls.
-    "chat": Trace("chat_mt_bench.jsonl.xz", warm_calls=40, scale=0.5),
-    "math": Trace("math_gsm8k.jsonl.xz"),
+    "sql": Trace(file="sql_intercode_spider.jsonl.xz", calls=10, warm=32, sessions=6, most=120, alone=6),
+    "swe": Trace(file="swe_mini_agent.jsonl.xz", calls=8, warm=8, sessions=1, most=16, alone=1),
 }
-"""Replayed traces. chat and math are controls, which repeat little."""
-CONCURRENCIES = (1, 4, 16, 64)
-_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,109 +63,109 @@ class RecordedCall:
         return ReplayRequest(self.prompt, self.answer, "", 0, "", self.is_whole).body()
 
 
+Session = tuple[RecordedCall, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
-    """The calls of one trace."""
+class Cell:
+    """Sessions that are asked together; `clients` is 0 for the warm ones."""
 
     trace: str
-    warm: tuple[RecordedCall, ...]
-    measured: Mapping[int, tuple[RecordedCall, ...]]
-    """By number of clients."""
+    clients: int
+    repetition: int
+    sessions: tuple[Session, ...]
 
 
-def num_calls(clients: int, scale: float) -> int:
-    """Number of measured calls with `clients` clients: several for each client, a few for one client."""
-    return max(clients, round(scale * (3 * clients if clients < 16 else 2 * clients + 8)), 2)
-
-
-def make_work(
-    trace: str,
-    paths: Sequence[Path],
+def make_cells(
+    name: str,
+    of: Trace,
+    folder: Path,
     tokenizer: Tokenizer,
     *,
-    concurrencies: Sequence[int],
-    warm_calls: int,
-    scale: float,
+    clients: Sequence[int],
+    repetitions: int,
     max_prompt_tokens: int,
     max_answer_tokens: int,
     seed: int,
     vocab_size: int,
     end: int,
-) -> Work:
-    """Reads a trace and divides its sessions: the first drawn are warm, the others measured.
+) -> list[Cell]:
+    """Draws the sessions of a trace: the warm cell comes first.
 
     Args:
-        trace: Its name.
-        paths: Its files.
+        name: The trace's.
+        of: How much of it is asked.
+        folder: Has its file.
         tokenizer: Of the served model.
-        concurrencies: Numbers of clients.
-        warm_calls: Number of calls that are answered before the measurement.
-        scale: 1 means about 3 calls a client, fewer for many clients.
-        max_prompt_tokens: Longer prompts lose their beginning.
+        clients: Numbers of clients.
+        repetitions: Of each number of clients.
+        max_prompt_tokens: A session ends before the first call with a longer prompt.
         max_answer_tokens: Longer answers lose their end.
         seed: Of the drawing.
         vocab_size: Size of the model's vocabulary.
         end: The token that ends its turns; it replaces tokens beyond the vocabulary.
 
     Raises:
-        ConfigError: The trace has too few calls.
+        ConfigError: The trace is missing or has too few sessions.
     """
-    needed = warm_calls + sum(num_calls(clients, scale) for clients in concurrencies)
-    found = replay_requests(
-        paths,
-        tokenizer,
-        max_prompt_tokens=max_prompt_tokens,
-        max_answer_tokens=max_answer_tokens,
-        # Repeated prompts are left out, so more calls have to be read.
-        limit=2 * needed,
-        seed=seed,
+    path = folder / of.file
+    if not path.is_file():
+        raise ConfigError(f"--traces must be a folder with {of.file}, got {folder}; check the path")
+    whole = 1 << 30
+    requests = replay_requests(
+        [path], tokenizer, max_prompt_tokens=whole, max_answer_tokens=max_answer_tokens, seed=seed
     )
+    sessions: dict[str, list[ReplayRequest]] = {}
+    for request in requests:
+        sessions.setdefault(request.session, []).append(request)
+    rng = np.random.default_rng(seed)
+    tasks: dict[str, list[Session]] = {}
+    for one in (list(sessions.values())[i] for i in rng.permutation(len(sessions))):
+        long = next((i for i, r in enumerate(one) if len(r.input_ids) > max_prompt_tokens), len(one))
+        # The prefill writes an answer of a single token, so that nothing is decoded.
+        kept = tuple(_call(r, vocab_size, end) for r in one[: min(long, of.calls)] if len(r.answer_ids) > 1)
+        if kept:
+            tasks.setdefault(one[0].task, []).append(kept)
+    # Whole tasks are warm; the others' sessions are measured, first one of each task.
+    warm: list[Session] = []
+    left = list(tasks.values())
+    while left and len(warm) < of.warm:
+        warm += left.pop()
+    most = max((len(some) for some in left), default=0)
+    rest = [some[i] for i in range(most) for some in left if i < len(some)]
+    cells = [Cell(name, 0, 0, tuple(warm[: of.warm]))]
+    needed = repetitions * sum(map(of.num_sessions, clients))
+    if len(rest) < needed:
+        raise ConfigError(f"the trace {name} must have {needed} sessions of tasks that are not warm, got {len(rest)}")
+    for repetition in range(repetitions):
+        for number in clients:
+            taken, rest = rest[: of.num_sessions(number)], rest[of.num_sessions(number) :]
+            cells.append(Cell(name, number, repetition, tuple(taken)))
+    return cells
 
-    def call(request: ReplayRequest) -> RecordedCall:
-        prompt, answer = (np.where(part < vocab_size, part, end) for part in (request.input_ids, request.answer_ids))
-        return RecordedCall(prompt.astype(np.int32), answer.astype(np.int32), request.is_whole)
 
-    # The prefill writes an answer of a single token, so that nothing is decoded.
-    distinct = list({r.input_ids.tobytes(): r for r in found if len(r.answer_ids) > 1}.values())
-    learnt = {r.session for r in distinct[:warm_calls]}
-    rest = [call(r) for r in distinct if r.session not in learnt]
-    if len(rest) < needed - warm_calls:
-        raise ConfigError(
-            f"the trace {trace} must have {needed - warm_calls} calls with different prompts in sessions that are not "
-            f"warm, got {len(rest)}; ask for fewer"
-        )
-    warm = [call(r) for r in distinct[:warm_calls]]
-    measured = {}
-    for clients in concurrencies:
-        number = num_calls(clients, scale)
-        measured[clients], rest = tuple(rest[:number]), rest[number:]
-    return Work(trace, tuple(warm), measured)
+def _call(request: ReplayRequest, vocab_size: int, end: int) -> RecordedCall:
+    prompt, answer = (np.where(part < vocab_size, part, end) for part in (request.input_ids, request.answer_ids))
+    return RecordedCall(prompt.astype(np.int32), answer.astype(np.int32), request.is_whole)
 
 
-def save_work(path: Path, works: Sequence[Work]) -> None:
-    """Writes works to one compressed file."""
-    calls: list[RecordedCall] = []
-    groups: list[tuple[str, int, int]] = []
-    for work in works:
-        for clients, some in ((0, work.warm), *work.measured.items()):
-            groups.append((work.trace, clients, len(some)))
-            calls += some
-    np.savez_compressed(
+def save_cells(path: Path, cells: Sequence[Cell]) -> None:
+    """Writes all cells to one file."""
+    calls = [call for cell in cells for session in cell.sessions for call in session]
+    np.savez(
         path,
         format=np.int64(_FORMAT),
-        traces=np.array([trace for trace, _, _ in groups]),
-        clients=np.array([clients for _, clients, _ in groups], np.int64),
-        counts=np.array([count for _, _, count in groups], np.int64),
+        traces=np.array([cell.trace for cell in cells]),
+        cells=np.array([(cell.clients, cell.repetition, len(cell.sessions)) for cell in cells], np.int64),
+        sessions=np.array([len(session) for cell in cells for session in cell.sessions], np.int64),
         whole=np.array([call.is_whole for call in calls], bool),
-        lengths=np.array([(len(call.prompt), len(call.answer)) for call in calls], np.int64).reshape(-1, 2),
-        tokens=np.concatenate(
-            [np.zeros(0, np.int32), *(part for call in calls for part in (call.prompt, call.answer))]
-        ),
+        lengths=np.array([(len(call.prompt), len(call.answer)) for call in calls], np.int64),
+        tokens=np.concatenate([part for call in calls for part in (call.prompt, call.answer)]),
     )
 
 
-def load_work(path: Path) -> dict[str, Work]:
-    """What save_work() wrote, by trace.
+def load_cells(path: Path) -> list[Cell]:
+    """What save_cells() wrote.
 
     Raises:
         ConfigError: The file does not exist or is of another kind.
@@ -168,23 +174,22 @@ def load_work(path: Path) -> dict[str, Work]:
         with np.load(path, allow_pickle=False) as data:
             content = {name: data[name] for name in data.files}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} must be work made by `--part prepare`: {error}") from error
+        raise ConfigError(f"{path} must be cells made by --prepare: {error}") from error
     if int(content.get("format", 0)) != _FORMAT:
-        raise ConfigError(f"{path} must be work of the format {_FORMAT}; prepare it anew")
-    parts = np.split(content["tokens"], np.cumsum(content["lengths"].ravel())[:-1])
-    calls = [
-        RecordedCall(parts[2 * i], parts[2 * i + 1], bool(is_whole)) for i, is_whole in enumerate(content["whole"])
+        raise ConfigError(f"{path} must be cells of the format {_FORMAT}; prepare it anew")
+    parts = iter(np.split(content["tokens"], np.cumsum(content["lengths"].ravel())[:-1]))
+    whole, lengths = iter(content["whole"].tolist()), iter(content["sessions"].tolist())
+    return [
+        Cell(
+            trace,
+            clients,
+            repetition,
+            tuple(
+                tuple(RecordedCall(next(parts), next(parts), next(whole)) for _ in range(next(lengths)))
+                for _ in range(number)
+            ),
+        )
+        for trace, (clients, repetition, number) in zip(
+            content["traces"].tolist(), content["cells"].tolist(), strict=True
+        )
     ]
-    warm: dict[str, tuple[RecordedCall, ...]] = {}
-    measured: dict[str, dict[int, tuple[RecordedCall, ...]]] = {}
-    begin = 0
-    for trace, clients, count in zip(
-        content["traces"].tolist(), content["clients"].tolist(), content["counts"].tolist(), strict=True
-    ):
-        some = tuple(calls[begin : begin + count])
-        begin += count
-        if clients:
-            measured.setdefault(trace, {})[clients] = some
-        else:
-            warm[trace] = some
-    return {trace: Work(trace, some, measured.get(trace, {})) for trace, some in warm.items()}

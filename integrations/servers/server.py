@@ -213,6 +213,11 @@ class Server(RunningServer):
             ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
+    @property
+    def log_name(self) -> str:
+        """Of its log, without the suffix."""
+        return self._log.stem
+
     def log_text(self) -> str:
         return self._log.read_text(errors="replace")
 

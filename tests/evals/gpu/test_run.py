@@ -1,4 +1,4 @@
-"""The run as a whole, without a server: what is planned, left out, kept and resumed, and what the script calls."""
+"""A trip as a whole, without a server: the plan, deadlines, what a killed run leaves, and the script of the host."""
 
 from __future__ import annotations
 
@@ -6,154 +6,175 @@ import json
 import subprocess
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from agentspec.errors import ConfigError
-from agentspec.evals.gpu import run
-from agentspec.evals.gpu.plan import CALLS, PARTS, Task, fits, plan
-from agentspec.evals.gpu.run import main
-from agentspec.evals.gpu.servers import BACKENDS, SYSTEMS
-from agentspec.evals.gpu.trip import Results
-from agentspec.evals.gpu.work import TRACES
+from agentspec.evals.gpu import __main__ as command
+from agentspec.evals.gpu.correct import CheckFailedError
+from agentspec.evals.gpu.records import Results
+from agentspec.evals.gpu.run import OutOfTimeError
+from agentspec.evals.gpu.servers import algorithm
+from agentspec.evals.gpu.steps import summed
+from agentspec.evals.gpu.trips import LENT_SECONDS, TRIPS, next_trip
 
-SCRIPT = Path(run.__file__).with_name("device_script.sh")
-ROW = {"part": "replay", "size": "tiny", "backend": "cpu", "trace": "sql", "concurrency": 1, "accept_length": 1.0}
-
-
-def test_the_plan_covers_what_is_to_be_measured() -> None:
-    tasks = plan()
-    assert {task.part for task in tasks} == set(PARTS) and {task.call for task in tasks} == set(CALLS)
-    assert len({task.name for task in tasks}) == len(tasks)
-    replays = [task for task in tasks if task.part == "replay"]
-    for size in ("llama-8b", "qwen-32b"):
-        found = [task for task in replays if task.size == size]
-        assert {system for task in found for system in task.systems} == set(SYSTEMS)
-        assert {"sql", "swe"} <= {trace for task in found for trace in task.traces}
-    assert {task.backend for task in replays} == set(BACKENDS)
-    assert {trace for task in replays for trace in task.traces} == set(TRACES)
-    # Predictions need a profile, and the measurements that they are compared with.
-    for number, task in enumerate(tasks):
-        if task.part == "predict":
-            before = {(other.part, other.size) for other in tasks[:number]}
-            assert {("replay", task.size), ("profile", task.size)} <= before
+SCRIPT = Path(command.__file__).with_name("device.sh")
+MOST_SECONDS = 600.0
+"""Of one command on the host."""
 
 
-def test_tasks_are_chosen_by_call_part_and_size() -> None:
-    assert {task.call for task in plan(calls=[2])} == {2}
-    assert {task.part for task in plan(parts=["profile"])} == {"profile"}
-    assert {task.size for task in plan(sizes=["qwen-32b"])} == {"", "qwen-32b"}
-    with pytest.raises(ConfigError, match="--part must be one of parity"):
-        plan(parts=["prophecy"])
-    assert not fits(Task(part="parity", call=1, seconds=100), 80) and fits(Task(part="replay", call=1, seconds=100), 80)
+def test_every_trip_fits_a_loan() -> None:
+    for trip in TRIPS:
+        assert trip.seconds < LENT_SECONDS
+        assert trip.command.seconds <= trip.command.limit < MOST_SECONDS
+        limits = [phase.limit for phase in trip.command.phases]
+        assert limits == sorted(limits)
+        for system in trip.command.systems:
+            algorithm(system)
 
 
-def done_by(tasks: list[str], monkeypatch: pytest.MonkeyPatch, rate: float = 10.0) -> None:
-    """Replaces the measurements: notes which ones are asked for, and gives a record for each system."""
+def test_committed_results_say_which_trip_is_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def commit(number: int, *incomplete: str) -> None:
+        trip = next(trip for trip in TRIPS if trip.number == number)
+        names = [phase.name for phase in trip.command.phases]
+        phases = [{"name": name, "complete": name not in incomplete} for name in names]
+        (tmp_path / f"trip-{number}.json").write_text(json.dumps({"phases": phases}))
 
-    def compare(trip: Any, size: Any, backend: Any, systems: Any, works: Any, on_record: Any) -> bool:
-        tasks.append("+".join(systems))
-        for system in systems:
-            on_record({**ROW, "system": system, "tokens_per_second": rate})
-        return True
+    found = next_trip(tmp_path)
+    assert found is not None and found.number == 1
+    commit(1, "parity")
+    assert next_trip(tmp_path) == found
+    commit(1)
+    assert command.main(["--next", "--results", str(tmp_path)]) == 0
+    assert "device.sh 2 " in capsys.readouterr().out
+    for trip in TRIPS[1:]:
+        commit(trip.number)
+    assert next_trip(tmp_path) is None
+    assert command.main(["--plan"]) == 0
+    assert capsys.readouterr().out.count("Trip ") == len(TRIPS)
 
-    monkeypatch.setattr(run, "compare", compare)
-    monkeypatch.setattr(run, "_works", lambda trip, size: dict.fromkeys(TRACES))
+
+def test_a_killed_run_leaves_its_records(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    results = Results(path, {"trip": 1})
+    results.begin("smoke")
+    results.end()
+    results.begin("parity")
+    results.add({"part": "parity", "system": "suffix", "met": True})
+    # Nothing else is written: the process is killed here. A further command goes on in the same file.
+    again = Results(path, {"trip": 1})
+    assert [phase["complete"] for phase in again.phases] == [True, False]
+    assert again.records == results.records
+    assert {"command", "versions", "hardware", "trip"} <= set(json.loads(path.read_text()))
 
 
-def test_what_is_done_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[str] = []
-    done_by(asked, monkeypatch)
-    words = ["--dry-run", "--part", "replay", "--out", str(tmp_path)]
-    assert main([*words, "--call", "1"]) == 0
-    assert main(words) == 0
-    assert asked == ["none+suffix", "eagle3+hybrid", "ngram"]
+class StandIn:
+    """In place of servers: notes which systems are replayed."""
+
+    asked: ClassVar[list[str]] = []
+    error: ClassVar[Exception | None] = None
+
+    def __init__(self, run: Any, systems: list[str], started: list[Any]) -> None:
+        self.systems = systems
+
+    def replay(self, run: Any) -> None:
+        self.asked.append("+".join(self.systems))
+        for system in self.systems:
+            run.results.add({"part": "replay", "system": system, "size": "llama-8b", "trace": "sql", "clients": 1,
+                             "repetition": 0, "tokens_per_second": 10.0, "accept_length": 1.0})  # fmt: skip
+        if self.error is not None:
+            raise self.error
+
+
+def run_with(
+    monkeypatch: pytest.MonkeyPatch, out: Path, *, right: Exception | None = None, replay: Exception | None = None
+) -> list[str]:
+    """Runs trip 1 on a host with 80 GB; its exit status and the systems that were replayed."""
+
+    def check_right(run: Any, limits: Any) -> None:
+        if right is not None:
+            raise right
+        for name in ("parity", "sampling"):
+            run.results.end()
+            run.results.begin(name)
+
+    monkeypatch.setattr(command, "check_right", check_right)
+    monkeypatch.setattr(command, "Servers", StandIn)
+    monkeypatch.setattr(command, "replay_servers", lambda run, systems: [])
+    monkeypatch.setattr(command, "trace", lambda run, servers: None)
+    monkeypatch.setattr(command, "device_gigabytes", lambda: 85.5)
+    monkeypatch.setattr(StandIn, "asked", [])
+    monkeypatch.setattr(StandIn, "error", replay)
+    status = command.main(["--trip", "1", "--out", str(out), "--data", str(out)])
+    return [str(status), *StandIn.asked]
+
+
+def test_a_phase_that_fails_is_told_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As many servers side by side as fit.
+    groups = ["none+suffix+hybrid", "eagle3+ngram"]
+    wrong, late = CheckFailedError("parity was missed"), OutOfTimeError("0 s were left")
+    assert run_with(monkeypatch, tmp_path, right=wrong, replay=late) == ["1", *groups]
     content = json.loads((tmp_path / "results.json").read_text())
-    assert [record["system"] for records in content["tasks"].values() for record in records] == [
-        *("none", "suffix", "eagle3", "hybrid", "ngram")
-    ]
-    assert {"command", "versions", "hardware"} <= set(content) and content["settings"]["dry_run"] is True
-    # The table comes last, and compares each system with plain decoding.
-    assert "1.00" in capsys.readouterr().out.splitlines()[-1] or (tmp_path / "table.txt").read_text().count("1.00")
-    with pytest.raises(ConfigError, match="same settings"):
-        Results(tmp_path / "results.json", {"quick": True})
+    said = {phase["name"]: phase.get("error", "") for phase in content["phases"]}
+    assert "parity was missed" in said["smoke"] and "0 s were left" in said["replay"]
+    assert len(content["records"]) == 5
+    assert "INCOMPLETE: 0 s were left" in (tmp_path / "table.txt").read_text()
+    assert run_with(monkeypatch, tmp_path / "other") == ["0", *groups]
 
 
-def test_what_no_longer_fits_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--dry-run", "--minutes", "0", "--out", str(tmp_path)]) == 0
-    assert "left out: parity" in capsys.readouterr().out
-
-
-def test_failures_are_told_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    done_by(asked, monkeypatch)
-
-    def broken(*args: Any) -> Any:
-        raise OSError("the server is gone")
-
-    monkeypatch.setattr(run, "measure_profile", broken)
-    words = ["--dry-run", "--out", str(tmp_path), "--part", "replay", "--part", "profile"]
-    assert main(words) == 1
-    assert len(asked) == 3
-    assert "server is gone" in (tmp_path / "table.txt").read_text()
-    # Only what failed is tried again.
-    monkeypatch.setattr(run, "measure_profile", lambda *rest: {"part": "none"})
-    assert main(words) == 0
-    assert len(asked) == 3
-
-
-@pytest.mark.parametrize(
-    "words", [["--part", "prepare"], ["--head-accept-length", "9"], ["--call", "4"], ["--size", "huge"]]
-)
+@pytest.mark.parametrize("words", [[], ["--trip", "9"], ["--prepare"], ["--trip", "1", "--dry-run"]])
 def test_wrong_arguments(words: list[str], tmp_path: Path) -> None:
-    assert main([*words, "--out", str(tmp_path), "--data", str(tmp_path)]) == 2
+    assert command.main([*words, "--out", str(tmp_path), "--data", str(tmp_path)]) == 2
 
 
-def test_a_call_of_the_script_unpacks_builds_runs_and_brings_back(tmp_path: Path) -> None:
-    carried, state, out = (tmp_path / name for name in ("carried", "state", "out"))
-    carried.mkdir()
-    for name, file in (("site.tar.xz", "sglang.py"), ("data.tar.xz", "work.npz")):
-        source = tmp_path / file
+def test_the_script_unpacks_once_runs_and_brings_back(tmp_path: Path) -> None:
+    root, state, out = (tmp_path / name for name in ("root", "state", "out"))
+    carried = root / ".gpu" / "carried"
+    carried.mkdir(parents=True)
+    (root / "evals" / "gpu").mkdir(parents=True)
+    script = root / "evals" / "gpu" / SCRIPT.name
+    script.write_bytes(SCRIPT.read_bytes())
+    for name, file in (("sglang.tar.xz", "site/sglang.py"), ("agentspec.tar.xz", "data/work.npz")):
+        source = tmp_path / "file"
         source.write_text(file)
         with tarfile.open(carried / name, "w:xz") as archive:
             archive.add(source, file)
-    whole = (carried / "site.tar.xz").read_bytes()
-    (carried / "site.tar.xz").unlink()
-    for number, part in enumerate((whole[:50], whole[50:])):
-        (carried / f"site.tar.xz.{number:02}").write_bytes(part)
-    # A stand-in for Python on that machine, which notes its arguments.
+    (carried / "commit").write_text("abc\n")
+    # A stand-in for Python on that host, which notes its arguments. The second call is killed by a signal.
     python = tmp_path / "python"
-    python.write_text('#!/bin/bash\necho "$@" >> "$NOTES"\nmkdir -p run/logs; echo {} > run/results.json\n')
+    python.write_text(
+        '#!/bin/bash\necho "$GPU_RUN_COMMIT $@" >> "$NOTES"\n[ "$2" = compileall ] && exit\n'
+        'mkdir -p "$OUT/logs"; echo "{}" >> "$OUT/results.json"\n[ $(wc -l < "$NOTES") -lt 3 ] || kill -9 $$\n'
+    )
     python.chmod(0o755)
     notes = tmp_path / "notes"
     environment = {
-        "PATH": "/usr/bin:/bin", "GPU_RUN_CARRIED": str(carried), "GPU_RUN_STATE": str(state), "OUT": str(out),
-        "PYTHON": str(python), "NOTES": str(notes),
+        "PATH": "/usr/bin:/bin", "GPU_RUN_STATE": str(state), "OUT": str(out), "PYTHON": str(python), "NOTES": str(notes),
     }  # fmt: skip
-    for call in ("1", "2"):
-        subprocess.run(["bash", str(SCRIPT), call], check=True, env=environment, capture_output=True, cwd=tmp_path)
-    assert (state / "site" / "sglang.py").read_text() == "sglang.py"
-    assert (state / "data" / "work.npz").read_text() == "work.npz"
-    assert {path.name for path in out.iterdir()} == {"results.json", "logs.tar.gz"}
-    built, first, second = notes.read_text().splitlines()
-    # The package is built once for both calls.
-    assert "pip install" in built and "--no-build-isolation" in built
-    for call, line in ((1, first), (2, second)):
+    for number, status in (("1", 0), ("2", 137)):
+        done = subprocess.run(["bash", str(script), number], env=environment, capture_output=True, check=False)
+        assert done.returncode == status, done.stderr
+    assert (state / "site" / "sglang.py").read_text() == "site/sglang.py"
+    assert (state / "data" / "work.npz").read_text() == "data/work.npz"
+    assert {path.name for path in out.iterdir()} == {"results.json", "logs-1.tar.gz", "logs-2.tar.gz"}
+    compiled, first, second = notes.read_text().splitlines()
+    assert "compileall" in compiled
+    for trip, line in ((1, first), (2, second)):
         words = line.split()
-        args = run.parser().parse_args(words[words.index("agentspec.evals.gpu") + 1 :])
-        assert args.call == [call] and 8.0 < args.minutes < 9.2 and args.data == state / "data"
+        args = command.parser().parse_args(words[words.index("agentspec.evals.gpu") + 1 :])
+        assert words[0] == "abc" and args.trip == trip and args.data == state / "data"
 
 
-def test_the_script_for_the_machine_is_sound(tmp_path: Path) -> None:
-    subprocess.run(["bash", "-n", str(SCRIPT)], check=True)
-    told = subprocess.run(["bash", str(SCRIPT)], check=False, capture_output=True, text=True)
-    assert told.returncode == 2 and "stage" in told.stdout
-    carried, state = tmp_path / "carried", tmp_path / "state"
-    carried.mkdir()
-    (carried / "site.tar.xz.00").write_bytes(b"part")
-    environment = {"PATH": "/usr/bin:/bin", "GPU_RUN_CARRIED": str(carried), "GPU_RUN_STATE": str(state)}
-    subprocess.run(["bash", str(SCRIPT), "stage"], check=True, env=environment, capture_output=True)
-    assert (state / "archives" / "site.tar.xz.00").read_bytes() == b"part"
+def test_a_trace_is_summed_up() -> None:
+    def event(category: str, name: str, begin: float, took: float) -> dict[str, Any]:
+        return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": took}
+
+    events = [
+        event("kernel", "a", 0.0, 100.0), event("kernel", "b", 50.0, 100.0), event("gpu_memcpy", "copy", 250.0, 50.0),
+        event("cuda_runtime", "cudaGraphLaunch", 10.0, 7.0), {"ph": "M", "name": "process"},
+    ]  # fmt: skip
+    found = summed(events)
+    assert (found["milliseconds"], found["busy_share"], found["launches"]) == (0.3, round(200 / 300, 4), 3)
+    assert (found["gaps_over_50_us"], found["gap_ms_over_50_us"]) == (1, 0.1)
+    assert found["host_calls_ms"] == {"cudaGraphLaunch": 0.007}
+    assert "error" in summed([])

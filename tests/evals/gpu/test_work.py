@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,32 +10,30 @@ import pytest
 
 from agentspec.analysis.replay.tokenizer import load_tokenizer
 from agentspec.errors import ConfigError
-from agentspec.evals.gpu.work import RecordedCall, Work, load_work, make_work, num_calls, save_work
+from agentspec.evals.gpu.work import Cell, RecordedCall, Trace, load_cells, make_cells, save_cells
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 
 
-def drawn_work(rng: random.Random, trace: str) -> Work:
-    def calls(number: int) -> tuple[RecordedCall, ...]:
-        return tuple(
-            RecordedCall(*(np.array([rng.randrange(9) for _ in range(rng.randint(1, 6))], np.int32) for _ in range(2)),
-                         bool(rng.getrandbits(1)))
-            for _ in range(number)
-        )  # fmt: skip
+def drawn_cell(rng: random.Random) -> Cell:
+    def call() -> RecordedCall:
+        prompt, answer = (np.array([rng.randrange(9) for _ in range(rng.randint(1, 6))], np.int32) for _ in range(2))
+        return RecordedCall(prompt, answer, bool(rng.getrandbits(1)))
 
-    return Work(trace, calls(rng.randint(0, 3)), {clients: calls(rng.randint(1, 4)) for clients in (1, 4)})
+    sessions = tuple(tuple(call() for _ in range(rng.randint(1, 4))) for _ in range(rng.randint(0, 3)))
+    return Cell(rng.choice(["sql", "swe"]), rng.choice([0, 1, 16]), rng.randrange(2), sessions)
 
 
-def told(work: Work) -> object:
-    groups = {0: work.warm, **work.measured}
-    return work.trace, {n: [(c.prompt.tolist(), c.answer.tolist(), c.is_whole) for c in groups[n]] for n in groups}
+def told(cell: Cell) -> object:
+    sessions = [[(c.prompt.tolist(), c.answer.tolist(), c.is_whole) for c in session] for session in cell.sessions]
+    return cell.trace, cell.clients, cell.repetition, sessions
 
 
-def test_work_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_cells_are_read_as_they_were_written(tmp_path: Path) -> None:
     rng = random.Random(0)
-    for i in range(10):
-        works = [drawn_work(rng, trace) for trace in ("sql", "chat")]
-        save_work(tmp_path / f"{i}.npz", works)
-        assert [told(work) for work in load_work(tmp_path / f"{i}.npz").values()] == [told(work) for work in works]
+    for i in range(20):
+        cells = [drawn_cell(rng) for _ in range(4)]
+        save_cells(tmp_path / f"{i}.npz", cells)
+        assert [told(cell) for cell in load_cells(tmp_path / f"{i}.npz")] == [told(cell) for cell in cells]
 
 
 def test_what_is_no_work_is_refused(tmp_path: Path) -> None:
@@ -43,37 +42,53 @@ def test_what_is_no_work_is_refused(tmp_path: Path) -> None:
         if content is not None:
             path.write_bytes(content)
         with pytest.raises(ConfigError, match="prepare"):
-            load_work(path)
+            load_cells(path)
 
 
-def trace_file(path: Path, sessions: int) -> Path:
+def trace_file(path: Path, tasks: int) -> None:
     lines = []
-    for s in range(sessions):
+    for s in range(2 * tasks):
         messages = []
-        for turn in range(3):
-            messages.append({"role": "user", "content": f"question {s} {turn} of the tables"})
+        for turn in range(4):
+            messages.append({"role": "user", "content": f"question {s} {turn} of the tables of task {s % tasks}"})
             messages.append({"role": "assistant", "content": f"SELECT column_{s % 3} FROM table_{turn}"})
-        lines.append(json.dumps({"session": f"s{s}", "task": "t", "run": "r", "model": "m", "messages": messages}))
+        line = {"session": f"s{s}", "task": f"t{s % tasks}", "run": "r", "model": "m", "messages": messages}
+        lines.append(json.dumps(line))
     path.write_text("\n".join(lines) + "\n")
-    return path
 
 
-def test_nothing_is_asked_twice_and_nothing_measured_is_of_a_warm_session(tmp_path: Path) -> None:
-    path = trace_file(tmp_path / "calls.jsonl", 30)
+def test_sessions_begin_with_their_first_call_and_warm_ones_are_of_other_tasks(tmp_path: Path) -> None:
+    trace_file(tmp_path / "calls.jsonl", 12)
     tokenizer = load_tokenizer(MODEL_FOLDER / "tokenizer.json")
-    rules = {"scale": 0.5, "max_prompt_tokens": 40, "max_answer_tokens": 8, "seed": 3, "vocab_size": 1536, "end": 2}
-    work = make_work("sql", [path], tokenizer, concurrencies=(1, 4), warm_calls=7, **rules)  # type: ignore[arg-type]
-    assert len(work.warm) == 7
-    assert {n: len(calls) for n, calls in work.measured.items()} == {n: num_calls(n, 0.5) for n in (1, 4)}
-    calls = [*work.warm, *(call for some in work.measured.values() for call in some)]
-    prompts = [call.prompt.tobytes() for call in calls]
+    of = Trace(file="calls.jsonl", calls=3, warm=4, sessions=2, most=5, alone=1)
+
+    def made(repetitions: int) -> list[Cell]:
+        return make_cells(
+            "sql", of, tmp_path, tokenizer, clients=(1, 4), repetitions=repetitions, max_prompt_tokens=200,
+            max_answer_tokens=8, seed=3, vocab_size=1536, end=2,
+        )  # fmt: skip
+
+    cells = made(2)
+    shape = [(cell.clients, cell.repetition, len(cell.sessions)) for cell in cells]
+    assert shape == [(0, 0, 4), (1, 0, 1), (4, 0, 5), (1, 1, 1), (4, 1, 5)]
+
+    def task(prompt: np.ndarray) -> str:
+        return tokenizer.decode(prompt).split("of task ")[1].split()[0]
+
+    warm = {task(session[0].prompt) for session in cells[0].sessions}
+    measured = [session for cell in cells[1:] for session in cell.sessions]
+    assert warm.isdisjoint(task(session[0].prompt) for session in measured)
+    prompts = [call.prompt.tobytes() for session in measured for call in session]
     assert len(set(prompts)) == len(prompts)
-    assert max(len(call.prompt) for call in calls) <= 40 and max(len(call.answer) for call in calls) <= 8
-    # The small model's tokenizer has no end of turn. Its loader adds one, which is beyond the model's vocabulary.
-    assert max(int(call.prompt.max()) for call in calls) < 1536
-    for call in calls:
-        body = call.body()
-        assert body["sampling_params"]["custom_params"]["agentspec"]["replay"]["ids"] == call.answer.tolist()
-        assert body["sampling_params"]["max_new_tokens"] == len(call.answer) + call.is_whole
-    with pytest.raises(ConfigError, match="ask for fewer"):
-        make_work("sql", [path], tokenizer, concurrencies=(64, 128), warm_calls=7, **rules)  # type: ignore[arg-type]
+    for session in measured:
+        assert len(session) <= 3
+        for one, following in pairwise(session):
+            assert following.prompt[: len(one.prompt)].tolist() == one.prompt.tolist()
+        for call in session:
+            # The small model's tokenizer has no end of turn. Its loader adds one, which is beyond the model's vocabulary.
+            assert call.prompt.max() < 1536 and len(call.prompt) <= 200 and len(call.answer) <= 8
+            body = call.body()["sampling_params"]
+            assert body["custom_params"]["agentspec"]["replay"]["ids"] == call.answer.tolist()
+            assert body["max_new_tokens"] == len(call.answer) + call.is_whole
+    with pytest.raises(ConfigError, match="sessions of tasks that are not warm"):
+        made(9)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from agentspec.errors import ServerError
-from agentspec.evals.gpu.load import measure
-from agentspec.evals.gpu.work import RecordedCall
+from agentspec.evals.gpu.replays import measure
+from agentspec.evals.gpu.work import Cell, RecordedCall
 from agentspec.integrations.servers.server import RunningServer
 
 
@@ -30,7 +30,7 @@ class Replaying(RunningServer):
         written = [*answer[:-1], answer[-1] + self.wrong]
         return {
             "output_ids": [*written, 2] if whole else written,
-            "meta_info": {} if self.plain else {"spec_verify_ct": steps},
+            "meta_info": {"cached_tokens": 1, **({} if self.plain else {"spec_verify_ct": steps})},
         }
 
     def agentspec_state(self) -> dict[str, Any] | None:
@@ -41,27 +41,32 @@ class Replaying(RunningServer):
         return found if self.active else None
 
 
-def calls(number: int) -> list[RecordedCall]:
+def cell() -> Cell:
     rng = random.Random(0)
-    return [
-        RecordedCall(*(np.array([rng.randrange(3, 9) for _ in range(rng.randint(2, 20))], np.int32) for _ in range(2)),
-                     bool(rng.getrandbits(1)))
-        for _ in range(number)
-    ]  # fmt: skip
+
+    def call() -> RecordedCall:
+        prompt, answer = (
+            np.array([rng.randrange(3, 9) for _ in range(rng.randint(2, 20))], np.int32) for _ in range(2)
+        )
+        return RecordedCall(prompt, answer, bool(rng.getrandbits(1)))
+
+    return Cell("sql", 4, 0, tuple((call(), call()) for _ in range(10)))
 
 
-def test_the_figures_of_a_load() -> None:
-    server, asked = Replaying(), calls(20)
+def test_the_figures_of_a_cell() -> None:
+    server, asked = Replaying(), cell()
+    calls = [call for session in asked.sessions for call in session]
     server.steps = 7
-    row = measure(server, asked, 4, is_ours=True, speculates=True, busy=lambda since, until: 0.5)
-    assert row["requests"] == 20
-    assert row["tokens"] == sum(len(call.answer) + call.is_whole for call in asked)
-    # Only the steps of this load count.
-    assert row["steps"] == server.steps - 7
-    assert row["accept_length"] == pytest.approx((row["tokens"] - 20) / row["steps"], abs=1e-3)
-    assert (row["drafting_ms_a_step"], row["verify_ms_a_step"], row["gpu_busy"]) == (125.0, 250.0, 0.5)
-    assert row["widths"] == {"4": row["steps"]}
-    assert "steps" not in measure(server, asked, 4, is_ours=False, speculates=True, busy=lambda since, until: None)
+    row = measure(server, asked, "suffix")
+    assert row["calls"] == 20
+    assert row["tokens"] == sum(len(call.answer) + call.is_whole for call in calls)
+    assert row["uncached_prompt_tokens"] == sum(len(call.prompt) for call in calls) - 20
+    # Only the steps of this cell count.
+    assert row["counters"]["steps"] == server.steps - 7
+    assert row["accept_length"] == pytest.approx((row["tokens"] - 20) / row["counters"]["steps"], abs=1e-3)
+    assert (row["drafting_ms_a_step"], row["verify_ms_a_step"]) == (125.0, 250.0)
+    assert row["widths"] == {"4": row["counters"]["steps"]}
+    assert "counters" not in measure(server, asked, "ngram")
 
 
 @pytest.mark.parametrize(
@@ -74,4 +79,4 @@ def test_the_figures_of_a_load() -> None:
 )
 def test_what_is_no_measurement_is_refused(server: Replaying, message: str) -> None:
     with pytest.raises(ServerError, match=message):
-        measure(server, calls(20), 4, is_ours=True, speculates=True, busy=lambda since, until: None)
+        measure(server, cell(), "suffix")

@@ -1,0 +1,93 @@
+"""The file results.json of a trip: written at every record, so that a run that is killed leaves what it has."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from agentspec.environment import describe, without_folders
+
+Record = dict[str, Any]
+_PACKAGES = ("agentspec", "sglang", "sglang-kernel", "torch", "triton", "transformers", "numpy")
+
+
+class Results:
+    """The records of one trip, of all its commands.
+
+    Args:
+        path: The file. What an earlier command of the trip wrote is kept.
+        facts: What holds for all records, such as the trip and the commit.
+    """
+
+    def __init__(self, path: Path, facts: Record) -> None:
+        self._path = path
+        self._content: Record = {**facts, "phases": [], "records": [], **context()}
+        if path.is_file():
+            old = json.loads(path.read_text(encoding="utf-8"))
+            self._content |= {"phases": old["phases"], "records": old["records"]}
+
+    @property
+    def records(self) -> list[Record]:
+        found: list[Record] = self._content["records"]
+        return found
+
+    @property
+    def phases(self) -> list[Record]:
+        found: list[Record] = self._content["phases"]
+        return found
+
+    def add(self, record: Record) -> None:
+        """Keeps a record at once."""
+        self.records.append(record)
+        self._save()
+
+    def begin(self, phase: str) -> None:
+        """Notes that a phase began. Until end() it counts as incomplete."""
+        self.phases.append({"name": phase, "complete": False, "began": time.time()})
+        self._save()
+
+    def end(self, error: str = "") -> None:
+        """Notes how the latest phase ended."""
+        last = self.phases[-1]
+        last["seconds"] = round(time.time() - last.pop("began"), 1)
+        last["complete"] = not error
+        if error:
+            last["error"] = without_folders(error)
+        self._save()
+
+    def _save(self) -> None:
+        part = self._path.with_suffix(".part")
+        part.write_text(json.dumps(self._content, indent=1) + "\n", encoding="utf-8")
+        part.replace(self._path)
+
+
+def context() -> Record:
+    """The command, the versions and the hardware with its GPU."""
+    found = describe(_PACKAGES)
+    import torch
+
+    if torch.cuda.is_available():
+        facts = torch.cuda.get_device_properties(0)
+        found["hardware"]["gpu"] = {
+            "name": facts.name,
+            "memory_gib": round(facts.total_memory / (1 << 30), 1),
+            "cuda": torch.version.cuda,
+            "driver": _driver(),
+        }
+    return found
+
+
+def device_gigabytes() -> float:
+    """The GPU's memory in gigabytes; 0 without one."""
+    import torch
+
+    return torch.cuda.get_device_properties(0).total_memory / 1e9 if torch.cuda.is_available() else 0.0
+
+
+def _driver() -> str:
+    path = Path("/proc/driver/nvidia/version")
+    found = re.search(r"\b\d{3}\.\d[\d.]*", path.read_text()) if path.is_file() else None
+    return found[0] if found else "unknown"

@@ -1,0 +1,122 @@
+"""What runs on CUDA only, before any server: `python -m agentspec.evals.gpu.smoke` prints one line of JSON per check.
+
+A crash of the device ends this process and no other.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+import traceback
+from typing import Any
+
+import numpy as np
+import torch
+
+from agentspec.evals.gpu.records import Record
+
+_BUSY_CYCLES = 100_000_000
+"""Of the device's clock, about 55 ms on an H100."""
+
+
+def main() -> int:
+    """Runs all checks; 1 if one failed."""
+    failed = False
+    for check in (_kernels_of_sglang, _plugin, _engine, _layout_kernel, _union_kernel, _host_copy, _union_times):
+        began = time.perf_counter()
+        try:
+            record = check()
+        except Exception:  # noqa: BLE001
+            record = {"met": False, "error": traceback.format_exc()[-1500:]}
+        failed |= not record["met"]
+        record = {"part": "smoke", "check": check.__name__.strip("_"), **record}
+        print(json.dumps({**record, "seconds": round(time.perf_counter() - began, 2)}), flush=True)
+    return 1 if failed else 0
+
+
+def _kernels_of_sglang() -> Record:
+    import sgl_kernel
+
+    x = torch.randn(8, 256, device="cuda", dtype=torch.bfloat16)
+    got = sgl_kernel.rmsnorm(x, torch.ones(256, device="cuda", dtype=torch.bfloat16), 1e-5).float()
+    wanted = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-5)
+    return {"met": bool((got - wanted).abs().max() < 0.05), "file": sgl_kernel.__file__.rpartition("/")[2]}
+
+
+def _plugin() -> Record:
+    from importlib.metadata import entry_points
+
+    found = [point for point in entry_points(group="sglang.srt.plugins") if point.name == "agentspec"]
+    for point in found:
+        point.load()
+    return {"met": len(found) == 1}
+
+
+def _engine() -> Record:
+    from agentspec import _core
+
+    return {"met": hasattr(_core, "unite_trees"), "file": _core.__file__.rpartition("/")[2]}
+
+
+def _layout_kernel() -> Record:
+    from agentspec.integrations.sglang.kernels import tree_layout
+
+    return {"met": tree_layout.kernel_works(torch.device("cuda"))}
+
+
+def _union_kernel() -> Record:
+    from agentspec.integrations.sglang.kernels import tree_union
+
+    return {"met": tree_union.can_unite(torch.device("cuda"))}
+
+
+def _host_copy() -> Record:
+    """A copy to the host must start without waiting for the device, and hold what was written before it."""
+    from agentspec.integrations.sglang.drafting.accepted_tokens import HostCopy
+
+    tensor = torch.arange(64, device="cuda")
+    HostCopy(tensor).wait()
+    times = []
+    sleep: Any = torch.cuda._sleep
+    for _ in range(5):
+        torch.cuda.synchronize()
+        sleep(_BUSY_CYCLES)
+        tensor.add_(1)
+        began = time.perf_counter()
+        copy = HostCopy(tensor)
+        times.append(time.perf_counter() - began)
+        got = copy.wait()
+    took = 1e3 * float(np.median(times))
+    is_right = int(got[0]) == len(times)
+    return {"met": bool(took < 0.2 and is_right), "start_ms": round(took, 4), "is_right": is_right}
+
+
+def _union_times() -> Record:
+    """Milliseconds of the kernel that unites trees, by rows, at width 32."""
+    return {"met": True, "ms_by_rows": {rows: round(_union_ms(rows), 4) for rows in (1, 16, 64)}}
+
+
+def _union_ms(rows: int) -> float:
+    from triton.testing import do_bench
+
+    from agentspec.integrations.sglang.kernels import tree_union as union
+
+    rng, width = np.random.default_rng(rows), 32
+    drafts, model = union._drawn_drafts(rng, rows), union._drawn_trees(rng, rows).to(torch.device("cuda"))
+    packed = np.zeros(union.num_integers(rows, len(drafts.tokens)), np.int32)
+    union.pack(drafts, np.full(rows, width - 1, np.int32), np.ones(rows, bool), packed)
+    there = torch.from_numpy(packed).cuda()
+    tokens, depths, next_token, next_sibling = torch.zeros((4, rows, width), dtype=torch.int64, device="cuda")
+    cells = torch.zeros((rows, width, width), dtype=torch.bool, device="cuda")
+    columns = union.report_width(model.chosen.shape[1])
+    report = torch.zeros((rows, columns), dtype=torch.int64, device="cuda")
+    limits = union.UnionLimits(width, 0.0, 1.0)
+    run = functools.partial(union.unite_on_device, there, len(drafts.tokens), model, limits)
+    out = (tokens, depths, next_token, next_sibling, cells, report)
+    return float(do_bench(lambda: run(*out), warmup=5, rep=20))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""The queue of trips: what is measured each time that a GPU host is lent for a quarter of an hour.
+
+A trip is one command, which does its phases in order. Each phase has a deadline of its own, and the command ends by itself. What is committed under evals/results/gpu says which trip is next.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentspec.errors import ConfigError
+
+LENT_SECONDS = 900.0
+"""Of one loan; asking, start, transfers and idle time count."""
+START_SECONDS = 190.0
+"""From asking for a host until the first command runs there: start and transfer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """What a command does between two deadlines."""
+
+    name: str
+    does: str
+    seconds: float
+    """Estimate on an H100."""
+    limit: float
+    """When it must have ended, in seconds since the command began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command on the host."""
+
+    phases: tuple[Phase, ...]
+    systems: tuple[str, ...] = ()
+    """What is replayed; the servers start when the command begins, as many side by side as fit."""
+
+    @property
+    def seconds(self) -> float:
+        """Estimate."""
+        return sum(phase.seconds for phase in self.phases)
+
+    @property
+    def limit(self) -> float:
+        """When it must have ended, in seconds since it began."""
+        return max(phase.limit for phase in self.phases)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trip:
+    """What fits one loan."""
+
+    number: int
+    asks: str
+    command: Command
+    size: str = "llama-8b"
+    backend: str = "triton"
+    clients: tuple[int, ...] = (1, 16)
+    kind: str = "H100 or H200"
+
+    @property
+    def seconds(self) -> float:
+        """Estimate of all that counts as lent, the start included."""
+        return START_SECONDS + self.command.seconds
+
+
+def _unpack(limit: float = 40.0) -> Phase:
+    return Phase(
+        name="unpack", does="unpack SGLang, agentspec and the data; compile byte code", seconds=20, limit=limit
+    )
+
+
+_ALL = ("none", "suffix", "hybrid", "eagle3", "ngram")
+
+TRIPS = (
+    Trip(
+        number=1,
+        asks="Does it run, is it right, and does it pay?",
+        command=Command(
+            phases=(
+                _unpack(),
+                Phase(
+                    name="smoke",
+                    does="start servers; meanwhile load SGLang's kernels and the extension, run both Triton kernels against "
+                    "their definitions, copy to the host behind a busy stream",
+                    seconds=90,
+                    limit=150,
+                ),
+                Phase(
+                    name="parity",
+                    does="greedy answers of the small model in float32, suffix and hybrid beside plain, 1 and 16 clients",
+                    seconds=20,
+                    limit=180,
+                ),
+                Phase(
+                    name="sampling",
+                    does="answers at temperature 0.7 beside plain's, by a chi-square test",
+                    seconds=10,
+                    limit=200,
+                ),
+                Phase(
+                    name="replay",
+                    does="SQL agents and coding agents' sessions on 8B servers, in turns",
+                    seconds=180,
+                    limit=380,
+                ),
+                Phase(name="trace", does="record 50 steps of each system with torch's profiler", seconds=60, limit=430),
+            ),
+            systems=_ALL,
+        ),
+    ),
+    Trip(
+        number=2,
+        asks="What does a step take?",
+        command=Command(
+            phases=(
+                _unpack(),
+                Phase(name="profile", does="time verify steps by rows, width and context", seconds=250, limit=500),
+            )
+        ),
+        clients=(16,),
+    ),
+    Trip(
+        number=3,
+        asks="What changes with 64 clients?",
+        command=Command(
+            phases=(
+                _unpack(),
+                Phase(name="replay", does="SQL agents with 64 clients", seconds=250, limit=450),
+                Phase(name="trace", does="record 50 steps of each system", seconds=60, limit=500),
+            ),
+            systems=_ALL,
+        ),
+        clients=(64,),
+    ),
+    Trip(
+        number=4,
+        asks="What does a 32B model gain?",
+        command=Command(
+            phases=(
+                _unpack(),
+                Phase(name="replay", does="one 32B server at a time", seconds=480, limit=570),
+            ),
+            systems=("none", "suffix", "hybrid", "eagle3"),
+        ),
+        size="qwen-32b",
+        kind="H200",
+    ),
+)
+
+
+def trip(number: int) -> Trip:
+    """Raises ConfigError if there is no such trip."""
+    for one in TRIPS:
+        if one.number == number:
+            return one
+    known = ", ".join(str(one.number) for one in TRIPS)
+    raise ConfigError(f"--trip must be one of {known}, got {number}")
+
+
+def next_trip(results: Path) -> Trip | None:
+    """The first trip whose committed results are missing or incomplete; None if all are there."""
+    for one in TRIPS:
+        path = results / f"trip-{one.number}.json"
+        if not path.is_file():
+            return one
+        done = {phase["name"] for phase in json.loads(path.read_text(encoding="utf-8"))["phases"] if phase["complete"]}
+        if not {phase.name for phase in one.command.phases} <= done:
+            return one
+    return None
