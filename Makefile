@@ -1,39 +1,32 @@
 # From a bare machine with Python 3.11+ and a C++20 compiler:
 #   make demo      set-up, then plain SGLang, SGLang's NGRAM and agentspec on the same text-to-SQL work
-#   make test      set-up, then format, lint, types, unit tests, native tests and a few tests on servers: 5 minutes on two cores
-#   make test-all  make test, then every other test that needs no GPU: all servers, sanitizers, packaging, the report in a
-#                  browser, Prometheus, another release of SGLang; as root it installs Chromium and Prometheus with apt-get
+#   make test      set-up, then format, lint, types, unit tests, native tests and a few tests on servers: under 8 minutes on two cores
+#   make test-all  every test that needs no GPU: also all servers, sanitizers, packaging, the report in a browser,
+#                  Prometheus, another release of SGLang; as root it installs Chromium and Prometheus with apt-get
+#   make rare      the tests that .ci/run leaves out until what they test changes; docs/contributing.md has more
 #   make format    formats the Python and C++ sources
 PYTHON ?= python3
 # The CPU build where an index offers one under this name.
 TORCH ?= torch==2.13.0
 SGLANG ?= sglang==0.5.23
 TORCHVISION ?= torchvision==0.28.0
-ARCTIC ?= arctic-inference==0.3.0
 
 VENV := .venv
 BIN := $(VENV)/bin
 # Run tools from the environment, never the source tree beside them.
 PY := $(CURDIR)/$(BIN)/python -P
-AGENTS := .venv-agents
-OPENHANDS := .venv-openhands
-FRAMEWORKS := .venv-frameworks
-OLD := .venv-old-sglang
-CACHE := .cache
+# INSTALL PYTHON ARGUMENTS: with uv where it is there, else with pip.
+INSTALL := $(BIN)/python .ci/install.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Arguments of a Python that prints what an extra asks for.
-requirements_of = -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"]))'
+
+.DEFAULT_GOAL := demo
+include .ci/environments.mk
 
 # What the compiled engine is made from.
 NATIVE := pyproject.toml $(shell find agentspec integrations -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 # The editable install learns the packages when it is made.
 PACKAGES := $(shell find agentspec store integrations workflows evals -name __init__.py)
 
-# The oldest release that agentspec supports, and the versions of these two packages that it names.
-OLD_SGLANG := 0.5.17
-OLD_PACKAGES := transformers==5.12.1 tokenizers==0.22.2
-# Releases whose sources the contract tests read.
-READ_SGLANG := $(OLD_SGLANG) 0.5.20
 # Processes that share the tests: most of their time they wait for a server that starts, on one core.
 TEST_WORKERS ?= 2
 
@@ -41,9 +34,16 @@ TEST_WORKERS ?= 2
 REST := server or other_release or agents or frameworks or arctic or prometheus or packaging
 QUICK := smoke or not (browser or $(REST))
 
-CCACHE := $(shell command -v ccache)
+# Those that `make test-all` skips: none, unless it is told.
+SKIP ?=
+PASSED := $(filter-out $(SKIP),$(RARE))
 
-.PHONY: demo test test-all test-needs setup arctic agents openhands openhands-if-possible coding-agents frameworks \
+CCACHE := $(shell command -v ccache)
+ifneq ($(CCACHE),)
+export CMAKE_CXX_COMPILER_LAUNCHER := $(CCACHE)
+endif
+
+.PHONY: demo test test-all rare setup arctic agents openhands openhands-if-possible coding-agents frameworks \
 	old-sglang links gpu-replica gpu-archives \
 	format lint types native-test native-sanitizers chromium prometheus fuzz model staged-model drafters acceptance clean help
 
@@ -57,14 +57,22 @@ test: setup
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types native-test
 	$(PY) -m pytest -m "$(QUICK)" --durations=15 -n $(TEST_WORKERS) --dist loadgroup
 
-# Two at a time: one compiles while another downloads.
-test-all: test
-	@$(MAKE) --no-print-directory -j2 --output-sync=line native-sanitizers test-needs
-	$(PY) -m pytest -m "not ($(QUICK)) and not browser" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
-	$(PY) -m pytest -m browser
+# Two at a time: one compiles while another downloads. One session runs all tests but those in a browser, so that each
+# server starts once; playwright's event loop would disturb other tests.
+test-all: setup
+	@$(MAKE) --no-print-directory -j2 --output-sync=line native-sanitizers lint types $(PASSED:%=needs-%)
+	$(PY) -m pytest -m "not browser$(SKIP:%= and not %)" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
+	$(if $(filter browser,$(PASSED)),$(PY) -m pytest -m browser)
+	@$(PY) .ci/rare.py passed $(PASSED)
 
-test-needs: $(VENV)/.arctic $(AGENTS)/.installed openhands-if-possible $(FRAMEWORKS)/.installed chromium prometheus \
-	$(VENV)/.browser old-sglang $(READ_SGLANG:%=$(CACHE)/sglang-%)
+# The tests of those of RARE whose files have changed, or of one of them: make rare-arctic. What passes is noted in
+# .ci/passed.json, which belongs to the change.
+rare: setup
+	@$(MAKE) --no-print-directory setup $(addprefix rare-,$(shell $(PYTHON) .ci/rare.py due))
+
+rare-%: setup needs-%
+	$(PY) -m pytest -m $*
+	@$(PY) .ci/rare.py passed $*
 
 setup: $(VENV)/.installed links
 
@@ -75,24 +83,25 @@ $(VENV)/.python:
 	@echo "[1/4] creating $(VENV)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "agentspec needs Python 3.11 or newer, got %d.%d: set PYTHON=python3.11" % sys.version_info[:2])'
 	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install uv || echo "uv cannot be installed here: pip does its work, and takes longer"
 	@touch $@
 
 # SGLang and torchvision come last and without their dependencies: theirs are several GB of CUDA packages; the extra
 # `cpu` names the ones that a CPU needs.
 $(VENV)/.dependencies: $(VENV)/.python pyproject.toml
 	@echo "[2/4] installing torch and what SGLang needs on a CPU (a minute or two)"
-	@$(PIP) install $(TORCH)
+	@$(INSTALL) $(BIN)/python $(TORCH)
 	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; print("\n".join(p["dependencies"] + [r for e in ("cpu", "redis", "encryption", "workflows", "dev") for r in p["optional-dependencies"][e]]))' > $(VENV)/requirements.txt
-	@$(PIP) install -r $(VENV)/requirements.txt
+	@$(INSTALL) $(BIN)/python -r $(VENV)/requirements.txt
 	@echo "[3/4] installing SGLang"
-	@$(PIP) install --no-deps $(SGLANG) $(TORCHVISION)
+	@$(INSTALL) $(BIN)/python --no-deps $(SGLANG) $(TORCHVISION)
 	@touch $@
 
 # A distribution named agentspec, which ours is not, must not share the folder.
 $(VENV)/.installed: $(VENV)/.dependencies $(NATIVE) $(PACKAGES)
 	@echo "[4/4] building agentspec"
 	@$(PIP) uninstall --yes agentspec 2> /dev/null
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps -e .
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(INSTALL) $(BIN)/python --no-build-isolation --no-deps -e .
 	@touch $@
 
 format: setup
@@ -117,79 +126,9 @@ native-sanitizers: build/native-address.tested build/native-thread.tested
 build/native-%.tested: setup
 	@$(BIN)/cmake -S agentspec/native -B build/native-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 		-DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGENTSPEC_BUILD_PYTHON=OFF -DAGENTSPEC_BUILD_TESTS=ON \
-		$(if $(CCACHE),-DCMAKE_CXX_COMPILER_LAUNCHER=$(CCACHE)) -DAGENTSPEC_SANITIZE=$(filter-out plain,$*) > /dev/null
+		-DAGENTSPEC_SANITIZE=$(filter-out plain,$*) > /dev/null
 	@$(BIN)/cmake --build build/native-$*
 	@$(BIN)/ctest --test-dir build/native-$* --output-on-failure --timeout 300
-
-# The peer whose drafts evals put beside ours, built from its sources.
-arctic: $(VENV)/.arctic
-
-$(VENV)/.arctic: $(VENV)/.dependencies
-	@echo "building ArcticInference"
-	@$(BIN)/python $(call requirements_of,arctic) > $(VENV)/arctic.txt
-	@$(PIP) install -r $(VENV)/arctic.txt
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps $(ARCTIC)
-	@touch $@
-
-# Coding agents in an environment of their own; workflows/swe runs them from there. Byte code is made as it is needed,
-# which is less than half of it.
-agents: $(AGENTS)/.installed
-
-$(AGENTS)/.installed: pyproject.toml
-	@echo "installing coding agents into $(AGENTS)"
-	@$(PYTHON) -m venv $(AGENTS)
-	@$(PYTHON) $(call requirements_of,swe) > $(AGENTS)/requirements.txt
-	@$(AGENTS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(AGENTS)/requirements.txt
-	@touch $@
-
-# OpenHands wants a newer Python than this project does.
-openhands: $(OPENHANDS)/.installed
-
-$(OPENHANDS)/.installed: pyproject.toml
-	@for python in "$(PYTHON312)" python3.13 python3.12 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[23]*/bin/python; do \
-		"$$python" -c 'import ssl, sys; sys.exit(sys.version_info < (3, 12))' 2> /dev/null || continue; \
-		echo "installing OpenHands into $(OPENHANDS)"; \
-		"$$python" -m venv $(OPENHANDS) && \
-		"$$python" $(call requirements_of,openhands) > $(OPENHANDS)/requirements.txt && \
-		$(OPENHANDS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(OPENHANDS)/requirements.txt && \
-		touch $@ && exit 0; \
-		rm -rf $(OPENHANDS); exit 1; \
-	done; \
-	echo "OpenHands needs Python 3.12 or newer, and there is none in the PATH: make openhands PYTHON312=/path/to/python3.12"; exit 1
-
-openhands-if-possible:
-	@$(MAKE) --no-print-directory openhands || echo "the test that runs OpenHands is skipped"
-
-# Agent frameworks whose recipes in docs/agents/frameworks.md the tests run. They want other releases of their clients than
-# coding agents do.
-frameworks: $(FRAMEWORKS)/.installed
-
-$(FRAMEWORKS)/.installed: pyproject.toml
-	@echo "installing agent frameworks into $(FRAMEWORKS)"
-	@$(PYTHON) -m venv $(FRAMEWORKS)
-	@$(PYTHON) $(call requirements_of,frameworks) > $(FRAMEWORKS)/requirements.txt
-	@$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -r $(FRAMEWORKS)/requirements.txt
-	@touch $@
-
-# The report's page is tested in a browser: Chromium from the system, its driver from the extra.
-$(VENV)/.browser: $(VENV)/.dependencies
-	@$(BIN)/python $(call requirements_of,browser) > $(VENV)/browser.txt
-	@$(PIP) install -r $(VENV)/browser.txt
-	@touch $@
-
-# Programs of the system that tests need: installed where that is allowed, else tests are skipped, or fail where CI is set.
-# One at a time, for apt-get is alone.
-prometheus: | chromium
-chromium: NAMES := chromium chromium-browser google-chrome google-chrome-stable
-prometheus: NAMES := prometheus
-chromium prometheus:
-	@for name in $(NAMES); do command -v $$name > /dev/null && exit 0; done; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-		echo "installing $@"; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $@ > /dev/null && exit 0; \
-	fi; \
-	echo "there is no $@ in the PATH and it could not be installed: tests that need it are skipped, or fail where CI is set." \
-		"Install it, for example with: sudo apt-get install $@"
 
 # mini-swe-agent and OpenHands end to end, against plain SGLang and agentspec in turns: an hour or more on two cores.
 coding-agents: $(AGENTS)/.installed $(OPENHANDS)/.installed setup
@@ -203,28 +142,6 @@ fuzz: setup
 	@$(BIN)/cmake --build build/fuzz
 	@for target in segment_fuzz segment_build_fuzz engine_fuzz; do \
 		mkdir -p build/fuzz/$$target.inputs && build/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/$$target.inputs || exit 1; done
-
-# The releases whose interfaces the contract tests read: unpacked there, never imported.
-$(CACHE)/sglang-%: | $(VENV)/.dependencies
-	@mkdir -p $(CACHE)
-	@$(PIP) download --no-deps --dest $(CACHE) sglang==$*
-	@$(BIN)/python -m zipfile -e $(CACHE)/sglang-$*-*.whl $@.part && mv $@.part $@
-
-# An environment in which servers of the oldest release start. It holds that release and the two packages that the
-# newer one needs in other versions. Every other package, agentspec and its compiled engine included, comes from
-# $(VENV): a .pth file adds that folder behind this one. So nothing large is downloaded or kept twice, and both
-# environments run the same agentspec. Where a distribution is in both folders Python reads the metadata and the entry
-# points of the first alone; agentspec is in one of them only.
-old-sglang: $(OLD)/.installed
-
-$(OLD)/.installed: $(VENV)/.python | $(VENV)/.installed $(CACHE)/sglang-$(OLD_SGLANG)
-	@echo "installing SGLang $(OLD_SGLANG) into $(OLD)"
-	@$(BIN)/python -m venv --clear --without-pip $(OLD)
-	@$(BIN)/python -m pip --python $(OLD)/bin/python --disable-pip-version-check --quiet install --no-deps \
-		$(CACHE)/sglang-$(OLD_SGLANG)-*.whl $(OLD_PACKAGES)
-	@$(BIN)/python -c 'import sys, sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path(sys.argv[1])!r})")' purelib \
-		> "$$($(OLD)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
-	@touch $@
 
 # An environment like that of a lent GPU host, 6 GB, without a GPU: what the host gets is built and tried in it.
 # gpu-archives makes what the host gets: make gpu-archives TRACES=FOLDER CONFIGS=FOLDER

@@ -10,10 +10,6 @@ import needs
 import pytest
 from parity import compared
 
-# Fixtures of tests/integrations/sglang: the session's plain server and its answers.
-PLAIN = {"plain", "reference", "short_reference"}
-WITH_OWN_SERVERS = "servers of their own"
-
 WITHOUT_SERVERS = "TEST_WITHOUT_SERVERS"
 
 FORKING = Path(__file__).parent / "helpers" / "forking"
@@ -52,30 +48,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Groups the tests that must run on the same xdist worker. xdist reads the groups in its own hook, which runs
     later.
 
-    Tests that use the session's agentspec servers form one group, so that each server is started once. Tests that
-    compare servers of their own with the session's plain server form another group, whose worker starts a second plain
-    server, since both groups take long. All other tests of a file join the second group if one of the file's tests is
-    in it, and otherwise form a group of their own.
+    Tests that use the same of the session's agentspec servers form one group, so that the server is started once. All
+    other tests of a file form a group. Each worker that needs the session's plain server starts one.
     """
     if not config.pluginmanager.hasplugin("xdist"):
         return
-    groups = {item: _group(set(getattr(item, "fixturenames", ()))) for item in items}
-    with_own = {item.path for item, group in groups.items() if group == WITH_OWN_SERVERS}
-    for item, group in groups.items():
+    for item in items:
         # xdist would join several groups of one test into a new group.
-        if item.get_closest_marker("xdist_group"):
-            continue
-        item.add_marker(
-            pytest.mark.xdist_group(
-                group or (WITH_OWN_SERVERS if item.path in with_own else item.nodeid.partition("::")[0])
-            )
-        )
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
 
 
-def _group(fixtures: set[str]) -> str | None:
-    if "agentspec" in fixtures:
-        return "servers"
-    return WITH_OWN_SERVERS if PLAIN & fixtures else None
+def _group(item: pytest.Item) -> str:
+    callspec = getattr(item, "callspec", None)
+    if callspec is not None and "agentspec" in callspec.params:
+        return f"server {callspec.params['agentspec']}"
+    return item.nodeid.partition("::")[0]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from every import every
 
 from agentspec.cli import main
 from agentspec.integrations.sglang import setting_sources
@@ -126,7 +127,7 @@ def setting_flags() -> set[str]:
     return {option for action in parser._actions for option in action.option_strings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@every("page", PAGES)
 def test_every_setting_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert set(SETTING.findall(text)) <= setting_flags()
@@ -145,7 +146,7 @@ def test_the_page_of_settings_has_them_all() -> None:
     assert not flags & keys
 
 
-@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@every("page", ALL_PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for target, anchor in re.findall(r"\]\(([^)#\s]*)(#[^)\s]+)?\)", text):
@@ -163,7 +164,7 @@ def anchor_of(title: str) -> str:
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@every("page", PAGES)
 def test_nobody_is_told_to_install_another_project(page: Path) -> None:
     """The package `agentspec` of the public index belongs to another project."""
     text = page.read_text(encoding="utf-8")

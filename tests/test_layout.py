@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from every import every
 
 ROOT = Path(__file__).parents[1]
 TOP = ("agentspec", "store", "integrations", "workflows", "evals")
@@ -161,7 +162,7 @@ def part_of(path: str) -> str:
     return max(found, key=len)
 
 
-@pytest.mark.parametrize("part", LAYERS)
+@every("part", LAYERS)
 def test_imports_point_one_way(part: str) -> None:
     own = [path for path in modules() if part_of(path) == part]
     assert own
@@ -221,7 +222,7 @@ def test_folders_are_small() -> None:
         assert len(stems[folder]) == most, f"{folder} has {len(stems[folder])} modules, not {most}"
 
 
-@pytest.mark.parametrize("noun", NOUNS)
+@every("noun", NOUNS)
 def test_a_noun_is_where_a_reader_looks(noun: str) -> None:
     assert (ROOT / NOUNS[noun]).is_file()
 

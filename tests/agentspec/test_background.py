@@ -10,6 +10,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from engine_texts import as_bytes, drafted, ids, keep, random_output
+from every import every
 
 from agentspec import DuplicateRequestError, Engine, EngineConfig
 from agentspec.config import Rule
@@ -61,8 +62,8 @@ def lead_same_life(engines: list[Engine], seed: int) -> None:
         engine.check_integrity()
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("seed", range(3))
+@every("rule", RULES)
+@every("seed", range(3))
 def test_drafts_are_the_same_with_threads_and_without(rule: Rule, seed: int) -> None:
     config = EngineConfig(rule=rule, max_growing_tokens=64, learning_rate=0.0)
     variants = [config, replace(config, background=True), replace(config, num_threads=2)]

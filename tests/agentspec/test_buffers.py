@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from draft_batches import make_batch
 from engine_texts import as_bytes, ids, keep, random_output
+from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -102,7 +103,7 @@ def test_trees_beyond_the_memory_are_refused_and_change_nothing(rows: int, width
     assert before.tokens.tolist() == [[4, 5, 0]]
 
 
-@pytest.mark.parametrize("size", [0, -1, 1.0, True, "2"])
+@every("size", [0, -1, 1.0, True, "2"])
 def test_sizes_of_buffers_are_checked(size: Any) -> None:
     with pytest.raises(ConfigError, match="max_rows must be an integer >= 1"):
         TreeBuffers(size, 4)

@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from engine_texts import as_bytes, drafted, ids, keep, random_output
+from every import every
 from numpy.typing import NDArray
 
 from agentspec import Engine, EngineConfig
@@ -30,8 +31,8 @@ def few_segments(rule: Rule, background: bool = False) -> Engine:
     return Engine(EngineConfig(rule=rule, max_growing_tokens=64, min_token_prob=0.0, background=background))
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("num_later", [0, 1, 6], ids=["growing", "full", "sealed"])
+@every("rule", RULES)
+@every("num_later", [0, 1, 6])
 def test_a_deleted_output_is_not_drafted(rule: Rule, num_later: int) -> None:
     rng = np.random.default_rng(num_later)
     engine = few_segments(rule)

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from engine_texts import as_bytes, drafted, ids, keep, random_output
+from every import every
 from plain_estimates import by_counts
 
 import agentspec
@@ -372,7 +373,7 @@ def test_a_negative_cut_is_refused(engine: Engine) -> None:
         engine.close("a", num_output_tokens=-1)
 
 
-@pytest.mark.parametrize(
+@every(
     ("field", "value"),
     [
         ("vocab_size", 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import every
 from numpy.typing import NDArray
 
 from agentspec import ConfigError, DraftBatch, DraftBuffers, Engine, EngineConfig
@@ -38,8 +39,8 @@ def _packed(tokens: list[list[int]], width: int) -> NDArray[np.int64]:
     return packed
 
 
-@pytest.mark.parametrize("num_threads", [1, 3])
-@pytest.mark.parametrize("seed", range(6))
+@every("num_threads", [1, 3])
+@every("seed", range(6))
 def test_rows_do_what_requests_named_one_by_one_do(seed: int, num_threads: int) -> None:
     rng = np.random.default_rng(seed)
     named, batched = _engine(), _engine(num_threads=num_threads)

@@ -13,6 +13,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from engine_texts import drafted, ids
+from every import every
 
 from agentspec import Engine, EngineConfig
 from agentspec.analysis.corpus import build_corpus
@@ -93,9 +94,9 @@ class Life:
             self.num_drafted[namespace] += len(tokens) - 1
 
 
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("rule", get_args(Rule))
-@pytest.mark.parametrize("seed", range(4))
+@every("background", [False, True])
+@every("rule", get_args(Rule))
+@every("seed", range(4))
 def test_no_draft_has_a_token_of_another_namespace(rule: Rule, seed: int, background: bool) -> None:
     config = EngineConfig(
         rule=rule,

@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from engine_texts import as_bytes, drafted, ids, keep, random_output
+from every import every
 from numpy.typing import NDArray
 
 from agentspec import ConfigError, Engine, EngineConfig, SegmentError, Snapshot
@@ -53,9 +54,9 @@ class Source:
         return engine
 
 
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("seed", range(3))
+@every("background", [False, True])
+@every("rule", RULES)
+@every("seed", range(3))
 def test_another_engine_drafts_alike(rule: Rule, seed: int, background: bool) -> None:
     source = Source(rule, background, seed)
     for output_id in source.rng.choice(np.arange(2, 51), 7, replace=False).tolist():

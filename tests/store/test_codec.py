@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 import zstandard
+from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,8 +84,8 @@ def test_manifests_come_back(key: bytes | None, manifest: Manifest) -> None:
     assert codec.decode_manifest(TENANT, codec.encode_manifest(TENANT, manifest)) == manifest
 
 
-@pytest.mark.parametrize("key", [None, KEY])
-@pytest.mark.parametrize("num_bytes", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1])
+@every("key", [None, KEY])
+@every("num_bytes", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1])
 def test_segments_come_back(key: bytes | None, num_bytes: int) -> None:
     codec = Codec(SCOPE, key)
     blob = np.resize(np.random.default_rng(1).integers(0, 256, 5000, dtype=np.uint8), num_bytes)
@@ -93,7 +94,7 @@ def test_segments_come_back(key: bytes | None, num_bytes: int) -> None:
     np.testing.assert_array_equal(codec.decode_segment(TENANT, "s", chunks, num_bytes), blob)
 
 
-@pytest.mark.parametrize(
+@every(
     "wrong",
     [
         OutputRecord(1, "r", 0.0, 0, np.array([2**24], np.int32)),

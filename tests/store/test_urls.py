@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from every import every
 from store_case import SCOPE, A, data, drain
 
 import agentspec.store
@@ -19,7 +20,7 @@ def address(url: str, password: str | None = None) -> RedisAddress:
     return parse(scheme, rest, password)
 
 
-@pytest.mark.parametrize(
+@every(
     ("url", "wanted"),
     [
         ("redis://", {"kind": "server", "hosts": (("localhost", 6379),), "db": 0, "tls": False}),
@@ -58,7 +59,7 @@ def test_a_password_beside_the_url_goes_before_the_one_in_it() -> None:
     assert address("redis://:one@host", "two").password == "two"
 
 
-@pytest.mark.parametrize(
+@every(
     ("url", "said"),
     [
         ("", r"must be a URL.*memory://, sqlite://"),
@@ -87,7 +88,7 @@ def test_a_time_out_must_be_positive() -> None:
         open_store("memory://", SCOPE, timeout=0)
 
 
-@pytest.mark.parametrize(
+@every(
     ("url", "shown"),
     [
         ("memory://name", "memory://name"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from every import every
 from server_blocks import block, info, served
 
 from agentspec.errors import ConfigError, ServerError
@@ -18,7 +19,7 @@ def test_the_blocks_of_all_ranks() -> None:
         assert "internal_states" not in state.server and ServerClient(url).metrics() is None
 
 
-@pytest.mark.parametrize(
+@every(
     ("pages", "named"),
     [
         ({}, "not an SGLang server"),

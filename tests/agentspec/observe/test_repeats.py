@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from every import every
 
 from agentspec.observe.repeats import LENGTH, repeats_by_namespace, share_in, windows
 
@@ -12,7 +12,7 @@ def ngrams(tokens: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(tokens[at : at + LENGTH].tolist()) for at in range(len(tokens) - LENGTH + 1)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every("seed", range(20))
 def test_repeats_in_random_outputs(seed: int) -> None:
     rng = np.random.default_rng(seed)
     pieces = [rng.integers(0, 4, 12, dtype=np.int32) for _ in range(6)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import every
 from goodput_oracle import corrected
 
 from agentspec.scheduling.calibration import EstimateBias
@@ -18,8 +19,8 @@ def feed(
         bias.observe(8 * stated ** np.arange(1, depth + 1), np.full(depth, 8), float(accepted))
 
 
-@pytest.mark.parametrize("power", [0.2, 0.7, 1.0, 2.0, 4.0])
-@pytest.mark.parametrize("chance", [0.3, 0.6, 0.9])
+@every("power", [0.2, 0.7, 1.0, 2.0, 4.0])
+@every("chance", [0.3, 0.6, 0.9])
 def test_it_finds_the_power(power: float, chance: float) -> None:
     bias = EstimateBias()
     stated = chance ** (1 / power)

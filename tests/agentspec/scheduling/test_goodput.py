@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from draft_states import drawn_rows, profile, state
 from drawn_server import serve
+from every import every
 
 from agentspec.scheduling import ControlConfig, OnlineCosts, StepCost, make_controller
 from agentspec.scheduling.goodput import GoodputController
@@ -20,8 +21,8 @@ def exact(cost: StepCost = StepCost(1e-7, 3e-3, 0.01)) -> GoodputController:  # 
     return GoodputController(EXACT, profile(cost))
 
 
-@pytest.mark.parametrize("widths", [(1, 2, 4, 8), (1, 3), (2, 5), ()], ids=str)
-@pytest.mark.parametrize("seed", range(15))
+@every("widths", [(1, 2, 4, 8), (1, 3), (2, 5), ()])
+@every("seed", range(15))
 def test_no_other_tier_and_prefixes_promise_more(seed: int, widths: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
     cost = StepCost(*(rng.random(3) * [1e-6, 5e-3, 0.02]).tolist())
@@ -44,7 +45,7 @@ def test_no_other_tier_and_prefixes_promise_more(seed: int, widths: tuple[int, .
         assert plan.num_nodes.dtype == np.int32 and plan.num_nodes.max() < plan.width <= max(max_width, 1)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@every("seed", range(15))
 def test_no_other_prefixes_promise_more_where_rows_are_not_padded(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cost = StepCost(*(rng.random(3) * [1e-6, 5e-3, 0.02]).tolist())

@@ -8,12 +8,13 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from draft_states import KEY, drawn_rows, profile, state
+from every import every
 
 from agentspec import ConfigError
 from agentspec.scheduling import CONTROLLERS, ControlConfig, ControllerName, make_controller
 
 
-@pytest.mark.parametrize(
+@every(
     ("settings", "message"),
     [
         ({"controller": "best"}, "one of goodput, smartspec, batch-table, roofline, fixed, sweep, got 'best'"),
@@ -49,7 +50,7 @@ def test_a_profile_of_something_else_is_refused() -> None:
         make_controller(ControlConfig(), profile(), replace(KEY, device="H200"))
 
 
-@pytest.mark.parametrize("name", get_args(ControllerName))
+@every("name", get_args(ControllerName))
 def test_every_controller_keeps_to_the_protocol(name: ControllerName) -> None:
     assert set(CONTROLLERS) == set(get_args(ControllerName))
     rng = np.random.default_rng(0)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec.errors import ConfigError
 from agentspec.simulation import Arrivals, parse_arrivals
@@ -48,7 +49,7 @@ def test_a_closed_loop_starts_with_its_clients() -> None:
     assert times.tolist() == [0, 0, 0, np.inf, np.inf]
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "got"),
     [
         ("poisson:0", "got 0 in"),

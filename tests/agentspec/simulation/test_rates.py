@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec.errors import ConfigError
 from agentspec.simulation import acceptance_at_rate
@@ -60,7 +61,7 @@ def test_the_last_token_is_a_bonus() -> None:
     assert acceptance.accepted[:, -1].tolist() == [3, 2, 1, 0]
 
 
-@pytest.mark.parametrize(
+@every(
     "text",
     ["1.0", "-0.1", "beta:0:1", "beta:1", "power:2:0.5", "power:1:2", "medusa:0.5:9:9", "medusa:1:2:2", "x", ":"],
 )

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every import every
 from fixed_width import FixedWidth
 
 from agentspec.errors import ConfigError
@@ -137,7 +138,7 @@ def test_alone_and_without_drafts_time_is_a_sum() -> None:
     assert log.finished == pytest.approx([one, 2 * one, 3 * one])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@every("seed", range(8))
 def test_random_runs_give_every_request_its_tokens_within_the_limits(seed: int) -> None:
     rng = np.random.default_rng(seed)
     acceptance = acceptance_at_rate("beta:2:1", 20, int(rng.integers(1, 40)), int(rng.integers(1, 60)), 7, seed)
@@ -219,7 +220,7 @@ def test_drafting_takes_time_when_it_is_done() -> None:
         assert suffix.finished[0] - plain.finished[0] == pytest.approx(steps * 0.002 * (width > 1))
 
 
-@pytest.mark.parametrize(
+@every(
     "field",
     ["max_running=0", "kv_tokens=0", "prefill_tokens=0", "max_width=0", "reserved_tokens=-1", "draft_seconds=-1"],
 )

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
+from every import every
 
 from agentspec import ConfigError
 from agentspec.analysis.replay import Call
@@ -61,7 +62,7 @@ def test_requests_and_outputs_share_no_call() -> None:
     assert {kind: len(prompt) for kind, prompt in texts.prompts.items()} == {"code": 64_000, "agent": 64_000}
 
 
-@pytest.mark.parametrize("text", ["", "1k,1k", "2k,1k", "10", "1g", "k", "1k,", "-1k"])
+@every("text", ["", "1k,1k", "2k,1k", "10", "1g", "k", "1k,", "-1k"])
 def test_bad_sizes(text: str) -> None:
     with pytest.raises(ConfigError, match="--sizes must be ascending"):
         parse_sizes(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec.cli import main
 from agentspec.drafts import DraftBatch
@@ -68,7 +69,7 @@ def test_the_width_promises_the_most_tokens_a_second() -> None:
     assert best_width(two, np.array([0.01, 1.99]), seconds) == 1
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+@every("way", WAYS)
 def test_all_rollouts_end(way: object) -> None:
     calls = drawn_rollouts(SHAPE, 0)
     longest = max(len(call.output) for call in calls) - 1

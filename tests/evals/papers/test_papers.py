@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from every import every
 
 from agentspec.cli import main
 from agentspec.cli.main import COMMANDS
@@ -29,7 +30,7 @@ def test_the_list_names_every_experiment_once(capsys: pytest.CaptureFixture[str]
     assert len(json.loads(out.read_text())["experiments"]) == len(EXPERIMENTS)
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
+@every("experiment", EXPERIMENTS)
 def test_what_is_had_has_a_command_and_a_figure(experiment) -> None:  # type: ignore[no-untyped-def]
     is_had = experiment.state != "not here"
     assert bool(experiment.commands) == bool(experiment.ours) == is_had

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every import every
 
 from agentspec.errors import ServerError
 from agentspec.evals.parity.aborts import abort_storm
@@ -60,7 +61,7 @@ def test_prompts_leave_room_for_their_answers() -> None:
     assert sum(length > 3 * 96 for length in lengths) > 20, "prompts of several prefill chunks"
 
 
-@pytest.mark.parametrize(
+@every(
     ("got", "problem"),
     [
         (answer(), ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec.evals.research.specdec_rounds import (
     BatchCounts,
@@ -90,7 +91,7 @@ def test_seconds_of_a_batch() -> None:
     assert counts.seconds(target, drafter, 50, padded=True) == pytest.approx((rest + 16 * 0.1) / 10)
 
 
-@pytest.mark.parametrize(("at", "reached"), [(0.1, None), (0.2, 0.6), (0.3, 0.5), (0.6, 0.3), (2.0, 0.2)])
+@every(("at", "reached"), [(0.1, None), (0.2, 0.6), (0.3, 0.5), (0.6, 0.3), (2.0, 0.2)])
 def test_a_frontier_between_and_beyond_its_points(at: float, reached: float | None) -> None:
     """(0.5, 0.45) lies above the line from (0.4, 0.4) to (0.8, 0.2), and (0.9, 0.5) is worse in both."""
     points = [(0.8, 0.2), (0.2, 0.6), (0.4, 0.4), (0.5, 0.45), (0.9, 0.5)]

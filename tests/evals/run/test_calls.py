@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from every import every
 
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.clients.client import Reply, reply_of, streamed
@@ -104,7 +105,7 @@ def test_cells_come_pass_by_pass_with_work_for_every_client() -> None:
             plan_cells("task", EndlessPool(units(), 1, 5), PASSES, bad, 1, 4)
 
 
-@pytest.mark.parametrize(
+@every(
     ("system", "replies", "named"),
     [
         ("ngram", [reply()], "no verify steps"),

@@ -9,18 +9,17 @@ Most tests use these four calls, which overlap as follows:
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from every import every
 
-from agentspec.cli import main
 from agentspec.environment import without_folders
 from agentspec.errors import ServerError
 from agentspec.evals.run import turns
 from agentspec.evals.run.phases import Kind, SliceResult, TimedCall
-from agentspec.evals.served.hybrid import COMPARED, Bench
+from agentspec.evals.served.hybrid import Bench
 from agentspec.evals.served.hybrid_rows import (
     Figures,
     best_single,
@@ -115,9 +114,7 @@ def test_tokens_a_second_are_those_of_the_time_in_which_both_kinds_run() -> None
     assert found.more["by_kind"]["agents"] == {"requests": 2, "tokens": 14, "accept_length": 3.0}
 
 
-@pytest.mark.parametrize(
-    ("system", "share"), [("none", 0.0), ("ngram", 0.0), ("suffix", 0.0), ("eagle3", 1.0), ("standalone", 1.0)]
-)
+@every(("system", "share"), [("none", 0.0), ("ngram", 0.0), ("suffix", 0.0), ("eagle3", 1.0), ("standalone", 1.0)])
 def test_systems_that_count_no_steps_have_their_share_by_construction(system: str, share: float) -> None:
     assert figures(system, [phase()]).drafter_step_share == share
 
@@ -227,24 +224,3 @@ def test_recorded_words_hold_no_folders() -> None:
     assert without_folders("--json=/tmp/out/x.json") == "--json=x.json"
     assert without_folders("/home/me/models/tiny-sql-eagle3") == "tiny-sql-eagle3"
     assert without_folders("none,ngram https://host/a/b 2/3") == "none,ngram https://host/a/b 2/3"
-
-
-@pytest.mark.sglang
-@pytest.mark.server
-def test_a_tiny_run(tmp_path: Path) -> None:
-    out, table = tmp_path / "out.json", tmp_path / "out.md"
-    words = ["--systems", "suffix", "--workloads", "mix,open", "--requests", "3", "--repeats", "1"]
-    status = main(["bench", "hybrid", *words, "--json", str(out), "--markdown", str(table)])
-    report = json.loads(out.read_text())
-    assert status == 0, report["rows"]
-    assert [(row["workload"], row["system"]) for row in report["rows"]] == [
-        (workload, system) for workload in ("open", "mix") for system in ("none", "suffix")
-    ]
-    assert all(row["identical"] and row["drafter_step_share"] == 0 for row in report["rows"])
-    assert all(0 < row["tokens_per_cpu_second"] < 1e5 for row in report["rows"])
-    mixed = {row["system"]: row for row in report["rows"] if row["workload"] == "mix"}
-    assert mixed["none"]["accept_length"] == 1.0 < mixed["suffix"]["accept_length"]
-    assert mixed["none"]["tokens"] == mixed["suffix"]["tokens"]
-    assert str(tmp_path) not in out.read_text()
-    assert "| suffix |" in table.read_text() or "| **suffix** |" in table.read_text()
-    assert set(report["systems"]) == {"none", "suffix"} < set(COMPARED)

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from every import every
 
 from agentspec.errors import ConfigError
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -38,7 +39,7 @@ def prompts(units: Any) -> list[tuple[int, ...]]:
     return [tuple(one.body["input_ids"]) for unit in units for one in unit.calls]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@every("seed", range(5))
 def test_what_is_learnt_is_never_measured_and_no_prompt_comes_twice(seed: int) -> None:
     rng = random.Random(seed)
     tasks, sessions = rng.randint(4, 9), rng.randint(1, 4)

@@ -11,8 +11,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pickle
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,15 +54,28 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def reference(plain: Server) -> Reference:
-    """Requests of every kind, and plain SGLang's answers."""
-    return bench_parity.reference(plain, TOKENS, seed=0)
+def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """Requests of every kind, and plain SGLang's answers. The first xdist worker that needs them asks for them and saves
+    them for the others, which then need no plain server."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    path = folder / "reference.pickle"
+    with (folder / "reference.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            made = bench_parity.reference(request.getfixturevalue("plain"), TOKENS, seed=0)
+            path.write_bytes(pickle.dumps(made))
+        found: Reference = pickle.loads(path.read_bytes())
+        return found
 
 
 @pytest.fixture(scope="session")
-def short_reference(plain: Server) -> Reference:
-    """Like `reference`, with fewer requests."""
-    return bench_parity.reference(plain, FEW_TOKENS, seed=0)
+def short_reference(reference: Reference) -> Reference:
+    """The first of the rounds of `reference`."""
+    rounds, answers = reference
+    tokens = [sum(len(choice.tokens) for answer in round_ for choice in answer.choices) for round_ in answers]
+    number = next(number for number in range(len(tokens) + 1) if sum(tokens[:number]) >= FEW_TOKENS)
+    return rounds[:number], answers[:number]
 
 
 @pytest.fixture(scope="session", params=DRAFTERS)

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from every import every
 from releases import releases
 
 pytestmark = [pytest.mark.sglang, pytest.mark.parametrize("release", releases())]
@@ -176,7 +177,7 @@ USED = [
 ]
 
 
-@pytest.mark.parametrize("used", USED, ids=lambda used: ".".join((used.name.rpartition(".")[2], *used.path)))
+@every("used", USED)
 def test_what_is_called_exists_with_its_parameters(release: Path, used: Uses) -> None:
     missing = used.parameters - parameters(find(release, used.name, *used.path)) if used.parameters else set()
     find(release, used.name, *used.path)

@@ -12,6 +12,7 @@ import pytest
 from server_requests import MODEL, chat_prompts, generate, tokens_of
 
 from agentspec.evals.systems import EAGLE3_FOLDER
+from agentspec.integrations.servers.launch import launch_command
 from agentspec.integrations.servers.server import Server
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
@@ -61,37 +62,63 @@ def test_the_offline_engine_runs_it_by_name(plain: Server) -> None:
     assert result["state"]["counters"]["accepted_tokens"] > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--agentspec-tau", "-1"], "tau must be"),
-        (["--agentspec-alpha", "2"], "alpha must be set by the variable AGENTSPEC_ALPHA or the key alpha"),
-        (["--agentspec-corpora", "/nowhere/a.corpus"], "/nowhere/a.corpus, which are not there"),
-        (["--pp-size", "2"], "pp_size=2"),
-        (["--speculative-algorithm", "NGRAM", "--agentspec-tau", "2"], "need --speculative-algorithm AGENTSPEC"),
-        (["--agentspec-base", "EAGLE3"], "--agentspec-base EAGLE3 needs a draft model, and there is none"),
-        (
-            ["--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-base", "STANDALONE"],
-            "which is for EAGLE3",
-        ),
-    ],
-    ids=[
-        "out of range",
-        "no flag",
-        "missing",
-        "unsupported",
-        "flags without the algorithm",
-        "no drafter",
-        "another drafter",
-    ],
-)
-def test_servers_that_refuse_to_start_say_why(arguments: list[str], named: str) -> None:
+# Resolves command lines as SGLang's launcher does, and prints why each was refused.
+RESOLVER = """
+    import contextlib, io, json, sys
+
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+
+    from sglang.srt.server_args import prepare_server_args
+
+    refusals = []
+    for arguments in json.loads(sys.argv[1]):
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said):
+                prepare_server_args(arguments)
+            refusals.append("")
+        except (Exception, SystemExit) as error:
+            refusals.append(said.getvalue() + str(error))
+    print(json.dumps(refusals))
+"""
+
+REFUSED = [
+    (["--agentspec-alpha", "2"], "alpha must be set by the variable AGENTSPEC_ALPHA or the key alpha"),
+    (["--agentspec-corpora", "/nowhere/a.corpus"], "/nowhere/a.corpus, which are not there"),
+    (["--pp-size", "2"], "pp_size=2"),
+    (["--speculative-algorithm", "NGRAM", "--agentspec-tau", "2"], "need --speculative-algorithm AGENTSPEC"),
+    (["--agentspec-base", "EAGLE3"], "--agentspec-base EAGLE3 needs a draft model, and there is none"),
+    (["--speculative-draft-model-path", str(EAGLE3_FOLDER), "--agentspec-base", "STANDALONE"], "which is for EAGLE3"),
+]
+
+
+def test_refused_command_lines_say_why() -> None:
+    command, variables = launch_command(str(MODEL), "AGENTSPEC", [])
+    python, *arguments = command[: command.index("-m")]
+    common = command[command.index("-m") + 2 :]
+    lines = [[*common, *words] for words, _ in REFUSED]
     run = subprocess.run(
-        [sys.executable, "-P", "-m", "agentspec", "serve", "--model", str(MODEL), *arguments],
+        [python, *arguments, "-c", textwrap.dedent(RESOLVER), json.dumps(lines)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    for (words, named), refusal in zip(REFUSED, json.loads(run.stdout.splitlines()[-1]), strict=True):
+        assert named in refusal, words
+
+
+def test_a_server_that_refuses_to_start_says_why() -> None:
+    run = subprocess.run(
+        [sys.executable, "-P", "-m", "agentspec", "serve", "--model", str(MODEL), "--agentspec-tau", "-1"],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert run.returncode != 0
-    assert named in run.stderr.splitlines()[-1] or named in run.stderr[-1500:]
+    assert "tau must be" in run.stderr.splitlines()[-1] or "tau must be" in run.stderr[-1500:]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from every import every
 
 from agentspec.errors import UnsupportedError
 from agentspec.integrations.sglang.refusals import check_request, refuse_unsupported
@@ -22,7 +23,7 @@ def test_defaults_pass() -> None:
     refuse_unsupported(arguments())
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "value"),
     [
         ("pp_size", 2),

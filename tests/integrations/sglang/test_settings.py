@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from draft_states import profile as drawn_profile
+from every import every
 
 from agentspec.config import EngineConfig
 from agentspec.errors import ConfigError
@@ -138,7 +139,7 @@ def test_every_setting_is_a_variable_and_a_key(tmp_path: Path) -> None:
     assert by_flag.corpus_paths == [str(path) for path in corpora]
 
 
-@pytest.mark.parametrize(
+@every(
     ("environment", "named"),
     [
         ({"AGENTSPEC_ALPHAA": "1"}, "AGENTSPEC_ALPHAA"),
@@ -284,7 +285,7 @@ def test_the_controller_s_settings_reach_it(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("table", ["1", "1:x", "8:1,1:2", "0:3", "1:-1", "1:2:3"])
+@every("table", ["1", "1:x", "8:1,1:2", "0:3", "1:-1", "1:2:3"])
 def test_a_table_that_is_none_is_refused(table: str) -> None:
     with pytest.raises(ConfigError, match="table must"):
         settings.Settings(controller="batch-table", controller_table=table)
@@ -332,7 +333,7 @@ def test_reports_and_simulations_draft_as_a_server_with_default_settings_does() 
     assert EngineConfig.served(7) == replace(served, background=False, num_threads=1)
 
 
-@pytest.mark.parametrize(
+@every(
     ("given", "max_draft_tokens", "expected"),
     [("auto", 7, 0.02), ("auto", 15, 0.16 / 15), ("auto", 63, 0.16 / 63), (0.3, 63, 0.3), ("0", 63, 0.0)],
 )

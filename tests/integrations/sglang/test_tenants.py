@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from every import every
 
 from agentspec.errors import ConfigError
 from agentspec.integrations.sglang.tenants import Handling, Tenants, check_namespace_field, request_options
@@ -88,15 +89,13 @@ def test_options_of_a_request() -> None:
     assert handling(no_store="yes") == Handling(here, keep=False, draft=False)
 
 
-@pytest.mark.parametrize(
-    "options", ["no_store", {"no_stoer": True}, {"no_draft": 1}, {"group": 3}, {"group": "g" * 257}, None]
-)
+@every("options", ["no_store", {"no_stoer": True}, {"no_draft": 1}, {"group": 3}, {"group": "g" * 257}, None])
 def test_bad_options_are_refused(options: Any) -> None:
     with pytest.raises(ValueError, match="no_store or no_draft as true or false"):
         request_options({"agentspec": options})
 
 
-@pytest.mark.parametrize("field", ["", "user", "custom_params.", "custom_params", None, 3])
+@every("field", ["", "user", "custom_params.", "custom_params", None, 3])
 def test_unknown_fields_are_refused(field: Any) -> None:
     with pytest.raises(ConfigError, match="namespace_from must be one of auto, extra_key, cache_salt, none or"):
         check_namespace_field(field)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from every import every
 
 torch = pytest.importorskip("torch", reason="pip install torch")
 
@@ -45,7 +46,7 @@ def test_req_to_token_writes_the_windows_and_nothing_else(drawn):
     assert torch.equal(drawn["table"], expected)
 
 
-@pytest.mark.parametrize(("topk", "steps"), [(1, 1), (2, 3), (4, 2)])
+@every(("topk", "steps"), [(1, 1), (2, 3), (4, 2)])
 def test_draft_locs_follow_the_sequence(drawn, topk, steps):
     out = torch.empty(len(drawn["rows"]) * topk * steps, dtype=torch.long)
     cache_locs.assign_draft_cache_locs_contiguous_cpu(

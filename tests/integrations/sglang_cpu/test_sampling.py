@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from every import every
 
 torch = pytest.importorskip("torch", reason="pip install torch")
 
@@ -154,7 +155,7 @@ def p_values(drawing, rule):
     return values
 
 
-@pytest.mark.parametrize("name", DRAWINGS)
+@every("name", DRAWINGS)
 def test_the_output_has_the_target_s_distribution(name):
     assert min(p_values(DRAWINGS[name], right)) > SIGNIFICANCE
 
@@ -196,9 +197,7 @@ def walk(coins, final_coin, drawing=TIES, **thresholds):
     return batch.accept_index[0, :number].tolist(), batch.tokens()[0, :number].tolist()
 
 
-@pytest.mark.parametrize(
-    ("coin", "accepted"), [(0.0, 1), (0.2499, 1), (0.25, 2), (0.4999, 2), (0.5, 3), (0.7499, 3), (0.75, None)]
-)
+@every(("coin", "accepted"), [(0.0, 1), (0.2499, 1), (0.25, 2), (0.4999, 2), (0.5, 3), (0.7499, 3), (0.75, None)])
 def test_the_coin_picks_the_child_whose_share_it_falls_in(coin, accepted):
     nodes, tokens = walk({0: coin}, 0.5)
     if accepted is None:

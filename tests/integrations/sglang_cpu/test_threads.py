@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from every import every
 
 from agentspec.integrations.sglang_cpu import threads
 
 
-@pytest.mark.parametrize(
+@every(
     ("num_tokens", "num_weights", "most", "wanted"),
     [
         (1, 5_000_000, 2, 1),

@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 import redis.exceptions
+from every import every
 
 from agentspec.errors import StoreError, StoreUnavailableError
 from agentspec.store.redis.errors import MEANINGS, store_error
@@ -21,7 +22,7 @@ def test_no_class_is_without_a_meaning() -> None:
     assert CLASSES.keys() - MEANINGS.keys() == set(), "say in MEANINGS what these mean"
 
 
-@pytest.mark.parametrize("name", sorted(CLASSES))
+@every("name", sorted(CLASSES))
 def test_each_class_becomes_the_error_that_it_means(name: str) -> None:
     words = "1 host:1" if name in ("AskError", "MovedError") else "words of the server"
     mapped = store_error(CLASSES[name](words), "redis://host", "user", 5)
@@ -30,7 +31,7 @@ def test_each_class_becomes_the_error_that_it_means(name: str) -> None:
     assert "redis://host" in str(mapped)
 
 
-@pytest.mark.parametrize(
+@every(
     ("words", "later"),
     [
         ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to", True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from every import every
 
 from agentspec.analysis.logs.calls import BadRecordError, shown
 from agentspec.analysis.logs.formats import calls_of
@@ -217,7 +218,7 @@ def test_stages_have_a_prompt_where_messages_were_recorded() -> None:
     )
 
 
-@pytest.mark.parametrize("name", CASES)
+@every("name", CASES)
 def test_outputs_are_read(name: str) -> None:
     expected_format, record, outputs = CASES[name]
     found, calls = calls_of(record, "fallback")
@@ -267,7 +268,7 @@ def test_requests_that_go_on_from_one_another_are_one_session() -> None:
     assert sessions[0] == sessions[1] != sessions[2]
 
 
-@pytest.mark.parametrize(
+@every(
     "record",
     [
         3,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec.analysis.measures.entropy import LENGTH_BY_ENTROPY, LengthByEntropy, output_entropy
 
@@ -32,7 +33,7 @@ def by_dictionary(outputs: list[np.ndarray], depth: int) -> float | None:
     return weighted / total if total else None
 
 
-@pytest.mark.parametrize("seed", range(6))
+@every("seed", range(6))
 def test_entropy_is_the_weighted_mean_over_contexts_of_two_outputs(seed: int) -> None:
     rng = np.random.default_rng(seed)
     outputs = [rng.integers(0, 9, rng.integers(0, 20)).astype(np.int32) for _ in range(8)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec.analysis.measures.repetition import RUN, OutputRuns, repeated_tokens, shares
 
@@ -17,7 +18,7 @@ def by_search(output: list[int], texts: list[list[int]]) -> list[bool]:
     return covered
 
 
-@pytest.mark.parametrize("seed", range(6))
+@every("seed", range(6))
 def test_tokens_are_dealt_to_where_they_stood_before(seed: int) -> None:
     rng = np.random.default_rng(seed)
     pool = rng.integers(0, 50, 60)

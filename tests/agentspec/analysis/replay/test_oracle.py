@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec.analysis.replay import Call, EngineSystem, Oracle, longest_copies, replay
 
@@ -17,7 +18,7 @@ def brute_force(text: list[int], max_length: int) -> list[int]:
     return longest
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every("seed", range(20))
 def test_longest_copies_equal_brute_force(seed: int) -> None:
     rng = np.random.default_rng(seed)
     text = rng.integers(-2, rng.integers(0, 5), size=rng.integers(1, 60))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from every import every
 from numpy.typing import NDArray
 
 from agentspec.analysis.replay import Call, Draft, EngineSystem, accepted_nodes, config_for, replay
@@ -14,7 +15,7 @@ from agentspec.analysis.replay import Call, Draft, EngineSystem, accepted_nodes,
 TREE = Draft([5, 9, 6, 8, 7, 6], [-1, -1, 0, 0, 2, 1])
 
 
-@pytest.mark.parametrize(
+@every(
     ("truth", "accepted"),
     [
         ([5, 6, 7, 1], [0, 2, 4]),

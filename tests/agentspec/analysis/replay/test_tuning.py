@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from every import every
 from numpy.typing import NDArray
 from plain_estimates import by_counts
 
@@ -185,7 +186,7 @@ def test_outputs_of_one_token_cannot_be_measured() -> None:
         measure([call], EngineConfig())
 
 
-@pytest.mark.parametrize(
+@every(
     ("estimated", "came_true", "expected"),
     [
         ([], [], 0.0),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from byte_tokenizer import byte_tokenizer
+from every import every
 from logs import noise_text, request, sql_sessions, write_lines
 
 from agentspec import ConfigError
@@ -146,7 +147,7 @@ def test_a_folder_of_many_files_names_the_first(tmp_path: Path) -> None:
     assert {entry["by"] for entry in facts["sets"]} == {"all"}
 
 
-@pytest.mark.parametrize(
+@every(
     "settings",
     [
         {"memory_mb": 10},

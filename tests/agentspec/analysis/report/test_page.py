@@ -9,7 +9,7 @@ import unicodedata
 from html.parser import HTMLParser
 from typing import Any
 
-import pytest
+from every import every
 from page_facts import CASES, rich
 
 from agentspec.analysis.report.page import page
@@ -44,7 +44,7 @@ class Reader(HTMLParser):
             self.text.append(data)
 
 
-@pytest.mark.parametrize("case", CASES)
+@every("case", CASES)
 def test_nothing_in_the_facts_becomes_markup(case: str) -> None:
     text = page(CASES[case]())
     text.encode("utf-8")
@@ -99,7 +99,7 @@ def test_the_flags_are_quoted_for_a_shell() -> None:
     assert "'$(reboot)'" in text
 
 
-@pytest.mark.parametrize("seed", range(40))
+@every("seed", range(40))
 def test_a_page_is_made_whatever_is_missing(seed: int) -> None:
     draw = random.Random(seed)
     facts = _thinned(draw, copy.deepcopy(rich()), draw.choice([0.02, 0.2, 0.6]))

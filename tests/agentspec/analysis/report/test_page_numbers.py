@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-import pytest
+from every import every
 
 from agentspec.analysis.report.page_numbers import (
     UNKNOWN,
@@ -21,7 +21,7 @@ from agentspec.analysis.report.page_numbers import (
 from agentspec.analysis.report.page_numbers import with_interval as told
 
 
-@pytest.mark.parametrize("value", [None, math.nan, math.inf, "3", True, []])
+@every("value", [None, math.nan, math.inf, "3", True, []])
 def test_what_is_no_number_is_not_known(value: object) -> None:
     assert known(value) is None
     assert {write(value) for write in (integer, short, share, size, times, seconds)} == {UNKNOWN}

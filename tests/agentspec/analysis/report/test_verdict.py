@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from every import every
 
 from agentspec.analysis.measures.sets import differences
 from agentspec.analysis.report.verdict import Evidence, best_width, budget_mb, drafter_gain, verdict
@@ -61,7 +62,7 @@ def test_without_entropy_or_verdict_nothing_is_said_of_it() -> None:
     assert judged(num_outputs=5)["by_entropy"] is None
 
 
-@pytest.mark.parametrize(
+@every(
     ("changes", "kind"),
     [
         ({}, "suffix"),
@@ -101,8 +102,8 @@ def test_flags_are_those_of_the_command() -> None:
     assert judged(concurrency=(1024,), warm=1.2, speedups=[speedup(1.0)])["flags"] == []
 
 
-@pytest.mark.parametrize(("graphs", "default"), [("captured", 64), ("not stated", 64), ("none", 16)])
-@pytest.mark.parametrize("width", [8, 16, 32, 64, 128])
+@every(("graphs", "default"), [("captured", 64), ("not stated", 64), ("none", 16)])
+@every("width", [8, 16, 32, 64, 128])
 def test_a_width_up_to_the_default_of_the_device_needs_no_flag(graphs: str, default: int, width: int) -> None:
     row = {"rule": "calibrated", "tau": 0.0, "width": width, "accept_length_warm": 4.0, "accept_length_cold": 1.0}
     found = judged(rows=[row], profile=replace(SPARE, key=replace(SPARE.key, device="box", graphs=graphs)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec import ConfigError
 from agentspec.scheduling.baselines.candidate_length import candidate_length
@@ -13,7 +14,7 @@ from agentspec.scheduling.baselines.candidate_length import candidate_length
 P = [0.9, 0.8, 0.5, 0.9]
 
 
-@pytest.mark.parametrize(("h", "length"), [(0, 1), (0.05, 1), (0.15, 2), (0.3, 3), (0.65, 4), (0.7, 4), (1, 4)])
+@every(("h", "length"), [(0, 1), (0.05, 1), (0.15, 2), (0.3, 3), (0.65, 4), (0.7, 4), (1, 4)])
 def test_a_draft_stops_behind_the_token_that_exceeds_the_threshold(h: float, length: int) -> None:
     assert candidate_length(P, h) == length
 

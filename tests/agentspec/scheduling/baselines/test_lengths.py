@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from draft_states import profile, state
+from every import every
 
 from agentspec import ConfigError
 from agentspec.scheduling import (
@@ -26,7 +27,7 @@ from agentspec.scheduling import (
 FULL = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3]
 
 
-@pytest.mark.parametrize(("length", "width"), [(0, 1), (1, 2), (2, 4), (3, 4), (5, 8), (7, 8), (20, 8)])
+@every(("length", "width"), [(0, 1), (1, 2), (2, 4), (3, 4), (5, 8), (7, 8), (20, 8)])
 def test_a_fixed_length_is_padded_to_the_next_width(length: int, width: int) -> None:
     controller = make_controller(ControlConfig(controller="fixed", length=length), profile())
     plan = controller.plan(state([FULL, FULL[:1], []]))
@@ -52,9 +53,7 @@ def test_a_fixed_length_learns_what_it_brings() -> None:
     assert plan.seconds == pytest.approx(0.02, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("rows", "length"), [(1, 7), (2, 5), (3, 3), (4, 3), (5, 3), (6, 3), (8, 4), (12, 1), (16, 1), (100, 1)]
-)
+@every(("rows", "length"), [(1, 7), (2, 5), (3, 3), (4, 3), (5, 3), (6, 3), (8, 4), (12, 1), (16, 1), (100, 1)])
 def test_between_two_batch_sizes_the_smaller_length_is_taken(rows: int, length: int) -> None:
     table = ((1, 7), (2, 5), (4, 3), (8, 4), (16, 1))
     assert BatchTable(table).length(rows) == length
@@ -124,7 +123,7 @@ def test_free_tokens_solve_the_equation_of_the_roofline() -> None:
     assert free_tokens(profile(peaks=(flops, bandwidth), hidden_size=128)) == float("inf")
 
 
-@pytest.mark.parametrize(("rows", "width"), [(1, 8), (43, 8), (44, 4), (87, 4), (88, 2), (175, 2), (176, 1), (400, 1)])
+@every(("rows", "width"), [(1, 8), (43, 8), (44, 4), (87, 4), (88, 2), (175, 2), (176, 1), (400, 1)])
 def test_padding_stays_within_the_free_tokens(rows: int, width: int) -> None:
     controller = make_controller(ControlConfig(controller="roofline"), profile(peaks=(280e12, 0.8e12)))
     plan = controller.plan(state([FULL] * rows))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from draft_states import batch, profile, state
 from drawn_server import serve
+from every import every
 
 from agentspec.scheduling import ControlConfig, StepCost, StepState, chain_tokens, tree_tokens
 from agentspec.scheduling.baselines.depths import DepthProfile
@@ -16,8 +17,8 @@ def controller(cost: StepCost = StepCost(0.0, 1.0, 10.0), **settings: object) ->
     return SmartSpecController(ControlConfig(controller="smartspec", **settings), profile(cost))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.7, 1.0])
-@pytest.mark.parametrize("length", [0, 1, 5])
+@every("acceptance", [0.0, 0.3, 0.7, 1.0])
+@every("length", [0, 1, 5])
 def test_equation_8_is_the_mean_of_drawn_chains(acceptance: float, length: int) -> None:
     rng = np.random.default_rng(0)
     drawn = (rng.random((20_000, length)) < acceptance).cumprod(axis=1).sum(axis=1) + 1
@@ -34,7 +35,7 @@ def test_equation_10_is_the_mean_of_drawn_trees() -> None:
     assert tree_tokens(acceptances, branches) == pytest.approx((some.cumprod(axis=1).sum(axis=1) + 1).mean(), abs=0.05)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every("seed", range(10))
 def test_trees_by_depth(seed: int) -> None:
     rng = np.random.default_rng(seed)
     widths = np.array([1, 2, 4, 7])

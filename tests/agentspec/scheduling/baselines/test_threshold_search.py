@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec.errors import ConfigError
 from agentspec.scheduling.baselines.threshold_search import (
@@ -63,8 +64,8 @@ def found(outcome: StopOutcome) -> tuple[float, ...]:
     )
 
 
-@pytest.mark.parametrize("graphs", [False, True])
-@pytest.mark.parametrize("seed", range(5))
+@every("graphs", [False, True])
+@every("seed", range(5))
 def test_every_rule_is_priced_as_by_hand(seed: int, graphs: bool) -> None:
     draw = random.Random(seed)
     longest = draw.randint(1, 6)

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec import ConfigError
 from agentspec.scheduling import MeasuredPoint, StepCost, fit_step_cost
@@ -20,7 +21,7 @@ def points(cost: StepCost, noise: float = 0.0, seed: int = 0) -> list[MeasuredPo
     ]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every("seed", range(10))
 def test_a_drawn_plane_is_found(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cost = StepCost(*(rng.random(3) * [1e-6, 1e-4, 0.05]).tolist())
@@ -41,7 +42,7 @@ def test_residuals_are_measured_less_fitted() -> None:
     assert fit.r2 == pytest.approx(1 - np.square(fit.residuals).sum() / np.square(seconds - seconds.mean()).sum())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every("seed", range(20))
 def test_no_coefficient_is_negative_and_none_other_is_better(seed: int) -> None:
     rng = np.random.default_rng(seed)
     measured = [
@@ -65,7 +66,7 @@ def test_fewer_than_four_points_are_refused() -> None:
         fit_step_cost(points(StepCost(1e-7, 3e-5, 0.01))[:3])
 
 
-@pytest.mark.parametrize(
+@every(
     ("sizes", "missing"),
     [
         ([(b, 1, 1000) for b in (1, 2, 4, 8)], "alpha"),
@@ -74,7 +75,6 @@ def test_fewer_than_four_points_are_refused() -> None:
         ([(1, 1, 10)] * 5, "alpha"),
         ([(b, 1, 0) for b in (1, 2, 4, 8)], "alpha"),
     ],
-    ids=["one context", "one number of tokens", "contexts in proportion", "one point", "no context"],
 )
 def test_points_that_do_not_determine_a_coefficient_are_refused(
     sizes: list[tuple[int, int, int]], missing: str
@@ -90,7 +90,7 @@ def test_points_that_are_no_measurements_are_refused(bad: tuple[int, int, int, f
         fit_step_cost([*points(StepCost(1e-7, 3e-5, 0.01)), MeasuredPoint(*bad)])
 
 
-@pytest.mark.parametrize("bad", [-1e-9, math.nan, math.inf, "1", True])
+@every("bad", [-1e-9, math.nan, math.inf, "1", True])
 def test_coefficients_are_checked(bad: object) -> None:
     with pytest.raises(ConfigError, match="gamma must be seconds >= 0"):
         StepCost(0.0, bad, 0.0)  # type: ignore[arg-type]

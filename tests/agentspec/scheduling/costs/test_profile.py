@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from draft_states import KEY, POINTS, profile
+from every import every
 
 from agentspec import ConfigError
 from agentspec.scheduling import Profile
@@ -32,7 +33,7 @@ def test_a_fitted_profile_knows_its_range() -> None:
     assert len(fitted().residuals) == 12
 
 
-@pytest.mark.parametrize(
+@every(
     ("step", "inside"),
     [
         ((4, 4, 4 * 500), True),

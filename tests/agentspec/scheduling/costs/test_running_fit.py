@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec.scheduling.costs.running_fit import RunningFit
 
@@ -38,10 +39,8 @@ def feed(
     return fit
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize(
-    "start", [None, TRUE * [5.0, 0.1, 2.0], TRUE * [0.0, 3.0, 1.0]], ids=["nothing", "a wrong profile", "without alpha"]
-)
+@every("seed", range(6))
+@every("start", [None, TRUE * [5.0, 0.1, 2.0], TRUE * [0.0, 3.0, 1.0]])
 def test_varied_steps_determine_every_coefficient(seed: int, start: np.ndarray | None) -> None:
     fit = feed(RunningFit([0.1, 0.1], start), np.random.default_rng(seed), varied, 400, slow=2)
     assert fit.coefficients == pytest.approx(TRUE, rel=0.15)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from draft_states import profile
+from every import every
 
 from agentspec import ConfigError
 from agentspec.scheduling import (
@@ -47,7 +48,7 @@ def points_of(costs: ServingCosts, verification: StepCost) -> ServingPoints:
     return ServingPoints(steps=tuple(totals), prefills=tuple(prefills), alone=tuple(alone), overlap=costs.overlap)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@every("seed", range(5))
 def test_drawn_costs_are_found(seed: int) -> None:
     rng = np.random.default_rng(seed)
     costs = ServingCosts(

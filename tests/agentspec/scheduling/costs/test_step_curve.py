@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec.scheduling.costs.cost_model import StepCost
 from agentspec.scheduling.costs.step_curve import StepCurve
@@ -39,7 +40,7 @@ def test_it_begins_with_the_linear_cost() -> None:
     assert StepCurve().at(tokens, 300.0, cost) == pytest.approx([cost.seconds(300.0, n) for n in tokens])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@every("seed", range(8))
 def test_it_follows_a_roofline_through_noise_and_outliers(seed: int) -> None:
     curve = learned(roofline, (1, 2, 4, 8, 16), 600, random.Random(seed))
     for tokens in (32.0, 64.0, 128.0, 256.0, 512.0):
@@ -83,7 +84,7 @@ def test_what_was_not_seen_for_long_is_forgotten() -> None:
     assert curve.at(np.array([1024.0]), 0.0, NOTHING)[0] == pytest.approx(0.02)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every("seed", range(20))
 def test_more_tokens_never_take_less(seed: int) -> None:
     draw = random.Random(seed)
     curve = StepCurve()

@@ -6,25 +6,24 @@ import math
 from typing import Any
 
 import pytest
+from every import every
 
 from agentspec import ConfigError
 from agentspec.scheduling.hybrid import HybridConfig, parse_tau
 
 
-@pytest.mark.parametrize(
-    ("text", "tau"), [("auto", "auto"), (" AUTO", "auto"), ("0", 0.0), ("1.5", 1.5), ("inf", math.inf)]
-)
+@every(("text", "tau"), [("auto", "auto"), (" AUTO", "auto"), ("0", 0.0), ("1.5", 1.5), ("inf", math.inf)])
 def test_tau_is_auto_or_a_number(text: str, tau: object) -> None:
     assert parse_tau(text) == tau
 
 
-@pytest.mark.parametrize("text", ["", "-1", "nan", "-inf", "two", "1,5"])
+@every("text", ["", "-1", "nan", "-inf", "two", "1,5"])
 def test_other_taus_are_refused_with_what_is_allowed(text: str) -> None:
     with pytest.raises(ConfigError, match=r'tau must be "auto", a number >= 0 or "inf", got .*; pass auto'):
         parse_tau(text)
 
 
-@pytest.mark.parametrize(
+@every(
     ("fields", "message"),
     [
         ({"rule": "best"}, r"rule must be one of expected, score, match-length, payoff, got 'best'"),

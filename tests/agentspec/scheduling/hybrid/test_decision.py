@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import every
 
 from agentspec.errors import ConfigError
 from agentspec.scheduling.hybrid import StepCosts
 from agentspec.scheduling.hybrid.decision import Promises, StepTimes
 
 
-@pytest.mark.parametrize("seed", range(100))
+@every("seed", range(100))
 def test_the_passes_save_time_where_they_raise_goodput(seed: int) -> None:
     rng = np.random.default_rng(seed)
     b = int(rng.integers(1, 7))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every import every
 from hybrid_rows import Tree, batch, chain, model_trees
 
 from agentspec import ConfigError, DraftBatch, Source, build_tree_arrays
@@ -462,7 +463,7 @@ def test_a_cut_draft_of_both_says_nothing_certain_of_the_model() -> None:
         assert getattr(same, name).tolist() == getattr(drafts, name).tolist()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every("seed", range(20))
 def test_first_cuts_every_row_by_itself(seed: int) -> None:
     rng = np.random.default_rng(seed)
     b = int(rng.integers(1, 6))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every import every
 from hybrid_rows import Tree, batch, chain, model_trees, random_loop
 from tree_union_oracle import MODEL, Row, Rule, merge, model_tree, wanted_row
 
@@ -77,8 +78,8 @@ def check(
         assert len(getattr(united, name)) == united.offsets[-1]
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("seed", range(40))
+@every("rule", RULES)
+@every("seed", range(40))
 def test_random_steps(rule: Rule, seed: int) -> None:
     rng = np.random.default_rng([seed, *rule.encode()])
     trees, max_nodes = bool(rng.random() < 0.7), int(rng.integers(1, 17))
@@ -162,7 +163,7 @@ def expected_estimates(suffix: Tree, model: Tree) -> dict[Path, float]:
     return estimates
 
 
-@pytest.mark.parametrize("seed", range(50))
+@every("seed", range(50))
 def test_the_oracle_merges_as_the_definition_says(seed: int) -> None:
     rng = np.random.default_rng(seed)
     suffix, model = distinct_tree(rng, 1), distinct_tree(rng, 4)
@@ -243,7 +244,7 @@ def test_a_child_that_rounding_put_before_its_parent_is_left_out() -> None:
     assert combine(model, [True]).tokens.tolist() == [0, 3]
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "message"),
     [
         ({"chosen": np.array([[1, 0]])}, r"row 0: numbers of candidates must be >= 0 and ascending, got 0 behind 1"),

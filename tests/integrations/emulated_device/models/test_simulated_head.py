@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every import every
 
 torch = pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
 
@@ -20,7 +21,7 @@ from agentspec.integrations.emulated_device.models.simulated_head import (
 from agentspec.integrations.sglang.replay.wire import WIRE_KEY, packed
 
 
-@pytest.mark.parametrize("accept_length", [1.0, 3.2, 4.0, 4.7, 6.0])
+@every("accept_length", [1.0, 3.2, 4.0, 4.7, 6.0])
 def test_chains_of_that_acceptance_have_that_length(accept_length: float) -> None:
     p = acceptance_for(accept_length, 5)
     assert 1 + sum(p**i for i in range(1, 6)) == pytest.approx(accept_length, abs=1e-6)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from every import every
 
 from agentspec.integrations.sglang.admin.access import refusal
 
 
-@pytest.mark.parametrize(
+@every(
     ("authorization", "key", "status"),
     [
         ("Bearer k", "k", None),

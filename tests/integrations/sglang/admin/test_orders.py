@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every import every
 
 from agentspec.errors import ManagementError
 from agentspec.integrations.sglang.admin.orders import chosen_namespace, corpus_head, file_below
@@ -21,7 +22,7 @@ def test_a_corpus_is_for_all_or_for_whom_is_named(to: dict[str, Any]) -> None:
     assert head == {"name": "docs-1.2", "all": False, "tenants": [], "namespaces": [], **to}
 
 
-@pytest.mark.parametrize(
+@every(
     ("body", "told"),
     [
         # A client that names no tenants, or passes an empty list by mistake, must not give the corpus to everyone.
@@ -46,7 +47,7 @@ def test_other_orders_are_refused_with_the_reason(body: Any, told: str) -> None:
     assert refused.value.status == 400
 
 
-@pytest.mark.parametrize("body", [{}, {"tenant": "a", "namespace": ID}, {"tenant": 3}, {"tenant": "x" * 2000}, [], "a"])
+@every("body", [{}, {"tenant": "a", "namespace": ID}, {"tenant": 3}, {"tenant": "x" * 2000}, [], "a"])
 def test_a_namespace_is_named_once(body: Any) -> None:
     with pytest.raises(ManagementError):
         chosen_namespace(body)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every import every
 
 torch = pytest.importorskip("torch", reason="needs torch: run `make setup`")
 from agentspec import Engine, EngineConfig
@@ -360,7 +361,7 @@ class Scheduler:
         assert (self.followed.lost, self.followed.errors) == (0, 0)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every("seed", range(20))
 def test_texts_are_what_the_device_has_written_whatever_the_scheduler_does(seed: int) -> None:
     scheduler = Scheduler(seed)
     for _ in range(150):

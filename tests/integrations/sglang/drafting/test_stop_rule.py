@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from every import every
 
 torch = pytest.importorskip("torch", reason="drafts are scored in torch; `make setup` installs it")
 
@@ -73,7 +74,7 @@ def test_a_chain_has_the_length_of_the_paper_s_rule(threshold: float) -> None:
     assert over == [step > lengths.max() - 1 for step in range(1, steps)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every("seed", range(20))
 def test_of_a_tree_the_best_path_that_is_gone_on_with_decides(seed: int) -> None:
     draw = random.Random(seed)
     b, topk, steps, threshold = 3, draw.randint(1, 3), 5, 0.5

@@ -9,11 +9,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from every import every
 
 from agentspec.integrations.sglang.kernels.tree_layout import lay_out
 
 
-@pytest.mark.parametrize("seed", range(8))
+@every("seed", range(8))
 def test_rows_begin_where_the_device_says(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, width, most = int(rng.integers(1, 6)), int(rng.integers(1, 9)), int(rng.integers(1, 5))

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from every import every
 
 pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
 
@@ -164,8 +165,8 @@ def test_few_rows_may_always_be_as_wide_as_can_be(rows: int, widths: tuple[int, 
     assert of.plan(drafts_of(rows, 31), CONTEXT)[1].width == 32
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("widths", [WIDTHS, ()], ids=["graphs", "any width"])
+@every("seed", range(4))
+@every("widths", [WIDTHS, ()])
 def test_many_rows_are_offered_twice_the_widest_of_the_latest_steps(widths: tuple[int, ...], seed: int) -> None:
     rng = np.random.default_rng(seed)
     of = control(widths=widths, max_width=32, controller="fixed", length=31)
@@ -266,9 +267,9 @@ def test_a_profile_of_something_else_is_refused() -> None:
     assert control(profile()).controller.costs.known
 
 
-@pytest.mark.parametrize("ragged", [False, True], ids=["padded", "ragged"])
-@pytest.mark.parametrize("widths", [(), WIDTHS], ids=["any width", "graphs"])
-@pytest.mark.parametrize("name", get_args(ControllerName))
+@every("ragged", [False, True])
+@every("widths", [(), WIDTHS])
+@every("name", get_args(ControllerName))
 def test_what_any_controller_leaves_can_be_laid_out(name: str, widths: tuple[int, ...], ragged: bool) -> None:
     """If it could not, a step with roots alone, which replaces failed steps, would fail too."""
     rng = np.random.default_rng(0)

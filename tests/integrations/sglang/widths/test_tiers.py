@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from every import every
 
 pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
 
@@ -17,7 +18,7 @@ from agentspec.integrations.sglang.widths import tiers as width_tiers
 from agentspec.integrations.sglang.widths.tiers import WidthTiers, padded_width, parse_widths, tier_widths
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "most", "expected"),
     [
         ("auto", 32, (1, 2, 4, 8, 16, 32)),
@@ -32,7 +33,7 @@ def test_widths_of_a_setting(text: str, most: int, expected: tuple[int, ...]) ->
     assert tier_widths(text, most) == expected
 
 
-@pytest.mark.parametrize("text", ["", "two", "1,x", "0,4", "-1"])
+@every("text", ["", "two", "1,x", "0,4", "-1"])
 def test_what_names_no_widths_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="widths must be"):
         parse_widths(text)
@@ -234,7 +235,7 @@ def test_attention_buffers_count_by_the_tokens_of_the_largest_step(captures: dic
     assert runner.captured == [1, 2]
 
 
-@pytest.mark.parametrize("widths", [(1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16), (4, 12, 64), (1, 2), (7,)])
+@every("widths", [(1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16), (4, 12, 64), (1, 2), (7,)])
 def test_whatever_is_left_out_the_others_are_spread(widths: tuple[int, ...]) -> None:
     order = width_tiers._capture_order(widths)
     assert sorted([*order, widths[-1]]) == list(widths)

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from every import every
 
 from agentspec.errors import ConfigError
 from agentspec.workflows.swe.__main__ import main
@@ -110,7 +111,7 @@ def test_yaml_of_nested_mappings() -> None:
     assert as_yaml({"a": {"b": [1, None], "c": {}}, "d": "x: y"}) == 'a:\n  b: [1, null]\n  c: {}\nd: "x: y"\n'
 
 
-@pytest.mark.parametrize(
+@every(
     ("settings", "error"),
     [
         ({"base_url": "localhost:30000"}, "like http://host:30000/v1"),

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from every import every
 
 from agentspec.workflows.text_to_sql.agents.answers import UnusableAnswer, flag_of, read_object, read_select, texts_of
 
@@ -39,7 +40,7 @@ def test_small_faults_are_read_over(text: str) -> None:
     assert list(read_object(text)["a"]) == [1, 2]
 
 
-@pytest.mark.parametrize("text", ["", "  ", "no", "{}", '["a"]', '{"a": [1, 2', "null", "<think>{'a': 1}", "{" * 50])
+@every("text", ["", "  ", "no", "{}", '["a"]', '{"a": [1, 2', "null", "<think>{'a': 1}", "{" * 50])
 def test_what_holds_no_object_says_so(text: str) -> None:
     with pytest.raises(UnusableAnswer, match="JSON object"):
         read_object(text)
@@ -61,7 +62,7 @@ def test_lists_and_flags_as_models_write_them() -> None:
     assert [flag_of(value) for value in (True, "Yes", 1, "false", None, 0)] == [True, True, True, False, False, False]
 
 
-@pytest.mark.parametrize(
+@every(
     ("answer", "sql"),
     [
         ("SELECT 1;", "SELECT 1;"),
@@ -78,7 +79,7 @@ def test_sql_is_found(answer: str, sql: str) -> None:
     assert read_select(answer) == sql
 
 
-@pytest.mark.parametrize(
+@every(
     ("answer", "reason"),
     [
         ("", "no SQL"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from chat_server import Reply, Script, chat_server, completion_body
+from every import every
 from openai import AsyncOpenAI
 
 from agentspec.workflows.text_to_sql import Completion, OpenAIChat
@@ -121,7 +122,7 @@ def test_servers_that_are_down_are_named_without_their_password() -> None:
 CHOICE = json.loads(completion_body("x", "m"))["choices"][0]
 
 
-@pytest.mark.parametrize(
+@every(
     "body",
     [
         b"",
@@ -139,7 +140,7 @@ CHOICE = json.loads(completion_body("x", "m"))["choices"][0]
         b"\xff\xfe",
     ],
 )
-@pytest.mark.parametrize("content_type", ["application/json", "text/html"])
+@every("content_type", ["application/json", "text/html"])
 def test_nonsense_is_an_error(body: bytes, content_type: str) -> None:
     completion = ask_script(lambda _: Reply(body=body, headers={"Content-Type": content_type}))
     assert completion.error and not completion.text

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
+from every import every
 
 from agentspec.workflows.text_to_sql.agents.prompts import (
     check_answer,
@@ -22,13 +22,13 @@ def test_the_writer_sees_the_linker_s_part_of_the_schema_only() -> None:
     assert "customer_id = customers.id" in content and "products: id" not in content
 
 
-@pytest.mark.parametrize("links", ["{", "[]", '"orders"', "{}", '{"tables": 3}', '{"tables": ["nowhere"]}'])
+@every("links", ["{", "[]", '"orders"', "{}", '{"tables": 3}', '{"tables": ["nowhere"]}'])
 def test_unusable_links_give_the_whole_schema(links: str) -> None:
     assert linked_tables(SHOP, links) == frozenset()
     assert "products: id" in write_messages(SHOP, "How many orders?", links)[1]["content"]
 
 
-@pytest.mark.parametrize(
+@every(
     ("answer", "sql"),
     [
         ("SELECT 1;", "SELECT 1;"),

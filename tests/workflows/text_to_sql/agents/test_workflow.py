@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from every import every
 from staged_answers import ANSWERS, QUESTION, RIGHT
 
 from agentspec import ConfigError
@@ -173,9 +174,7 @@ def test_a_failing_call_fails_the_question_and_waits_for_the_others(shop: Source
     assert len(transcript.calls) == len(model.calls)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"drafts": 0}, {"max_tokens": 0}, {"max_repairs": -1}, {"temperature": 3}, {"sql_timeout_s": 0}]
-)
+@every("wrong", [{"drafts": 0}, {"max_tokens": 0}, {"max_repairs": -1}, {"temperature": 3}, {"sql_timeout_s": 0}])
 def test_config_refuses_impossible_limits(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         WorkflowConfig(**wrong)  # type: ignore[arg-type]

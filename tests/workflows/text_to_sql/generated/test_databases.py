@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from every import every
 
 from agentspec.workflows.text_to_sql import DATABASES, Database
 from agentspec.workflows.text_to_sql.generated.databases import rows_of
@@ -35,7 +36,7 @@ def test_some_parents_have_no_children(databases: dict[Database, Path]) -> None:
         assert connection.execute(query).fetchone()[0] > 0
 
 
-@pytest.mark.parametrize("database", DATABASES, ids=lambda database: database.name)
+@every("database", DATABASES)
 def test_schema_text_names_every_table_and_column(database: Database) -> None:
     lines = dict(line.split(": ", 1) for line in database.schema_text().splitlines()[1:])
     assert list(lines) == [table.name for table in database.tables]

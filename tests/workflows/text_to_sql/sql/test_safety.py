@@ -5,12 +5,13 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from every import every
 
 from agentspec.workflows.text_to_sql import Database, draw_questions
 from agentspec.workflows.text_to_sql.sql.safety import refusal
 
 
-@pytest.mark.parametrize(
+@every(
     "sql",
     [
         "SELECT 1",
@@ -26,7 +27,7 @@ def test_one_query_passes(sql: str) -> None:
     assert refusal(sql) == ""
 
 
-@pytest.mark.parametrize(
+@every(
     ("sql", "reason"),
     [
         ("", "got none"),

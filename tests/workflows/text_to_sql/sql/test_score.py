@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import pytest
+from every import every
 
 from agentspec.workflows.text_to_sql.sql.execute import Execution
 from agentspec.workflows.text_to_sql.sql.score import is_ordered, same_result
@@ -38,7 +38,7 @@ def test_failed_or_cut_results_equal_nothing() -> None:
     assert not same_result(rows((1,)), Execution(("a",), ((1,),), truncated=True), ordered=False)
 
 
-@pytest.mark.parametrize(
+@every(
     ("sql", "ordered"),
     [
         ("SELECT a FROM t ORDER BY a;", True),
