@@ -65,6 +65,26 @@ def fixed_length(length: int) -> System:
     )
 
 
+WIDER_NGRAM = {
+    f"ngram-{tokens}": System(
+        f"SGLang + NGRAM, {tokens} tokens", "NGRAM", ("--speculative-num-draft-tokens", str(tokens))
+    )
+    for tokens in (32, 64)
+}
+
+# A draft model's chains by number of passes; comparisons are with the best of them.
+STANDALONE_CHAINS = {
+    f"standalone-{steps}": System(
+        f"SGLang + STANDALONE, {steps} steps",
+        "STANDALONE",
+        (
+            *_STANDALONE, "--speculative-num-steps", str(steps), "--speculative-eagle-topk", "1",
+            "--speculative-num-draft-tokens", str(steps + 1),
+        ),
+    )
+    for steps in (3, 5, 7)
+}  # fmt: skip
+
 # Fewer passes of the draft model. On a CPU each pass takes as long as several verified tokens.
 EAGLE3_CHAIN = System(
     "SGLang + EAGLE-3, chains of 3",

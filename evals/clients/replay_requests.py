@@ -57,6 +57,11 @@ class ReplayRequest:
             },
         }
 
+    def free_body(self, max_new_tokens: int) -> dict[str, Any]:
+        """The body of a POST to `/generate` that the model answers by itself."""
+        sampling = {"temperature": 0.0, "max_new_tokens": max_new_tokens}
+        return {"input_ids": self.input_ids.tolist(), "sampling_params": sampling}
+
 
 def replay_requests(
     paths: Sequence[Path],

@@ -66,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.number("--seed", 0, "seed of the requests and their order")
     sampled = "sampling temperature of live tasks; above 0, outputs are not compared"
     options.number("--temperature", 0.0, sampled)
+    options.flag("--own-answers", "let the model answer recorded prompts by itself; outputs are compared")
     options.folder("--model", "model to serve (default: tiny-sql)", MODEL_FOLDER)
     options.folder("--eagle3-model", "EAGLE-3 head for another --model")
     options.folder("--standalone-model", "small draft model for another --model")
@@ -118,6 +119,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         print(listing())
         return 0
     tasks = chosen_tasks(args.tasks)
+    if args.own_answers:
+        tasks = [task.answered_freely() for task in tasks]
     emulation = _emulation(args, tasks)
     if emulation is not None:
         systems = emulation.systems(args.system or emulated.DEFAULT_SYSTEMS)
@@ -144,6 +147,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         **({} if args.store is None else {"store": urlsplit(args.store).scheme}),
         **({"corpora": [path.name for path in args.corpus]} if args.corpus else {}),
         **({"temperature": args.temperature} if args.temperature else {}),
+        **({"own_answers": True} if args.own_answers else {}),
     }
     measured = Run(read_records(args.json, settings) if args.resume else [], settings, context, args.json)
     with work_folder(args.logs) as (folder, logs):
@@ -155,6 +159,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             max_prompt_tokens=args.max_prompt_tokens,
             max_answer_tokens=args.max_answer_tokens,
             seed=args.seed,
+            own_answers=args.own_answers,
         )
         pools = {task.name: task.pool(inputs) for task in tasks}
         systems = _with_profiles(systems, args.profile, emulation, pools.values(), folder)
@@ -174,7 +179,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         servers = Servers(
             model=args.model,
             max_running=max(16, *args.concurrency),
-            replay_tokens=args.max_prompt_tokens + args.max_answer_tokens + 1,
+            request_tokens=args.max_prompt_tokens + args.max_answer_tokens + 1,
             logs=logs,
             on_cpu=on_cpu,
             arguments=tuple(args.server_arguments),
@@ -318,6 +323,7 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head_accept_length", "client_work"),
         *(("store",) if args.store is not None else ()),
         *(("temperature",) if args.temperature else ()),
+        *(("own_answers",) if args.own_answers else ()),
     )
     found = {name: getattr(args, name) for name in names}
     arguments = [without_folders(word) for word in args.server_arguments]

@@ -22,10 +22,12 @@ from agentspec.evals.systems import (
     EAGLE3_FOLDER,
     HYBRIDS,
     RIVAL_CONTROLLERS,
+    STANDALONE_CHAINS,
     STANDALONE_FOLDER,
     STOPPING,
     SWEEPS,
     SYSTEMS,
+    WIDER_NGRAM,
     System,
 )
 from agentspec.evals.text_to_sql import MODEL_FOLDER
@@ -35,16 +37,16 @@ from agentspec.progress import say, waiting
 # Plain decoding comes first: the others' outputs are compared with its.
 EVALUATED: dict[str, System] = {
     **{name: SYSTEMS[name] for name in ("none", "ngram", "standalone", "eagle3")},
+    **WIDER_NGRAM,
+    **STANDALONE_CHAINS,
     "suffix": SYSTEMS["agentspec"],
-    "hybrid": HYBRIDS["hybrid"],
+    **{name: HYBRIDS[name] for name in ("hybrid", "hybrid-standalone")},
     **RIVAL_CONTROLLERS,
     **STOPPING,
     **SWEEPS,
 }
 DEFAULT_SYSTEMS = ("none", "ngram", "suffix", "hybrid")
 _START_SECONDS = 1200.0
-_LIVE_TOKENS = 640
-"""Generous upper bound of the tokens in a request of a live task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +56,8 @@ class Servers:
     model: Path
     max_running: int
     """Greatest number of requests in a batch."""
-    replay_tokens: int
-    """Greatest number of tokens in a replayed request, prompt and answer."""
+    request_tokens: int
+    """Greatest number of tokens in a request, prompt and answer."""
     logs: Path
     on_cpu: bool
     arguments: tuple[str, ...] = ()
@@ -76,8 +78,7 @@ class Servers:
         arguments = [*system.arguments, "--max-running-requests", str(self.max_running)]
         if self.on_cpu:
             # On a GPU, SGLang finds out what fits. Here the requests of all clients should run at the same time.
-            tokens = self.max_running * (self.replay_tokens if is_replay else _LIVE_TOKENS)
-            arguments += ["--max-total-tokens", str(max(32768, tokens))]
+            arguments += ["--max-total-tokens", str(max(32768, self.max_running * self.request_tokens))]
         server = stack.enter_context(
             Server(
                 self.model,

@@ -13,15 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 
 import numpy as np
 
 from agentspec.analysis.replay.tokenizer import Tokenizer
-from agentspec.errors import ConfigError
 from agentspec.evals.clients.replay_requests import ReplayRequest, replay_requests
 from agentspec.evals.workloads.prompts import served_tokenizer
-from agentspec.evals.workloads.task import Conversation, FixedCall, Pool, SessionPool, Task, TaskInputs
+from agentspec.evals.workloads.task import Conversation, FixedCall, Pool, SessionPool, Task, TaskInputs, trace_path
 from agentspec.progress import Progress
 
 CALLS_A_CONVERSATION = 4
@@ -55,7 +53,7 @@ def replay_task(name: str, *, data: str, source: str, is_staged: bool = False, s
         if is_staged:
             requests = with_earlier_stages(requests, tokenizer, inputs.max_prompt_tokens)
         return SessionPool(
-            conversations(requests),
+            conversations(requests, own_answer_tokens=inputs.max_answer_tokens if inputs.own_answers else 0),
             learnt_share=LEARNT_SHARE,
             learnt_calls=inputs.learnt_calls,
             seed=inputs.seed,
@@ -72,24 +70,13 @@ def replay_task(name: str, *, data: str, source: str, is_staged: bool = False, s
     )
 
 
-def trace_path(folder: Path | None, trace: str) -> Path:
-    """The trace in the folder of traces.
-
-    Raises:
-        ConfigError: No folder was given, or the trace is not there.
-    """
-    if folder is None:
-        raise ConfigError(f"replay tasks need --data FOLDER with {trace}")
-    path = folder / trace
-    if not path.is_file():
-        raise ConfigError(f"--data must be a folder with {trace}, but {path} is no file")
-    return path
-
-
-def conversations(requests: Sequence[ReplayRequest]) -> dict[str, list[Conversation]]:
+def conversations(
+    requests: Sequence[ReplayRequest], *, own_answer_tokens: int = 0
+) -> dict[str, list[Conversation]]:
     """The conversations of each task, from requests in the order of their recording.
 
-    Answers of a single token are left out, because none of their tokens is decoded.
+    Answers of a single token are left out, because none of their tokens is decoded. With `own_answer_tokens`, the served
+    model answers by itself, with at most so many tokens.
     """
     found: dict[str, list[Conversation]] = {}
     for session, some in groupby(requests, key=lambda request: request.session):
@@ -97,7 +84,9 @@ def conversations(requests: Sequence[ReplayRequest]) -> dict[str, list[Conversat
         for begin in range(0, len(calls), CALLS_A_CONVERSATION):
             part = calls[begin : begin + CALLS_A_CONVERSATION]
             fixed = tuple(
-                FixedCall(request.body(), request.prompt_tokens_cut, tuple(request.answer_ids.tolist()))
+                FixedCall(request.free_body(own_answer_tokens), request.prompt_tokens_cut)
+                if own_answer_tokens
+                else FixedCall(request.body(), request.prompt_tokens_cut, tuple(request.answer_ids.tolist()))
                 for request in part
             )
             found.setdefault(part[0].task, []).append(Conversation(session, fixed))

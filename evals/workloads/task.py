@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,6 +55,8 @@ class TaskInputs:
     max_prompt_tokens: int = 2048
     max_answer_tokens: int = 256
     seed: int = 0
+    own_answers: bool = False
+    """Whether the served model answers recorded prompts by itself."""
 
 
 class Pool(Protocol):
@@ -90,6 +92,24 @@ class Task:
     @property
     def is_replay(self) -> bool:
         return bool(self.trace)
+
+    def answered_freely(self) -> Task:
+        """The same prompts, which the served model answers by itself; see TaskInputs.own_answers."""
+        return replace(self, data=f"{self.data}; answered by the served model", trace="") if self.trace else self
+
+
+def trace_path(folder: Path | None, trace: str) -> Path:
+    """The file of recorded data in the folder of traces.
+
+    Raises:
+        ConfigError: No folder was given, or the file is not there.
+    """
+    if folder is None:
+        raise ConfigError(f"the task needs --data FOLDER with {trace}")
+    path = folder / trace
+    if not path.is_file():
+        raise ConfigError(f"--data must be a folder with {trace}, but {path} is no file")
+    return path
 
 
 class EndlessPool:

@@ -141,7 +141,7 @@ def test_no_server_learns_from_another_through_the_store(tmp_path: Path, monkeyp
     servers = eval_run.Servers(
         model=tmp_path,
         max_running=1,
-        replay_tokens=8,
+        request_tokens=8,
         logs=tmp_path,
         on_cpu=True,
         store="redis://localhost:1",
