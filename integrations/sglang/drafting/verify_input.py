@@ -14,9 +14,6 @@ from agentspec.integrations.sglang.kernels import tree_union
 from agentspec.integrations.sglang.kernels.tree_layout import kernel_works, lay_out
 from agentspec.integrations.sglang.kernels.tree_union import ModelTensors, UnionLimits
 
-# The number of rows that there is memory for from the start: to pin memory takes some milliseconds.
-_FEWEST_ROWS = 16
-
 
 @dataclass(frozen=True, slots=True)
 class VerifyTensors:
@@ -42,15 +39,23 @@ class VerifyStaging:
 
     The tensors of step N are valid until those of step N + 2 are made. SGLang launches step N + 2 after it has
     processed step N. Copies to a GPU are asynchronous, so step N + 2 waits for those of step N before it writes to the
-    same pinned memory. The memory grows with the largest batch.
+    same pinned memory. All memory is made at once, because to pin memory takes some milliseconds.
     """
 
     def __init__(
-        self, *, max_width: int, max_position: int, full_mask: bool, device: torch.device | str, unites: bool = False
+        self,
+        *,
+        max_rows: int,
+        max_width: int,
+        max_position: int,
+        full_mask: bool,
+        device: torch.device | str,
+        unites: bool = False,
     ) -> None:
         """Sets what all steps have in common.
 
         Args:
+            max_rows: The most rows of a step.
             max_width: The most nodes of a row.
             max_position: The last position that the model knows. Nodes past it can only be padding and are clamped.
             full_mask: Whether the mask covers the prefix too (CUDA backends) or only the draft (CPU).
@@ -61,14 +66,11 @@ class VerifyStaging:
         self._max_position = max_position
         self._full_mask = full_mask
         self._device = torch.device(device)
-        self._unites = unites
-        self._halves: list[_Half] = []
-        self._max_rows = 0
         self._steps = 0
         # What takes long is done here, so that no request waits for it.
         if self._device.type == "cuda":
             kernel_works(self._device)
-        self._grow(_FEWEST_ROWS)
+        self._halves = [_Half(max_rows, max_width, self._device, unites) for _ in range(2)]
 
     def build(self, drafts: DraftBatch, width: int, num_drafted: NDArray[np.int32] | None = None) -> TreeArrays:
         """Builds the trees of step N, padded to `width`. They are valid until step N + 2 is built.
@@ -79,7 +81,7 @@ class VerifyStaging:
             ConfigError: A row should keep more nodes than `width` or than it has, `width` exceeds `max_width`, or a row
                 is not a tree.
         """
-        half = self._next(len(drafts))
+        half = self._next()
         half.arrays = build_tree_arrays(drafts, width, half.buffers, num_drafted=num_drafted)
         return half.arrays
 
@@ -90,15 +92,13 @@ class VerifyStaging:
 
     def receive(self, built: NDArray[np.int64], width: int, num_drafted: NDArray[np.int32]) -> None:
         """Takes the trees that another rank has built. `width` and num_drafted, int32[b], are those of its build()."""
-        half = self._next(len(num_drafted))
+        half = self._next()
         half.buffers.memory[: len(built)] = built
         half.buffers.num_nodes[: len(num_drafted)] = num_drafted + 1
         half.arrays = half.buffers.arrays(len(num_drafted), width)
 
-    def _next(self, rows: int) -> _Half:
+    def _next(self) -> _Half:
         """The memory of the step that begins. Waits until the copies from it have ended."""
-        if rows > self._max_rows:
-            self._grow(rows)
         self._steps += 1
         self._half.wait()
         return self._half
@@ -114,7 +114,7 @@ class VerifyStaging:
             wanted: bool[b], the rows whose drafts have nodes of the draft model.
             limits: What bounds the united trees.
         """
-        half = self._next(len(drafts))
+        half = self._next()
         half.packed = len(drafts), int(drafts.offsets[-1]), limits
         tree_union.pack(drafts, rooms, wanted, half.drafts_on_host.numpy())
 
@@ -212,13 +212,6 @@ class VerifyStaging:
     @property
     def _half(self) -> _Half:
         return self._halves[self._steps % 2]
-
-    def _grow(self, rows: int) -> None:
-        # Memory must not be freed while it is copied from.
-        for half in self._halves:
-            half.wait()
-        self._max_rows = 1 << (rows - 1).bit_length()
-        self._halves = [_Half(self._max_rows, self._max_width, self._device, self._unites) for _ in range(2)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,8 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     speculative_num_steps: int
     speculative_num_draft_tokens: int
 
-    # Made at the end of the start, because the attention backends determine the mask's layout.
+    # Made at the end of the start, because the attention backends determine the mask's layout, and because SGLang then
+    # knows how many requests it runs at once.
     _staging: VerifyStaging
 
     def __init__(self, server_args: ServerArgs, *args: object, **kwargs: object) -> None:
@@ -231,10 +232,12 @@ class _Hybrid(_Worker):  # type: ignore[misc]
             and self.max_width <= tree_union.MOST_WIDTH
             and tree_union.can_unite(torch.device(self.device))
         )
+        runner = self.target_worker.model_runner
         self._staging = VerifyStaging(
+            max_rows=len(runner.req_to_token_pool.req_to_token),
             max_width=self.max_width,
             max_position=self._max_position,
-            full_mask=compat.wants_full_mask(self.target_worker.model_runner.attn_backend),
+            full_mask=compat.wants_full_mask(runner.attn_backend),
             device=self.device,
             unites=self._can_unite,
         )
@@ -607,7 +610,7 @@ class _Hybrid(_Worker):  # type: ignore[misc]
     def _verify_took(self, planned: PlannedStep | None, seconds: float) -> None:
         if planned is not None:
             planned.took(seconds)
-            self.policy.costs.observe_verify(planned.num_tokens, seconds)
+            self.policy.costs.observe_verify(planned.num_tokens, planned.seconds)
 
     @property
     def _verify_topk(self) -> int:

@@ -72,6 +72,9 @@ class _Order:
 class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
     """SGLang creates this worker in each scheduler process instead of NGRAMWorker."""
 
+    # Made at the end of the start, when SGLang knows how many requests it runs at once.
+    _staging: VerifyStaging
+
     def __init__(self, server_args: ServerArgs, *args: object, **kwargs: object) -> None:
         with compat.without_ngram_corpus():
             super().__init__(server_args, *args, **kwargs)
@@ -88,12 +91,6 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         if self.settings.profiling:
             compat.verify_padded(self.model_runner)
             self.suffix.control.measure_peaks(self.device, config.dtype, int(config.hidden_size))
-        self._staging = VerifyStaging(
-            max_width=self.max_width,
-            max_position=int(config.context_len) - 1,
-            full_mask=compat.full_mask_by_default(),
-            device=self.device,
-        )
         self._tp_group = compat.tensor_parallel_group()
         compat.leave_lengths_to_worker(self.model_runner)
         self._step: _Step | None = None
@@ -126,6 +123,13 @@ class AgentspecWorker(ngram_worker.NGRAMWorker):  # type: ignore[misc]
         super().init_cuda_graphs()
         widths = self._tiers.capture(self.suffix.widths)
         self.suffix.control.use_widths(widths, captured=self._tiers.has_graphs, widths_for=self._tiers.widths_for)
+        self._staging = VerifyStaging(
+            max_rows=len(self.model_runner.req_to_token_pool.req_to_token),
+            max_width=self.max_width,
+            max_position=int(self.model_runner.model_config.context_len) - 1,
+            full_mask=compat.full_mask_by_default(),
+            device=self.device,
+        )
 
     def clear_cache_pool(self) -> None:
         """Called for `/flush_cache`: forgets finished outputs. Outputs in the store stay there."""
