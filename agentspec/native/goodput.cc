@@ -27,13 +27,6 @@ constexpr std::int64_t kLongestWait = 512;
 constexpr double kFirstBudget = 4.0;
 constexpr double kMostBudget = 8.0;
 
-// For pauses, in steps.
-constexpr std::int64_t kLongestPause = 256;
-// The share of its lead over the current gain that a column's best gain keeps with each draft.
-constexpr double kFading = 0.99;
-// A pause begins only if even the best recent drafts fall this share short of plain decoding.
-constexpr double kPauseMargin = 0.02;
-
 // Index of the largest value; the first one if there are several.
 std::size_t argmax(std::span<const double> values) {
   return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
@@ -160,42 +153,6 @@ void Probes::next_step(bool plain) {
   waited_ = 1;
 }
 
-void DraftPauses::drafted(std::span<const double> gains, double rows) {
-  const bool first = best_gains_.size() != gains.size();
-  best_gains_.resize(gains.size());
-  for (std::size_t i = 0; i < gains.size(); ++i) {
-    const double gain = gains[i] / rows;
-    best_gains_[i] = first ? gain : std::max(gain, gain + kFading * (best_gains_[i] - gain));
-  }
-}
-
-bool DraftPauses::wants_draft(const PassCost& cost, const PassCost& drafter, double rows, double context) {
-  skipped_ = false;
-  if (rows == 0.0 || best_gains_.empty()) return true;
-  const double least = cost.seconds(context, 0.0);
-  const double plain = cost.seconds(context, rows);
-  const double pass = drafter.seconds(context, rows);
-  double gained = 0.0;
-  for (std::size_t i = 0; i < best_gains_.size(); ++i) {
-    gained += best_gains_[i];
-    const auto drafts = static_cast<double>(i + 1);
-    const double seconds = least + cost.gamma * rows * (drafts + 1.0) + pass * drafts;
-    if ((1.0 + gained) * plain / seconds >= 1.0 - kPauseMargin) {
-      pause_ = kFirstPause;
-      waited_ = 0;
-      return true;
-    }
-  }
-  if (++waited_ > pause_) {
-    pause_ = std::min(2 * pause_, kLongestPause);
-    waited_ = 0;
-    return true;
-  }
-  skipped_ = true;
-  ++num_paused_;
-  return false;
-}
-
 double Speedup::value() const { return std::max(tokens_ / plain_tokens_, 1.0); }
 
 void Speedup::observe(double tokens, double plain_tokens) {
@@ -241,11 +198,6 @@ double LookAhead::later_tokens(std::span<const double> gains, std::span<const do
 Goodput::Goodput(const GoodputConfig& config)
     : config_(config), probes_(config.probe_share, config.knows_costs) {}
 
-void Goodput::probe_succeeded() {
-  probes_.succeed();
-  pauses_.resume();
-}
-
 GoodputPlan Goodput::plan(const GoodputStep& step, const PlanArrays& out) {
   check(step, out);
   const auto rows = static_cast<double>(step.offsets.size() - 1);
@@ -274,10 +226,7 @@ GoodputPlan Goodput::plan(const GoodputStep& step, const PlanArrays& out) {
 
   std::size_t choice = 0;
   GoodputPlan plan;
-  if (pauses_.skipped()) {
-    plan.reason = PlanReason::kPaused;
-  } else if (promising) {
-    pauses_.drafted(gains_, rows);
+  if (promising) {
     std::tie(choice, plan.reason) = choose(step.widths, worth);
     if (probes_.is_due(choice == 0)) {
       losses_.resize(values_.size());

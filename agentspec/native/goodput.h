@@ -25,7 +25,7 @@ struct PassCost {
 enum class Objective : std::uint8_t { kAhead, kRun, kStep };
 
 // Why a width was chosen; see Reason in agentspec/scheduling/plan.py.
-enum class PlanReason : std::uint8_t { kBest, kHeld, kProbe, kNothingDrafted, kPaused };
+enum class PlanReason : std::uint8_t { kBest, kHeld, kProbe, kNothingDrafted };
 
 struct GoodputConfig {
   Objective objective = Objective::kAhead;
@@ -102,32 +102,6 @@ class Probes {
   std::int64_t waited_ = 0;  // steps on this side since the last probe; -1 during the probe itself
 };
 
-// Skips drafting while even the best recent drafts would not be verified.
-//
-// Each step judges this anew, from its number of rows and its context. During a pause one step is drafted
-// after 8 steps, then after 16, and so on up to 256, to see whether drafts have become better.
-class DraftPauses {
- public:
-  // Records a batch's drafts. gains: [c], the expected tokens of each column over `rows` rows.
-  void drafted(std::span<const double> gains, double rows);
-  // Drafts bring more than was thought: the next step gets drafts.
-  void resume() { waited_ = pause_; }
-  // Counts a step, and returns whether it should be drafted for.
-  bool wants_draft(const PassCost& cost, const PassCost& drafter, double rows, double context);
-
-  // Whether the current step was not drafted for.
-  [[nodiscard]] bool skipped() const { return skipped_; }
-  [[nodiscard]] std::int64_t num_paused() const { return num_paused_; }
-
- private:
-  static constexpr std::int64_t kFirstPause = 8;
-  std::vector<double> best_gains_;  // [c], per row
-  std::int64_t pause_ = kFirstPause;
-  std::int64_t waited_ = 0;
-  std::int64_t num_paused_ = 0;
-  bool skipped_ = false;
-};
-
 // Promised tokens of the latest steps, divided by the tokens that plain decoding would have brought in the
 // same time.
 class Speedup {
@@ -182,7 +156,7 @@ class LookAhead {
 // width, column i holds the i-th drafted node of every row. If not, a step may take any nodes, and column i
 // holds the i-th group of b nodes in the batch's order, best first.
 //
-// Not thread-safe. Calls alternate: wants_draft(), plan(), wants_draft(), ...
+// Not thread-safe.
 class Goodput {
  public:
   explicit Goodput(const GoodputConfig& config);
@@ -193,18 +167,13 @@ class Goodput {
   // Throws ConfigError and changes nothing if array sizes do not agree, if a row has no root, if a node comes
   // before its parent where parents matter, or if widths do not ascend from 1.
   GoodputPlan plan(const GoodputStep& step, const PlanArrays& out);
-  // Whether the next step should be drafted for; `cost` is that of a verification.
-  bool wants_draft(const PassCost& cost, double rows, double context) {
-    return pauses_.wants_draft(cost, config_.drafter, rows, context);
-  }
   // The last probe brought more than expected.
-  void probe_succeeded();
+  void probe_succeeded() { probes_.succeed(); }
   // Costs have proved wrong; see Probes::renew().
   void renew_probes() { probes_.renew(); }
 
   [[nodiscard]] std::int64_t width() const { return width_; }
   [[nodiscard]] const Probes& probes() const { return probes_; }
-  [[nodiscard]] const DraftPauses& pauses() const { return pauses_; }
   [[nodiscard]] const Speedup& speedup() const { return speedup_; }
 
  private:
@@ -217,7 +186,6 @@ class Goodput {
   void write(const GoodputStep& step, GoodputPlan& plan, const PlanArrays& out) const;
 
   GoodputConfig config_;
-  DraftPauses pauses_;
   Probes probes_;
   Speedup speedup_;
   LookAhead look_ahead_;

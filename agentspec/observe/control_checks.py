@@ -27,7 +27,6 @@ def check_controller(block: Mapping[str, Any], changed: Change) -> Iterator[Find
     name = state.get("controller", "-")
     widths: Mapping[str, int] = control.get("widths", {})
     plain = int(widths.get("1", 0))
-    paused = int(changed.counts.get("counters", {}).get("paused_steps", 0))
     undrafted = int(plans.get("nothing-drafted", 0))
     held_back = plain - undrafted
     planned = sum(plans.values())
@@ -36,8 +35,7 @@ def check_controller(block: Mapping[str, Any], changed: Change) -> Iterator[Find
         yield Finding(
             severity=WARNING,
             name="controller",
-            seen=f"{name} let {held_back} of {planned} steps decode plainly though there was something to draft or to "
-            f"look for ({paused} without asking for drafts); {costs}",
+            seen=f"{name} let {held_back} of {planned} steps decode plainly though there were drafts; {costs}",
             means="by its estimates and measured seconds, drafts do not pay here: too few are accepted, or verifying "
             "more tokens takes too long",
             remedy="if the prediction is far from what is observed, measure this machine: `agentspec profile`, then "

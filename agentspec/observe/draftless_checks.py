@@ -66,10 +66,6 @@ _ADVICE = {
     ),
     "breaker": _Advice(means="drafting failed several times in a row and paused", remedy=_LOG_HAS_IT),
     "failed": _Advice(means="drafting failed in these steps", remedy=_LOG_HAS_IT),
-    "paused_by_controller": _Advice(
-        means="the controller did not ask for drafts, since even the best of late would not have paid",
-        remedy="see the finding `controller`",
-    ),
     "cut_by_controller": _Advice(
         means="there were drafts, but by estimates and costs verifying them does not pay",
         remedy="see the finding `controller`; --agentspec-controller fixed verifies all that is drafted",

@@ -53,7 +53,6 @@ class Summary:
     controller: str
     plans: dict[str, int]
     """The number of steps for each reason for their width."""
-    paused_steps: int
     predicted_ms: float | None
     observed_ms: float | None
     """A verification, of those that were measured."""
@@ -108,7 +107,6 @@ def summarise(block: Mapping[str, Any], changed: Change) -> Summary:
         drafter=_drafter(block.get("drafter"), counters, steps),
         controller=str(state.get("controller", "")),
         plans=_counted(control.get("plans", {})),
-        paused_steps=int(counters.get("paused_steps", 0)),
         predicted_ms=_ratio(1e3 * control.get("predicted_seconds", 0.0), measured),
         observed_ms=_ratio(1e3 * control.get("observed_seconds", 0.0), measured),
         predicted_tokens=_ratio(control.get("predicted_tokens", 0.0), planned),

@@ -95,8 +95,6 @@ def _controller(of: Summary) -> list[tuple[str, str]]:
         lines.append(("widths", _most(of.widths)))
     if of.plans:
         lines.append(("reasons", _most(of.plans)))
-    if of.paused_steps:
-        lines.append(("paused", f"{of.paused_steps} steps without drafts, as none would have paid"))
     if of.observed_ms is not None:
         lines.append(
             ("verification", f"{_number(of.predicted_ms)} ms predicted, {_number(of.observed_ms)} ms observed")

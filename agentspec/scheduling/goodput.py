@@ -20,7 +20,7 @@ _OBJECTIVES: dict[Objective, _core.Objective] = {
     "run": _core.Objective.RUN,
     "step": _core.Objective.STEP,
 }
-_REASONS: tuple[Reason, ...] = ("best", "held", "probe", "nothing-drafted", "paused")
+_REASONS: tuple[Reason, ...] = ("best", "held", "probe", "nothing-drafted")
 """In the order of PlanReason in agentspec/native/goodput.h."""
 _LUCK = 1.5
 """Standard deviations."""
@@ -45,7 +45,7 @@ class GoodputController:
     4. The controller leaves the last width only for one that promises clearly more, or more for several steps.
     5. It tries another width now and then, because only verification teaches costs and estimates.
 
-    agentspec/native/goodput.h says how it looks ahead, when it tries widths and when it does without drafts.
+    agentspec/native/goodput.h says how it looks ahead and when it tries widths.
     """
 
     name = "goodput"
@@ -56,7 +56,7 @@ class GoodputController:
         self.bias = EstimateBias()
         """The correction of the estimates."""
         drafter = profile.drafter if profile is not None else None
-        # A step waits for plan() and wants_draft(), and each numpy call takes a microsecond.
+        # A step waits for plan(), and each numpy call takes a microsecond.
         self._native = _core.Goodput(
             objective=_OBJECTIVES[config.objective],
             margin=config.margin,
@@ -91,10 +91,6 @@ class GoodputController:
             not costs.covers(rows, width, context),
         )
 
-    def wants_draft(self, num_rows: int, context: int) -> bool:
-        alpha, gamma, delta = self.costs.coefficients
-        return self._native.wants_draft(alpha, gamma, delta, num_rows, context)
-
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
         surprises = self.costs.num_surprises
         self.costs.observe(context, plan.num_tokens, seconds)
@@ -115,7 +111,6 @@ class GoodputController:
             "bias": self.bias.exponent,
             "speedup": self._native.speedup(),
             "probes": float(self._native.num_probes()),
-            "paused_steps": float(self._native.num_paused()),
             **self.costs.describe(),
         }
 

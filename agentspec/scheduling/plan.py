@@ -13,9 +13,9 @@ from agentspec.drafts import DraftBatch
 if TYPE_CHECKING:
     from agentspec.scheduling.costs.online import OnlineCosts
 
-Reason = Literal["best", "held", "probe", "nothing-drafted", "paused", "length", "budget"]
+Reason = Literal["best", "held", "probe", "nothing-drafted", "length", "budget"]
 """Why a width was taken, in this order: it promises the most; it is the last width and promises hardly less; it is
-tried to learn its yield; no row has a draft; no drafts were asked for; the length is set or looked up; the hardware
+tried to learn its yield; no row has a draft; the length is set or looked up; the hardware
 computes this many tokens for free."""
 
 
@@ -73,8 +73,8 @@ class StepPlan:
 class Controller(Protocol):
     """Decides step by step how much is verified.
 
-    Calls come in the order wants_draft, plan, wants_draft, ... wants_draft() may be left out. observe() may come some
-    steps late, but in the order of the plans. Only one thread may call at a time. Nothing is random: the same calls
+    Every step is drafted for, because drafting on the host takes next to no time, and a controller that does not see
+    drafts cannot learn that they have become better. observe() may come some steps late, but in the order of the plans. Only one thread may call at a time. Nothing is random: the same calls
     give the same plans.
     """
 
@@ -84,10 +84,6 @@ class Controller(Protocol):
 
     def plan(self, state: StepState) -> StepPlan:
         """Decides on a step."""
-
-    def wants_draft(self, num_rows: int, context: int) -> bool:
-        """Whether to draft for the next step. False: its width would be 1 with any draft, and its state then has roots
-        only. Now and then the controller asks for a draft all the same, to see whether that still holds."""
 
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
         """Learns from a verification.

@@ -206,9 +206,8 @@ class _Run:
         read = int(lengths.max()) * b if config.pads_context else context
         places = self.requests.first_place[rows] + generated - 1
         acceptance = self.requests.acceptance
-        wanted = max_width > 1 and self.controller.wants_draft(b, context)
         state = StepState(
-            drafts=acceptance.drafts(places, max_width if wanted else 1, known=config.foresees),
+            drafts=acceptance.drafts(places, max_width, known=config.foresees),
             context=context,
             widths=tuple(width for width in config.widths if width <= max_width),
             max_width=max_width,
@@ -221,7 +220,7 @@ class _Run:
         seconds = 0.0 if config.plain else verification
         if config.costs:
             seconds += config.costs.step_seconds(b, read, plan.num_tokens)
-        if wanted:
+        if max_width > 1:
             seconds += config.draft_seconds * b
         if self.profile.drafter is not None:
             # One pass for each drafted token of the longest draft (SmartSpec, eq. 5).

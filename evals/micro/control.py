@@ -1,7 +1,7 @@
 """`agentspec bench control`: what deciding costs a decode step.
 
 Dataset: drawn drafts, trees of at most 31 nodes or of exactly 31, with estimates that fall along the row.
-Metric: milliseconds of wants_draft(), plan() and observe() in one step, CPU time of the thread, median over steps.
+Metric: milliseconds of plan() and observe() in one step, CPU time of the thread, median over steps.
 Pattern: controllers take turns over the same steps, so that they meet the same disturbances of the machine.
 """
 
@@ -137,7 +137,6 @@ def _step_ms(controller: Controller, state: StepState, luck: np.ndarray[Any, np.
     """`luck` is the share of nodes that are accepted in each row."""
     num_rows = len(state.drafts)
     start = time.thread_time_ns()
-    controller.wants_draft(num_rows, state.context)
     plan = controller.plan(state)
     middle = time.thread_time_ns()
     accepted = (luck * plan.num_nodes).astype(np.int32)

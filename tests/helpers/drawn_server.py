@@ -19,7 +19,6 @@ class Served:
     tokens: int
     seconds: float
     plans: list[StepPlan]
-    drafted_steps: int
 
     @property
     def goodput(self) -> float:
@@ -45,14 +44,13 @@ def serve(
     Each token is right with the probability `quality` of the step. The drafts' estimates equal it unless `promised`
     gives others. Observations arrive `delay` steps late. With noise, one step in 50 takes 10 times as long.
     """
-    served = Served(0, 0.0, [], 0)
+    served = Served(0, 0.0, [])
     late: list[tuple[StepPlan, np.ndarray, float]] = []
     longest = widths[-1] - 1
     for step in range(steps):
         chance = quality(step)
-        wanted = controller.wants_draft(rows, context)
         stated = chance if promised is None else promised
-        drafts = _alike([stated**i for i in range(1, longest + 1)] if wanted else [], rows)
+        drafts = _alike([stated**i for i in range(1, longest + 1)], rows)
         plan = controller.plan(StepState(drafts, context, widths, widths[-1]))
         right = np.minimum(rng.geometric(1.0 - min(chance, 1 - 1e-9), rows) - 1, longest)
         accepted = np.minimum(right, plan.num_nodes).astype(np.int32)
@@ -66,7 +64,6 @@ def serve(
         served.tokens += rows + int(accepted.sum())
         served.seconds += cost.seconds(context, rows * plan.width)
         served.plans.append(plan)
-        served.drafted_steps += wanted
     return served
 
 

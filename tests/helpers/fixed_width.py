@@ -20,9 +20,6 @@ class FixedWidth:
         self.states: list[StepState] = []
         self.seconds: list[float] = []
 
-    def wants_draft(self, num_rows: int, context: int) -> bool:
-        return self._width > 1
-
     def plan(self, state: StepState) -> StepPlan:
         self.states.append(state)
         width = min(self._width, state.max_width)

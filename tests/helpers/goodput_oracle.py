@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from agentspec.scheduling import ControlConfig, Profile, StepCost
 from agentspec.scheduling.goodput import GoodputController
 
-FIRST_WAIT, LONGEST_WAIT, LONGEST_PAUSE = 8, 512, 256
-REASONS = ("best", "held", "probe", "nothing-drafted", "paused")
+FIRST_WAIT, LONGEST_WAIT = 8, 512
+REASONS = ("best", "held", "probe", "nothing-drafted")
 
 
 def oracle_controller(config: ControlConfig, profile: Profile | None) -> GoodputController:
@@ -39,9 +39,6 @@ class GoodputOracle:
         self.tokens = self.plain_tokens = 0.0
         self.means = np.zeros(0)
         self.last_width, self.against = 1, 0
-        self.best_gains = np.zeros(0)
-        self.skipped = False
-        self.pause, self.waited, self.paused = FIRST_WAIT, 0, 0
 
     def plan(
         self,
@@ -80,10 +77,8 @@ class GoodputOracle:
             later, constant = self.later_tokens(gains, np.array(cut), rows, widths, taken)
             worth = min(worth, constant) if self.plain_tokens else constant
         tokens = expected + later - worth * taken
-        choice, reason = 0, "paused" if self.skipped else "nothing-drafted"
-        if gains.any() and not self.skipped:
-            lead = self.best_gains - gains / rows if len(self.best_gains) == most else np.zeros(most)
-            self.best_gains = gains / rows + np.maximum(0.99 * lead, 0.0)
+        choice, reason = 0, "nothing-drafted"
+        if gains.any():
             choice, reason = self._choose(widths, tokens, worth * taken)
             probed = self.probes.index(choice, (tokens[choice] - tokens) / (worth * taken[choice]))
             if probed is not None:
@@ -123,27 +118,8 @@ class GoodputOracle:
                 later[i] += gains[width - 1] - cut_first[width - 1]
         return later, float(rates.max())
 
-    def wants_draft(self, alpha: float, gamma: float, delta: float, rows: float, context: float) -> bool:
-        self.skipped = False
-        if not rows or not len(self.best_gains):
-            return True
-        cost, drafts = StepCost(alpha, gamma, delta), np.arange(1, len(self.best_gains) + 1)
-        seconds = cost.seconds(context, 0) + gamma * rows * (drafts + 1)
-        seconds += self.drafter.seconds(context, rows) * drafts
-        if ((1 + self.best_gains.cumsum()) * cost.seconds(context, rows) / seconds).max() >= 0.98:
-            self.pause, self.waited = FIRST_WAIT, 0
-            return True
-        self.waited += 1
-        if self.waited > self.pause:
-            self.pause, self.waited = min(2 * self.pause, LONGEST_PAUSE), 0
-            return True
-        self.skipped = True
-        self.paused += 1
-        return False
-
     def probe_succeeded(self) -> None:
         self.probes.succeed()
-        self.waited = self.pause
 
     def renew_probes(self) -> None:
         self.probes.renew()
@@ -156,9 +132,6 @@ class GoodputOracle:
 
     def num_probes(self) -> int:
         return self.probes.num_probes
-
-    def num_paused(self) -> int:
-        return self.paused
 
     def _speedup(self) -> float:
         return max(self.tokens / self.plain_tokens, 1.0)

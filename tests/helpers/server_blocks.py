@@ -34,7 +34,6 @@ BLOCK: dict[str, Any] = {
         "drafter_paused_steps": 50,
         "draft_errors": 0,
         "control_errors": 0,
-        "paused_steps": 0,
         "verified_tokens": 6000,
         "drafting_seconds": 0.5,
         "by_source": {

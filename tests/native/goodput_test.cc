@@ -12,7 +12,6 @@
 namespace {
 
 using agentspec::ConfigError;
-using agentspec::DraftPauses;
 using agentspec::Goodput;
 using agentspec::GoodputConfig;
 using agentspec::GoodputPlan;
@@ -199,27 +198,6 @@ void test_a_surprise_lets_probes_go_on_but_not_for_ever() {
   CHECK(probed_steps(probes, 0, losses, 50).empty());
 }
 
-void test_pauses_become_longer() {
-  DraftPauses pauses;
-  const PassCost dear{.alpha = 0.0, .gamma = 1e-2, .delta = 1e-3};
-  CHECK(pauses.wants_draft(dear, {}, 4.0, 100.0));
-  pauses.drafted(std::vector<double>{1.0, 0.5}, 4.0);
-  std::vector<int> asked;
-  for (int step = 1; step <= 1200; ++step) {
-    if (pauses.wants_draft(dear, {}, 4.0, 100.0)) asked.push_back(step);
-    CHECK(pauses.skipped() == (asked.empty() || asked.back() != step));
-  }
-  CHECK((asked == std::vector<int>{9, 26, 59, 124, 253, 510, 767, 1024}));
-  CHECK(pauses.num_paused() == 1200 - 8);
-  pauses.resume();
-  CHECK(pauses.wants_draft(dear, {}, 4.0, 100.0));
-  // No rows; steps of almost no extra cost; and a draft model that costs too much for that.
-  CHECK(pauses.wants_draft(dear, {}, 0.0, 0.0));
-  const PassCost cheap{.alpha = 0.0, .gamma = 1e-6, .delta = 1e-2};
-  CHECK(pauses.wants_draft(cheap, {}, 4.0, 100.0));
-  CHECK(!pauses.wants_draft(cheap, {.delta = 0.01}, 4.0, 100.0));
-}
-
 void test_tokens_that_are_alike_leave_nothing_to_later_steps() {
   const std::vector<std::int64_t> widths = {1, 2, 4, 8};
   for (const double quality : {0.3, 0.8}) {
@@ -277,7 +255,6 @@ void test_random_batches() {
     const bool ragged = draw(random, 0, 1) == 1;
     const bool is_valid = run % 3 > 0;
     for (int step = 0; step < 60; ++step) {
-      (void)goodput.wants_draft({1e-7, 1e-4, 1e-2}, 4.0, 100.0);
       Batch batch;
       batch.ragged = ragged;
       batch.cost = {.alpha = 1e-7, .gamma = 1e-5 * draw(random, 0, 9), .delta = 1e-3 * draw(random, 0, 9)};
@@ -331,7 +308,7 @@ int main() {
       {test_padded_rows, test_ragged_rows, test_nothing_drafted, test_a_refused_step_changes_nothing,
        test_probes_go_to_the_other_side_ever_more_rarely, test_no_probe_costs_more_than_has_been_put_by,
        test_a_probe_that_succeeds_is_not_charged_and_soon_followed,
-       test_a_surprise_lets_probes_go_on_but_not_for_ever, test_pauses_become_longer,
+       test_a_surprise_lets_probes_go_on_but_not_for_ever,
        test_tokens_that_are_alike_leave_nothing_to_later_steps,
        test_a_run_that_is_cut_is_worth_more_than_mean_drafts, test_random_batches});
 }

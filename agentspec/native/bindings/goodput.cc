@@ -68,18 +68,11 @@ void bind_goodput(nb::module_& m) {
       .def("plan", &plan, "offsets"_a.noconvert(), "parents"_a.noconvert(), "estimates"_a.noconvert(),
            "widths"_a.noconvert(), "context"_a, "rest"_a, "ragged"_a, "seconds"_a.noconvert(), "exponent"_a,
            "num_nodes"_a.noconvert(), "estimated"_a.noconvert(), "sizes"_a.noconvert())
-      .def(
-          "wants_draft",
-          [](Goodput& self, double alpha, double gamma, double delta, double rows, double context) {
-            return self.wants_draft({alpha, gamma, delta}, rows, context);
-          },
-          "alpha"_a, "gamma"_a, "delta"_a, "rows"_a, "context"_a)
       .def("probe_succeeded", &Goodput::probe_succeeded)
       .def("renew_probes", &Goodput::renew_probes)
       .def("width", &Goodput::width)
       .def("speedup", &speedup)
-      .def("num_probes", [](const Goodput& self) { return self.probes().num_probes(); })
-      .def("num_paused", [](const Goodput& self) { return self.pauses().num_paused(); });
+      .def("num_probes", [](const Goodput& self) { return self.probes().num_probes(); });
 }
 
 }  // namespace agentspec::bindings

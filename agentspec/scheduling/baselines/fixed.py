@@ -48,9 +48,6 @@ class LengthController:
             extrapolated=not self.costs.covers(rows, width, state.context),
         )
 
-    def wants_draft(self, num_rows: int, context: int) -> bool:
-        return self._length(num_rows) > 0
-
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
         self.costs.observe(context, plan.num_tokens, seconds)
         drafted = int(plan.num_nodes.sum())

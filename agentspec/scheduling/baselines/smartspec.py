@@ -116,16 +116,6 @@ class SmartSpecController:
             extrapolated=not self.costs.covers(rows, width, state.context),
         )
 
-    def wants_draft(self, num_rows: int, context: int) -> bool:
-        """With a draft model: whether full drafts of equal length should be verified at all. Without one always true,
-        as the length depends on the drafts found."""
-        if self._drafter is None or len(self._widths) == 1 or not num_rows:
-            return True
-        counts = np.full(num_rows, self._widths[-1] - 1, np.int32)
-        generated = self._chain(counts, self._widths)
-        best = int(self._goodput(generated, num_rows, context, self._widths).argmax())
-        return best > 0 or self._probe_is_due(num_rows, context, self._widths)
-
     def observe(self, plan: StepPlan, num_accepted: NDArray[np.int32], seconds: float, *, context: int) -> None:
         self.costs.observe(context, plan.num_tokens, seconds)
         drafted = plan.num_nodes > 0

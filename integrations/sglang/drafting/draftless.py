@@ -27,7 +27,6 @@ Reason = Literal[
     "breaker",
     "failed",
     # The controller or the hybrid policy decided against a draft.
-    "paused_by_controller",
     "cut_by_controller",
     "left_by_policy",
 ]

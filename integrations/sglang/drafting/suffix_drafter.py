@@ -294,12 +294,9 @@ class SuffixDrafter:
         self.accepted.catch_up()
         rows, ends, lengths = self._standing(requests)
         context = int(ends.sum())
-        wanted = self.control.wants_draft(b, context)
-        if not wanted:
-            self.counters.add("paused_steps", 1)
-        outcomes: NDArray[np.uint8] | Reason = "breaker" if wanted else "paused_by_controller"
+        outcomes: NDArray[np.uint8] | Reason = "breaker"
         drafts = None
-        if wanted and self._breaker.allow():
+        if self._breaker.allow():
             try:
                 drafts = self.engine.draft_rows(rows, lengths=lengths, max_tokens=most, out=buffers)
                 outcomes = buffers.outcomes[:b]

@@ -58,13 +58,16 @@ class PlannedStep:
     """Number of tokens verified over the batch, padding included."""
     context: int
     """Number of tokens in the KV cache over all rows."""
+    is_first: bool = False
+    """Whether no step had this shape before. Its kernels may have to be compiled, so its time says nothing of others."""
     seconds: float = 0.0
-    """Time of the verification; 0 until it is known."""
+    """Time of the verification; 0 until it is known, and for good if the step is the first of its shape."""
     drafter_seconds: float = 0.0
     """Time spent waiting for the draft model and merging its drafts; 0 if it did not run."""
 
     def took(self, seconds: float) -> None:
-        self.seconds = seconds
+        if not self.is_first:
+            self.seconds = seconds
 
 
 class WidthControl:
@@ -127,6 +130,8 @@ class WidthControl:
         self._ragged = ragged and not profiling
         self._num_steps = 0
         self._steps: deque[tuple[int, int, int, float]] = deque(maxlen=_STEPS_TOLD)
+        # The shapes of earlier steps, with numbers of rows rounded up as kernels are compiled.
+        self._shapes: set[tuple[int, int]] = set()
         # (rows, width, seconds of the whole step, generated tokens) of each step whose times are known.
         self._num_yields = 0
         self._yields: deque[tuple[int, int, float, int]] = deque(maxlen=_STEPS_TOLD)
@@ -234,16 +239,6 @@ class WidthControl:
         """Call it when the scheduler runs something other than a decode step."""
         self._rest.interrupted()
 
-    def wants_draft(self, rows: int, context: int) -> bool:
-        """Whether the next step should be drafted for."""
-        if self.is_fixed:
-            return True
-        try:
-            return self.controller.wants_draft(rows, context)
-        except Exception:
-            self._failed()
-            return True
-
     def most_width(self, rows: int) -> int:
         """The most tokens of a row that the next step of `rows` rows may verify. More need not be drafted.
 
@@ -285,16 +280,26 @@ class WidthControl:
         width = padded_width(widest, widths)
         self._latest_widths.append(width)
         num_tokens = rows + int(num_nodes.sum()) if self.ragged else rows * width
-        planned = PlannedStep(plan, rows, width, num_tokens, context)
+        planned = PlannedStep(plan, rows, width, num_tokens, context, is_first=self._is_first(rows, width))
         self._rest.planned(planned)
         return num_nodes, planned
 
     def plan_roots(self, rows: int, context: int) -> tuple[NDArray[np.int32], PlannedStep]:
         """Like plan(), for a step of roots only. The controller is not asked."""
         width = padded_width(1, self._widths_for(rows))
-        planned = PlannedStep(None, rows, width, rows * (1 if self.ragged else width), context)
+        tokens = rows * (1 if self.ragged else width)
+        planned = PlannedStep(None, rows, width, tokens, context, is_first=self._is_first(rows, width))
         self._rest.planned(planned)
         return np.zeros(rows, np.int32), planned
+
+    def _is_first(self, rows: int, width: int) -> bool:
+        """Whether SGLang's kernels may have to be compiled for a step of this shape.
+
+        They are compiled for each width and for numbers of rows up to each power of two.
+        """
+        seen = len(self._shapes)
+        self._shapes.add(((rows - 1).bit_length(), width))
+        return len(self._shapes) > seen
 
     def drafted(self, rows: int, passes: int, context: int, seconds: float) -> None:
         """Called after the draft model has drafted for a step."""

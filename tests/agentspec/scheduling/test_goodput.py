@@ -205,19 +205,6 @@ def test_it_comes_back_when_drafts_become_better(promised: float | None) -> None
     assert np.median(widths) == 8
 
 
-def test_drafts_that_cannot_pay_are_hardly_asked_for() -> None:
-    rng, cost = np.random.default_rng(0), COMPUTE_BOUND
-    controller = GoodputController(ControlConfig(), profile(cost))
-    served = serve(controller, cost, rng, steps=3000, rows=16, quality=lambda _: 0.3)
-    assert served.drafted_steps < 60
-    assert any(plan.reason == "paused" for plan in served.plans)
-    # Drafts are asked for at once where they could pay.
-    assert sum(controller.wants_draft(16, 1000) for _ in range(8)) <= 1
-    controller.costs = GoodputController(ControlConfig(), profile(MEMORY_BOUND)).costs
-    assert controller.wants_draft(16, 1000)
-    assert GoodputController(ControlConfig(), profile(MEMORY_BOUND)).wants_draft(16, 1000)
-
-
 def test_a_drafter_that_costs_more_than_it_brings_is_paused() -> None:
     cost, rng = StepCost(1e-7, 1e-5, 0.01), np.random.default_rng(0)
     for drafter, pays in ((StepCost(0.0, 0.0, 1e-4), True), (StepCost(0.0, 0.0, 0.02), False)):

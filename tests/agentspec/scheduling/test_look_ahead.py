@@ -17,8 +17,7 @@ def served_runs(objective: str, seed: int) -> float:
     tokens, seconds = 0, 0.0
     for _ in range(1500):
         drafts = [[0.97] * min(int(n), 15) if n else [0.1] for n in left]
-        wanted = controller.wants_draft(6, 600)
-        plan = controller.plan(StepState(batch(drafts if wanted else [[]] * 6), 600, (1, 2, 4, 8, 16), 16))
+        plan = controller.plan(StepState(batch(drafts), 600, (1, 2, 4, 8, 16), 16))
         accepted = np.minimum(left, plan.num_nodes).astype(np.int32)
         taken = cost.seconds(600, 6 * plan.width)
         controller.observe(plan, accepted, taken, context=600)

@@ -64,10 +64,8 @@ def test_every_controller_keeps_to_the_protocol(name: ControllerName) -> None:
         draws = rng.random(rows)
         plans = []
         for controller in (first, second):
-            wanted = controller.wants_draft(rows, context)
-            seen = drawn if wanted else state([[]] * rows, context=context, max_width=max_width)
-            plan = controller.plan(seen)
-            counts = np.diff(seen.drafts.offsets) - 1
+            plan = controller.plan(drawn)
+            counts = np.diff(drawn.drafts.offsets) - 1
             assert plan.width in (1, 2, 4, 8) and plan.width <= max_width
             assert plan.num_nodes.dtype == np.int32 and plan.num_nodes.shape == (rows,)
             assert (plan.num_nodes <= np.minimum(counts, plan.width - 1)).all()
@@ -88,4 +86,3 @@ def test_a_sweep_takes_each_width_in_turn() -> None:
         assert sorted({plan.width for plan in plans}) == expected
         for plan in plans:
             assert plan.num_nodes.tolist() == [min(plan.width - 1, n) for n in (7, 1, 0)]
-    assert sweep.wants_draft(3, 100)

@@ -83,6 +83,31 @@ def test_answers_are_the_forced_ones_and_the_device_was_busy(server: Server, fol
     assert {"verify", "prefill", "kernel"} <= {event["name"] for event in events if event["tid"] == 0}
 
 
+@pytest.mark.parametrize("num_clients", [1, 64])
+def test_cold_clients_get_drafts_of_what_they_copy_from_their_prompts(server: Server, num_clients: int) -> None:
+    novel, copied = 40, 120
+    server.flush()
+
+    def answered(number: int) -> bool:
+        prompt = [20 + (37 * place + 101 * number) % 900 for place in range(copied)]
+        answer = [1000 + (13 * place + 7 * number) % 400 for place in range(novel)] + prompt
+        sampling = {"temperature": 0, "max_new_tokens": len(answer), "ignore_eos": True}
+        forced = {"agentspec": {"replay": {"ids": answer}}}
+        body = {"input_ids": prompt, "sampling_params": {**sampling, "custom_params": forced}}
+        return bool(server.post("/generate", body)["output_ids"] == answer)
+
+    before = _rows(server)
+    with ThreadPoolExecutor(num_clients) as clients:
+        assert all(clients.map(answered, range(num_clients)))
+    assert _rows(server) - before < num_clients * (novel + copied / 4)
+
+
+def _rows(server: Server) -> int:
+    state = server.agentspec_state()
+    assert state is not None
+    return int(state["counters"]["verify_steps"])
+
+
 def test_it_has_the_defaults_of_a_gpu_that_captures_graphs(server: Server) -> None:
     state = server.get("/server_info")["internal_states"][0]["agentspec"]
     assert state["num_draft_tokens"] == 64

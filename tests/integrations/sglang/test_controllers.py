@@ -15,7 +15,7 @@ from server_requests import ARGUMENTS, MODEL, chat_prompts, generate
 from agentspec.environment import processor
 from agentspec.evals.parity.servers import Variant, parity_server
 from agentspec.evals.systems import EAGLE3_FOLDER
-from agentspec.integrations.servers.server import Server
+from agentspec.integrations.servers.server import REPLAYED, Server
 from agentspec.scheduling import MeasuredRange, Profile, ProfileKey, StepCost
 
 pytestmark = [pytest.mark.sglang, pytest.mark.server]
@@ -70,6 +70,28 @@ def test_answers_are_those_of_plain_decoding(
     if controller == "roofline":
         # 1 / (1e11 / 4e12 - 2 / 256) tokens over at most 16 rows.
         assert found["free_tokens"] == pytest.approx(58.2, abs=0.1)
+
+
+def test_a_cold_server_drafts_for_one_client_what_its_answer_copies_from_the_prompt(tmp_path: Path) -> None:
+    """The first steps of such an answer have no draft, or drafts that promise little."""
+    novel, copied = 60, 300
+    prompt = [20 + (37 * place) % 900 for place in range(copied)]
+    answer = [950 + place for place in range(novel)] + prompt
+    body = {
+        "input_ids": prompt,
+        "sampling_params": {
+            "temperature": 0,
+            "max_new_tokens": len(answer),
+            "ignore_eos": True,
+            "custom_params": {"agentspec": {"replay": {"ids": answer}}},
+        },
+    }
+    arguments = ("--context-length", "1024", "--skip-server-warmup")
+    with Server(MODEL, "AGENTSPEC", log=tmp_path / "log", arguments=arguments, environment=REPLAYED) as server:
+        assert server.post("/generate", body)["output_ids"] == answer
+        state = server.agentspec_state()
+    assert state is not None
+    assert state["counters"]["verify_steps"] < novel + copied / 4, state["control"]
 
 
 def test_a_number_as_tau_takes_one_draft_or_the_other(short_reference: Reference, tmp_path: Path) -> None:

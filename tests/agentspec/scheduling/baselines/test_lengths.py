@@ -34,7 +34,6 @@ def test_a_fixed_length_is_padded_to_the_next_width(length: int, width: int) -> 
     assert plan.width == width
     assert plan.num_nodes.tolist() == [min(length, 7), min(length, 1), 0]
     assert plan.seconds == pytest.approx(profile().target.seconds(1000, 3 * width))
-    assert controller.wants_draft(3, 1000) is (length > 0)
 
 
 def test_any_width_will_do_where_none_are_fixed() -> None:
@@ -129,4 +128,3 @@ def test_padding_stays_within_the_free_tokens(rows: int, width: int) -> None:
     plan = controller.plan(state([FULL] * rows))
     assert plan.width == width and plan.reason == "budget"
     assert plan.num_nodes.tolist() == [width - 1] * rows
-    assert controller.wants_draft(rows, 1000) is (width > 1)

@@ -34,7 +34,7 @@ def test_each_row_without_a_draft_is_counted_once_by_its_reason() -> None:
     }
 
 
-@pytest.mark.parametrize("reason", ["breaker", "failed", "paused_by_controller"])
+@pytest.mark.parametrize("reason", ["breaker", "failed"])
 def test_one_reason_may_hold_for_all_rows_of_a_step(reason: Reason) -> None:
     rows = DraftlessRows()
     # A draft model drafted for the last two rows nevertheless. The controller cut one of these drafts to nothing.
@@ -45,7 +45,7 @@ def test_one_reason_may_hold_for_all_rows_of_a_step(reason: Reason) -> None:
 def test_rows_with_a_draft_are_not_counted() -> None:
     rows = DraftlessRows()
     for _ in range(3):
-        rows.count("paused_by_controller", flags(1, 1), flags(1, 0))
+        rows.count("breaker", flags(1, 1), flags(1, 0))
         rows.count(outcomes(Outcome.DRAFTED, Outcome.NO_MATCH), flags(1, 1), flags(1, 1))
     assert rows.counts.snapshot() == {"cut_by_controller": 3}
 

@@ -58,8 +58,17 @@ def test_a_step_is_as_wide_as_its_widest_row() -> None:
     assert planned.width == 2
     planned.took(0.25)
     of.observe(planned, [1, 0])
+
+
+def test_the_first_step_of_a_shape_teaches_no_time() -> None:
+    of = control(controller="fixed", length=2)
+    # GPU kernels are compiled for each width and up to each power of two of rows.
+    for rows, known in [(1, 0), (3, 0), (4, 1), (5, 1), (3, 2), (7, 3)]:
+        _, planned = of.plan(batch([[0.5]] * rows), 30)
+        planned.took(0.25)
+        of.observe(planned, [1] * rows)
+        assert of.controller.costs.num_observed == known, rows
     assert of.describe()["last_step"]["observed_ms"] == 250.0
-    assert of.controller.costs.num_observed == 1
 
 
 def test_rows_that_are_not_padded_are_paid_for_by_their_nodes() -> None:
@@ -103,7 +112,6 @@ def test_plain_decoding_is_a_width_too() -> None:
 def test_graphs_of_one_width_are_filled() -> None:
     # The controller's cuts do not matter: a step takes the time of the graphs' width anyway.
     for of in (control(widths=(8,)), control(widths=(8,), controller="fixed", length=0)):
-        assert of.wants_draft(3, 60)
         kept, planned = of.plan(DRAFTS, CONTEXT)
         assert planned.width == 8
         assert kept.tolist() == [3, 1, 0]
@@ -227,7 +235,7 @@ def test_a_failing_controller_verifies_no_more_than_many_rows_are_offered(monkey
     assert (kept.max(), planned.width) == (3, 4)
 
 
-@pytest.mark.parametrize("place", ["plan", "wants_draft", "observe"])
+@pytest.mark.parametrize("place", ["plan", "observe"])
 def test_a_failing_controller_costs_nothing_but_its_cuts(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     of = control(controller="fixed", length=1)
 
@@ -235,7 +243,6 @@ def test_a_failing_controller_costs_nothing_but_its_cuts(place: str, monkeypatch
         raise RuntimeError("broken")
 
     monkeypatch.setattr(of.controller, place, fail)
-    assert of.wants_draft(3, 60)
     for _ in range(3):
         kept, planned = of.plan(DRAFTS, CONTEXT)
         of.observe(planned, [1, 1, 0])
@@ -243,13 +250,14 @@ def test_a_failing_controller_costs_nothing_but_its_cuts(place: str, monkeypatch
     assert kept.tolist() == ([3, 1, 0] if whole else [1, 1, 0])
     # After repeated failures, the controller is not called for a while.
     errors = of._counters.total("control_errors")
-    assert errors == {"plan": 2, "wants_draft": 1, "observe": 3}[place]
+    assert errors == {"plan": 2, "observe": 3}[place]
 
 
 def test_counts_of_other_rows_are_not_learnt_from() -> None:
-    of = control()
-    _, planned = of.plan(DRAFTS, CONTEXT)
-    planned.took(0.25)
+    of = control(controller="fixed")
+    for _ in range(2):
+        _, planned = of.plan(DRAFTS, CONTEXT)
+        planned.took(0.25)
     of.observe(planned, [1])
     assert of.controller.costs.num_observed == 0
 
