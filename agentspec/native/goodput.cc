@@ -27,9 +27,15 @@ constexpr std::int64_t kLongestWait = 512;
 constexpr double kFirstBudget = 4.0;
 constexpr double kMostBudget = 8.0;
 
-// Index of the largest value; the first one if there are several.
+// Values that differ by less are alike but for rounding.
+constexpr double kRounding = 1e-9;
+
+// Index of the largest value; of values that are alike, the first.
 std::size_t argmax(std::span<const double> values) {
-  return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+  const double least = *std::max_element(values.begin(), values.end()) - kRounding;
+  const auto first =
+      std::find_if(values.begin(), values.end(), [least](double value) { return value >= least; });
+  return static_cast<std::size_t>(first - values.begin());
 }
 
 // Sets up_to[i] to the sum of the first i values.
@@ -382,7 +388,7 @@ std::pair<std::size_t, PlanReason> Goodput::choose(std::span<const std::int64_t>
   if (last < widths.size() && widths[last] == width_ && last != best) {
     ++against_;
     const double gain = values_[best] - values_[last];
-    if (against_ < config_.patience && gain <= config_.margin * (worth * taken_[last])) {
+    if (against_ < config_.patience && gain <= config_.margin * (worth * taken_[last]) + kRounding) {
       return {last, PlanReason::kHeld};
     }
   }

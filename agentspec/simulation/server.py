@@ -220,7 +220,7 @@ class _Run:
         seconds = 0.0 if config.plain else verification
         if config.costs:
             seconds += config.costs.step_seconds(b, read, plan.num_tokens)
-        if max_width > 1:
+        if max_width > 1 and not config.plain:
             seconds += config.draft_seconds * b
         if self.profile.drafter is not None:
             # One pass for each drafted token of the longest draft (SmartSpec, eq. 5).

@@ -70,9 +70,7 @@ def replay_task(name: str, *, data: str, source: str, is_staged: bool = False, s
     )
 
 
-def conversations(
-    requests: Sequence[ReplayRequest], *, own_answer_tokens: int = 0
-) -> dict[str, list[Conversation]]:
+def conversations(requests: Sequence[ReplayRequest], *, own_answer_tokens: int = 0) -> dict[str, list[Conversation]]:
     """The conversations of each task, from requests in the order of their recording.
 
     Answers of a single token are left out, because none of their tokens is decoded. With `own_answer_tokens`, the served

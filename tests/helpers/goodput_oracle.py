@@ -144,7 +144,7 @@ class GoodputOracle:
         if self.last_width in widths and self.last_width != widths[best]:
             last = widths.tolist().index(self.last_width)
             self.against += 1
-            hardly_more = values[best] - values[last] <= self.config.margin * prices[last]
+            hardly_more = values[best] - values[last] <= self.config.margin * prices[last] + 1e-9
             if self.against < self.config.patience and hardly_more:
                 return last, "held"
         self.against, self.last_width = 0, int(widths[best])

@@ -205,7 +205,7 @@ def test_whole_batches_admit_when_nothing_runs() -> None:
     assert max(log.rows) == 4
 
 
-def test_drafting_takes_time_when_it_is_done() -> None:
+def test_every_step_is_drafted_for_unless_it_has_room_for_roots_only() -> None:
     acceptance = acceptance_at_rate("0.5", 1, 5, 40, 7, 0)
     drafter = StepCost(0.0, 0.001, 0.01)
     for width in (1, 4):
@@ -217,7 +217,7 @@ def test_drafting_takes_time_when_it_is_done() -> None:
         suffix = served(acceptance, Arrivals(clients=1), 1, 0, copied, width, profile_of(0, 0.01, 0.1))
         steps = len(plain.seconds) - 1
         assert modelled.finished[0] - plain.finished[0] == pytest.approx(steps * (width - 1) * 0.011)
-        assert suffix.finished[0] - plain.finished[0] == pytest.approx(steps * 0.002 * (width > 1))
+        assert suffix.finished[0] - plain.finished[0] == pytest.approx(steps * 0.002)
 
 
 @every(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +58,12 @@ def test_a_replay_task_reads_its_trace(tmp_path: Path) -> None:
     ]  # fmt: skip
     (tmp_path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     task = replay_task("trace", data="", source="", suffix=".jsonl")
-    assert task.is_replay
-    pool = task.pool(TaskInputs(model=MODEL_FOLDER, data=tmp_path, learnt_calls=4, max_prompt_tokens=6))
+    assert task.is_replay and not task.answered_freely().is_replay
+    inputs = TaskInputs(model=MODEL_FOLDER, data=tmp_path, learnt_calls=4, max_prompt_tokens=6)
+    free = task.pool(replace(inputs, own_answers=True, max_answer_tokens=9)).learnt[0]
+    assert isinstance(free, Conversation) and free.calls[0].answer == ()
+    assert free.calls[0].body["sampling_params"] == {"temperature": 0.0, "max_new_tokens": 9}
+    pool = task.pool(inputs)
     units = pool.draw(2, 2)
     assert len(units) == 2 and len(pool.learnt) == 1
     for unit in units:

