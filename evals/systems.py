@@ -150,6 +150,7 @@ RIVAL_CONTROLLERS = {
     "batch-table": _controlled("agentspec, lengths by batch size", "batch-table", needs_profile=True),
     "roofline": _controlled("agentspec, roofline", "roofline", needs_profile=True),
     **{f"fixed-{length}": fixed_length(length) for length in (2, 4, 7, 11, 15)},
+    "fixed": System("agentspec, all that is drafted", "AGENTSPEC", ("--agentspec-controller", "fixed")),
 }
 
 

@@ -73,10 +73,10 @@ def test_answers_are_those_of_plain_decoding(
 
 
 def test_a_cold_server_drafts_for_one_client_what_its_answer_copies_from_the_prompt(tmp_path: Path) -> None:
-    """The first steps of such an answer have no draft, or drafts that promise little."""
+    """The first steps of such an answer have drafts that promise little: single tokens of it are in the prompt."""
     novel, copied = 60, 300
     prompt = [20 + (37 * place) % 900 for place in range(copied)]
-    answer = [950 + place for place in range(novel)] + prompt
+    answer = [prompt[(71 * place) % copied] for place in range(novel)] + prompt
     body = {
         "input_ids": prompt,
         "sampling_params": {
