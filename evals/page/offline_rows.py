@@ -261,16 +261,11 @@ def specdec_rows(files: Files) -> list[Row]:
     return rows
 
 
-_HELD_OUT = {"new": "new databases, known words", "unseen": "new databases, unseen words", "shipped": "six databases"}
-
-
 def text_to_sql_rows(files: Files) -> list[Row]:
     rows: list[Row] = []
     for name, content in files.items():
         if "rows" in content:
             rows += _replays(name, content)
-        elif "kinds" in content:
-            rows += _held_out(name, content)
         elif "accuracy" in content:
             rows.append(
                 Row(
@@ -283,21 +278,6 @@ def text_to_sql_rows(files: Files) -> list[Row]:
                 )
             )
     return rows
-
-
-def _held_out(name: str, content: Mapping[str, Any]) -> list[Row]:
-    """One row for each kind of held-out questions."""
-    return [
-        Row(
-            f"{found['questions']} held-out questions, {_HELD_OUT[kind]}, execution accuracy",
-            "staged agents, tiny-sql-staged",
-            f"{found['accuracy']:.0%}",
-            ", ".join(f"{step} {share:.0%}" for step, share in found["accuracy_by_step"].items() if step != "answer"),
-            (),
-            name,
-        )
-        for kind, found in content["kinds"].items()
-    ]
 
 
 READERS: dict[str, Callable[[Files], list[Row]]] = {

@@ -175,14 +175,6 @@ def test_replays_stand_beside_peers_at_their_best() -> None:
     assert (row.workload, row.figure, row.baseline) == ("chat@:9, cold", "3.00 (8.0)", "ArcticInference 2.00 (8.0)")
 
 
-def test_held_out_questions_have_a_row_for_each_kind() -> None:
-    steps = {"single draft": 0.25, "vote": 0.3, "after combine": 0.32, "answer": 0.35}
-    kind = {"questions": 100, "accuracy": 0.35, "accuracy_by_step": steps}
-    (row,) = topic_rows("text-to-sql", {"model.json": {"kinds": {"unseen": kind}}})
-    assert row.workload == "100 held-out questions, new databases, unseen words, execution accuracy"
-    assert (row.figure, row.baseline) == ("35%", "single draft 25%, vote 30%, after combine 32%")
-
-
 def test_halves_judge_how_many_intervals_held() -> None:
     state = {"held": 0.99, "reported": 3.98, "below": 0.11, "above": 0.12, "replayed": 4.0}
     rows = [{"set": "chat", "sessions": 80, "draws": 50, "cold": state, "warm": {**state, "held": 0.8}}]
