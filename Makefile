@@ -45,7 +45,7 @@ endif
 
 .PHONY: demo test test-all rare setup arctic agents openhands openhands-if-possible coding-agents frameworks \
 	old-sglang links gpu-replica gpu-archives \
-	format lint types native-test native-sanitizers chromium prometheus fuzz model staged-model drafters acceptance clean help
+	format lint types native-test native-sanitizers chromium prometheus fuzz model drafters acceptance clean help
 
 help:
 	@sed -n '1,/^PYTHON/p' Makefile | grep '^#'
@@ -166,10 +166,6 @@ model: setup
 	$(PY) -m agentspec.evals.research.train_tiny_sql --out evals/models/tiny-sql
 	@$(MAKE) --no-print-directory drafters
 	@$(MAKE) --no-print-directory acceptance
-
-# The small model of the staged agents: hours of training. It goes on from build/tiny-sql-staged if it was stopped.
-staged-model: setup
-	$(PY) -m agentspec.evals.research.train_tiny_sql_staged --work build/tiny-sql-staged --out evals/models/tiny-sql-staged
 
 # What can draft for the model that is there.
 drafters: setup

@@ -37,7 +37,7 @@ _LEFT_OUT_OF_KERNELS = ("*flash_ops*", "*infllm_ops*", "*flashmla_ops*", "*/sm10
 _NOT_NEEDED = (
     "sglang/multimodal_gen", "sglang/test", "sglang/srt/server/_core*.so", "sglang/srt/grpc/_core*.so",
     "sglang/srt/multimodal/_core*.so", "xgrammar/lib/*.a", "zstandard/_cffi*.so", "torch_memory_saver*_cu12*",
-    "agentspec/evals/models/tiny-sql-staged", "agentspec/evals/models/tiny-sql-draft", "*.data",
+    "agentspec/evals/models/tiny-sql-draft", "*.data",
 )  # fmt: skip
 _TAGS = (
     *(f"manylinux_2_{minor}_x86_64" for minor in (39, 35, 34, 31, 28, 27, 26, 24, 17, 5)),

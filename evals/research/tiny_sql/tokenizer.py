@@ -38,15 +38,12 @@ def special_id(tokenizer: Tokenizer, token: str) -> int:
     return int(found)
 
 
-def train_tokenizer(texts: Iterable[str], *, vocab_size: int, pieces: str = _PIECES) -> Tokenizer:
-    """Trains a byte-level BPE with `vocab_size` entries, or fewer if the corpus is small.
-
-    No token spans two of the pieces that the regular expression `pieces` matches.
-    """
+def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
+    """Trains a byte-level BPE with `vocab_size` entries, or fewer if the corpus is small."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(pieces), behavior="isolated"),
+            pre_tokenizers.Split(Regex(_PIECES), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
