@@ -66,7 +66,6 @@ SIZES = {
     ),
     "tiny": Size(name="tiny", context_length=1024, max_prompt_tokens=600, max_answer_tokens=24),
 }
-MEASURED = ("llama-8b", "qwen-32b")
 
 
 def model_folder(size: Size, data: Path) -> Path:
