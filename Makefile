@@ -32,7 +32,7 @@ TEST_WORKERS ?= 2
 
 # Tests that `make test` leaves to `make test-all`, by the markers of pyproject.toml. A marker, not a name, makes the choice.
 REST := server or other_release or agents or frameworks or arctic or prometheus or packaging
-QUICK := smoke or not (browser or $(REST))
+QUICK := smoke or not (browser or real_model or $(REST))
 
 # Those that `make test-all` skips: none, unless it is told.
 SKIP ?=
@@ -45,7 +45,7 @@ endif
 
 .PHONY: demo test test-all rare setup arctic agents openhands openhands-if-possible coding-agents frameworks \
 	old-sglang links gpu-replica gpu-archives \
-	format lint types native-test native-sanitizers chromium prometheus fuzz model drafters acceptance clean help
+	format lint types native-test native-sanitizers chromium prometheus fuzz real-models model drafters acceptance clean help
 
 help:
 	@sed -n '1,/^PYTHON/p' Makefile | grep '^#'
@@ -61,9 +61,14 @@ test: setup
 # server starts once; playwright's event loop would disturb other tests.
 test-all: setup
 	@$(MAKE) --no-print-directory -j2 --output-sync=line native-sanitizers lint types $(PASSED:%=needs-%)
-	$(PY) -m pytest -m "not browser$(SKIP:%= and not %)" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
+	$(PY) -m pytest -m "not browser and not real_model$(SKIP:%= and not %)" --durations=25 -n $(TEST_WORKERS) --dist loadgroup
 	$(if $(filter browser,$(PASSED)),$(PY) -m pytest -m browser)
 	@$(PY) .ci/rare.py passed $(PASSED)
+
+# Open models in .cache/models, 5 GB, and the tests that serve one of them: for every night rather than for every change.
+real-models: setup
+	$(PY) -m agentspec.evals.real_models 0.5b 1.5b
+	$(PY) -m pytest -m real_model
 
 # The tests of those of RARE whose files have changed, or of one of them: make rare-arctic. What passes is noted in
 # .ci/passed.json, which belongs to the change.

@@ -9,6 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from agentspec.evals import real_models
 from agentspec.evals.micro.store import redis_server
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,11 @@ _NEEDS: dict[str, tuple[Callable[[], bool], str, str]] = {
         lambda: chromium() is not None and _installed("playwright", "axe_playwright_python")(),
         "Chromium, playwright and axe-playwright-python",
         "`make test-all`",
+    ),
+    "real_model": (
+        (ROOT / real_models.FOLDER / "qwen2.5-coder-0.5b" / "config.json").exists,
+        "the folder of Qwen2.5-Coder 0.5B",
+        "`make real-models`",
     ),
     "traces": (
         (TRACES / "README.md").exists,
