@@ -40,6 +40,7 @@ _NOTE = (
 
 TITLES = {
     "eval": "Tasks end to end on real servers",
+    "real": "A real model",
     "emulated": "Emulated H200",
     "hybrid": "Suffix drafts beside a draft model",
     "load": "More and more clients",

@@ -12,10 +12,19 @@ NAMES = {
     "ngram": "NGRAM",
     "standalone": "STANDALONE",
     "eagle3": "EAGLE-3",
+    "fixed": "all that is drafted",
     "suffix": "suffix drafts",
     "hybrid": "hybrid with EAGLE-3",
 }
 _OURS = ("suffix", "hybrid")
+_REAL_OURS = {"suffix": "suffix drafts", "hybrid-standalone": "hybrid with STANDALONE"}
+# The least ratio to the best of a rival's settings, by task, pass and system.
+_REAL_GOALS = {
+    ("edits", "cold", "suffix"): {"none": 4.0, "fixed": 0.9},
+    ("edits", "warm", "suffix"): {"none": 4.0, "fixed": 0.9},
+    ("edits", "cold", "hybrid-standalone"): {"standalone": 1.5},
+    ("spider_agents", "warm", "suffix"): {"ngram": 1.1},
+}
 _CONTROLS = ("chat_mt_bench", "math_gsm8k")
 _LIVE = {"text_to_sql": "text-to-SQL agents", "open_chat": "open prompts"}
 # For a draft model beside suffix drafts on the agents' work. The goal of the bench itself is lower.
@@ -116,6 +125,38 @@ def _replayed(name: str, task: str, found: Sequence[Cell]) -> Iterator[Row]:
         (goal,),
         name,
     )
+
+
+def real_rows(files: Files) -> list[Row]:
+    """A real model's own answers: ours beside each rival's best."""
+    rows = []
+    for name, content in files.items():
+        for (task, pass_name, number), cell in cells(content["records"]).items():
+            for system in [system for system in _REAL_OURS if system in cell]:
+                of, best = speed(cell[system]), {}
+                for rival in [rival for rival in cell if rival not in _REAL_OURS]:
+                    kind = rival.split("-")[0]
+                    best[kind] = max(best.get(kind, 0.0), speed(cell[rival]))
+                goals = [
+                    at_least(f"x {NAMES[kind]}", of / best[kind], goal)
+                    for kind, goal in _REAL_GOALS.get((task, pass_name, system), {}).items()
+                    if kind in best
+                ]
+                told = [_called(rival) + " " + _told(cell[rival]) for rival in cell if rival not in _REAL_OURS]
+                first = cell[system][0]
+                same = ", answers differ" if first.get("identical") is False else ""
+                ratios = ", ".join(f"{of / value:.2f} x {NAMES[kind]}" for kind, value in best.items())
+                rows.append(
+                    Row(
+                        f"{task}, {first['model']}, {pass_name}, {clients(number)}, {first['requests']} calls",
+                        _REAL_OURS[system],
+                        f"{_told(cell[system])} tokens/s: {ratios}{same}",
+                        ", ".join(told),
+                        tuple(goals),
+                        name,
+                    )
+                )
+    return rows
 
 
 def emulated_rows(files: Files) -> list[Row]:
@@ -330,6 +371,7 @@ _STORE_UNITS = {"ratio of accepted tokens a step": "x", "% of a step": "%", "us 
 
 READERS: dict[str, Callable[[Files], list[Row]]] = {
     "eval": eval_rows,
+    "real": real_rows,
     "emulated": emulated_rows,
     "hybrid": hybrid_rows,
     "load": load_rows,
