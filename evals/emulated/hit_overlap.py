@@ -182,7 +182,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(given: argparse.Namespace) -> int:
-    names = given.tasks or [name for name, task in TASKS.items() if task.trace and hits_file(given.hits, task.trace).is_file()]
+    names = given.tasks or [
+        name for name, task in TASKS.items() if task.trace and hits_file(given.hits, task.trace).is_file()
+    ]
     check_names("TASK", names, [name for name, task in TASKS.items() if task.is_replay])
     inputs = TaskInputs(
         model=hollow_model(given.emulate, tokenizer=given.tokenizer)[0],

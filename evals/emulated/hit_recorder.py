@@ -57,10 +57,18 @@ class TeacherForced:
         # Set before torch loads OpenMP: threads that wait without spinning lose little on a busy machine.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
+        from agentspec.integrations.sglang_cpu.imports import install
+
+        # transformers imports torchvision if it is installed, even if its binary does not load.
+        install()
+        from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+        from transformers.utils import logging
+
+        # It warns of a wrong pattern in tokenizers of GGUF files, which is another family's.
+        logging.set_verbosity_error()
         torch.set_num_threads(threads)
-        self._torch = torch
+        self._torch: Any = torch
         self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
         self._template: Any = AutoTokenizer.from_pretrained(folder)
         self.tokenizer = load_tokenizer(folder / "tokenizer.json")
@@ -82,13 +90,16 @@ class TeacherForced:
         # The last answer token predicts nothing that is asked, and the last prompt token predicts the first answer token.
         wanted = [*prompt, *answer[:-1]]
         kept = min(self._shared_with(wanted), len(prompt) - 1)
-        self._cache.crop(kept)
-        del self._read[kept:]
+        if kept < len(self._read):
+            self._cache.crop(kept - len(self._read))
+            del self._read[kept:]
         found: list[int] = []
         with torch.inference_mode():
             for begin in range(kept, len(wanted), _CHUNK):
                 part = wanted[begin : begin + _CHUNK]
-                states = self._model.model(input_ids=torch.tensor([part]), past_key_values=self._cache).last_hidden_state
+                states = self._model.model(
+                    input_ids=torch.tensor([part]), past_key_values=self._cache
+                ).last_hidden_state
                 self._read += part
                 first = max(len(prompt) - 1 - begin, 0)
                 for some in states[0, first:].split(_LOGITS):
@@ -143,7 +154,10 @@ def record(
                 found[name] = calls
                 sums["sessions"] += 1
                 sums["calls"] += len(calls)
-    return {name: found[name] for name in sessions if name in found}, {**sums, "computed_tokens": model.num_read - begun}
+    return {name: found[name] for name in sessions if name in found}, {
+        **sums,
+        "computed_tokens": model.num_read - begun,
+    }
 
 
 def drawn(sessions: Mapping[str, Sequence[LoggedCall]], seed: int) -> list[str]:

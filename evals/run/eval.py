@@ -61,7 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.number("--learn", 48, "model calls to learn from before a warm pass")
     options.folder("--data", "the traces for replay tasks")
     most = f"(default {SESSION_CALLS}; with --emulate {emulated.SESSION_CALLS})"
-    add("--session-calls", type=int, metavar="N", help=f"follow at most N calls of a recorded session, from its first {most}")
+    add(
+        "--session-calls",
+        type=int,
+        metavar="N",
+        help=f"follow at most N calls of a recorded session, from its first {most}",
+    )
     longest = "(default 2048; with --emulate: the context of the model)"
     add("--max-prompt-tokens", type=int, metavar="N", help=f"cut longer prompts at the left {longest}")
     longest = f"(default 256; with --emulate {emulated.MAX_ANSWER_TOKENS})"
@@ -152,7 +157,11 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         **describe(_PACKAGES),
         **{name: settings[name] for name in ("seed", "model", "load_generator", "learn")},
         "servers": "in turns" if together else "one at a time",
-        **({} if emulation is None else {"emulated": emulation.name, "head": args.head, "client_work": args.client_work}),
+        **(
+            {}
+            if emulation is None
+            else {"emulated": emulation.name, "head": args.head, "client_work": args.client_work}
+        ),
         **({} if args.store is None else {"store": urlsplit(args.store).scheme}),
         **({"corpora": [path.name for path in args.corpus]} if args.corpus else {}),
         **({"temperature": args.temperature} if args.temperature else {}),

@@ -15,7 +15,9 @@ from agentspec.evals.emulated.draft_hits import DraftHits, accepted_lengths, spa
 from agentspec.evals.emulated.hit_recorder import by_characters
 from agentspec.integrations.emulated_device.models.simulated_head import ACCEPTANCE_KEY, MISSES_KEY
 
-BYTES = Tokenizer("bytes", 257, 256, lambda text: list(text.encode()), 0, lambda ids: bytes(ids).decode("utf-8", "replace"))
+BYTES = Tokenizer(
+    "bytes", 257, 256, lambda text: list(text.encode()), 0, lambda ids: bytes(ids).decode("utf-8", "replace")
+)
 
 
 def pieces_tokenizer(pieces: list[str]) -> Tokenizer:

@@ -84,9 +84,7 @@ class Counting:
 
     def __init__(self) -> None:
         self.num_read = 0
-        self.tokenizer: Any = type(
-            "T", (), {"decode": lambda self, ids: "".join(map(chr, ids.tolist()))}
-        )()
+        self.tokenizer: Any = type("T", (), {"decode": lambda self, ids: "".join(map(chr, ids.tolist()))})()
 
     def tokens(self, messages: Any, answer: str) -> tuple[list[int], list[int]]:
         return [1] * 5, [ord(c) for c in answer]

@@ -148,7 +148,8 @@ def test_only_recorded_calls_are_asked_with_a_recorded_head(
 
 def test_servers_with_a_head_know_what_it_gets_right(tmp_path: Path) -> None:
     for name, expected in (("hybrid", "0.8"), ("suffix", None)):
-        server = EMULATION.server(SYSTEMS[name], max_running=1, log=tmp_path / "log")
+        (system,) = EMULATION.systems([name]).values()
+        server = EMULATION.server(system, max_running=1, log=tmp_path / "log")
         assert server._environment.get(VARIABLE) == expected
 
 
