@@ -143,7 +143,7 @@ def accepted_lengths(hits: ArrayLike, longest: int) -> NDArray[np.int64]:
     # For each position the next miss; behind the last token everything is a miss.
     misses = np.where(hits, len(hits), positions)
     following = np.minimum.accumulate(misses[::-1])[::-1]
-    return np.minimum(following - positions, longest).astype(np.int64)
+    return np.asarray(np.minimum(following - positions, longest), np.int64)
 
 
 def spans(tokenizer: Tokenizer, ids: NDArray[np.int32], text: str) -> NDArray[np.int64]:

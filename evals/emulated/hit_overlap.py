@@ -18,7 +18,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,11 +139,11 @@ def walked(answers: Sequence[Lengths]) -> float:
 
 def table(rows: Sequence[Overlap]) -> str:
     """In Markdown."""
-    lines = [
-        "| trace | calls | tokens | suffix hits | draft model hits | both | both if independent | suffix | draft model | both "
-        "| gain | both, hash | gain, hash |",
-        "|---" * 13 + "|",
-    ]
+    titles = (
+        *("trace", "calls", "tokens", "suffix hits", "draft model hits", "both hit", "if independent"),
+        *("suffix", "draft model", "both", "gain", "both, hash", "gain, hash"),
+    )
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for row in rows:
         shares = (row.suffix_hits, row.draft_hits, row.both_hits, row.independent)
         lengths = (row.suffix_length, row.draft_length, row.both_length, row.gain, row.hashed_length, row.hashed_gain)
