@@ -122,8 +122,8 @@ def record(
     session_tokens: int,
     session_calls: int,
     seed: int,
-) -> tuple[dict[str, list[list[int]]], dict[str, int]]:
-    """Reads drawn sessions; gives what DraftHits.sessions holds, in the order of the trace, and sums.
+) -> Iterator[tuple[dict[str, list[list[int]]], dict[str, int]]]:
+    """Reads drawn sessions. After each, gives what DraftHits.sessions holds, in the order of the trace, and sums.
 
     Args:
         model: Reads them.
@@ -152,12 +152,9 @@ def record(
                 progress.update(min(model.num_read - begun, num_tokens), name)
             if calls:
                 found[name] = calls
-                sums["sessions"] += 1
-                sums["calls"] += len(calls)
-    return {name: found[name] for name in sessions if name in found}, {
-        **sums,
-        "computed_tokens": model.num_read - begun,
-    }
+                sums |= {"sessions": len(found), "calls": sums["calls"] + len(calls)}
+                in_order = {name: found[name] for name in sessions if name in found}
+                yield in_order, {**sums, "computed_tokens": model.num_read - begun}
 
 
 def drawn(sessions: Mapping[str, Sequence[LoggedCall]], seed: int) -> list[str]:
@@ -234,15 +231,7 @@ def _run(given: argparse.Namespace) -> int:
         trace = TASKS[name].trace
         say(trace)
         sessions = recorded_sessions([trace_path(given.data, trace)])
-        began = time.monotonic()
-        found, sums = record(
-            model,
-            sessions,
-            num_tokens=given.tokens,
-            session_tokens=given.session_tokens,
-            session_calls=given.session_calls,
-            seed=given.seed,
-        )
+        began, line = time.monotonic(), f"{trace}: no session within --session-tokens"
         about = {
             **describe(("agentspec", "torch", "transformers")),
             "trace": trace,
@@ -251,16 +240,22 @@ def _run(given: argparse.Namespace) -> int:
             "dtype": given.dtype,
             "commit": _commit(),
             **{option: getattr(given, option) for option in ("tokens", "session_tokens", "session_calls", "seed")},
-            **sums,
-            "seconds": round(time.monotonic() - began, 1),
         }
-        hits = DraftHits(about, found)
-        path = hits.save(given.out, trace)
-        say(
-            f"{trace}: {sums['calls']} calls of {sums['sessions']} sessions, {sums['hits'] / max(sums['answer_tokens'], 1):.1%} "
-            f"hits, {about['seconds']} s"
+        read = record(
+            model,
+            sessions,
+            num_tokens=given.tokens,
+            session_tokens=given.session_tokens,
+            session_calls=given.session_calls,
+            seed=given.seed,
         )
-        print(path)
+        # The file is written after each session, so that a run that is stopped was not in vain.
+        for found, sums in read:
+            seconds = round(time.monotonic() - began, 1)
+            path = DraftHits({**about, **sums, "seconds": seconds}, found).save(given.out, trace)
+            share = sums["hits"] / max(sums["answer_tokens"], 1)
+            line = f"{path}: {sums['calls']} calls of {sums['sessions']} sessions, {share:.1%} hits, {seconds} s"
+        print(line)
     return 0
 
 

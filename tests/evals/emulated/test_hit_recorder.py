@@ -96,7 +96,7 @@ class Counting:
 
 def test_sessions_are_recorded_from_their_first_call_and_up_to_the_limits() -> None:
     sessions = {f"s{i}": session(f"t{i}", "abc", "", "a" * 50, "abc") for i in range(5)}
-    found, sums = record(
+    *earlier, (found, sums) = record(
         Counting(),  # type: ignore[arg-type]
         sessions,
         num_tokens=20,
@@ -104,6 +104,7 @@ def test_sessions_are_recorded_from_their_first_call_and_up_to_the_limits() -> N
         session_calls=10,
         seed=0,
     )
+    assert [len(some) for some, _ in earlier] == [1, 2]
     # A session ends before the long answer. The third session begins with 16 of 20 tokens computed.
     assert len(found) == 3 and list(found) == sorted(found)
     assert all(calls == [[3, 2, 3], []] for calls in found.values())
