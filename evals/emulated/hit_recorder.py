@@ -122,8 +122,9 @@ def record(
     session_tokens: int,
     session_calls: int,
     seed: int,
-) -> Iterator[tuple[dict[str, list[list[int]]], dict[str, int]]]:
-    """Reads drawn sessions. After each, gives what DraftHits.sessions holds, in the order of the trace, and sums.
+    known: Mapping[str, Sequence[Sequence[int]]],
+) -> Iterator[dict[str, Sequence[Sequence[int]]]]:
+    """Reads drawn sessions. After each, gives what DraftHits.sessions holds, in the order of the trace.
 
     Args:
         model: Reads them.
@@ -132,14 +133,16 @@ def record(
         session_tokens: A session ends before the first call whose prompt and answer have more tokens.
         session_calls: Greatest number of calls of a session.
         seed: Of the drawing.
+        known: Sessions that were recorded before; they are not read again.
     """
-    found: dict[str, list[list[int]]] = {}
-    sums = {"sessions": 0, "calls": 0, "answer_tokens": 0, "hits": 0}
+    found = dict(known)
     begun = model.num_read
     with Progress("reading", num_tokens, line_seconds=20.0) as progress:
         for name in drawn(sessions, seed):
             if model.num_read - begun >= num_tokens:
                 break
+            if name in known:
+                continue
             calls: list[list[int]] = []
             for messages, answer in chats(sessions[name][:session_calls]):
                 prompt, ids = model.tokens(messages, answer)
@@ -147,14 +150,10 @@ def record(
                     break
                 hits = model.hits(prompt, ids) if ids else []
                 calls.append(by_characters(hits, spans(model.tokenizer, np.array(ids, np.int32), answer)))
-                sums["answer_tokens"] += len(hits)
-                sums["hits"] += sum(hits)
                 progress.update(min(model.num_read - begun, num_tokens), name)
             if calls:
                 found[name] = calls
-                sums |= {"sessions": len(found), "calls": sums["calls"] + len(calls)}
-                in_order = {name: found[name] for name in sessions if name in found}
-                yield in_order, {**sums, "computed_tokens": model.num_read - begun}
+                yield {name: found[name] for name in sessions if name in found}
 
 
 def drawn(sessions: Mapping[str, Sequence[LoggedCall]], seed: int) -> list[str]:
@@ -195,6 +194,17 @@ def by_characters(hits: Sequence[bool], spans_of: Any) -> list[int]:
     return found
 
 
+def sums_of(sessions: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, int]:
+    """How much was recorded."""
+    tokens = [token for calls in sessions.values() for call in calls for token in call]
+    return {
+        "sessions": len(sessions),
+        "calls": sum(map(len, sessions.values())),
+        "answer_tokens": len(tokens),
+        "hits": sum(token % 2 for token in tokens),
+    }
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Records the traces."""
     given = _parser().parse_args(words)
@@ -219,6 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     options.number("--session-tokens", 12_000, "end a session before a call with more than N tokens")
     options.number("--session-calls", 100, "read at most N calls of a session")
     options.number("--seed", 0, "seed of the drawing")
+    options.flag("--more", "keep what the files have, and read further sessions")
     options.folder("--out", "for the files", FOLDER)
     return parser
 
@@ -231,7 +242,8 @@ def _run(given: argparse.Namespace) -> int:
         trace = TASKS[name].trace
         say(trace)
         sessions = recorded_sessions([trace_path(given.data, trace)])
-        began, line = time.monotonic(), f"{trace}: no session within --session-tokens"
+        began, read_before = time.monotonic(), model.num_read
+        known = DraftHits.load(given.out, trace) if given.more else DraftHits({}, {})
         about = {
             **describe(("agentspec", "torch", "transformers")),
             "trace": trace,
@@ -241,21 +253,15 @@ def _run(given: argparse.Namespace) -> int:
             "commit": _commit(),
             **{option: getattr(given, option) for option in ("tokens", "session_tokens", "session_calls", "seed")},
         }
-        read = record(
-            model,
-            sessions,
-            num_tokens=given.tokens,
-            session_tokens=given.session_tokens,
-            session_calls=given.session_calls,
-            seed=given.seed,
-        )
+        limits = {name: about[name] for name in ("session_tokens", "session_calls", "seed")}
         # The file is written after each session, so that a run that is stopped was not in vain.
-        for found, sums in read:
-            seconds = round(time.monotonic() - began, 1)
-            path = DraftHits({**about, **sums, "seconds": seconds}, found).save(given.out, trace)
+        for found in record(model, sessions, num_tokens=given.tokens, known=known.sessions, **limits):
+            computed = known.about.get("computed_tokens", 0) + model.num_read - read_before
+            seconds = round(known.about.get("seconds", 0.0) + time.monotonic() - began, 1)
+            sums = {**sums_of(found), "computed_tokens": computed, "seconds": seconds}
+            path = DraftHits({**about, **sums}, found).save(given.out, trace)
             share = sums["hits"] / max(sums["answer_tokens"], 1)
-            line = f"{path}: {sums['calls']} calls of {sums['sessions']} sessions, {share:.1%} hits, {seconds} s"
-        print(line)
+            say(f"{path.name}: {sums['calls']} calls of {sums['sessions']} sessions, {share:.1%} hits, {seconds} s")
     return 0
 
 

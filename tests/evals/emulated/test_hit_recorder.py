@@ -8,7 +8,7 @@ import pytest
 
 from agentspec.analysis.logs.calls import Labels, LoggedCall
 from agentspec.evals.emulated import hit_recorder
-from agentspec.evals.emulated.hit_recorder import TeacherForced, chats, drawn, record
+from agentspec.evals.emulated.hit_recorder import TeacherForced, chats, drawn, record, sums_of
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 
 torch = pytest.importorskip("torch", reason="the recorder needs torch; `make setup` installs it")
@@ -96,16 +96,17 @@ class Counting:
 
 def test_sessions_are_recorded_from_their_first_call_and_up_to_the_limits() -> None:
     sessions = {f"s{i}": session(f"t{i}", "abc", "", "a" * 50, "abc") for i in range(5)}
-    *earlier, (found, sums) = record(
-        Counting(),  # type: ignore[arg-type]
-        sessions,
-        num_tokens=20,
-        session_tokens=30,
-        session_calls=10,
-        seed=0,
-    )
-    assert [len(some) for some, _ in earlier] == [1, 2]
+
+    def recorded(num_tokens: int, known: Any) -> list[Any]:
+        limits = {"session_tokens": 30, "session_calls": 10, "seed": 0}
+        return list(record(Counting(), sessions, num_tokens=num_tokens, known=known, **limits))  # type: ignore[arg-type]
+
+    *earlier, found = recorded(20, {})
+    assert [len(some) for some in earlier] == [1, 2]
     # A session ends before the long answer. The third session begins with 16 of 20 tokens computed.
     assert len(found) == 3 and list(found) == sorted(found)
     assert all(calls == [[3, 2, 3], []] for calls in found.values())
-    assert (sums["calls"], sums["answer_tokens"], sums["hits"], sums["computed_tokens"]) == (6, 9, 6, 24)
+    assert sums_of(found) == {"sessions": 3, "calls": 6, "answer_tokens": 9, "hits": 6}
+    # A later run goes on with the sessions that are left.
+    assert recorded(20, earlier[0])[0].keys() == earlier[1].keys()
+    assert recorded(8, found)[0].keys() > found.keys()
