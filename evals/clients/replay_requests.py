@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentspec.analysis.logs.calls import BadRecordError, LoggedCall
-from agentspec.analysis.logs.encoding import Encoder
+from agentspec.analysis.logs.encoding import Encoder, without_surrogates
 from agentspec.analysis.logs.source import LogReading, log_files, read_calls
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
+from agentspec.evals.emulated.draft_hits import AnswerHits, DraftHits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +42,8 @@ class ReplayRequest:
     """Whether the answer is all that was recorded; otherwise it was cut."""
     prompt_tokens_cut: int = 0
     """Tokens removed from the beginning of the prompt."""
+    drafted: AnswerHits | None = None
+    """Where a recorded draft model drafts the answer; None: the simulated head decides by itself."""
 
     @property
     def max_new_tokens(self) -> int:
@@ -48,14 +52,11 @@ class ReplayRequest:
 
     def body(self) -> dict[str, Any]:
         """The body of a POST to `/generate`."""
-        return {
-            "input_ids": self.input_ids.tolist(),
-            "sampling_params": {
-                "temperature": 0.0,
-                "max_new_tokens": self.max_new_tokens,
-                "custom_params": {"agentspec": {"replay": {"ids": self.answer_ids.tolist()}}},
-            },
-        }
+        params: dict[str, Any] = {"agentspec": {"replay": {"ids": self.answer_ids.tolist()}}}
+        if self.drafted is not None:
+            params |= self.drafted.params()
+        sampling = {"temperature": 0.0, "max_new_tokens": self.max_new_tokens, "custom_params": params}
+        return {"input_ids": self.input_ids.tolist(), "sampling_params": sampling}
 
     def free_body(self, max_new_tokens: int) -> dict[str, Any]:
         """The body of a POST to `/generate` that the model answers by itself."""
@@ -71,6 +72,7 @@ def replay_requests(
     max_answer_tokens: int,
     limit: int | None = None,
     seed: int = 0,
+    hits: DraftHits | None = None,
 ) -> list[ReplayRequest]:
     """Reads traces into requests, in the order of their recording.
 
@@ -82,9 +84,11 @@ def replay_requests(
         limit: Greatest number of requests; None for all. With a limit sessions are drawn, and all but the last are
             taken whole.
         seed: Of the drawing.
+        hits: Of a draft model in these traces; only calls that were recorded with it are read.
 
     Raises:
-        ConfigError: A path does not exist or holds no call with an answer, or a limit is below 1.
+        ConfigError: A path does not exist or holds no call with an answer, a limit is below 1, or the hits are those of
+            other texts.
     """
     for name, value in (("max_prompt_tokens", max_prompt_tokens), ("max_answer_tokens", max_answer_tokens)):
         if value < 1:
@@ -94,23 +98,63 @@ def replay_requests(
     encoder = Encoder(tokenizer)
     reading = LogReading()
     requests = []
-    for session, index, call in _drawn(_sessions(paths, reading), limit, seed):
+    for session, index, call in _drawn(recorded_sessions(paths, reading), limit, seed):
         try:
             answer, is_whole = _answer(encoder, call, max_answer_tokens)
         except BadRecordError as error:
             raise ConfigError(f"session {session}, call {index}: {error}") from error
+        drafted = None
+        if hits is not None:
+            text = without_surrogates(call.output)
+            drafted = hits.of_answer(session, index, text, answer, tokenizer)
+            if drafted is None:
+                continue
         if len(answer):
             whole = np.concatenate(encoder.prompt_parts(call))
             prompt, task = whole[-max_prompt_tokens:], call.labels.task or session
             cut = len(whole) - len(prompt)
-            requests.append(ReplayRequest(prompt, answer, session, index, task, is_whole, cut))
+            requests.append(ReplayRequest(prompt, answer, session, index, task, is_whole, cut, drafted))
     if not requests:
         bad = f"; {reading.num_bad} records were bad, the first: {reading.bad[0]['reason']}" if reading.bad else ""
         raise ConfigError(f"no call with an answer in {', '.join(str(path) for path in paths)}{bad}")
     return requests
 
 
-def _sessions(paths: Sequence[Path], reading: LogReading) -> dict[str, list[LoggedCall]]:
+def from_first_calls(
+    requests: Sequence[ReplayRequest], most: int, *, cut_too: bool = False
+) -> dict[str, list[ReplayRequest]]:
+    """The requests of each session from its first one on, as an agent makes them: each prompt continues the one before.
+
+    A session ends before the first request whose prompt was cut, because that continues nothing. Answers of a single
+    token are left out, because none of their tokens is decoded.
+
+    Args:
+        requests: In the order of their recording.
+        most: Greatest number of requests of a session.
+        cut_too: Whether to follow a session whose very first prompt was cut; all its prompts may then be cut.
+    """
+    sessions: dict[str, list[ReplayRequest]] = {}
+    for request in requests:
+        sessions.setdefault(request.session, []).append(request)
+    found = {}
+    for name, some in sessions.items():
+        whole = list(takewhile(lambda one: not one.prompt_tokens_cut, some))
+        followed = some if cut_too and not whole else whole
+        found[name] = [request for request in followed[:most] if len(request.answer_ids) > 1]
+    return found
+
+
+def recorded_sessions(paths: Sequence[Path], reading: LogReading | None = None) -> dict[str, list[LoggedCall]]:
+    """The calls of each session in traces.
+
+    Args:
+        paths: Files or folders of any format that `agentspec report` reads.
+        reading: Takes the notes on what was read.
+
+    Raises:
+        ConfigError: A path does not exist.
+    """
+    reading = LogReading() if reading is None else reading
     sessions: dict[str, list[LoggedCall]] = {}
     for file, call in read_calls(log_files(paths), reading):
         # Different files may use the same names of sessions.

@@ -19,7 +19,7 @@ from agentspec.evals.emulated.hollow_models import HOLLOW_MODELS, hollow_model
 from agentspec.evals.options import check_names
 from agentspec.evals.systems import RIVAL_CONTROLLERS, System, alpha_sweep, hybrid_with, tau_sweep
 from agentspec.integrations.emulated_device.models.simulated_head import VARIABLE as HEAD_VARIABLE
-from agentspec.integrations.emulated_device.models.simulated_head import acceptance_for
+from agentspec.integrations.emulated_device.models.simulated_head import Acceptance, acceptance_for
 from agentspec.integrations.emulated_device.models.step_times import StepTimes
 from agentspec.integrations.emulated_device.setting import CLOCK_VARIABLE
 from agentspec.integrations.servers.server import REPLAYED, RunningServer, Server
@@ -29,13 +29,17 @@ EMULATED = tuple(HOLLOW_MODELS)
 HEAD_STEPS = (3, 5, 7)
 """Numbers of EAGLE-3 passes that are tried; the comparison is with the best."""
 HYBRID_STEPS = 5
-HEAD_ACCEPT_LENGTH = 4.0
-"""Of the simulated head in chains of `HYBRID_STEPS`; published values are 3.2 to 4.7."""
+HEAD = "4.0"
+"""The simulated head, see Emulation.of(). Published accept lengths on short prompts are 3.2 to 4.7."""
+PUBLISHED, RECORDED = "published", "recorded"
+"""Simulated heads with another accept length in each context, and in each answer."""
 MAX_ANSWER_TOKENS = 2048
 """Limit of the recorded answers; almost all are whole."""
 
 REQUESTS, CALLS_A_CLIENT = 200, 6
 """Least number of model calls in a cell, and for each of its clients."""
+SESSION_CALLS = 16
+"""Greatest number of calls of a session. Whole sessions of coding agents have 80, which a cell has no time for."""
 CLOCK = "thread"
 """The scheduler's clock excludes the time that other processes take of its core."""
 DRAFT_MODEL = "--speculative-draft-model-path"
@@ -89,32 +93,31 @@ class Emulation:
     head: Path
     context_length: int
     kv_tokens: int
-    head_acceptance: float
-    """Probability that the simulated head drafts the right token if all tokens before it were right."""
+    head_acceptance: Acceptance
+    """Probability that the simulated head drafts the right token where a request does not tell."""
 
     @staticmethod
-    def of(name: str, *, tokenizer: Path | None, head_accept_length: float) -> Emulation:
+    def of(name: str, *, tokenizer: Path | None, head: str) -> Emulation:
         """Makes the model's folder.
 
         Args:
             name: One of EMULATED.
             tokenizer: Folder with the model's tokenizer; None: it is fetched.
-            head_accept_length: Accept length of the simulated head in chains of `HYBRID_STEPS` passes.
+            head: What the simulated head gets right: its accept length in chains of `HYBRID_STEPS` passes; PUBLISHED for
+                accept lengths by context that were measured with a real head; RECORDED if every request tells where it
+                is wrong.
 
         Raises:
-            ConfigError: The name is unknown, the tokenizer is missing, or no chain has that accept length.
+            ConfigError: The name or the head is unknown, the tokenizer is missing, or no chain has that accept length.
         """
         if name not in HOLLOW_MODELS:
             raise ConfigError(f"--emulate must be one of {', '.join(EMULATED)}, got {name!r}")
-        try:
-            acceptance = acceptance_for(head_accept_length, HYBRID_STEPS)
-        except ValueError as error:
-            raise ConfigError(f"--head-accept-length: {error}") from error
-        model, head = hollow_model(name, tokenizer=tokenizer)
+        acceptance = head_acceptance(head)
+        model, head_model = hollow_model(name, tokenizer=tokenizer)
         return Emulation(
             name=StepTimes.load(name).name,
             model=model,
-            head=head,
+            head=head_model,
             context_length=HOLLOW_MODELS[name].context_length,
             kv_tokens=_KV_TOKENS[name],
             head_acceptance=acceptance,
@@ -166,6 +169,25 @@ class Emulation:
             emulate=self.name,
             **waiting,
         )
+
+
+def head_acceptance(head: str) -> Acceptance:
+    """How often a simulated head is right; see Emulation.of().
+
+    Raises:
+        ConfigError: No head has that name, or no chain that accept length.
+    """
+    if head == PUBLISHED:
+        return Acceptance.published(HYBRID_STEPS)
+    if head == RECORDED:
+        # A request that tells nothing would otherwise get a head that nobody recorded.
+        return Acceptance.everywhere(0.0)
+    try:
+        return Acceptance.everywhere(acceptance_for(float(head), HYBRID_STEPS))
+    except ValueError as error:
+        raise ConfigError(
+            f"--head must be an accept length of chains of {HYBRID_STEPS}, {PUBLISHED} or {RECORDED}, got {head!r}: {error}"
+        ) from error
 
 
 def bind(server: Server) -> None:

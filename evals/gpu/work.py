@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
-from agentspec.evals.clients.replay_requests import ReplayRequest, replay_requests
+from agentspec.evals.clients.replay_requests import ReplayRequest, from_first_calls, replay_requests
 
 _FORMAT = 2
 
@@ -111,20 +111,15 @@ def make_cells(
     path = folder / of.file
     if not path.is_file():
         raise ConfigError(f"--traces must be a folder with {of.file}, got {folder}; check the path")
-    whole = 1 << 30
     requests = replay_requests(
-        [path], tokenizer, max_prompt_tokens=whole, max_answer_tokens=max_answer_tokens, seed=seed
+        [path], tokenizer, max_prompt_tokens=max_prompt_tokens, max_answer_tokens=max_answer_tokens, seed=seed
     )
-    sessions: dict[str, list[ReplayRequest]] = {}
-    for request in requests:
-        sessions.setdefault(request.session, []).append(request)
+    sessions = list(from_first_calls(requests, of.calls).values())
     rng = np.random.default_rng(seed)
     tasks: dict[str, list[Session]] = {}
-    for one in (list(sessions.values())[i] for i in rng.permutation(len(sessions))):
-        long = next((i for i, r in enumerate(one) if len(r.input_ids) > max_prompt_tokens), len(one))
-        # The prefill writes an answer of a single token, so that nothing is decoded.
-        kept = tuple(_call(r, vocab_size, end) for r in one[: min(long, of.calls)] if len(r.answer_ids) > 1)
-        if kept:
+    for one in (sessions[i] for i in rng.permutation(len(sessions))):
+        if one:
+            kept = tuple(_call(request, vocab_size, end) for request in one)
             tasks.setdefault(one[0].task, []).append(kept)
     # Whole tasks are warm; the others' sessions are measured, first one of each task.
     warm: list[Session] = []

@@ -25,7 +25,7 @@ from typing import Any
 
 from agentspec.environment import describe
 from agentspec.errors import ServerError
-from agentspec.evals.emulated.servers import CLOCK, EMULATED, HEAD_ACCEPT_LENGTH, Emulation, bind, emulated_state
+from agentspec.evals.emulated.servers import CLOCK, EMULATED, HEAD, Emulation, bind, emulated_state
 from agentspec.evals.files import write_json
 from agentspec.evals.options import Options
 from agentspec.integrations.servers.server import Server
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: An argument is out of range.
         ServerError: A server failed, or gave another answer than the forced one.
     """
-    emulation = Emulation.of(args.emulate, tokenizer=args.tokenizer, head_accept_length=HEAD_ACCEPT_LENGTH)
+    emulation = Emulation.of(args.emulate, tokenizer=args.tokenizer, head=HEAD)
     names = [name for name in SYSTEMS if not args.system or name in args.system]
     rows = measure(emulation, names, args.rows, args.seed)
     print("\n".join(table(rows)))

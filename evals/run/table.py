@@ -154,9 +154,11 @@ def _columns(rows: Sequence[Summary]) -> tuple[tuple[str, str, str], ...]:
 
 
 def _emulated(rows: Sequence[Summary]) -> str:
-    """For titles: the emulated device, if any."""
-    names = {record["emulated"]: None for row in rows for record in row.records if record.get("emulated")}
-    return f", emulated {', '.join(names)}" if names else ""
+    """For titles: the emulated device and its head, if any."""
+    records = [record for row in rows for record in row.records if record.get("emulated")]
+    names = {record["emulated"]: None for record in records}
+    heads = {record["head"]: None for record in records if record.get("head")}
+    return (f", emulated {', '.join(names)}" if names else "") + (f", head {', '.join(heads)}" if heads else "")
 
 
 def _best(rows: Sequence[Summary]) -> list[str]:

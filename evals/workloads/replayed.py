@@ -4,8 +4,9 @@ Every request carries its answer, and a server with `AGENTSPEC_REPLAY=requests` 
 systems emit the same tokens at the real cost of their steps, and only drafts and times differ. Repetition, and
 therefore acceptance, is that of the strong model; the tokens are those of the served model's tokenizer.
 
-Sessions are cut into conversations of a few consecutive calls, each with the whole recorded prompt. Long prompts lose
-their beginning and long answers their end; each record says how much.
+Sessions are followed from their first call, as agents make them: each prompt continues the one before and finds it in the
+prefix cache. A session ends before the first prompt that is longer than the limit. If its very first prompt is, all of
+its prompts lose their beginning; each record says how much. Long answers lose their end.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from itertools import groupby
 import numpy as np
 
 from agentspec.analysis.replay.tokenizer import Tokenizer
-from agentspec.evals.clients.replay_requests import ReplayRequest, replay_requests
+from agentspec.evals.clients.replay_requests import ReplayRequest, from_first_calls, replay_requests
+from agentspec.evals.emulated.draft_hits import DraftHits
 from agentspec.evals.workloads.prompts import served_tokenizer
 from agentspec.evals.workloads.task import Conversation, FixedCall, Pool, SessionPool, Task, TaskInputs, trace_path
 from agentspec.progress import Progress
 
-CALLS_A_CONVERSATION = 4
 LEARNT_SHARE = 0.2
 
 
@@ -33,27 +34,18 @@ def replay_task(name: str, *, data: str, source: str, is_staged: bool = False, s
         name: Of the task and the trace.
         data: What was recorded.
         source: Where it comes from, and its licence.
-        is_staged: The trace holds the outputs of a pipeline's stages without their prompts. The prompt of a stage
-            is then the session's name, the outputs of its earlier stages, and the name of the stage.
+        is_staged: The trace holds the outputs of a pipeline's stages without their prompts.
         suffix: Of the file's name.
     """
     trace = f"{name}{suffix}"
 
     def pool(inputs: TaskInputs) -> Pool:
-        path = trace_path(inputs.data, trace)
-        tokenizer = served_tokenizer(inputs.model)
-        with Progress(f"reading {trace}", 1):
-            requests = replay_requests(
-                [path],
-                tokenizer,
-                max_prompt_tokens=inputs.max_prompt_tokens,
-                max_answer_tokens=inputs.max_answer_tokens,
-                seed=inputs.seed,
-            )
-        if is_staged:
-            requests = with_earlier_stages(requests, tokenizer, inputs.max_prompt_tokens)
         return SessionPool(
-            conversations(requests, own_answer_tokens=inputs.max_answer_tokens if inputs.own_answers else 0),
+            conversations(
+                read_requests(trace, inputs, is_staged=is_staged),
+                inputs.session_calls,
+                own_answer_tokens=inputs.max_answer_tokens if inputs.own_answers else 0,
+            ),
             learnt_share=LEARNT_SHARE,
             learnt_calls=inputs.learnt_calls,
             seed=inputs.seed,
@@ -67,27 +59,54 @@ def replay_task(name: str, *, data: str, source: str, is_staged: bool = False, s
         source=source,
         pool=pool,
         trace=trace,
+        is_staged=is_staged,
     )
 
 
-def conversations(requests: Sequence[ReplayRequest], *, own_answer_tokens: int = 0) -> dict[str, list[Conversation]]:
-    """The conversations of each task, from requests in the order of their recording.
+def read_requests(trace: str, inputs: TaskInputs, *, is_staged: bool) -> list[ReplayRequest]:
+    """All requests of a trace, in the order of their recording.
 
-    Answers of a single token are left out, because none of their tokens is decoded. With `own_answer_tokens`, the served
-    model answers by itself, with at most so many tokens.
+    The prompt of a stage is the session's name, the outputs of its earlier stages, and the name of the stage.
+
+    Raises:
+        ConfigError: The trace or what a draft model gets right in it is missing.
+    """
+    path = trace_path(inputs.data, trace)
+    tokenizer = served_tokenizer(inputs.model)
+    with Progress(f"reading {trace}", 1):
+        requests = replay_requests(
+            [path],
+            tokenizer,
+            max_prompt_tokens=inputs.max_prompt_tokens,
+            max_answer_tokens=inputs.max_answer_tokens,
+            seed=inputs.seed,
+            hits=None if inputs.draft_hits is None else DraftHits.load(inputs.draft_hits, trace),
+        )
+    return with_earlier_stages(requests, tokenizer, inputs.max_prompt_tokens) if is_staged else requests
+
+
+def conversations(
+    requests: Sequence[ReplayRequest], most: int, *, own_answer_tokens: int = 0
+) -> dict[str, list[Conversation]]:
+    """A conversation for each session of each task, from requests in the order of their recording.
+
+    With `own_answer_tokens`, the served model answers by itself, with at most that number of tokens.
+
+    Args:
+        requests: See from_first_calls().
+        most: Greatest number of calls of a conversation.
+        own_answer_tokens: 0: the recorded answers are forced.
     """
     found: dict[str, list[Conversation]] = {}
-    for session, some in groupby(requests, key=lambda request: request.session):
-        calls = [request for request in some if len(request.answer_ids) > 1]
-        for begin in range(0, len(calls), CALLS_A_CONVERSATION):
-            part = calls[begin : begin + CALLS_A_CONVERSATION]
-            fixed = tuple(
-                FixedCall(request.free_body(own_answer_tokens), request.prompt_tokens_cut)
-                if own_answer_tokens
-                else FixedCall(request.body(), request.prompt_tokens_cut, tuple(request.answer_ids.tolist()))
-                for request in part
-            )
-            found.setdefault(part[0].task, []).append(Conversation(session, fixed))
+    for session, followed in from_first_calls(requests, most, cut_too=True).items():
+        fixed = tuple(
+            FixedCall(request.free_body(own_answer_tokens), request.prompt_tokens_cut)
+            if own_answer_tokens
+            else FixedCall(request.body(), request.prompt_tokens_cut, tuple(request.answer_ids.tolist()))
+            for request in followed
+        )
+        if fixed:
+            found.setdefault(followed[0].task, []).append(Conversation(session, fixed))
     return found
 
 

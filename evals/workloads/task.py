@@ -16,6 +16,8 @@ import numpy as np
 from agentspec.errors import ConfigError
 from agentspec.workflows.text_to_sql import Database, Question
 
+SESSION_CALLS = 4
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedCall:
@@ -55,6 +57,11 @@ class TaskInputs:
     max_prompt_tokens: int = 2048
     max_answer_tokens: int = 256
     seed: int = 0
+    session_calls: int = SESSION_CALLS
+    """Greatest number of calls of a recorded session that are followed."""
+    draft_hits: Path | None = None
+    """Folder with a draft model's hits in the traces, see evals/emulated/draft_hits.py; only calls that were recorded with
+    it are asked. None: all calls, without hits."""
     own_answers: bool = False
     """Whether the served model answers recorded prompts by itself."""
 
@@ -88,6 +95,8 @@ class Task:
     pool: Callable[[TaskInputs], Pool]
     trace: str = ""
     """File in the folder of traces whose answers are forced upon the model; "" if the model answers by itself."""
+    is_staged: bool = False
+    """Whether the trace holds the outputs of a pipeline's stages without their prompts."""
 
     @property
     def is_replay(self) -> bool:

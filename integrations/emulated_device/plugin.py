@@ -150,7 +150,7 @@ class Emulation:
         from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
         from agentspec.integrations.emulated_device.models.model import DraftGraphs, ExtendGraphs, TargetGraphs
-        from agentspec.integrations.emulated_device.models.simulated_head import VARIABLE, SimulatedHead
+        from agentspec.integrations.emulated_device.models.simulated_head import VARIABLE, Acceptance, SimulatedHead
         from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
         from agentspec.integrations.sglang.replay.target import ReplayTarget
 
@@ -172,7 +172,7 @@ class Emulation:
         runner.forward, runner.load_model = forward, load_model
         for name in ("admit", "sweep"):
             setattr(ReplayTarget, name, _left_out(work, getattr(ReplayTarget, name)))
-        head = SimulatedHead(float(os.environ.get(VARIABLE) or DEFAULT_ACCEPTANCE))
+        head = SimulatedHead(Acceptance.parse(os.environ.get(VARIABLE) or str(DEFAULT_ACCEPTANCE)))
         draft = EagleDraftWorker.draft
 
         def drafted(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:

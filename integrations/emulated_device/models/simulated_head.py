@@ -2,8 +2,13 @@
 
 A head with random weights drafts nothing that is accepted. Here it runs at its full cost, and then each token that it
 drafted is replaced. At some positions the new token is the recorded one, which the replayed target is going to write.
-At all others it is a different one. A hash of the answer and the position chooses the positions, so that SGLang's
-EAGLE-3 and agentspec's hybrid get the same head. SIMULATED_HEAD_ACCEPTANCE is the probability that a position is right.
+At all others it is a different one. SGLang's EAGLE-3 and agentspec's hybrid get the same head, because the positions
+depend on the request alone:
+
+- A request may say where the head is wrong, in its custom_params: what a real draft model gets wrong in this answer.
+- Otherwise a hash of the answer and the position decides. SIMULATED_HEAD_ACCEPTANCE is the probability that a position
+  is right, or several of them by context; see Acceptance.parse().
+
 The run creates the entry point that loads the plugin; the plugin is never part of an installation.
 
 SGLang's own simulation (SGLANG_SIMULATE_ACC_LEN) is of no use here. It draws one length per step for the whole batch
@@ -18,6 +23,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +34,24 @@ from agentspec.integrations.sglang.replay.wire import unpacked
 VARIABLE = "SIMULATED_HEAD_ACCEPTANCE"
 PUBLISHED = (3.2, 4.7)
 """Accept lengths of EAGLE-3 heads, bonus token included, that their authors and SGLang's publish."""
+
+PUBLISHED_BY_CONTEXT = {
+    2_000: 2.30,
+    4_000: 2.04,
+    6_000: 1.86,
+    8_000: 1.69,
+    10_000: 1.40,
+    12_000: 1.29,
+    14_000: 1.16,
+    16_000: 1.09,
+}
+"""Accept lengths of an EAGLE-3 head of Qwen3-8B by tokens of context, on LongBench-v2 (vllm-project/speculators, pull
+request 684). With 16,000 tokens or more it stays at the last one."""
+
+MISSES_KEY = "simulated_head_misses"
+"""In a request's custom_params: the positions of its forced answer at which the head is wrong, a flat list."""
+ACCEPTANCE_KEY = "simulated_head_acceptance"
+"""Beside MISSES_KEY: how often the head expects to be right if all tokens before were right."""
 
 _BITS = (1 << 31) - 1
 
@@ -50,15 +74,60 @@ def acceptance_for(accept_length: float, steps: int) -> float:
     return (low + high) / 2
 
 
-def comes_true(keys: Any, positions: Any, acceptance: float) -> Any:
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """The probability that the head drafts the right token if all tokens before it were right, by context.
+
+    Between two points it is interpolated. Outside of all of them it is that of the nearest one."""
+
+    contexts: tuple[int, ...]
+    """Numbers of tokens before the drafted one, ascending."""
+    rates: tuple[float, ...]
+    """The probability at each of them."""
+
+    @staticmethod
+    def everywhere(rate: float) -> Acceptance:
+        """The same probability in every context."""
+        return Acceptance((0,), (rate,))
+
+    @staticmethod
+    def published(steps: int) -> Acceptance:
+        """That of PUBLISHED_BY_CONTEXT, read as accept lengths of chains of `steps` tokens."""
+        rates = tuple(acceptance_for(length, steps) for length in PUBLISHED_BY_CONTEXT.values())
+        return Acceptance(tuple(PUBLISHED_BY_CONTEXT), rates)
+
+    @staticmethod
+    def parse(text: str) -> Acceptance:
+        """What str() wrote: `0.8`, or `2000:0.6,4000:0.5`.
+
+        Raises:
+            ValueError: The text has another form.
+        """
+        if ":" not in text:
+            return Acceptance.everywhere(float(text))
+        points = [point.split(":") for point in text.split(",")]
+        return Acceptance(tuple(int(context) for context, _ in points), tuple(float(rate) for _, rate in points))
+
+    def __str__(self) -> str:
+        if len(self.rates) == 1:
+            return str(self.rates[0])
+        return ",".join(f"{context}:{rate}" for context, rate in zip(self.contexts, self.rates, strict=True))
+
+    def at(self, contexts: Any) -> Any:
+        """float64 [n], the probabilities after these numbers of tokens."""
+        return np.interp(contexts, self.contexts, self.rates)
+
+
+def comes_true(keys: Any, positions: Any, acceptance: Any) -> Any:
     """Whether the head is right at these positions of the answers with these keys.
 
-    Both are int64 arrays or tensors that broadcast."""
+    Both are int64 arrays or tensors that broadcast. The acceptance is a float, or an array beside arrays."""
     mixed = (keys + positions * 0x9E3779B1) & _BITS
     for factor in (0x2C1B3C6D, 0x297A2D39):
         mixed = ((mixed ^ (mixed >> 15)) * factor) & _BITS
     mixed = mixed ^ (mixed >> 15)
-    return mixed < int(acceptance * (_BITS + 1))
+    below = acceptance * (_BITS + 1)
+    return mixed < (int(below) if isinstance(below, float) else below.astype(np.int64))
 
 
 def register() -> None:
@@ -70,7 +139,7 @@ def register() -> None:
 
     from agentspec.integrations.sglang.drafting.stop_rule import DraftStop
 
-    head = SimulatedHead(float(os.environ[VARIABLE]))
+    head = SimulatedHead(Acceptance.parse(os.environ[VARIABLE]))
     draft = EagleDraftWorker.draft
 
     def drafted(self: Any, batch: Any) -> Any:
@@ -87,16 +156,17 @@ class SimulatedHead:
     so that a step looks it up by a handful of operations.
     """
 
-    def __init__(self, acceptance: float) -> None:
+    def __init__(self, acceptance: Acceptance) -> None:
         self._acceptance = acceptance
         self._held: dict[int, str] = {}
-        """Slot -> id of the request that has this row of the table."""
+        """Slot -> id of the request that has this row of the tables."""
         self._table: Any = None
         """int64 [slots, columns]: what to add to the number of tokens in the cache for the column of the first drafted
         token; then the token to draft at each position of the answer, between zeros for what is outside of it."""
-        self._constants: dict[int, tuple[Any, Any]] = {}
-        """Length of the chains -> int64 [length], the place of each token behind the first one, and float32 [length],
-        the estimate of each."""
+        self._rates: Any = None
+        """float32 [slots, columns]: the head's own estimate that the token in this column of the table is right."""
+        self._steps: dict[int, tuple[Any, Any]] = {}
+        """Length of the chains -> int64 [length], the place of each token behind the first one, and behind the root."""
 
     def rewritten(self, drafts: Any, batch: Any) -> Any:
         """Replaces a step's drafts in place by those of a trained head, and returns them.
@@ -111,24 +181,25 @@ class SimulatedHead:
         ours = not hasattr(drafts, "draft_token")
         rows = len(batch.reqs)
         tokens = drafts.tokens if ours else drafts.draft_token.view(rows, -1)[:, 1:]
-        steps, estimates = self._constants_for(tokens)
+        steps, depths = self._steps_of(tokens)
         slots = batch.req_pool_indices
         first = self._table[:, 0][slots] + batch.seq_lens
         columns = (first[:, None] + steps).clamp_(1, self._table.shape[1] - 1)
         tokens.copy_(self._table[slots[:, None], columns])
         if ours:
-            # The head's estimates are right on average, but they do not tell where the head is wrong.
-            drafts.estimates = estimates.expand(rows, -1)
+            # The head's estimates are right on average, but they do not tell where the head is wrong. Within a chain the
+            # context hardly changes.
+            drafts.estimates = self._rates[slots, columns[:, 0]][:, None] ** depths
         return drafts
 
-    def _constants_for(self, tokens: Any) -> tuple[Any, Any]:
+    def _steps_of(self, tokens: Any) -> tuple[Any, Any]:
         import torch
 
         length = tokens.shape[1]
-        found = self._constants.get(length)
+        found = self._steps.get(length)
         if found is None:
             steps = torch.arange(length, device=tokens.device)
-            found = self._constants[length] = steps, (self._acceptance ** (steps + 1)).to(torch.float32)
+            found = self._steps[length] = steps, steps + 1
         return found
 
     def _take_in(self, batch: Any) -> None:
@@ -142,19 +213,34 @@ class SimulatedHead:
                 continue
             answer = replayed_answer(request)
             self._make_room(slot + 1, len(answer) + 3, device)
-            row = np.zeros(self._table.shape[1], np.int64)
+            num_columns = self._table.shape[1]
+            row = np.zeros(num_columns, np.int64)
             # The root is not in the cache yet, and the first drafted token follows it. The answer begins in column 2.
             row[0] = 1 - len(request.origin_input_ids) + 2
-            row[2 : 2 + len(answer)] = self._drafted(answer)
-            there = torch.from_numpy(row)
-            # The host waits for a copy from other memory, and so for all work of the device before it.
-            self._table[slot].copy_(there.pin_memory() if device.type == "cuda" else there, non_blocking=True)
+            rates = self._estimated(request, np.arange(num_columns) - 2)
+            row[2 : 2 + len(answer)] = self._drafted(request, answer)
+            for table, values in ((self._table, row), (self._rates, rates)):
+                there = torch.from_numpy(values)
+                # The host waits for a copy from other memory, and so for all work of the device before it.
+                table[slot].copy_(there.pin_memory() if device.type == "cuda" else there, non_blocking=True)
             self._held[slot] = request.rid
 
-    def _drafted(self, answer: list[int]) -> Any:
+    def _estimated(self, request: Any, positions: Any) -> Any:
+        """float32 [n], how likely the head thinks that it is right at these positions of an answer."""
+        told = _params(request).get(ACCEPTANCE_KEY)
+        if told is not None:
+            return np.full(len(positions), told, np.float32)
+        return self._acceptance.at(len(request.origin_input_ids) + positions).astype(np.float32)
+
+    def _drafted(self, request: Any, answer: list[int]) -> Any:
         """int64 [n], the token that the head drafts at each position of an answer."""
-        recorded = np.array(answer, np.int64)
-        right = comes_true(np.int64(answer_key(answer)), np.arange(len(answer)), self._acceptance)
+        recorded, positions = np.array(answer, np.int64), np.arange(len(answer))
+        misses = _params(request).get(MISSES_KEY)
+        if misses is None:
+            rates = self._acceptance.at(len(request.origin_input_ids) + positions)
+            right = comes_true(np.int64(answer_key(answer)), positions, rates)
+        else:
+            right = ~np.isin(positions, np.array(misses, np.int64))
         # A token that differs from the recorded one; 0 and 1 are in every vocabulary.
         return np.where(right, recorded, recorded == 0)
 
@@ -166,9 +252,15 @@ class SimulatedHead:
             return
         before = (0, 0) if old is None else old.shape
         size = max(2 * before[0], slots, 64), max(before[1], columns, 256)
-        self._table = torch.zeros(size, dtype=torch.int64, device=device)
-        if old is not None:
-            self._table[: before[0], : before[1]] = old
+        for name, kind in (("_table", torch.int64), ("_rates", torch.float32)):
+            held, grown = getattr(self, name), torch.zeros(size, dtype=kind, device=device)
+            if held is not None:
+                grown[: before[0], : before[1]] = held
+            setattr(self, name, grown)
+
+
+def _params(request: Any) -> dict[str, Any]:
+    return request.sampling_params.custom_params or {}
 
 
 def replayed_answer(request: Any) -> list[int]:

@@ -16,6 +16,7 @@ from agentspec.cli import main
 from agentspec.errors import ConfigError, ServerError
 from agentspec.evals.clients.client import Reply
 from agentspec.evals.clients.prepared_sender import PreparedSender
+from agentspec.evals.emulated import draft_hits
 from agentspec.evals.emulated import servers as emulation
 from agentspec.evals.emulated.device_profile import device_profile
 from agentspec.evals.emulated.servers import SYSTEMS, Emulation, device_counts, difference, emulated_span
@@ -27,6 +28,7 @@ from agentspec.evals.run.table import markdown, table
 from agentspec.evals.systems import EAGLE3_FOLDER, System
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads.task import Conversation, FixedCall, Unit
+from agentspec.integrations.emulated_device.models.simulated_head import MISSES_KEY, VARIABLE, Acceptance
 from agentspec.integrations.servers.server import RunningServer
 from agentspec.scheduling.baselines.roofline import free_tokens
 
@@ -64,7 +66,9 @@ def write_trace(folder: Path) -> None:
         (["open_chat", "--emulate", "h200-8b"], "recorded answers"),
         (["math_gsm8k", "--emulate", "h200-8b", "--model", "elsewhere"], "--model"),
         (["math_gsm8k", "--emulate", "h200-8b", "--client-work", "0"], "--client-work"),
-        (["math_gsm8k", "--emulate", "h200-8b", "--head-accept-length", "9"], "--head-accept-length"),
+        (["math_gsm8k", "--emulate", "h200-8b", "--head", "9"], "--head"),
+        (["math_gsm8k", "--emulate", "h200-8b", "--head", "perfect"], "published or recorded"),
+        (["math_gsm8k", "--emulate", "h200-8b", "--session-calls", "0"], "--session-calls"),
         (["math_gsm8k", "--emulate", "h200-8b", "--system", "standalone"], "ngram-32"),
     ],
 )
@@ -101,8 +105,52 @@ def test_records_tell_the_device_and_answers_are_whole(
 
 
 EMULATION = Emulation(
-    name="h200-8b", model=Path("m"), head=Path("h"), context_length=1, kv_tokens=1, head_acceptance=0.8
+    name="h200-8b",
+    model=Path("m"),
+    head=Path("h"),
+    context_length=1,
+    kv_tokens=1,
+    head_acceptance=Acceptance.everywhere(0.8),
 )
+
+
+def test_only_recorded_calls_are_asked_with_a_recorded_head(
+    tmp_path: Path, hollow: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_trace(tmp_path)
+    monkeypatch.setattr(eval_run.Servers, "start", lambda self, stack, name, system, **rest: self)
+    monkeypatch.setattr(draft_hits, "FOLDER", tmp_path)
+    bodies: list[Any] = []
+
+    def ask(servers: Any, system: System, cells: Sequence[Cell], asking: Any) -> Iterator[Turn]:
+        for cell in cells:
+            for unit in (*cell.learnt, *cell.units):
+                assert isinstance(unit, Conversation)
+                bodies.extend((unit.session, call.body) for call in unit.calls)
+            yield Turn(cell=cell, tokens=20, seconds=1.0, result=cell_result(cell))
+
+    monkeypatch.setattr(eval_run, "ask_cells", ask)
+    words = ["eval", "math_gsm8k", "--emulate", "h200-8b", "--data", str(tmp_path), "--system", "hybrid"]
+    words += ["--concurrency", "1", "--repeat", "1", "--requests", "9", "--head", "recorded"]
+    assert main(words) == 2
+    assert "hit_recorder" in capsys.readouterr().err
+    # The answer of session n counts from 0 to n + 1. The model misses its first character.
+    recorded = {
+        f"math_gsm8k.jsonl.xz:s{n}/t{n}/0": [[2, 2 * (len(" ".join(map(str, range(n + 2)))) - 1) + 1]]
+        for n in range(3, 9)
+    }
+    draft_hits.DraftHits({}, recorded).save(tmp_path, "math_gsm8k.jsonl.xz")
+    assert main(words) == 0
+    assert len(bodies) > 4 and {session for session, _ in bodies} <= recorded.keys()
+    assert all(body["sampling_params"]["custom_params"][MISSES_KEY][:1] == [0] for _, body in bodies)
+    assert "head recorded" in capsys.readouterr().out
+
+
+def test_servers_with_a_head_know_what_it_gets_right(tmp_path: Path) -> None:
+    for name, expected in (("hybrid", "0.8"), ("suffix", None)):
+        (system,) = EMULATION.systems([name]).values()
+        server = EMULATION.server(system, max_running=1, log=tmp_path / "log")
+        assert server._environment.get(VARIABLE) == expected
 
 
 def test_only_systems_with_a_head_get_it() -> None:

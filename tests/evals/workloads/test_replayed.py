@@ -11,10 +11,10 @@ import pytest
 
 from agentspec.analysis.replay import load_tokenizer
 from agentspec.errors import ConfigError
-from agentspec.evals.clients.replay_requests import ReplayRequest
+from agentspec.evals.clients.replay_requests import ReplayRequest, from_first_calls
 from agentspec.evals.text_to_sql import MODEL_FOLDER
 from agentspec.evals.workloads import TASKS
-from agentspec.evals.workloads.replayed import CALLS_A_CONVERSATION, conversations, replay_task, with_earlier_stages
+from agentspec.evals.workloads.replayed import conversations, replay_task, with_earlier_stages
 from agentspec.evals.workloads.task import Conversation, TaskInputs
 
 
@@ -23,17 +23,26 @@ def request(session: str, index: int, prompt: list[int], answer: list[int], cut:
     return ReplayRequest(*ids, session, index, session[0], True, cut)
 
 
-def test_conversations_keep_the_order_of_a_session_and_carry_answers() -> None:
-    requests = [request("a1", i, [i], [7, 8, i], cut=i) for i in range(CALLS_A_CONVERSATION + 1)]
+def test_conversations_are_sessions_from_their_first_call_and_carry_answers() -> None:
+    requests = [request("a1", i, [i], [7, 8, i]) for i in range(5)]
     requests += [request("a2", 0, [50], [9]), request("b1", 0, [60], [9, 9])]
-    found = conversations(requests)
-    assert [[one.session for one in some] for some in found.values()] == [["a1", "a1"], ["b1"]]
-    first, rest = found["a"]
-    assert [call.body["input_ids"] for call in (*first.calls, *rest.calls)] == [[i] for i in range(5)]
-    assert [call.answer for call in first.calls] == [(7, 8, i) for i in range(4)]
-    assert rest.calls[0].prompt_tokens_cut == 4
+    found = conversations(requests, 3)
+    assert [[one.session for one in some] for some in found.values()] == [["a1"], ["b1"]]
+    (first,) = found["a"]
+    assert [call.body["input_ids"] for call in first.calls] == [[0], [1], [2]]
+    assert [call.answer for call in first.calls] == [(7, 8, i) for i in range(3)]
     params = first.calls[0].body["sampling_params"]
     assert params["custom_params"] == {"agentspec": {"replay": {"ids": [7, 8, 0]}}}
+
+
+def test_sessions_end_where_prompts_would_lose_their_beginning() -> None:
+    requests = [request("a1", i, [i], [7, 8], cut=max(0, i - 1)) for i in range(4)]
+    # Where even the first prompt is too long, there is nothing to continue.
+    requests += [request("b1", i, [10 + i], [7, 8], cut=5 + i) for i in range(3)]
+    found = conversations(requests, 9)
+    assert [len(found[task][0].calls) for task in "ab"] == [2, 3]
+    assert [call.prompt_tokens_cut for call in found["b"][0].calls] == [5, 6, 7]
+    assert [len(some) for some in from_first_calls(requests, 9).values()] == [2, 0]
 
 
 def test_stages_get_prompts_that_no_two_sessions_share() -> None:

@@ -13,6 +13,10 @@ from every import every
 torch = pytest.importorskip("torch", reason="the plugin needs torch; `make setup` installs it")
 
 from agentspec.integrations.emulated_device.models.simulated_head import (
+    ACCEPTANCE_KEY,
+    MISSES_KEY,
+    PUBLISHED_BY_CONTEXT,
+    Acceptance,
     SimulatedHead,
     acceptance_for,
     answer_key,
@@ -66,7 +70,7 @@ def batch(requests: list[Any], done: list[int]) -> Any:
 
 def test_drafts_are_the_recorded_tokens_where_the_hash_says_so() -> None:
     rng = random.Random(0)
-    head = SimulatedHead(0.6)
+    head = SimulatedHead(Acceptance.everywhere(0.6))
     for number in range(40):
         # Slots are reused, and answers outgrow the head's table.
         rows = rng.randint(1, 5)
@@ -99,5 +103,66 @@ def test_requests_without_an_answer_get_drafts_that_fail() -> None:
     free = request("free", 3, [4, 5], 1)
     free.sampling_params.custom_params = None
     drafts = SimpleNamespace(draft_token=torch.full((6,), 7, dtype=torch.int64))
-    SimulatedHead(1.0).rewritten(drafts, batch([free], [1]))
+    SimulatedHead(Acceptance.everywhere(1.0)).rewritten(drafts, batch([free], [1]))
     assert set(drafts.draft_token.tolist()[1:]) <= {0, 1}
+
+
+def drafted(head: SimulatedHead, requests: list[Any], done: list[int]) -> tuple[list[list[int]], Any]:
+    """The chains of five tokens after each request's last token, and the head's estimates of them."""
+    drafts = SimpleNamespace(tokens=torch.full((len(requests), 5), 7, dtype=torch.int64), estimates=None)
+    drafts = head.rewritten(drafts, batch(requests, done))
+    return drafts.tokens.tolist(), drafts.estimates
+
+
+def length_of(chain: list[int], truth: list[int]) -> int:
+    """Accepted tokens of a chain."""
+    return next((i for i, (token, true) in enumerate(zip(chain, truth, strict=False)) if token != true), len(truth))
+
+
+def test_recorded_hits_are_played_back_as_accepted_lengths() -> None:
+    rng = random.Random(1)
+    # The probability in the head's own setting must not matter.
+    head = SimulatedHead(Acceptance.everywhere(0.0))
+    requests, hits = [], []
+    for i in range(6):
+        answer = [rng.randrange(2, 9) for _ in range(rng.randint(10, 60))]
+        hits.append([rng.random() < 0.8 for _ in answer])
+        one = request(f"r{i}", rng.randint(1, 9), answer, i)
+        misses = [at for at, hit in enumerate(hits[-1]) if not hit]
+        one.sampling_params.custom_params |= {MISSES_KEY: misses, ACCEPTANCE_KEY: 0.7}
+        requests.append(one)
+    for at in range(1, 10):
+        chains, estimates = drafted(head, requests, [at] * 6)
+        for one, right, chain in zip(requests, hits, chains, strict=True):
+            truth = one.sampling_params.custom_params[WIRE_KEY][1:][at : at + 5]
+            run = length_of([int(hit) for hit in right[at : at + 5]], [1] * len(truth))
+            assert length_of(chain, truth) == run
+        assert estimates.flatten().tolist() == pytest.approx([0.7**i for i in range(1, 6)] * 6, rel=1e-5)
+
+
+def test_a_curve_gives_each_row_the_acceptance_of_its_context() -> None:
+    curve = Acceptance((10, 1000), (0.9, 0.1))
+    assert Acceptance.parse(str(curve)) == curve
+    head = SimulatedHead(curve)
+    rng = random.Random(2)
+    contexts = [5, 505, 5000]
+    requests = [request(f"r{i}", n, [rng.randrange(2, 9) for _ in range(2000)], i) for i, n in enumerate(contexts)]
+    _, estimates = drafted(head, requests, [1] * 3)
+    for row, rate in zip(estimates.tolist(), curve.at([6, 506, 5001]), strict=True):
+        assert row == pytest.approx([rate**i for i in range(1, 6)], rel=1e-4)
+    assert estimates[:, 0].tolist() == pytest.approx([0.9, 0.4990, 0.1], abs=1e-3)
+    # Within an answer too: from the first position on, the context has 5 tokens, and at the last one 2,004.
+    rights = [[], []]
+    for done in range(1, 1995, 5):
+        (chain, *_), _ = drafted(head, requests, [done] * 3)
+        truth = requests[0].sampling_params.custom_params[WIRE_KEY][1:][done : done + 5]
+        rights[done > 1000] += [token == true for token, true in zip(chain, truth, strict=True)]
+    assert np.mean(rights[0]) == pytest.approx(0.5, abs=0.06) and np.mean(rights[1]) == pytest.approx(0.1, abs=0.04)
+
+
+def test_the_published_curve_has_its_accept_lengths() -> None:
+    found = Acceptance.published(5)
+    for context, length in PUBLISHED_BY_CONTEXT.items():
+        (rate,) = found.at([context])
+        assert sum(rate**i for i in range(6)) == pytest.approx(length, abs=1e-6)
+    assert found.at([0, 40_000]).tolist() == [found.rates[0], found.rates[-1]]
