@@ -23,7 +23,7 @@ _REAL_GOALS = {
     ("edits", "cold", "suffix"): {"none": 4.0, "fixed": 0.9},
     ("edits", "warm", "suffix"): {"none": 4.0, "fixed": 0.9},
     ("edits", "cold", "hybrid-standalone"): {"standalone": 1.5},
-    ("spider_agents", "warm", "suffix"): {"ngram": 1.1},
+    ("qwen_sql_agents", "warm", "suffix"): {"ngram": 1.1},
 }
 _CONTROLS = ("chat_mt_bench", "math_gsm8k")
 _LIVE = {"text_to_sql": "text-to-SQL agents", "open_chat": "open prompts"}

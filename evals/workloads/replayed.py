@@ -127,6 +127,12 @@ def with_earlier_stages(
 
 
 RECORDED = (
+    # The staged agents of workflows/text_to_sql on generated databases; evals/traces/README.md says how it was made.
+    replay_task(
+        "qwen_sql_agents",
+        data="staged text-to-SQL agents on generated databases, Qwen2.5-Coder",
+        source="this project; the model is Alibaba Cloud's, Apache-2.0",
+    ),
     # 92 sessions: four runs over the same 23 tasks.
     replay_task(
         "swe_mini_agent",

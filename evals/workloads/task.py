@@ -107,12 +107,18 @@ class Task:
         return replace(self, data=f"{self.data}; answered by the served model", trace="") if self.trace else self
 
 
+_SHIPPED = Path(__file__).resolve().parents[1] / "traces"
+"""Traces that are part of the project."""
+
+
 def trace_path(folder: Path | None, trace: str) -> Path:
-    """The file of recorded data in the folder of traces.
+    """The file of recorded data: one of the project's, or in the folder of traces.
 
     Raises:
         ConfigError: No folder was given, or the file is not there.
     """
+    if (_SHIPPED / trace).is_file():
+        return _SHIPPED / trace
     if folder is None:
         raise ConfigError(f"the task needs --data FOLDER with {trace}")
     path = folder / trace
