@@ -11,15 +11,30 @@ from typing import Any
 
 _MAX_NAME = 48
 _ROLE_FIELDS = ("stage", "agent_role", "agent_name", "agent", "node", "role")
-_TENANT_FIELDS = ("tenant", "tenant_id", "organization", "org_id", "customer", "customer_id", "user", "user_id")
-_SESSION_FIELDS = ("session", "session_id", "conversation_id", "thread_id", "trace_id", "instance_id")
-_TIME_FIELDS = ("ts", "timestamp", "time", "created", "created_at", "start_time")
+_TENANT_FIELDS = (
+    "tenant", "tenant_id", "organization", "org_id", "customer", "customer_id", "user", "user_id", "userId",
+)  # fmt: skip
+# The narrowest comes first where a record may have several.
+_SESSION_FIELDS = (
+    "session", "session_id", "sessionId", "conversation_id", "conversationId", "thread_id", "threadId", "trace_id",
+    "traceId", "traj_id", "trajectory_id", "instance_id",
+)  # fmt: skip
+_TIME_FIELDS = (
+    "ts", "timestamp", "time", "created", "created_at", "createdAt", "start_time", "startTime", "request_created_at",
+)  # fmt: skip
+_NESTED_FIELDS = ("metadata", "request", "request_body", "body", "obj")
+LABEL_FIELDS = frozenset((*_ROLE_FIELDS, *_TENANT_FIELDS, *_SESSION_FIELDS, *_TIME_FIELDS, "metadata"))
+"""The fields of a record that labels may be read from."""
 _LAST_TIME = 32503680000.0
 """Numbers beyond the year 3000, in seconds, are milliseconds."""
 
 
 class BadRecordError(ValueError):
     """A record has no known format, or lacks a part; the message says what was expected."""
+
+
+class NoAnswerError(BadRecordError):
+    """A record is understood and has no answer of a model, for example that of a failed request; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +91,7 @@ def labels_of(record: Mapping[str, Any], *, session: str = "") -> Labels:
         record: The record.
         session: The session's name if the record has none.
     """
-    places = [record, *(record[key] for key in ("metadata", "request", "body") if isinstance(record.get(key), dict))]
+    places = [record, *(record[key] for key in _NESTED_FIELDS if isinstance(record.get(key), dict))]
     places += [place["metadata"] for place in places[1:] if isinstance(place.get("metadata"), dict)]
     return Labels(
         session=_first(places, _SESSION_FIELDS) or session,

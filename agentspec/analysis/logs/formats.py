@@ -1,14 +1,21 @@
 """Formats of recorded calls, recognized by the fields of a record.
 
-openai      {"messages", "completion" | "response" | "choices"}, {"request", "response"}, {"prompt", "completion"}
-            or of the Responses API, {"input", "response": {"output"}}
+sglang      {"event", "obj", "out"}, as --log-requests-format json writes
+openai      {"messages", "completion" | "response" | "choices"}, {"request", "response"}, {"prompt", "completion"},
+            of the APIs of OpenAI (chat, completions, Responses), Anthropic, Gemini, Bedrock and SGLang, streamed or not
 openhands   the same with "args" or "cost", one file per call, in a folder named llm_completions
+openhands-output    {"history": events}
+langfuse, langsmith, opentelemetry      spans, of which those of model calls are read
 sharegpt    {"conversations": [{"from", "value"}, ...], "system"?}
 swe-agent   {"history" | "trajectory", "info"}, or several of them as {"attempts"}
 mini-swe-agent  {"messages", "info" | "trajectory_format"}
-chat        {"messages"}: each assistant message is an output
+tau-bench   {"traj", "task_id"}
+chat        {"messages"} or {"trajectory"}, as a list or as JSON in a string: each assistant message is an output
 staged      {"calls": [{"stage", "output", "messages"?}, ...]}
 tokens      {"tokens", "num_prompt_tail"?}, as `agentspec store export` writes
+
+A format is a row of FORMATS: how a record is recognized, who reads it, and which fields are known. What a field of a
+message or of an answer means is in fields.py. Records that are only a part of a call are in sessions.py.
 """
 
 from __future__ import annotations
@@ -16,143 +23,209 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from agentspec.analysis.logs.calls import BadRecordError, Labels, LoggedCall, labels_of, shown, time_of
-from agentspec.analysis.logs.message_text import ASSISTANT_HEADER, as_messages, chat_calls, output_text
+from agentspec.analysis.logs import fields
+from agentspec.analysis.logs.account import Account
+from agentspec.analysis.logs.answers import (
+    ANSWERS,
+    PROMPTS,
+    REQUESTS,
+    SYSTEMS,
+    failed,
+    read_answers,
+    read_prompt,
+    unwrapped,
+)
+from agentspec.analysis.logs.calls import (
+    LABEL_FIELDS,
+    BadRecordError,
+    Labels,
+    LoggedCall,
+    NoAnswerError,
+    labels_of,
+    shown,
+    time_of,
+)
+from agentspec.analysis.logs.messages import (
+    ASSISTANT_HEADER,
+    Message,
+    Part,
+    chat_calls,
+    is_message,
+    is_openai,
+    read_message,
+    read_messages,
+)
+from agentspec.analysis.logs.sessions import event_messages, is_event, part_of
+from agentspec.analysis.logs.spans import LANGFUSE_TYPES, langfuse_pair, langsmith_pair, opentelemetry_pair
 
-_ANSWERS = ("completion", "response", "output", "choices")
-# The text that a model wrote, where its answer was converted to function calls that the model has no format for.
-_RAW_ANSWER = "raw_response"
-_SHAREGPT_ROLES = {
-    "human": "user",
-    "gpt": "assistant",
-    "bing": "assistant",
-    "chatgpt": "assistant",
-    "bard": "assistant",
-    "function_call": "assistant",
-    "function-call": "assistant",
-    "tool_call": "assistant",
-    "observation": "tool",
-    "function_response": "tool",
-    "function-response": "tool",
-    "tool_response": "tool",
-}
+Record = Mapping[str, Any]
+Reader = Callable[[Record, str, Account], Iterator[LoggedCall]]
 _SAMPLED_MESSAGES = 2
 """The number of first messages that identify a conversation without a name."""
+_CHATS = ("messages", "conversations", "conversation", "traj", "trajectory", "dialogue", "dialog")
+"""The fields that may hold the messages of a chat."""
+_HOLDERS = (
+    "observations", "resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "spans", "simulations", "child_runs",
+    "data", "records", "rows", "items", "results", "runs", "traces",
+)  # fmt: skip
+"""Fields of objects that hold a list of records."""
+_FIRST_HOLDERS = _HOLDERS[:8]
+"""Those whose records come first, even if the object around them has a known format too."""
+_WRAPPERS = (
+    "row",
+    "jsonPayload",
+    "_source",
+    "message",
+    "msg",
+    "log",
+    "line",
+    "payload",
+    "record",
+    "json",
+    "textPayload",
+)
+"""Fields of objects that hold one record, perhaps as JSON in a string, as programs that collect logs write them."""
 
 
-def format_of(record: Any) -> str:
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of records."""
+
+    name: str
+    matches: Callable[[Record], bool]
+    read: Reader
+    """Yields the calls of a record. Raises NoAnswerError if it is known why it has none, and ValueError if it is
+    malformed."""
+    known: frozenset[str]
+    """The fields that are read, and those that are ignored because they have no text of a prompt or an answer."""
+
+
+def format_of(record: Any) -> Format:
     """The format of a record; raises BadRecordError if none fits."""
     if not isinstance(record, dict):
         raise BadRecordError(f"a record must be an object, got {type(record).__name__}")
-    has = record.keys()
-    if "conversations" in has:
-        return "sharegpt"
-    if "messages" in has:
-        if any(record.get(key) is not None for key in _ANSWERS):
-            return "openhands" if "args" in has or "cost" in has else "openai"
-        return "mini-swe-agent" if "trajectory_format" in has or isinstance(record.get("info"), dict) else "chat"
-    if has & {"history", "trajectory", "attempts"}:
-        return "swe-agent"
-    if "calls" in has:
-        return "staged"
-    if "tokens" in has:
-        return "tokens"
-    if has & {"request", "prompt", "input", "response", "choices"}:
-        return "openai"
+    for form in FORMATS:
+        if form.matches(record):
+            return form
     raise BadRecordError(
-        f"no known format matches a record with the fields {', '.join(sorted(map(shown, list(has)[:6]))) or '(none)'}"
+        f"no known format matches a record with the fields {', '.join(sorted(shown(str(k)) for k in list(record)[:6])) or '(none)'}"
     )
 
 
-def calls_of(record: Any, fallback_session: str) -> tuple[str, list[LoggedCall]]:
+def calls_of(record: Any, fallback_session: str, account: Account | None = None) -> tuple[str, list[LoggedCall]]:
     """The format of a record, and its calls.
 
     Args:
         record: Parsed JSON.
         fallback_session: The session's name if the record has none.
+        account: Takes what was understood.
 
     Raises:
+        NoAnswerError: It is known why the record has no answer of a model.
         BadRecordError: The record has no known format, or lacks a part.
         ValueError: One of its messages is not a message.
     """
-    name = format_of(record)
-    calls = list(_READERS[name](record, fallback_session))
+    account = Account() if account is None else account
+    form = format_of(record)
+    account.check("record", form.name, record, form.known)
+    calls = list(form.read(record, fallback_session, account))
     if not calls:
-        raise BadRecordError(f"a record of the format {name} has no outputs")
-    return name, calls
+        raise BadRecordError(f"a record of the format {form.name} has no outputs")
+    return form.name, calls
 
 
-def _openai(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
-    request = _body(record.get("request", record.get("input")))
-    messages_field = record.get("messages", request.get("messages") if isinstance(request, dict) else None)
-    prompt = record.get("prompt", request.get("prompt") if isinstance(request, dict) else request)
-    if prompt is None and isinstance(request, dict):
-        prompt = request.get("input")
-    if messages_field is None and isinstance(prompt, list):
-        messages_field = prompt
-    if messages_field is not None:
-        messages = as_messages(messages_field)
-    elif isinstance(prompt, str) and prompt:
-        messages = [("user", prompt)]
-    else:
-        messages = []
-    instructions = record.get("instructions", request.get("instructions") if isinstance(request, dict) else None)
-    if isinstance(instructions, str) and instructions:
-        messages = [("system", instructions), *messages]
-    answer = next((record[key] for key in (_RAW_ANSWER, *_ANSWERS) if record.get(key) is not None), None)
+def records_in(value: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """(where, record) of the records that a value holds: the elements of a list, or of the lists of an object that is no
+    record itself."""
+    if isinstance(value, list) and value:
+        for number, inner in enumerate(value, 1):
+            yield from records_in(inner, f"{where}, element {number}")
+        return
+    if not isinstance(value, dict):
+        yield where, value
+        return
+    is_known = part_of(value) is not None or any(form.matches(value) for form in FORMATS)
+    for key in _FIRST_HOLDERS if is_known else _HOLDERS:
+        held = value.get(key)
+        if isinstance(held, list) and held and all(isinstance(inner, dict) for inner in held):
+            if key == "child_runs":
+                yield where, {name: inner for name, inner in value.items() if name != key}
+            for number, inner in enumerate(held, 1):
+                yield from records_in(inner, f"{where}, {key} {number}")
+            return
+    if not is_known:
+        for key in _WRAPPERS:
+            inner = _object(value.get(key))
+            if inner is not None and inner is not value:
+                yield from records_in(inner, where)
+                return
+    yield where, value
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, str) and value.lstrip()[:1] == "{":
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict) else None
+
+
+def _sglang(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
+    if record["event"] != "request.finished":
+        raise NoAnswerError(f"an event {shown(str(record['event']))}; the answer is in request.finished")
+    out = record.get("out")
+    if not isinstance(out, dict) or not out.keys() & {"text", "output_ids"}:
+        raise NoAnswerError("an answer whose text SGLang did not log: log with --log-requests-level 3")
+    yield from _pair({**record, "out": out}, session, account)
+
+
+def _pair(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
+    answer = next((record[key] for key in ANSWERS if record.get(key) is not None), None)
     if answer is None:
-        raise BadRecordError(f"an answer must be in one of the fields {', '.join(_ANSWERS)}")
+        if failed(record):
+            raise NoAnswerError("a failed request")
+        raise BadRecordError(f"an answer must be in one of the fields {', '.join(ANSWERS)}")
+    prompt = read_prompt(record, account)
+    try:
+        answers = read_answers(answer, account)
+    except BadRecordError:
+        if failed(record):
+            raise NoAnswerError("a failed request") from None
+        raise
     labels = labels_of(record)
+    messages = tuple(message.pair for message in prompt.messages if message.read or message.role == "assistant")
     if not labels.session:
         labels = replace(labels, session=_conversation(messages) or session)
     header = ASSISTANT_HEADER if messages else f"{labels.role or 'output'}\n"
-    values = messages_field if isinstance(messages_field, list) and len(messages_field) == len(messages) else ()
-    for message in _answers(answer):
-        recorded = message if isinstance(message, dict) else None
+    values = [message.value or {} for message in prompt.messages]
+    is_chat = len(values) == len(messages) and all(map(is_openai, values)) and _has_messages(record, prompt.request)
+    empty = True
+    for found in answers:
+        message = found.message
+        if not message.written and not found.tokens:
+            continue
+        empty = False
         yield LoggedCall(
-            tuple(messages),
+            messages,
             header,
-            output_text(message),
+            message.written,
             labels,
-            message=recorded,
-            request=request if isinstance(request, dict) else record,
-            prompt_values=values,
+            tokens=found.tokens,
+            message=message.value,
+            request=prompt.request or record,
+            prompt_values=values if is_chat else (),
             began=time_of(record),
         )
+    if empty:
+        raise NoAnswerError("a failed request" if failed(record) else "an answer without text")
 
 
-def _answers(answer: Any) -> list[Any]:
-    """The messages or texts of a completion, a response body or its choices."""
-    answer = _body(answer)
-    if isinstance(answer, str):
-        return [answer]
-    if isinstance(answer, dict):
-        if "choices" not in answer:
-            return [answer.get("message", answer)]
-        answer = answer["choices"]
-    if not isinstance(answer, list) or not all(isinstance(choice, dict | str) for choice in answer):
-        raise BadRecordError("choices must be a list of objects")
-    return [
-        choice if isinstance(choice, str) else choice.get("message", choice.get("text", choice)) for choice in answer
-    ]
-
-
-def _body(value: Any) -> Any:
-    """The content of a request or response, unwrapped from `body` and from JSON in a string."""
-    for _ in range(3):
-        if isinstance(value, dict) and isinstance(value.get("body"), dict | str):
-            value = value["body"]
-        elif isinstance(value, str) and value.startswith("{") and '"choices"' in value:
-            try:
-                value = json.loads(value)
-            except ValueError:
-                return value
-        else:
-            break
-    return value
+def _has_messages(record: Record, request: Mapping[str, Any] | None) -> bool:
+    return isinstance(record.get("messages"), list) or isinstance((request or {}).get("messages"), list)
 
 
 def _conversation(messages: Sequence[tuple[str, str]]) -> str:
@@ -164,22 +237,41 @@ def _conversation(messages: Sequence[tuple[str, str]]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _chat(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
+def _span(pair: Callable[[Record, Account], dict[str, Any]]) -> Reader:
+    def read(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
+        yield from _pair(pair(record, account), session, account)
+
+    return read
+
+
+def _chat(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
     labels = _trace_labels(record, session)
-    values = record["messages"]
-    times = [value.get("ts", value.get("timestamp")) for value in values if isinstance(value, dict)]
+    values = next((unwrapped(record[key]) for key in _CHATS if record.get(key)), None)
+    messages = read_messages(values, account, prompt=False)
+    system = record.get("system") or record.get("system_prompt")
+    if isinstance(system, str | list):
+        messages.insert(0, read_message({"role": "system", "content": system}, account, "prompt"))
+    if failed(record) and not any(message.role == "assistant" for message in messages):
+        raise NoAnswerError("a failed request")
+    times = [value.get("ts", value.get("timestamp")) for value in values or () if isinstance(value, dict)]
     if not labels.day and times:
         labels = replace(labels, day=labels_of({"ts": times[0]}).day)
-    messages = as_messages(values)
-    if len(messages) != len(values):
-        # Items were joined, so the other fields no longer belong to single messages.
-        yield from chat_calls(messages, labels)
-        return
-    agents = [str(value.get("name") or value.get("agent") or "") for value in values]
-    yield from chat_calls(messages, labels, agents=agents, values=values)
+    yield from chat_calls(messages, labels, account)
 
 
-def _staged(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
+def _sharegpt(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
+    identity = record.get("id")
+    if isinstance(identity, str | int) and not labels_of(record).session:
+        record = {**record, "session": str(identity)}
+    yield from _chat(record, session, account)
+
+
+def _tau_bench(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
+    names = [str(record[key]) for key in ("task_id", "trial") if isinstance(record.get(key), str | int)]
+    yield from _chat(record, "/".join([session, *names]), account)
+
+
+def _staged(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
     values = record["calls"]
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise BadRecordError("calls must be a list of objects")
@@ -188,7 +280,10 @@ def _staged(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
         stage, output = value.get("stage"), value.get("output")
         if not isinstance(stage, str) or not isinstance(output, str):
             raise BadRecordError("a call has no stage or no output")
-        messages = tuple(as_messages(value.get("messages") or []))
+        account.check("record", "staged.calls", value, _STAGED_CALL)
+        account.note_read("output", len(output))
+        read = read_messages(value.get("messages") or [], account)
+        messages = tuple(message.pair for message in read)
         header = ASSISTANT_HEADER if messages else f"{stage}\n"
         began, seconds = value.get("began"), value.get("seconds")
         is_timed = isinstance(began, int | float) and isinstance(seconds, int | float)
@@ -204,7 +299,7 @@ def _staged(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
         )
 
 
-def _trace_labels(record: Mapping[str, Any], session: str) -> Labels:
+def _trace_labels(record: Record, session: str) -> Labels:
     """The labels of a trace, whose sessions are unique only within a task and a run."""
     labels = labels_of(record, session=session)
     names = [str(record[key]) for key in ("task", "run") if isinstance(record.get(key), str | int)]
@@ -216,54 +311,47 @@ def _trace_labels(record: Mapping[str, Any], session: str) -> Labels:
     )
 
 
-def _sharegpt(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
-    values = record["conversations"]
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise BadRecordError("conversations must be a list of objects")
-    system = record.get("system")
-    messages = [("system", system)] if isinstance(system, str) and system else []
-    for value in values:
-        role, text = value.get("from", value.get("role")), value.get("value", value.get("content"))
-        if not isinstance(role, str) or not isinstance(text, str):
-            raise BadRecordError("a message of a conversation has no `from` or no `value`")
-        messages.append((_SHAREGPT_ROLES.get(role, role), text))
-    identity = record.get("id")
-    labels = labels_of(record, session=str(identity) if isinstance(identity, str | int) else session)
-    yield from chat_calls(messages, labels)
-
-
-def _swe_agent(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
+def _swe_agent(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
     attempts = record.get("attempts")
     if isinstance(attempts, list) and attempts:
         # The record's other fields repeat the best attempt.
         if not all(isinstance(attempt, dict) for attempt in attempts):
             raise BadRecordError("attempts must be a list of objects")
         for number, attempt in enumerate(attempts, 1):
-            yield from _swe_agent({**attempt, "attempts": None}, f"{session}/{number}")
+            yield from _swe_agent({**attempt, "attempts": None}, f"{session}/{number}", account)
         return
     labels = labels_of(record, session=session)
     history = record.get("history")
     if isinstance(history, list) and history:
         demonstrations = [i for i, value in enumerate(history) if isinstance(value, dict) and value.get("is_demo")]
-        messages = as_messages(history)
-        agents = [str(value.get("agent") or "") for value in history]
-        yield from chat_calls(messages, labels, demonstrations, agents, history)
+        yield from chat_calls(read_messages(history, account, prompt=False), labels, account, demonstrations)
         return
     steps = record.get("trajectory")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise BadRecordError("a trajectory must be a list of steps")
-    messages = []
+    # An empty prompt, because otherwise the first response would have none.
+    messages = [Message("user", ())]
     for step in steps:
+        account.check("record", "swe-agent.trajectory", step, _SWE_AGENT_STEP)
         response, observation = step.get("response"), step.get("observation")
         if isinstance(response, str):
-            messages.append(("assistant", response))
+            account.note_read("output", len(response))
+            messages.append(Message("assistant", (Part("text", response),)))
         if isinstance(observation, str):
-            messages.append(("user", observation))
-    # An empty prompt, because otherwise the first response would have none.
-    yield from chat_calls([("user", ""), *messages], labels)
+            account.note_read("prompt", len(observation))
+            messages.append(Message("user", (Part("text", observation),)))
+    yield from chat_calls(messages, labels, account)
 
 
-def _tokens(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
+def _openhands_output(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
+    # Older releases kept each action together with its observation.
+    events = [event for one in record["history"] for event in (one if isinstance(one, list) else [one])]
+    labels = labels_of(record, session=session)
+    messages = event_messages(events, account)
+    yield from chat_calls(messages, labels, account)
+
+
+def _tokens(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
     tokens, tail = record["tokens"], record.get("num_prompt_tail", 0)
     if not isinstance(tokens, list) or not all(isinstance(t, int) and not isinstance(t, bool) for t in tokens):
         raise BadRecordError("tokens must be a list of token ids")
@@ -276,13 +364,172 @@ def _tokens(record: Mapping[str, Any], session: str) -> Iterator[LoggedCall]:
         yield LoggedCall((), "", "", labels, tokens=tuple(tokens[tail:]))
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any], str], Iterator[LoggedCall]]] = {
-    "openai": _openai,
-    "openhands": _openai,
-    "sharegpt": _sharegpt,
-    "swe-agent": _swe_agent,
-    "mini-swe-agent": _chat,
-    "chat": _chat,
-    "staged": _staged,
-    "tokens": _tokens,
-}
+def _known(*lists: Sequence[str] | frozenset[str] | str) -> frozenset[str]:
+    """The names of several lists, and those that any record may have."""
+    parts = [fields.names(one) if isinstance(one, str) else frozenset(one) for one in lists]
+    return _COMMON.union(*parts)
+
+
+# Fields of any record: who called, when, which model, what it cost, how it ended.
+_COMMON = LABEL_FIELDS | fields.names(
+    """
+    id uuid name model model_name model_id version type object status error error_str error_message exception usage cost
+    latency latency_ms duration duration_ms seconds tokens_used num_tokens input_tokens output_tokens total_tokens
+    prompt_tokens completion_tokens finish_reason stop_reason end_time endTime ended completed_at updated_at updatedAt
+    request_id requestId call_id run task run_id task_id reward score seed temperature top_p max_tokens stream tags
+    language source split index idx environment level provider system_fingerprint service_tier host pid logger
+    num_turns turn success resolved passed exit exit_status category
+    """
+)
+_PAIR = _known(ANSWERS, REQUESTS, PROMPTS, SYSTEMS, "body custom_id").union(fields.ANSWER_IGNORED) | {
+    "tools",
+    "functions",
+    "kwargs",
+    "raw_response",
+}  # fmt: skip
+_LITELLM = fields.names(
+    """
+    call_type trace_id saved_cache_cost response_cost response_cost_failure_debug_info status_fields custom_llm_provider
+    completionStartTime response_time model_map_information model_group api_base end_user requester_ip_address
+    requester_custom_headers cache_hit cache_key request_tags hidden_params model_parameters guardrail_information
+    standard_built_in_tools_params cost_breakdown error_information litellm_call_id litellm_params spend
+    proxy_server_request api_key team_id organization_id session_id user_agent mcp_namespaced_tool_name agent_id
+    request_duration_ms optional_params additional_args log_event_type original_response stream_options
+    """
+)
+_OPENHANDS = fields.names(
+    """
+    args context_window latency_sec fncall_messages fncall_response usage_summary accumulated_cost llm_metrics log_id
+    """
+)
+_HELICONE = fields.names(
+    """
+    request_created_at response_created_at response_id response_status request_path request_properties properties
+    request_user_id response_delay_ms prompt_id feedback_rating country_code scores helicone_user provider_request_id
+    """
+)
+_STAGED_CALL = _known("stage output messages began seconds attempt candidate finish")
+_SWE_AGENT_STEP = fields.names(
+    """
+    response observation action thought state query messages extra_info execution_time cost info llm_latency
+    tool_calls tool_call_ids thinking_blocks reasoning
+    """
+)
+_SWE = _known(
+    "history trajectory info attempts replay_config environment trajectory_format instance_id run_id metadata best_attempt",
+    "review_results",
+)
+_DATASET = fields.names(
+    """
+    info trajectory_format tools patch model_patch git_patch generated_patch eval_logs eval_result target resolved
+    traj_id instance_id repo test_result report instruction problem_statement base_commit dataset
+    conversation_hash conversation_id turn redacted toxic openai_moderation detailed_moderation hashed_ip header state
+    country system system_prompt tstamp judge winner exit traj_reward agent_cost user_cost termination_reason
+    reward_info start_time end_time trial task_id id seed hints review chat_template_kwargs reference ground_truth
+    gold gold_sql sql db_id evaluation difficulty
+    """
+)
+
+
+def _is_sglang(record: Record) -> bool:
+    return isinstance(record.get("event"), str) and "rid" in record and bool(record.keys() & {"obj", "out"})
+
+
+def _is_langfuse(record: Record) -> bool:
+    kind = record.get("type")
+    return isinstance(kind, str) and kind.upper() in LANGFUSE_TYPES and bool(
+        record.keys() & {"input", "output", "traceId", "trace_id"}
+    )  # fmt: skip
+
+
+def _is_span(record: Record) -> bool:
+    return isinstance(record.get("attributes"), dict | list) and bool(
+        record.keys() & {"name", "traceId", "trace_id", "spanId", "span_id", "context", "events"}
+    )
+
+
+def _is_openhands_output(record: Record) -> bool:
+    history = record.get("history")
+    first = history[0] if isinstance(history, list) and history else None
+    first = first[0] if isinstance(first, list) and first else first
+    return isinstance(first, dict) and is_event(first)
+
+
+def _has_answer(record: Record) -> bool:
+    return any(record.get(key) is not None for key in ANSWERS)
+
+
+def _is_openhands(record: Record) -> bool:
+    return (
+        "messages" in record
+        and _has_answer(record)
+        and bool(record.keys() & {"args", "cost"})
+        and "status" not in record
+    )
+
+
+def _is_chat_with_answer(record: Record) -> bool:
+    has_place = bool(record.keys() & ANSWERS)
+    return "messages" in record and (_has_answer(record) or has_place and failed(record))
+
+
+def _is_mini_swe_agent(record: Record) -> bool:
+    return "messages" in record and ("trajectory_format" in record or isinstance(record.get("info"), dict))
+
+
+def _is_chat(record: Record) -> bool:
+    if "messages" in record:
+        return True
+    # Data sets name the list in several ways; SWE-agent's steps are no messages.
+    found = next((unwrapped(record[key]) for key in _CHATS if key in record), None)
+    return isinstance(found, list) and bool(found) and is_message(found[0])
+
+
+FORMATS = (
+    Format("sglang", _is_sglang, _sglang, _known("event rid obj out")),
+    Format("opentelemetry", _is_span, _span(opentelemetry_pair), _known(
+        """
+        attributes events context trace_id traceId span_id spanId parent_id parentSpanId parent_span_id kind links resource
+        scope startTimeUnixNano endTimeUnixNano start_time_unix_nano end_time_unix_nano flags traceState trace_state
+        droppedAttributesCount droppedEventsCount droppedLinksCount instrumentation_scope status_code status_message
+        parentId span_kind
+        """
+    )),
+    Format("langsmith", lambda record: "run_type" in record, _span(langsmith_pair), _known(
+        """
+        run_type inputs outputs extra serialized events parent_run_id parent_run_ids child_run_ids direct_child_run_ids
+        dotted_order execution_order feedback_stats reference_example_id session_id trace_id app_path manifest_id
+        prompt_cost completion_cost total_cost first_token_time in_dataset inputs_preview outputs_preview
+        attachments s3_urls inputs_s3_urls outputs_s3_urls share_token last_queued_at price_model_id
+        """
+    )),
+    Format("langfuse", _is_langfuse, _span(langfuse_pair), _known(
+        """
+        input output traceId trace_id parentObservationId completionStartTime modelParameters usageDetails costDetails
+        promptId promptName promptVersion projectId statusMessage calculatedTotalCost calculatedInputCost
+        calculatedOutputCost inputPrice outputPrice totalPrice timeToFirstToken unit inputUsage outputUsage totalUsage
+        internalModelId modelId toolDefinitions toolCalls toolCallNames providedUsageDetails providedCostDetails
+        """
+    )),
+    Format("sharegpt", lambda record: "conversations" in record, _sharegpt, _known("conversations system", _DATASET)),
+    Format("openhands-output", _is_openhands_output, _openhands_output, _known(
+        "history metrics llm_completions instance", _DATASET
+    )),
+    Format("openhands", _is_openhands, _pair, _PAIR | _OPENHANDS),
+    Format("openai", _is_chat_with_answer, _pair, _PAIR | _LITELLM | _HELICONE | _OPENHANDS),
+    Format("mini-swe-agent", _is_mini_swe_agent, _chat, _known("messages", _DATASET)),
+    Format("tau-bench", lambda record: "traj" in record, _tau_bench, _known("traj info", _DATASET)),
+    Format("chat", _is_chat, _chat, _known(_CHATS, _DATASET, _LITELLM)),
+    Format("swe-agent", lambda record: bool(record.keys() & {"history", "trajectory", "attempts"}), _swe_agent, _SWE),
+    Format("staged", lambda record: "calls" in record, _staged, _known("calls", _DATASET)),
+    Format("tokens", lambda record: "tokens" in record, _tokens, _known(
+        "tokens num_prompt_tail namespace output_id"
+    )),
+    Format(
+        "openai",
+        lambda record: bool(record.keys() & {"prompt", *REQUESTS, "response", "response_body", "choices", "completion"}),
+        _pair,
+        _PAIR | _LITELLM | _HELICONE | _OPENHANDS,
+    ),
+)  # fmt: skip
+"""Every format, the first that matches is taken."""

@@ -69,7 +69,7 @@ def read_log(paths: Sequence[Path], tokenizer: Tokenizer, limits: SampleLimits, 
     if not sample.num_outputs:
         raise ConfigError(
             f"there is no output to report on in {len(files)} {'file' if len(files) == 1 else 'files'}"
-            f"{_first_bad(reading)}; pass logs of requests with their answers"
+            f"{_why(reading)}; pass logs of requests with their answers"
         )
     kept = sample.kept()
     place_of = {output.order: place for place, output in enumerate(kept)}
@@ -128,8 +128,11 @@ def _prompt_tokens(sample: LogSample, logged: Sequence[LoggedCall], sampled: Sam
     return round(tokens * sample.num_prompt_characters / characters) if characters else None
 
 
-def _first_bad(reading: LogReading) -> str:
-    if not reading.bad:
-        return ""
-    first = reading.bad[0]
-    return f"; {reading.num_bad} records are bad, the first in {first['file']}, {first['where']}: {first['reason']}"
+def _why(reading: LogReading) -> str:
+    text = ""
+    if reading.bad:
+        first = reading.bad[0]
+        text = f"; {reading.num_bad} records are bad, the first in {first['file']}, {first['where']}: {first['reason']}"
+    for reason, count in reading.account.skipped.most_common(3):
+        text += f"; {count} records have no answer of a model: {reason}"
+    return text

@@ -22,6 +22,7 @@ import numpy as np
 from agentspec import __version__
 from agentspec.analysis.logs.log import read_log
 from agentspec.analysis.logs.sample import SampleLimits
+from agentspec.analysis.logs.source import LogReading
 from agentspec.analysis.measures import entropy, grid, learning
 from agentspec.analysis.measures.intervals import NORMAL
 from agentspec.analysis.measures.replays import (
@@ -40,7 +41,7 @@ from agentspec.analysis.measures.speedup import speedup_row
 from agentspec.analysis.measures.states import Recorded, adapted_estimates, record, recorded_config
 from agentspec.analysis.replay.tokenizer import Tokenizer
 from agentspec.analysis.report.budget import Budget, num_replayed
-from agentspec.analysis.report.inputs import input_facts, input_notes
+from agentspec.analysis.report.inputs import input_facts, input_notes, not_understood
 from agentspec.analysis.report.verdict import Evidence, best_width, budget_mb, verdict
 from agentspec.engine import Engine
 from agentspec.errors import ConfigError
@@ -164,6 +165,8 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
             num_outputs=total.outputs,
             num_sessions=len(total.sessions),
             lost_share=lost / max(len(sampled.measured), 1),
+            understood=log.reading.understood,
+            not_understood=_not_understood(log.reading),
             cold=cold.accept_length(),
             warm=warm.accept_length(),
             alone=alone.accept_length(),
@@ -204,6 +207,11 @@ def report_facts(paths: Sequence[Path], tokenizer: Tokenizer, config: ReportConf
         "could_not_tell": notes,
         "texts": excerpts(sampled.measured, sampled.labels, places, tokenizer.decode) if config.include_text else None,
     }
+
+
+def _not_understood(reading: LogReading) -> str:
+    bad = f"{reading.num_bad} records that could not be read" if reading.num_bad else ""
+    return ", ".join(filter(None, (bad, not_understood(reading, 3))))
 
 
 def _ten_times(growth: learning.Growth, num_outputs: int) -> dict[str, float]:

@@ -71,7 +71,7 @@ def test_bad_records_are_named_and_skipped(tmp_path: Path) -> None:
     path.write_bytes(LINES.encode() + b'{"messages": [\n\xff\xfe\n[1]\n' + LINES.encode())
     found, reading = outputs(path)
     assert found == ANSWERS * 2
-    assert [bad["where"] for bad in reading.bad] == ["line 4", "line 5", "line 6"]
+    assert [bad["where"] for bad in reading.bad] == ["line 4", "line 5", "line 6, element 1"]
     assert reading.num_bad == 3
 
 

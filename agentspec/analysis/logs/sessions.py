@@ -1,0 +1,351 @@
+"""Logs in which a record is only a part of a call: sessions of agents line by line, events, and chunks of streams.
+
+The parts of a file are collected, and become calls at the file's end. A message in several lines is one output, and a
+message that a later file repeats, because a session was resumed, is not counted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentspec.analysis.logs import fields
+from agentspec.analysis.logs.account import Account, type_name
+from agentspec.analysis.logs.answers import read_answers
+from agentspec.analysis.logs.calls import Labels, LoggedCall, labels_of
+from agentspec.analysis.logs.messages import (
+    Message,
+    Part,
+    call_text,
+    chat_calls,
+    is_item,
+    read_message,
+    read_messages,
+)
+from agentspec.analysis.logs.streams import is_chunk, joined, stream_of
+
+_CLAUDE_CODE_IGNORED = fields.names(
+    """
+    summary system file-history-snapshot queue-operation progress last-prompt custom-title ai-title agent-name result
+    permission-mode pr-link rate_limit_event stream_event control_request control_response agent-setting mode tag
+    worktree-state content-replacement speculation-accept attribution-snapshot
+    """
+)
+"""Types of lines that are about the session. What they quote is in other lines too."""
+_CLAUDE_CODE_KNOWN = fields.names(
+    """
+    type message uuid parentUuid parent_tool_use_id logicalParentUuid sessionId session_id timestamp requestId
+    request_id isSidechain isMeta userType entrypoint cwd version gitBranch slug agentId sessionKind toolUseResult
+    tool_use_result sourceToolUseID sourceToolAssistantUUID isApiErrorMessage isVisibleInTranscriptOnly
+    isCompactSummary thinkingMetadata todos permissionMode promptId error apiError teamName level isReplay
+    imagePasteIds planContent inferenceGeo mcpMeta isSynthetic
+    """
+)
+_CODEX_IGNORED = fields.names("event_msg turn_context session_meta compacted world_state session_state ghost_snapshot")
+_CODEX_TYPES = _CODEX_IGNORED | {"response_item"}
+_EVENT_KINDS = fields.names(
+    """
+    ActionEvent MessageEvent ObservationEvent SystemPromptEvent AgentErrorEvent UserRejectObservation PauseEvent
+    ConversationStateUpdateEvent Condensation CondensationRequest CondensationSummaryEvent TokenEvent
+    ConversationErrorEvent LLMCompletionLogEvent
+    """
+)
+_EVENT_KNOWN = fields.names(
+    """
+    id timestamp source message action observation args content extras cause tool_call_metadata llm_metrics timeout
+    tool_result success kind thought reasoning_content thinking_blocks responses_reasoning_item tool_name tool_call_id
+    tool_call llm_response_id security_risk summary llm_message activated_skills extended_content system_prompt tools
+    action_id error response_id file_store stats critic_result sender activated_microagents dynamic_context hidden
+    """
+)
+# What an agent does on its own account, without a model.
+_EVENT_IGNORED = fields.names(
+    "recall change_agent_state null condensation condensation_request pause resume loop_recovery"
+)
+_EVENT_ARGUMENTS_IGNORED = fields.names(
+    """
+    thought hidden confirmation_state security_risk wait_for_response image_urls file_urls blocking is_input is_static
+    keep_prompt kernel_init_code include_extra impl_source task_completed cwd outputs
+    """
+)
+_MAX_STREAMS = 64
+"""Streams that are open at the same time; more are only in logs of chunks whose ends are missing."""
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """The parts of one session in one file."""
+
+    form: str
+    labels: Labels
+    items: list[Any] = field(default_factory=list)
+    """Messages, or what becomes messages at the end."""
+    places: dict[str, int] = field(default_factory=dict)
+    """The places of messages by their identity."""
+    repeated: set[int] = field(default_factory=set)
+    """The places of messages that another file has too."""
+
+
+class Sessions:
+    """Collects the parts of each file. One object reads all files of a log."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._open: dict[tuple[str, ...], _Conversation] = {}
+        self._streams: dict[str, list[Any]] = {}
+        self._stream = ""
+        # The identities of messages, and the conversation that they were counted in.
+        self._counted: dict[str, str] = {}
+        self._labels = Labels()
+
+    def add(self, record: Mapping[str, Any], form: str, name: str) -> Iterator[tuple[str, LoggedCall]]:
+        """Takes in a record, and yields the calls that are complete, with their formats.
+
+        Args:
+            record: A record that part_of() knows.
+            form: What part_of() returned.
+            name: The name of a session that has none.
+
+        Raises:
+            ValueError: The record is malformed.
+        """
+        if form == "stream":
+            yield from self._add_chunk(record, name)
+        elif form == "claude-code":
+            self._add_claude_code(record, name)
+        elif form == "codex":
+            self._add_codex(record, name)
+        else:
+            self._conversation("openhands-events", Labels(session=name), name).items.append(record)
+
+    def finish(self) -> Iterator[tuple[str, LoggedCall]]:
+        """The calls of everything that was collected since the last time."""
+        for name in list(self._streams):
+            yield from self._end_stream(name)
+        conversations, self._open = list(self._open.values()), {}
+        for one in conversations:
+            make = _MESSAGES_OF.get(one.form)
+            messages = make(one.items, self._account) if make else one.items
+            if not any(message.role == "assistant" for message in messages):
+                self._account.note_skipped("a session without an answer")
+            for call in chat_calls(messages, one.labels, self._account, one.repeated):
+                yield one.form, call
+
+    def _conversation(self, form: str, labels: Labels, *key: str) -> _Conversation:
+        return self._open.setdefault((form, *key), _Conversation(form, labels))
+
+    def _add_chunk(self, chunk: Mapping[str, Any], name: str) -> Iterator[tuple[str, LoggedCall]]:
+        # Only some events of a stream tell its name; the others belong to the stream that was met last.
+        self._stream = stream_of(chunk) or self._stream
+        self._labels = Labels(session=name)
+        self._streams.setdefault(self._stream, []).append(chunk)
+        while len(self._streams) > _MAX_STREAMS:
+            yield from self._end_stream(next(iter(self._streams)))
+
+    def _end_stream(self, name: str) -> Iterator[tuple[str, LoggedCall]]:
+        chunks = self._streams.pop(name)
+        session = f"{self._labels.session}/{name}" if name else self._labels.session
+        for value in joined(chunks, self._account):
+            for answer in read_answers(value, self._account):
+                if answer.message.written:
+                    labels = Labels(session=session)
+                    yield "stream", LoggedCall((), "output\n", answer.message.written, labels)
+
+    def _add_claude_code(self, line: Mapping[str, Any], name: str) -> None:
+        account, kind, value = self._account, line["type"], line.get("message")
+        is_model = kind == "assistant"
+        labels = labels_of(line, session=name)
+        key = (
+            labels.session,
+            str(line.get("agentId") or line.get("parent_tool_use_id") or line.get("isSidechain") or ""),
+        )
+        if kind == "system" and line.get("subtype") == "compact_boundary":
+            # Later prompts begin with a summary.
+            self._cut(("claude-code", *key))
+            return
+        if kind not in ("user", "assistant") or not isinstance(value, dict):
+            if kind not in _CLAUDE_CODE_IGNORED:
+                account.note_unknown("record", f"claude-code line of the type {type_name(kind)}", line)
+            else:
+                account.note_skipped(f"a line of the type {kind}, which is about the session")
+            return
+        if is_model and (line.get("isApiErrorMessage") is True or value.get("model") == "<synthetic>"):
+            account.note_skipped("a message that the agent's program wrote itself")
+            return
+        account.check("record", "claude-code", line, _CLAUDE_CODE_KNOWN)
+        one = self._conversation("claude-code", labels, *key)
+        identity = str(value.get("id") or line.get("uuid") or "") if is_model else str(line.get("uuid") or "")
+        lines = f"line {line.get('uuid')}"
+        if line.get("uuid") and lines in one.places:
+            return
+        one.places[lines] = -1
+        message = read_message({"role": kind, **value}, account, "output" if is_model else "prompt")
+        place = one.places.get(identity) if is_model and identity else None
+        if place is not None:
+            before: Message = one.items[place]
+            one.items[place] = Message("assistant", before.parts + message.parts, before.value)
+            return
+        if is_model and identity:
+            one.places[identity] = len(one.items)
+            if self._counted.setdefault(identity, "/".join(key)) != "/".join(key):
+                one.repeated.add(len(one.items))
+        one.items.append(message)
+
+    def _add_codex(self, line: Mapping[str, Any], name: str) -> None:
+        payload = line.get("payload")
+        if not isinstance(payload, dict):
+            self._conversation("codex", labels_of(line, session=name), name).items.append(line)
+            return
+        kind = line.get("type")
+        one = self._conversation("codex", labels_of(line, session=name), name)
+        if kind == "response_item":
+            one.items.append(payload)
+        elif kind == "compacted":
+            self._cut(("codex", name))
+        elif kind == "session_meta":
+            text = payload.get("base_instructions", payload.get("instructions"))
+            text = text.get("text") if isinstance(text, dict) else text
+            if isinstance(text, str) and text and not one.items:
+                one.items.append({"role": "system", "content": text})
+            self._account.note_skipped("a line of the type session_meta, which is about the session")
+        elif kind in _CODEX_IGNORED:
+            self._account.note_skipped(f"a line of the type {kind}, which is about the session")
+        else:
+            self._account.note_unknown("record", f"codex line of the type {type_name(kind)}", line)
+
+    def _cut(self, key: tuple[str, ...]) -> None:
+        """Ends a conversation, because what follows does not have it in its prompts."""
+        one = self._open.pop(key, None)
+        if one is not None:
+            self._open[*key, str(len(self._open))] = one
+            self._open[key] = _Conversation(one.form, one.labels)
+
+
+def part_of(record: Any) -> str | None:
+    """The format of a record that is a part of a session; None if it is none."""
+    if not isinstance(record, dict):
+        return None
+    if is_chunk(record):
+        return "stream"
+    kind = record.get("type")
+    if kind in _CODEX_TYPES and isinstance(record.get("payload"), dict):
+        return "codex"
+    if isinstance(record.get("payload"), dict) and "timestamp" in record and isinstance(kind, str):
+        return "codex"
+    if isinstance(kind, str) and is_claude_code(record):
+        return "claude-code"
+    if is_event(record):
+        return "openhands-events"
+    row = fields.BLOCKS.get(kind) if isinstance(kind, str) else None
+    is_lone = is_item(record) and row is not None and row.kind in ("call", "result", "reasoning")
+    return "codex" if is_lone or kind == "message" and "role" in record else None
+
+
+def is_claude_code(record: Mapping[str, Any]) -> bool:
+    """Whether a record is a line of a session of Claude Code, from its folder or from its output."""
+    kind = record["type"]
+    if kind in ("user", "assistant") and isinstance(record.get("message"), dict):
+        return True
+    has_session = bool(record.keys() & {"sessionId", "session_id", "leafUuid", "parentUuid"})
+    return has_session and not record.keys() & {"messages", "input", "output", "response", "run_type"} or (
+        kind in ("file-history-snapshot", "queue-operation") or kind == "summary" and "summary" in record
+    )  # fmt: skip
+
+
+def is_event(record: Mapping[str, Any]) -> bool:
+    """Whether a record is an event of OpenHands."""
+    if record.get("kind") in _EVENT_KINDS:
+        return True
+    return "source" in record and ("action" in record or "observation" in record)
+
+
+def event_messages(events: list[Any], account: Account) -> list[Message]:
+    """The messages that events of OpenHands tell of."""
+    messages: list[Message] = []
+    places: dict[str, int] = {}
+    for event in events:
+        if not isinstance(event, dict):
+            account.note_unknown("record", "openhands-events element that is no object", event)
+            continue
+        account.check("record", "openhands-events", event, _EVENT_KNOWN)
+        made, identity = _event_message(event, account)
+        if made is None:
+            continue
+        if identity and identity in places:
+            # Several actions of one answer; what they share is there once.
+            before = messages[places[identity]]
+            new = tuple(part for part in made.parts if part not in before.parts)
+            messages[places[identity]] = Message(before.role, before.parts + new, before.value)
+            continue
+        if identity:
+            places[identity] = len(messages)
+        messages.append(made)
+    return messages
+
+
+def _event_message(event: Mapping[str, Any], account: Account) -> tuple[Message | None, str]:
+    """The message of an event, and the identity of the answer that it is a part of."""
+    if event.get("kind") in _EVENT_KINDS:
+        return _sdk_message(event, account)
+    metadata = event.get("tool_call_metadata")
+    response = metadata.get("model_response") if isinstance(metadata, dict) else None
+    if event.get("source") == "agent" and isinstance(response, dict):
+        answers = read_answers(response, account)
+        return (answers[0].message if answers else None), str(response.get("id") or "")
+    arguments = event.get("args") if isinstance(event.get("args"), dict) else {}
+    assert isinstance(arguments, dict)
+    action = event.get("action")
+    if action is None:
+        content = event.get("content")
+        return (_text("tool", content, account) if isinstance(content, str) else None), ""
+    if action in _EVENT_IGNORED or event.get("source") == "environment":
+        return None, ""
+    if action == "system" or event.get("source") != "agent":
+        content = arguments.get("content", event.get("message"))
+        role = "system" if action == "system" else "user"
+        return (_text(role, content, account) if isinstance(content, str) else None), ""
+    # The model's answer is not there, so its text is made of the fields of what it led to.
+    account.note_left_out("output", "answer of which only the action was recorded")
+    parts = [Part("text", arguments["thought"])] if isinstance(arguments.get("thought"), str) else []
+    if action in ("message", "finish", "reject"):
+        texts = (arguments.get("content"), arguments.get("final_thought"))
+        parts += [Part("text", text) for text in texts if isinstance(text, str)]
+    else:
+        chosen = {key: value for key, value in arguments.items() if key not in _EVENT_ARGUMENTS_IGNORED and value}
+        parts.append(Part("call", call_text(str(action), chosen)))
+    parts = [part for part in parts if part.text]
+    account.note_read("output", sum(len(part.text) for part in parts))
+    return Message("assistant", tuple(parts)), ""
+
+
+def _sdk_message(event: Mapping[str, Any], account: Account) -> tuple[Message | None, str]:
+    """The message of an event of the OpenHands SDK."""
+    kind = event["kind"]
+    if kind == "MessageEvent" and isinstance(event.get("llm_message"), dict):
+        is_model = event["llm_message"].get("role") == "assistant"
+        return read_message(event["llm_message"], account, "output" if is_model else "prompt"), ""
+    if kind == "ActionEvent":
+        fields_of = ("thinking_blocks", "reasoning_content")
+        message = {"role": "assistant", "content": event.get("thought"), **{f: event.get(f) for f in fields_of}}
+        if isinstance(event.get("tool_call"), dict):
+            call = event["tool_call"]
+            message["tool_calls"] = [{key: call[key] for key in ("id", "function", "name", "arguments") if key in call}]
+        return read_message(message, account, "output"), str(event.get("llm_response_id") or "")
+    if kind == "SystemPromptEvent":
+        return read_message({"role": "system", "content": event.get("system_prompt")}, account, "prompt"), ""
+    if kind in ("ObservationEvent", "AgentErrorEvent"):
+        found = event.get("observation", event.get("error"))
+        content = found.get("content", found) if isinstance(found, dict) else found
+        return read_message({"role": "tool", "content": content}, account, "prompt"), ""
+    return None, ""
+
+
+def _text(role: str, text: str, account: Account) -> Message:
+    return read_message({"role": role, "content": text}, account, "prompt")
+
+
+_MESSAGES_OF: dict[str, Callable[[list[Any], Account], list[Message]]] = {
+    "codex": lambda items, account: read_messages(items, account, prompt=False),
+    "openhands-events": event_messages,
+}
