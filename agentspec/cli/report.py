@@ -64,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=60.0,
         metavar="S",
-        help="CPU time of the whole report; as many outputs are replayed as it allows (default %(default)g)",
+        help="the most time that the report may take; as many outputs are replayed, in parts if they are long, as it "
+        "allows (default %(default)g)",
     )
     add(
         "--replay", type=int, metavar="N", help="replay exactly N outputs, to repeat a report, whatever time that takes"

@@ -48,19 +48,34 @@ class Log:
         return sum(not self.encoder.survives(self.logged[i]) for i in indexes)
 
 
-def read_log(paths: Sequence[Path], tokenizer: Tokenizer, limits: SampleLimits, seed: int) -> Log:
+def read_log(
+    paths: Sequence[Path], tokenizer: Tokenizer, limits: SampleLimits, seed: int, deadline: float | None = None
+) -> Log:
     """Reads files and folders from beginning to end, with progress on stderr.
+
+    Args:
+        paths: Files and folders.
+        tokenizer: The served model's.
+        limits: How much is kept.
+        seed: Of all draws.
+        deadline: The value of time.process_time() at which reading stops; None: at the end.
 
     Raises:
         ConfigError: A path does not exist, or there is no output.
     """
     files = log_files(paths)
-    reading = LogReading()
+    reading = LogReading(deadline=deadline)
     encoder = Encoder(tokenizer)
     sample = LogSample(encoder, limits, seed)
     size = sum(path.stat().st_size for path in files)
     with Progress("reading", size) as progress:
-        calls = read_calls(files, reading, lambda done: progress.update(done, f"bytes, {sample.num_outputs} outputs"))
+
+        def told(done: int) -> None:
+            progress.update(done, f"bytes, {sample.num_outputs} outputs")
+            if reading.is_late:
+                reading.stopped = reading.stopped or done / max(size, 1)
+
+        calls = read_calls(files, reading, told)
         for file, call in calls:
             try:
                 sample.add(file.name, call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,14 @@ class LogReading:
     """The first bad records: file, where, reason."""
     account: Account = field(default_factory=Account)
     """What was understood of the others."""
+    deadline: float | None = None
+    """The value of time.process_time() at which reading stops, if something has been read; None: at the end."""
+    stopped: float | None = None
+    """The share of the log that was read by then; None: all."""
+
+    @property
+    def is_late(self) -> bool:
+        return self.deadline is not None and time.process_time() > self.deadline and self.num_records > 0
 
     @property
     def num_records(self) -> int:
@@ -119,6 +128,8 @@ def read_calls(
     done = 0
     sessions = Sessions(reading.account)
     for path in files:
+        if reading.is_late:
+            break
         file = FileReading(path.name)
         reading.files.append(file)
         try:
@@ -172,6 +183,8 @@ def _record_calls(
 ) -> Iterator[LoggedCall]:
     """The calls of a file's values. Each is a record, or has several, or is a part of a session."""
     for where, value, is_alone in found:
+        if reading.is_late:
+            break
         if isinstance(value, Exception):
             _note(reading, file, where, value)
             continue
@@ -252,7 +265,7 @@ def _text_calls(
             more = content.read(layout.CHUNK)
             ended = not more
             rest += more
-        if not rest.strip():
+        if not rest.strip() or reading.is_late:
             return
         cut = len(rest) if len(rest) <= 2 * _TEXT_PART else rest.rfind(b"\n", 0, _TEXT_PART) + 1 or _TEXT_PART
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -57,7 +58,7 @@ def input_facts(log: Log, sampled: Sampled, lost: int, tokenizer: Tokenizer) -> 
     }
 
 
-def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None) -> list[str]:
+def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None, share: float = 1.0) -> list[str]:
     """The limits that the input sets to the report.
 
     Args:
@@ -65,11 +66,17 @@ def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None) ->
         sampled: The calls that are replayed.
         lost: See input_facts().
         seconds: The time that decided how many calls are replayed; None: the number was given.
+        share: The share of each output that is replayed.
     """
     sample, reading, num_kept = log.sample, log.reading, len(log.kept)
     total = sample.counts["all", "all"]
     num_measured, num_candidates = len(sampled.measured), len(log.sampled.measured)
     notes = []
+    if reading.stopped:
+        notes.append(
+            f"Only the first {math.floor(100 * reading.stopped)} % of the log were read, because reading took half of the "
+            f"{seconds:g} seconds (--seconds). More time reads more."
+        )
     if num_kept < total.outputs:
         notes.append(
             f"All {total.outputs} outputs are counted, but only {num_kept} outputs of {len(sample.drawn_sessions())} "
@@ -85,6 +92,11 @@ def input_notes(log: Log, sampled: Sampled, lost: int, seconds: float | None) ->
         notes.append(
             f"{reason} allowed {num_measured} of {num_candidates} outputs, of {sessions} sessions, to be replayed. The "
             "others are only learnt."
+        )
+    if share < 1.0:
+        notes.append(
+            f"The time of {seconds:g} seconds (--seconds) allowed about {share:.0%} of each of these outputs to be "
+            "replayed, a part at random."
         )
     if len(total.sessions) == 1:
         notes.append(

@@ -48,6 +48,8 @@ class Evidence:
     num_sessions: int
     lost_share: float
     """The share of sampled outputs that tokenizing and decoding changes."""
+    num_replayed: int = 1000
+    """The number of outputs that the accept lengths are of."""
     understood: float = 1.0
     """The share of the log that was understood."""
     not_understood: str = ""
@@ -101,7 +103,7 @@ def _kind(evidence: Evidence) -> str:
     length = evidence.warm if evidence.warm is not None else evidence.cold
     if length is None or evidence.num_outputs < _MIN_OUTPUTS or evidence.num_sessions < _MIN_SESSIONS:
         return "unknown"
-    if evidence.lost_share > _MAX_LOST_SHARE:
+    if evidence.lost_share > _MAX_LOST_SHARE or evidence.num_replayed < _MIN_OUTPUTS:
         return "unknown"
     pays = any(row["high"] >= _PAYS for row in evidence.speedups)
     drafter_pays = any(drafter_gain(evidence.profile, rows, evidence.context) >= _PAYS for rows in evidence.concurrency)
@@ -204,6 +206,8 @@ def _headline(kind: str, evidence: Evidence) -> str:
     if kind == "unknown":
         if evidence.lost_share > _MAX_LOST_SHARE:
             return "The tokenizer changes outputs when it decodes them again: pass the served model's tokenizer."
+        if evidence.num_replayed < min(_MIN_OUTPUTS, evidence.num_outputs):
+            return f"Only {evidence.num_replayed} outputs were replayed, too few for a verdict: raise --seconds or --replay."
         return "The log is too small to say what these outputs gain: pass more outputs of more sessions."
     gains = _gain_text(evidence.speedups)
     return {
