@@ -176,10 +176,10 @@ def block_parts(block: Any, account: Account, where: Where) -> Iterator[Part]:
     if row is None:
         account.note_unknown(where, f"block {'without a type' if kind is None else type_name(kind)}", block)
         return
-    account.check(where, f"block {kind}", block, row.known)
     if row.kind == "none":
         account.note_left_out(where, f"block {kind}", block)
         return
+    account.check(where, f"block {kind}", block, row.known)
     found = next((block[field] for field in row.text if block.get(field) not in (None, "", [])), None)
     if row.kind == "call":
         named = next((block[field] for field in row.name if isinstance(block.get(field), str)), row.tool)
