@@ -20,12 +20,12 @@ from agentspec.analysis.logs.messages import (
     read_message,
     read_messages,
 )
-from agentspec.analysis.logs.streams import events_of, is_chunk, is_events, joined
+from agentspec.analysis.logs.streams import events_of, is_chunk, is_events, joined, stream_of
 
 # The text that a model wrote comes first, where its answer was converted to calls that the model has no format for.
 ANSWERS = (
     "raw_response", "completion", "response", "response_body", "responseBody", "out", "output", "outputs", "choices",
-    "generations",
+    "generations", "result",
 )  # fmt: skip
 """The fields of a record that may hold its answer; the first that is there is read."""
 REQUESTS = ("request", "request_body", "requestBody", "obj", "input", "inputs")
@@ -147,9 +147,10 @@ def read_answers(value: Any, account: Account) -> list[Answer]:
         return _text_answers("\n\n".join(values), account)
     if all(isinstance(inner, dict) for inner in values) and any(map(is_known_item, values)):
         return [Answer(read_item({"output": values}, account, "output"))]
-    if all(isinstance(inner, dict) and "meta_info" in inner for inner in values) and len(values) > 1:
-        indexes = {inner.get("index") for inner in values}
-        if len(indexes) == 1:
+    if len(values) > 1 and all(isinstance(inner, dict) and inner.keys() & {"meta_info", "choices"} for inner in values):
+        # Chunks of completions and of /generate look like answers, but all have the identity of one.
+        streams = {stream_of(inner) for inner in values}
+        if len(streams) == 1 and streams != {""}:
             return _all_answers(joined(values, account), account)
     return _all_answers(values, account)
 

@@ -151,7 +151,9 @@ KNOWN_ROLES = names("assistant user system developer tool function") | ROLES.key
 
 MESSAGE_TEXT = ("content", "value", "text", "parts", "contents", "system_prompt")
 """The fields that may hold the content of a message. The first that is not empty is read."""
-MESSAGE_REASONING = ("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details")
+MESSAGE_REASONING = (
+    "reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details", "tool_plan",
+)  # fmt: skip
 """Text that a model wrote before its answer, which most logs keep in a field of its own. The first is read."""
 MESSAGE_CALLS = ("tool_calls", "function_call", "invalid_tool_calls")
 MESSAGE_NESTED = ("additional_kwargs", "provider_specific_fields")
@@ -206,7 +208,8 @@ ANSWER_IGNORED = names(
 """Fields of a response's body and of its choices that hold no text which the model wrote."""
 
 REDACTED = (
-    r"\W*(redacted|masked|hidden|removed|filtered|scrubbed)([ _-]*(by|for|due to)[ _-]+[\w -]{1,40})?\W*"
+    r"\W*((the |this )?(content|message|prompt|completion|response|output|text|input|answer)s?\W+((is|was|has been) )?)?"
+    r"(redacted|masked|removed|filtered|scrubbed)([ _-]*(by|for|due to)[ _-]+[\w -]{1,40})?[\W_]*"
     r"|\*{3,}"
 )
 """What programs write in place of a text that they do not log, as a pattern of the whole text."""

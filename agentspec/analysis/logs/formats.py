@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agentspec.analysis.logs import fields
-from agentspec.analysis.logs.account import Account
+from agentspec.analysis.logs.account import Account, Tally
 from agentspec.analysis.logs.answers import (
     ANSWERS,
     PROMPTS,
@@ -50,6 +50,7 @@ from agentspec.analysis.logs.calls import (
 )
 from agentspec.analysis.logs.messages import (
     ASSISTANT_HEADER,
+    REDACTED,
     Message,
     Part,
     chat_calls,
@@ -131,7 +132,12 @@ def calls_of(record: Any, fallback_session: str, account: Account | None = None)
     account = Account() if account is None else account
     form = format_of(record)
     account.check("record", form.name, record, form.known)
+    redacted = account.left_out.get(("output", REDACTED), Tally()).count
     calls = list(form.read(record, fallback_session, account))
+    if not calls and account.left_out.get(("output", REDACTED), Tally()).count > redacted:
+        raise NoAnswerError("an answer that the log has redacted")
+    if not calls and record.keys() & ANSWERS:
+        raise NoAnswerError("an answer without content")
     if not calls:
         raise BadRecordError(f"a record of the format {form.name} has no outputs")
     return form.name, calls
@@ -188,6 +194,8 @@ def _pair(record: Record, session: str, account: Account) -> Iterator[LoggedCall
     if answer is None:
         if failed(record):
             raise NoAnswerError("a failed request")
+        if record.keys() & ANSWERS:
+            raise NoAnswerError("an answer without content")
         raise BadRecordError(f"an answer must be in one of the fields {', '.join(ANSWERS)}")
     prompt = read_prompt(record, account)
     try:
@@ -209,15 +217,17 @@ def _pair(record: Record, session: str, account: Account) -> Iterator[LoggedCall
         if not message.written and not found.tokens:
             continue
         empty = False
+        # Some programs add the answer to the messages before they log them.
+        is_there = bool(messages) and messages[-1] == message.pair
         yield LoggedCall(
-            messages,
+            messages[:-1] if is_there else messages,
             header,
             message.written,
             labels,
             tokens=found.tokens,
             message=message.value,
             request=prompt.request or record,
-            prompt_values=values if is_chat else (),
+            prompt_values=values[: len(values) - is_there] if is_chat else (),
             began=time_of(record),
         )
     if empty:
@@ -324,7 +334,13 @@ def _swe_agent(record: Record, session: str, account: Account) -> Iterator[Logge
     history = record.get("history")
     if isinstance(history, list) and history:
         demonstrations = [i for i, value in enumerate(history) if isinstance(value, dict) and value.get("is_demo")]
-        yield from chat_calls(read_messages(history, account, prompt=False), labels, account, demonstrations)
+        # Thought and action repeat what the model wrote in another form.
+        values = [
+            {key: inner for key, inner in value.items() if key not in ("thought", "action")}
+            if isinstance(value, dict) else value
+            for value in history
+        ]  # fmt: skip
+        yield from chat_calls(read_messages(values, account, prompt=False), labels, account, demonstrations)
         return
     steps = record.get("trajectory")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
@@ -527,7 +543,7 @@ FORMATS = (
     )),
     Format(
         "openai",
-        lambda record: bool(record.keys() & {"prompt", *REQUESTS, "response", "response_body", "choices", "completion"}),
+        lambda record: bool(record.keys() & {"prompt", *REQUESTS, *ANSWERS}),
         _pair,
         _PAIR | _LITELLM | _HELICONE | _OPENHANDS,
     ),

@@ -53,21 +53,17 @@ def layout_of(ending: str, start: bytes) -> str:
     """How the content of a file that begins with `start` is split: "lines" of JSON, "log" for JSON in lines of a
     program's log, "values", "table", "events" or "text"."""
     text = start.lstrip(_BLANK)
-    if ending in _TABLES or _is_table(text):
+    if ending in _TABLES or ending not in _TEXTS[:2] and _is_table(text):
         return "table"
     if is_events(text[:4096].decode("utf-8", "replace")):
         return "events"
-    if text[:1] in (b"{", b"["):
-        # A text may begin with a bracket.
-        if not _first_line_is_json(text) and (ending in _TEXTS and b'":' not in text[:400] or not _may_be_json(text)):
-            return "lines" if ending in _LINES else "values" if ending not in _TEXTS else "text"
-        return "lines" if _first_line_is_json(text) else "values"
-    if (
-        _has_json_lines(text, 0.5 if ending in (".txt", ".md") else 0.0)
-        or ending not in (".txt", ".md")
-        and _is_log(text)
-    ):
+    if _first_line_is_json(text):
+        return "lines"
+    # A line of a log may begin with a bracket, and a text too.
+    if ending != ".md" and _is_log(text) or _has_json_lines(text, 0.5 if ending in _TEXTS[:2] else 0.0):
         return "log"
+    if text[:1] in (b"{", b"[") and _may_be_json(text) and (ending not in _TEXTS or b'":' in text[:400]):
+        return "values"
     return "lines" if ending in _LINES else "values" if ending in (".json", ".traj") else "text"
 
 
@@ -214,15 +210,18 @@ def _cells(record: dict[str, str]) -> dict[str, Any]:
 
 def _line(line: bytes, is_log: bool) -> Any:
     line = line.strip(_BLANK).removeprefix(b"\xef\xbb\xbf")
-    place = line.find(b'{"') if is_log and line[:1] not in (b"{", b"[") else 0
-    if place < 0:
+    failure: Exception | None = None
+    for place in dict.fromkeys((0, line.find(b'{"') if is_log else 0)):
+        if place >= 0 and line[place : place + 1] in (b"{", b"[") or not is_log:
+            try:
+                return json.loads(line[place:], strict=False)
+            except (ValueError, RecursionError) as error:
+                failure = error
+    if is_log and line[:1] != b"{" and b'{"' not in line:
         if b"obj=GenerateReqInput(" in line:
             return NoAnswerError("a line of SGLang's log as text: log with --log-requests-format json")
         return NoAnswerError("a line of a program's log without JSON")
-    try:
-        return json.loads(line[place:], strict=False)
-    except (ValueError, RecursionError) as error:
-        return BadRecordError(f"is not JSON: {error}")
+    return BadRecordError(f"is not JSON: {failure}")
 
 
 def _is_torn(content: IO[bytes]) -> bool:
@@ -278,6 +277,8 @@ def _may_be_json(text: bytes) -> bool:
 def _has_json_lines(text: bytes, share: float) -> bool:
     """Whether an object ends some of the first lines, and at least this share of them."""
     first = [line for line in text.split(b"\n") if line.strip()]
+    if text[:1] in (b"{", b"["):
+        return False
     with_json = sum(b'{"' in line and isinstance(_line(line, True), dict) for line in first)
     return bool(with_json) and with_json >= share * len(first)
 

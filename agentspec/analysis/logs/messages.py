@@ -20,6 +20,7 @@ from agentspec.analysis.logs.calls import BadRecordError, Labels, LoggedCall, sh
 ASSISTANT_HEADER = "<|assistant|>\n"
 _REDACTED = re.compile(fields.REDACTED, re.IGNORECASE)
 _LONGEST_REDACTED = 80
+REDACTED = "text that the log has redacted"
 
 
 class Part(NamedTuple):
@@ -288,6 +289,7 @@ def _plain(value: Mapping[str, Any]) -> Mapping[str, Any]:
 def _content_parts(content: Any, account: Account, where: Where) -> Iterator[Part]:
     if content is None:
         return
+    content = _blocks_from_json(content)
     if isinstance(content, str):
         yield Part("text", content)
     elif isinstance(content, list):
@@ -303,6 +305,21 @@ def _content_parts(content: Any, account: Account, where: Where) -> Iterator[Par
         yield Part("text", json.dumps(content, ensure_ascii=False))
     else:
         raise BadRecordError("a message's content must be a string, a list of parts or null")
+
+
+def _blocks_from_json(content: Any) -> Any:
+    """Content whose blocks were stored as JSON in a string. A text that is other JSON stays as the model wrote it."""
+    if not isinstance(content, str) or not content.startswith('[{"'):
+        return content
+    blocks = _from_json(content)
+    if isinstance(blocks, list) and all(isinstance(block, dict) and _is_block(block) for block in blocks):
+        return blocks
+    return content
+
+
+def _is_block(block: Mapping[str, Any]) -> bool:
+    row = fields.BLOCKS.get(block["type"]) if isinstance(block.get("type"), str) else None
+    return row is not None and any(field in block for field in (*row.text, *row.name))
 
 
 def _merged(parts: Iterable[Part]) -> Iterator[Part]:
@@ -423,7 +440,7 @@ def _check_message(
 def _without_redacted(parts: Sequence[Part], account: Account, where: Where) -> Iterator[Part]:
     for part in parts:
         if part.kind == "text" and is_redacted(part.text):
-            account.note_left_out(where, "text that the log has redacted")
+            account.note_left_out(where, REDACTED)
         elif part.text:
             yield part
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentspec.analysis.logs import fields
 from agentspec.analysis.logs.account import Account, type_name
-from agentspec.analysis.logs.answers import read_answers
+from agentspec.analysis.logs.answers import ANSWERS, read_answers
 from agentspec.analysis.logs.calls import Labels, LoggedCall, labels_of
 from agentspec.analysis.logs.messages import (
     Message,
@@ -69,6 +69,7 @@ _EVENT_ARGUMENTS_IGNORED = fields.names(
     keep_prompt kernel_init_code include_extra impl_source task_completed cwd outputs
     """
 )
+_FOLDER = "(folder)"
 _MAX_STREAMS = 64
 """Streams that are open at the same time; more are only in logs of chunks whose ends are missing."""
 
@@ -99,13 +100,16 @@ class Sessions:
         self._counted: dict[str, str] = {}
         self._labels = Labels()
 
-    def add(self, record: Mapping[str, Any], form: str, name: str) -> Iterator[tuple[str, LoggedCall]]:
+    def add(
+        self, record: Mapping[str, Any], form: str, name: str, is_alone: bool = False
+    ) -> Iterator[tuple[str, LoggedCall]]:
         """Takes in a record, and yields the calls that are complete, with their formats.
 
         Args:
             record: A record that part_of() knows.
             form: What part_of() returned.
             name: The name of a session that has none.
+            is_alone: Whether it may be the only record of its file.
 
         Raises:
             ValueError: The record is malformed.
@@ -116,15 +120,24 @@ class Sessions:
             self._add_claude_code(record, name)
         elif form == "codex":
             self._add_codex(record, name)
+        elif form == "messages":
+            labels = labels_of(record, session=name)
+            self._conversation("messages", labels, labels.session).items.append(record)
         else:
-            self._conversation("openhands-events", Labels(session=name), name).items.append(record)
+            folder = name.rpartition("/")[0]
+            key = (folder, _FOLDER) if is_alone else (name,)
+            self._conversation("openhands-events", Labels(session=key[0]), *key).items.append(record)
 
-    def finish(self) -> Iterator[tuple[str, LoggedCall]]:
-        """The calls of everything that was collected since the last time."""
+    def finish(self, goes_on: bool = False) -> Iterator[tuple[str, LoggedCall]]:
+        """The calls of everything that was collected since the last time.
+
+        Args:
+            goes_on: Whether another file of the same folder follows. OpenHands writes a file for each event.
+        """
         for name in list(self._streams):
             yield from self._end_stream(name)
-        conversations, self._open = list(self._open.values()), {}
-        for one in conversations:
+        closed = [key for key in self._open if not (goes_on and key[-1] == _FOLDER)]
+        for one in [self._open.pop(key) for key in closed]:
             make = _MESSAGES_OF.get(one.form)
             messages = make(one.items, self._account) if make else one.items
             if not any(message.role == "assistant" for message in messages):
@@ -193,10 +206,7 @@ class Sessions:
         one.items.append(message)
 
     def _add_codex(self, line: Mapping[str, Any], name: str) -> None:
-        payload = line.get("payload")
-        if not isinstance(payload, dict):
-            self._conversation("codex", labels_of(line, session=name), name).items.append(line)
-            return
+        payload = line["payload"]
         kind = line.get("type")
         one = self._conversation("codex", labels_of(line, session=name), name)
         if kind == "response_item":
@@ -239,7 +249,9 @@ def part_of(record: Any) -> str | None:
         return "openhands-events"
     row = fields.BLOCKS.get(kind) if isinstance(kind, str) else None
     is_lone = is_item(record) and row is not None and row.kind in ("call", "result", "reasoning")
-    return "codex" if is_lone or kind == "message" and "role" in record else None
+    has_role = isinstance(record.get("role"), str) and record["role"] in fields.KNOWN_ROLES
+    is_lone |= has_role and bool(record.keys() & {"content", "parts", "tool_calls"})
+    return "messages" if is_lone and not record.keys() & {*ANSWERS, "messages", "prompt"} else None
 
 
 def is_claude_code(record: Mapping[str, Any]) -> bool:
@@ -264,6 +276,9 @@ def event_messages(events: list[Any], account: Account) -> list[Message]:
     """The messages that events of OpenHands tell of."""
     messages: list[Message] = []
     places: dict[str, int] = {}
+    if all(isinstance(event, dict) and isinstance(event.get("id"), int) for event in events):
+        # Files are read in the order of their names, in which 10 comes before 2.
+        events = sorted(events, key=lambda event: int(event["id"]))
     for event in events:
         if not isinstance(event, dict):
             account.note_unknown("record", "openhands-events element that is no object", event)
@@ -347,5 +362,6 @@ def _text(role: str, text: str, account: Account) -> Message:
 
 _MESSAGES_OF: dict[str, Callable[[list[Any], Account], list[Message]]] = {
     "codex": lambda items, account: read_messages(items, account, prompt=False),
+    "messages": lambda items, account: read_messages(items, account, prompt=False),
     "openhands-events": event_messages,
 }

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +28,7 @@ _MAX_REASON = 200
 _SNIFFED = 1 << 16
 _TEXT_PART = 1 << 16
 """The characters of each output that is cut from a text file."""
+_MALFORMED = (ValueError, TypeError, KeyError, RecursionError, AttributeError)
 _ROWS = 64
 """The rows of a Parquet file that are read at a time."""
 
@@ -127,24 +129,29 @@ def read_calls(
     """
     done = 0
     sessions = Sessions(reading.account)
-    for path in files:
+    for path, following in zip_longest(files, files[1:]):
         if reading.is_late:
             break
+        goes_on = following is not None and following.parent == path.parent
         file = FileReading(path.name)
         reading.files.append(file)
         try:
             with path.open("rb") as stream:
-                for call in _file_calls(path, stream, file, reading, sessions):
+                for call in _file_calls(path, stream, file, reading, sessions, goes_on):
                     yield file, call
                     on_bytes(done + stream.tell())
         except OSError as error:
             reading.note_bad(file, "file", f"cannot be read any further: {error}")
         done += path.stat().st_size if path.is_file() else 0
         on_bytes(done)
+    # The last file of a folder may have had nothing.
+    for file in reading.files[-1:]:
+        for call in _session_calls(file, reading, sessions, goes_on=False):
+            yield file, call
 
 
 def _file_calls(
-    path: Path, stream: IO[bytes], file: FileReading, reading: LogReading, sessions: Sessions
+    path: Path, stream: IO[bytes], file: FileReading, reading: LogReading, sessions: Sessions, goes_on: bool
 ) -> Iterator[LoggedCall]:
     raw = Content(stream)
     content = io.BufferedReader(raw, _SNIFFED)
@@ -152,7 +159,7 @@ def _file_calls(
     stem = path.name.split(".")[0]
     name = f"{path.parent.name}/{stem}" if path.parent.name else stem
     if start.startswith(PARQUET):
-        yield from _record_calls(_parquet(path), name, file, reading, sessions)
+        yield from _record_calls(_parquet(path), name, file, reading, sessions, goes_on=goes_on)
         return
     if not start.strip(b" \t\r\n\0"):
         reason = f"cannot be unpacked: {raw.damage}" if raw.damage else "is empty"
@@ -173,15 +180,30 @@ def _file_calls(
             "table": lambda: layout.table(content, start, ending),
             "events": lambda: layout.events(content, start),
         }[kind]()
-        yield from _record_calls(found, name, file, reading, sessions)
+        yield from _record_calls(found, name, file, reading, sessions, goes_on=goes_on, are_chunks=kind == "events")
     if raw.damage:
         reading.note_bad(file, "end of the file", f"the file ends early: {raw.damage}")
 
 
 def _record_calls(
-    found: Iterator[Value], name: str, file: FileReading, reading: LogReading, sessions: Sessions
+    found: Iterator[Value],
+    name: str,
+    file: FileReading,
+    reading: LogReading,
+    sessions: Sessions,
+    *,
+    goes_on: bool,
+    are_chunks: bool = False,
 ) -> Iterator[LoggedCall]:
-    """The calls of a file's values. Each is a record, or has several, or is a part of a session."""
+    """The calls of a file's values. Each is a record, or has several, or is a part of a session.
+
+    Args:
+        found: The values.
+        name: The file's name, for sessions that have none.
+        file, reading, sessions: Take what was read.
+        goes_on: Whether another file of the same folder follows.
+        are_chunks: Whether all values are chunks of streams.
+    """
     for where, value, is_alone in found:
         if reading.is_late:
             break
@@ -190,25 +212,30 @@ def _record_calls(
             continue
         for place, record in records_in(value, where):
             try:
-                part = part_of(record)
+                part = "stream" if are_chunks and isinstance(record, dict) else part_of(record)
                 if part is not None:
                     file.records += 1
-                    for form, call in sessions.add(record, part, name):
+                    for form, call in sessions.add(record, part, name, is_alone):
                         file.formats[form] += 1
                         yield call
                     continue
                 form, calls = calls_of(record, name if is_alone else f"{name}:{place}", reading.account)
-            except (ValueError, TypeError, KeyError, RecursionError, AttributeError) as error:
+            except _MALFORMED as error:
                 _note(reading, file, place, error)
                 continue
             file.records += 1
             file.formats[form] += 1
             yield from calls
+    yield from _session_calls(file, reading, sessions, goes_on)
+
+
+def _session_calls(file: FileReading, reading: LogReading, sessions: Sessions, goes_on: bool) -> Iterator[LoggedCall]:
+    """The calls of the sessions that are complete."""
     try:
-        for form, call in sessions.finish():
+        for form, call in sessions.finish(goes_on):
             file.formats[form] += 1
             yield call
-    except (ValueError, TypeError, KeyError, RecursionError, AttributeError) as error:
+    except _MALFORMED as error:
         _note(reading, file, "end of the file", error)
 
 

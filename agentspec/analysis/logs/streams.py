@@ -6,6 +6,7 @@ A log may keep a stream as a list of chunks, as the text of its server-sent even
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from agentspec.analysis.logs import fields
 from agentspec.analysis.logs.account import Account, type_name
 
+_COMMENTS = re.compile(r"\A(:[^\n]*\n\s*)+")
 _MESSAGE_EVENTS = fields.names(
     "message_start message_delta message_stop content_block_start content_block_delta content_block_stop ping"
 )
@@ -35,7 +37,8 @@ _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed"
 
 def is_events(text: str) -> bool:
     """Whether a text is a stream of server-sent events."""
-    start = text[:4096].lstrip()
+    # Some servers begin with a comment.
+    start = _COMMENTS.sub("", text[:4096].lstrip())
     return start.startswith(("data:", "event:")) and ("{" in start or "[DONE]" in start)
 
 
@@ -70,7 +73,7 @@ def is_chunk(value: Any) -> bool:
 
 def stream_of(chunk: Mapping[str, Any]) -> str:
     """The name of the stream that a chunk belongs to, as far as the chunk tells."""
-    for place in (chunk, chunk.get("message"), chunk.get("response")):
+    for place in (chunk, chunk.get("message"), chunk.get("response"), chunk.get("meta_info")):
         if isinstance(place, dict) and isinstance(place.get("id"), str):
             return str(place["id"])
     return ""
