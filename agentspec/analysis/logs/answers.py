@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agentspec.analysis.logs import fields
 from agentspec.analysis.logs.account import Account, Where
-from agentspec.analysis.logs.calls import BadRecordError, NoAnswerError, shown
+from agentspec.analysis.logs.calls import BadRecordError, NoAnswerError, from_text, shown
 from agentspec.analysis.logs.messages import (
     Message,
     Part,
@@ -80,12 +79,9 @@ def unwrapped(value: Any) -> Any:
     for _ in range(4):
         if isinstance(value, dict) and isinstance(value.get("body"), dict | str):
             value = value["body"]
-        elif isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-            try:
-                parsed = json.loads(value)
-            except (ValueError, RecursionError):
-                return value
-            if not _is_structured(parsed):
+        elif isinstance(value, str):
+            parsed = from_text(value)
+            if parsed is value or not _is_structured(parsed):
                 return value
             value = parsed
         else:

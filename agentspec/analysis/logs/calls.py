@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +28,8 @@ _TIME_FIELDS = (
 _NESTED_FIELDS = ("metadata", "request", "request_body", "body", "obj")
 LABEL_FIELDS = frozenset((*_ROLE_FIELDS, *_TENANT_FIELDS, *_SESSION_FIELDS, *_TIME_FIELDS, "metadata"))
 """The fields of a record that labels may be read from."""
+_LITERAL = re.compile(r"\s*[\[{][\s\[{]*'")
+_LONGEST_LITERAL = 4 << 20
 _LAST_TIME = 32503680000.0
 """Numbers beyond the year 3000, in seconds, are milliseconds."""
 
@@ -99,6 +104,22 @@ def labels_of(record: Mapping[str, Any], *, session: str = "") -> Labels:
         tenant=shown(_first(places, _TENANT_FIELDS)),
         day=_day(places),
     )
+
+
+def from_text(value: Any) -> Any:
+    """The list or object that was stored in a string, as JSON or as Python shows it; anything else unchanged."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        pass
+    if len(value) <= _LONGEST_LITERAL and _LITERAL.match(value):
+        try:
+            return ast.literal_eval(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            pass
+    return value
 
 
 def shown(name: str, longest: int = _MAX_NAME) -> str:

@@ -57,7 +57,7 @@ def _add(types: str, block: Block) -> None:
     BLOCKS.update(dict.fromkeys(types.split(), block))
 
 
-_add("text input_text output_text", Block("text", ("text", "content")))
+_add("text input_text output_text", Block("text", ("text", "content", "value")))
 _add("refusal", Block("text", ("refusal", "text")))
 _add("message", Block("text", ("content",)))
 _add("thinking reasoning_text reasoning.text", Block("reasoning", ("thinking", "text", "content")))
@@ -162,7 +162,7 @@ MESSAGE_IGNORED = names(
     """
     role from type id name agent ts timestamp time created created_at createdAt object model usage stop_reason
     stop_sequence stop_details finish_reason finishReason logprobs index weight train mask cutoff_date
-    tool_call_id tool_call_ids toolCallId tool_use_id call_id is_demo message_type cache_control annotations
+    tool_call_id tool_call_ids toolCallId tool_use_id call_id is_demo message_type cache_control annotations error
     response_metadata usage_metadata lc example artifact status is_error turn_idx cost tags raw_data uuid parentUuid
     extra requestor container context_management diagnostics metadata recipient channel condenser_metadata
     state is_input execution_time phase matched_stop hidden_states input_tokens output_tokens

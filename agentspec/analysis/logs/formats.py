@@ -21,7 +21,6 @@ message or of an answer means is in fields.py. Records that are only a part of a
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,6 +43,7 @@ from agentspec.analysis.logs.calls import (
     Labels,
     LoggedCall,
     NoAnswerError,
+    from_text,
     labels_of,
     shown,
     time_of,
@@ -153,7 +153,8 @@ def records_in(value: Any, where: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict):
         yield where, value
         return
-    is_known = part_of(value) is not None or any(form.matches(value) for form in FORMATS)
+    # A line of a program's log may hold a record.
+    is_known = part_of(value) is not None or any(form.matches(value) for form in FORMATS if form.name != "log")
     for key in _FIRST_HOLDERS if is_known else _HOLDERS:
         held = value.get(key)
         if isinstance(held, list) and held and all(isinstance(inner, dict) for inner in held):
@@ -164,20 +165,11 @@ def records_in(value: Any, where: str) -> Iterator[tuple[str, Any]]:
             return
     if not is_known:
         for key in _WRAPPERS:
-            inner = _object(value.get(key))
-            if inner is not None and inner is not value:
+            inner = from_text(value.get(key))
+            if isinstance(inner, dict):
                 yield from records_in(inner, where)
                 return
     yield where, value
-
-
-def _object(value: Any) -> dict[str, Any] | None:
-    if isinstance(value, str) and value.lstrip()[:1] == "{":
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
-    return value if isinstance(value, dict) else None
 
 
 def _sglang(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
@@ -261,12 +253,19 @@ def _chat(record: Record, session: str, account: Account) -> Iterator[LoggedCall
     system = record.get("system") or record.get("system_prompt")
     if isinstance(system, str | list):
         messages.insert(0, read_message({"role": "system", "content": system}, account, "prompt"))
+    greeting = values[0] if isinstance(values, list) and values and isinstance(values[0], dict) else {}
+    if messages and messages[0].role == "assistant" and greeting.get("turn_idx") == 0 and not greeting.get("usage"):
+        # tau2-bench opens each conversation with the same words.
+        account.note_left_out("output", "greeting that no model wrote")
+        skipped = [0]
+    else:
+        skipped = []
     if failed(record) and not any(message.role == "assistant" for message in messages):
         raise NoAnswerError("a failed request")
     times = [value.get("ts", value.get("timestamp")) for value in values or () if isinstance(value, dict)]
     if not labels.day and times:
         labels = replace(labels, day=labels_of({"ts": times[0]}).day)
-    yield from chat_calls(messages, labels, account)
+    yield from chat_calls(messages, labels, account, skipped)
 
 
 def _sharegpt(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
@@ -380,6 +379,10 @@ def _tokens(record: Record, session: str, account: Account) -> Iterator[LoggedCa
         yield LoggedCall((), "", "", labels, tokens=tuple(tokens[tail:]))
 
 
+def _program_log(record: Record, session: str, account: Account) -> Iterator[LoggedCall]:
+    raise NoAnswerError("a line of a program's log without a call")
+
+
 def _known(*lists: Sequence[str] | frozenset[str] | str) -> frozenset[str]:
     """The names of several lists, and those that any record may have."""
     parts = [fields.names(one) if isinstance(one, str) else frozenset(one) for one in lists]
@@ -435,6 +438,8 @@ _SWE = _known(
     "history trajectory info attempts replay_config environment trajectory_format instance_id run_id metadata best_attempt",
     "review_results",
 )
+_LOG_LEVELS = fields.names("level levelname log_level severity lvl loglevel")
+_LOG_TEXTS = fields.names("message msg event log textPayload")
 _DATASET = fields.names(
     """
     info trajectory_format tools patch model_patch git_patch generated_patch eval_logs eval_result target resolved
@@ -469,6 +474,10 @@ def _is_openhands_output(record: Record) -> bool:
     first = history[0] if isinstance(history, list) and history else None
     first = first[0] if isinstance(first, list) and first else first
     return isinstance(first, dict) and is_event(first)
+
+
+def _is_program_log(record: Record) -> bool:
+    return bool(record.keys() & _LOG_LEVELS and record.keys() & _LOG_TEXTS)
 
 
 def _has_answer(record: Record) -> bool:
@@ -547,5 +556,6 @@ FORMATS = (
         _pair,
         _PAIR | _LITELLM | _HELICONE | _OPENHANDS,
     ),
+    Format("log", _is_program_log, _program_log, _known(_LOG_LEVELS, _LOG_TEXTS)),
 )  # fmt: skip
 """Every format, the first that matches is taken."""

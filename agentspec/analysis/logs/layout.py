@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
-from agentspec.analysis.logs.calls import BadRecordError, NoAnswerError
+from agentspec.analysis.logs.calls import BadRecordError, NoAnswerError, from_text
 from agentspec.analysis.logs.streams import events_of, is_events
 
 MAX_RECORD = 64 << 20
@@ -58,7 +58,8 @@ def layout_of(ending: str, start: bytes) -> str:
     if is_events(text[:4096].decode("utf-8", "replace")):
         return "events"
     if _first_line_is_json(text):
-        return "lines"
+        # A file with one line is one record, which may be named like the file.
+        return "lines" if text.partition(b"\n")[2].strip(_BLANK) or ending in _LINES else "values"
     # A line of a log may begin with a bracket, and a text too.
     if ending != ".md" and _is_log(text) or _has_json_lines(text, 0.5 if ending in _TEXTS[:2] else 0.0):
         return "log"
@@ -200,11 +201,8 @@ def _cells(record: dict[str, str]) -> dict[str, Any]:
     parsed: dict[str, Any] = {}
     for key, cell in record.items():
         parsed[key] = cell
-        if cell[:1] in ("[", "{") and key.lower() not in ("completion", "response", "output"):
-            try:
-                parsed[key] = json.loads(cell)
-            except (ValueError, RecursionError):
-                continue
+        if key.lower() not in ("completion", "response", "output"):
+            parsed[key] = from_text(cell)
     return parsed
 
 
@@ -267,7 +265,7 @@ def _first_line_is_json(text: bytes) -> bool:
     except (ValueError, RecursionError):
         # A line that is longer than the part that was read: its start shows whether it is JSON.
         return not newline and text.startswith(b"{") and b'":' in line[:200]
-    return isinstance(found, dict | list)
+    return isinstance(found, dict) or isinstance(found, list) and all(isinstance(one, dict) for one in found)
 
 
 def _may_be_json(text: bytes) -> bool:

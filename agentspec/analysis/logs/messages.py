@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from agentspec.analysis.logs import fields
 from agentspec.analysis.logs.account import Account, Where, type_name
-from agentspec.analysis.logs.calls import BadRecordError, Labels, LoggedCall, shown, time_of
+from agentspec.analysis.logs.calls import BadRecordError, Labels, LoggedCall, from_text, shown, time_of
 
 ASSISTANT_HEADER = "<|assistant|>\n"
 _REDACTED = re.compile(fields.REDACTED, re.IGNORECASE)
@@ -136,7 +136,8 @@ def read_message(value: Mapping[str, Any], account: Account, where: Where) -> Me
     """A chat message. What is not known in it is noted."""
     value = _plain(value)
     role = role_of(value)
-    content = next((value[field] for field in fields.MESSAGE_TEXT if value.get(field)), None)
+    place = next((field for field in fields.MESSAGE_TEXT if value.get(field)), None)
+    content = None if place is None else value[place]
     parts = list(_content_parts(content, account, where))
     if isinstance(value.get("refusal"), str) and value["refusal"]:
         parts.append(Part("text", value["refusal"]))
@@ -145,6 +146,8 @@ def read_message(value: Mapping[str, Any], account: Account, where: Where) -> Me
     parts += _calls(value, nested, parts, account, where)
     text = "\n".join(part.text for part in parts)
     account.note_read(where, sum(len(part.text) for part in parts))
+    if isinstance(content, str):
+        text += content
     _check_message(value, nested, account, where, text)
     if role != "assistant" and parts and all(part.kind == "result" for part in parts):
         role = "tool"
@@ -289,7 +292,7 @@ def _plain(value: Mapping[str, Any]) -> Mapping[str, Any]:
 def _content_parts(content: Any, account: Account, where: Where) -> Iterator[Part]:
     if content is None:
         return
-    content = _blocks_from_json(content)
+    content = _blocksfrom_text(content)
     if isinstance(content, str):
         yield Part("text", content)
     elif isinstance(content, list):
@@ -307,11 +310,11 @@ def _content_parts(content: Any, account: Account, where: Where) -> Iterator[Par
         raise BadRecordError("a message's content must be a string, a list of parts or null")
 
 
-def _blocks_from_json(content: Any) -> Any:
+def _blocksfrom_text(content: Any) -> Any:
     """Content whose blocks were stored as JSON in a string. A text that is other JSON stays as the model wrote it."""
     if not isinstance(content, str) or not content.startswith('[{"'):
         return content
-    blocks = _from_json(content)
+    blocks = from_text(content)
     if isinstance(blocks, list) and all(isinstance(block, dict) and _is_block(block) for block in blocks):
         return blocks
     return content
@@ -399,7 +402,7 @@ def _calls(
     for place in (value, *nested):
         found: list[Part] = []
         for field in fields.MESSAGE_CALLS:
-            calls = _from_json(place.get(field)) or []
+            calls = from_text(place.get(field)) or []
             for call in calls if isinstance(calls, list) else [calls]:
                 found += _call_part(call, account, where)
         if found:
@@ -408,7 +411,7 @@ def _calls(
 
 
 def _call_part(call: Any, account: Account, where: Where) -> list[Part]:
-    call = _from_json(call)
+    call = from_text(call)
     inner = call
     if isinstance(call, dict):
         account.check(where, "tool call", call, fields.TOOL_CALL_KNOWN)
@@ -443,15 +446,6 @@ def _without_redacted(parts: Sequence[Part], account: Account, where: Where) -> 
             account.note_left_out(where, REDACTED)
         elif part.text:
             yield part
-
-
-def _from_json(value: Any) -> Any:
-    if isinstance(value, str) and value[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return value
 
 
 def is_openai(value: Mapping[str, Any]) -> bool:

@@ -6,13 +6,12 @@ answer is no model's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentspec.analysis.logs import fields
 from agentspec.analysis.logs.account import Account, type_name
-from agentspec.analysis.logs.calls import NoAnswerError
+from agentspec.analysis.logs.calls import NoAnswerError, from_text
 from agentspec.analysis.logs.messages import is_message
 
 LANGFUSE_TYPES = fields.names(
@@ -71,7 +70,7 @@ def opentelemetry_pair(record: Mapping[str, Any], account: Account) -> dict[str,
     made = _pair(record, _listed(asked), _listed(answer))
     system = ai.get("system_instructions")
     if system:
-        made["system"] = _from_json(system)
+        made["system"] = from_text(system)
     return made
 
 
@@ -126,7 +125,7 @@ def _tree(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _listed(value: Any) -> Any:
     """Messages as a list. Attributes may have them under their indexes, or as JSON in a string."""
-    value = _from_json(value)
+    value = from_text(value)
     if isinstance(value, dict) and value and all(str(key).isdigit() for key in value):
         value = [value[key] for key in sorted(value, key=int)]
         return [_listed_fields(inner) for inner in value]
@@ -155,14 +154,14 @@ def _event_messages(record: Mapping[str, Any], which: str) -> Iterator[Any]:
         if not isinstance(event, dict):
             continue
         name = str(event.get("name", ""))
-        body = {**dict(_attributes(event.get("attributes"))), **_object(_from_json(event.get("body")))}
+        body = {**dict(_attributes(event.get("attributes"))), **_object(from_text(event.get("body")))}
         if name == "gen_ai.client.inference.operation.details":
             found = body.get("gen_ai.input.messages" if which == "prompt" else "gen_ai.output.messages")
-            yield from found if isinstance(found := _from_json(found), list) else []
+            yield from found if isinstance(found := from_text(found), list) else []
         elif name in ("gen_ai.choice", "gen_ai.content.completion"):
             if which == "output":
                 text = body.get("message", body.get("gen_ai.completion", body.get("content")))
-                text = _from_json(text)
+                text = from_text(text)
                 yield text if is_message(text) or not isinstance(text, dict) else {"role": "assistant", **text}
         elif name.startswith("gen_ai.") and name.endswith(".message") and which == "prompt":
             yield {"role": name.split(".")[1], **{key: body[key] for key in ("content", "tool_calls") if key in body}}
@@ -174,12 +173,3 @@ def _object(value: Any) -> dict[str, Any]:
 
 def _first(*values: Any) -> Any:
     return next((value for value in values if value not in (None, "", {}, [])), None)
-
-
-def _from_json(value: Any) -> Any:
-    if isinstance(value, str) and value[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return value

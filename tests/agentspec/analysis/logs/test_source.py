@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from logs import request
+from logs import request, write_lines
 
 from agentspec import ConfigError
 from agentspec.analysis.logs import layout
@@ -73,11 +73,11 @@ def test_long_records_are_put_together_from_parts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
 def test_encodings_are_recognised(tmp_path: Path, encoding: str) -> None:
-    records = [request("caf\u00e9", f"answer {i} \u6587") for i in range(2000)]
+    records = [request("caf\u00e9", f"answer {i} \u6587") for i in range(700)]
     text = "".join(json.dumps(record, ensure_ascii=False) + "\r\n" for record in records)
     (tmp_path / "log.jsonl").write_bytes(text.encode(encoding))
     found, reading = outputs(tmp_path)
-    assert found == [f"answer {i} \u6587" for i in range(2000)] and reading.num_bad == 0
+    assert found == [f"answer {i} \u6587" for i in range(700)] and reading.num_bad == 0
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log"])
@@ -158,6 +158,13 @@ def test_lines_of_a_programs_log_without_records_are_counted(tmp_path: Path) -> 
     assert outputs(tmp_path)[0] == []
 
 
+def test_a_programs_log_of_objects_may_hold_records(tmp_path: Path) -> None:
+    lines = [{"level": "INFO", "message": text} for text in ("starting", *map(json.dumps, RECORDS), "ending")]
+    found, reading = outputs(write_lines(tmp_path / "log.jsonl", lines))
+    assert (found, reading.num_bad) == (ANSWERS, 0)
+    assert reading.account.skipped == {"a line of a program's log without a call": 2}
+
+
 def test_cells_of_a_table_may_be_messages(tmp_path: Path) -> None:
     with (tmp_path / "log.csv").open("w", newline="") as file:
         rows = csv.writer(file)
@@ -166,6 +173,23 @@ def test_cells_of_a_table_may_be_messages(tmp_path: Path) -> None:
             answer = {"role": "assistant", "content": record["completion"]}
             rows.writerow([1, json.dumps([*record["messages"], answer])])
     assert outputs(tmp_path)[0] == ANSWERS
+    # As pandas writes columns of lists.
+    content = (tmp_path / "log.csv").read_text().replace('""', "'")
+    (tmp_path / "log.csv").write_text(content)
+    assert outputs(tmp_path)[0] == ANSWERS
+
+
+def test_an_event_may_have_a_file_of_its_own(tmp_path: Path) -> None:
+    events = [{"id": i, "source": "agent", "action": "run", "args": {"command": f"ls {i}"}} for i in range(1, 12)]
+    for event in [{"id": 0, "source": "user", "action": "message", "args": {"content": "list"}}, *events]:
+        (tmp_path / f"{event['id']}.json").write_text(json.dumps(event))
+    (tmp_path / "zz.json").write_text("")
+    reading = LogReading()
+    calls = [call for _, call in read_calls(log_files([tmp_path]), reading)]
+    assert [call.output for call in calls] == [
+        f'{{"name": "run", "arguments": {{"command": "ls {i}"}}}}' for i in range(1, 12)
+    ]
+    assert len({call.labels.session for call in calls}) == 1 and len(calls[-1].messages) == 11
 
 
 def test_compressed_files_are_unpacked_and_torn_ones_read_as_far_as_they_go(tmp_path: Path) -> None:
