@@ -59,7 +59,7 @@ _KINDS = (
         0,
         PARQUET,
         "a Parquet file",
-        "pip install pyarrow, or convert it: python -c \"import pandas; pandas.read_parquet('FILE').to_json('FILE.jsonl', "
+        "install pyarrow (pip install pyarrow), or convert it: python -c \"import pandas; pandas.read_parquet('FILE').to_json('FILE.jsonl', "
         "orient='records', lines=True)\"",
     ),
     _Kind(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 from agentspec.analysis.logs.calls import BadRecordError, NoAnswerError, from_text
-from agentspec.analysis.logs.streams import events_of, is_events
+from agentspec.analysis.logs.formats.streams import events_of, is_events
 
 MAX_RECORD = 64 << 20
 """The longest record in bytes. Longer ones are bad, so that a file without line ends cannot fill the memory."""

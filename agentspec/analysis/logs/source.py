@@ -17,8 +17,8 @@ from agentspec.analysis.logs.account import Account
 from agentspec.analysis.logs.calls import Labels, LoggedCall, NoAnswerError, shown
 from agentspec.analysis.logs.container import COMPRESSED, PARQUET, Content, refused_kind
 from agentspec.analysis.logs.formats import calls_of, records_in
+from agentspec.analysis.logs.formats.sessions import Sessions, part_of
 from agentspec.analysis.logs.layout import Value
-from agentspec.analysis.logs.sessions import Sessions, part_of
 from agentspec.errors import ConfigError
 
 _RECORD_ENDINGS = (".jsonl", ".json", ".traj", ".ndjson", ".csv", ".tsv", ".parquet")

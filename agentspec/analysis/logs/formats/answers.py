@@ -6,20 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentspec.analysis.logs import fields
 from agentspec.analysis.logs.account import Account, Where
 from agentspec.analysis.logs.calls import BadRecordError, NoAnswerError, from_text, shown
-from agentspec.analysis.logs.messages import (
+from agentspec.analysis.logs.formats import fields
+from agentspec.analysis.logs.formats.blocks import Part, is_redacted
+from agentspec.analysis.logs.formats.messages import (
     Message,
-    Part,
     is_known_item,
     is_message,
-    is_redacted,
     read_item,
     read_message,
     read_messages,
 )
-from agentspec.analysis.logs.streams import events_of, is_chunk, is_events, joined, stream_of
+from agentspec.analysis.logs.formats.streams import events_of, is_chunk, is_events, joined, stream_of
 
 # The text that a model wrote comes first, where its answer was converted to calls that the model has no format for.
 ANSWERS = (

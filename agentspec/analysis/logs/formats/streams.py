@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from agentspec.analysis.logs import fields
 from agentspec.analysis.logs.account import Account, type_name
+from agentspec.analysis.logs.formats import fields
 
 _COMMENTS = re.compile(r"\A(:[^\n]*\n\s*)+")
 _MESSAGE_EVENTS = fields.names(

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentspec.analysis.logs import fields
 from agentspec.analysis.logs.account import Account, type_name
 from agentspec.analysis.logs.calls import NoAnswerError, from_text
-from agentspec.analysis.logs.messages import is_message
+from agentspec.analysis.logs.formats import fields
+from agentspec.analysis.logs.formats.messages import is_message
 
 LANGFUSE_TYPES = fields.names(
     "GENERATION SPAN EVENT AGENT TOOL CHAIN RETRIEVER EVALUATOR EMBEDDING GUARDRAIL"
